@@ -32,7 +32,7 @@ def describe(context: Context, topics: Sequence[str] | None = None) -> Report:
     with context.run("describe") as run:
         image = known_image(context, run)
         chosen = context.topics(image, topics)
-        remote = load_remotes(context, image, chosen, run.failures)
+        remote = load_remotes(context, image, chosen, run)
         works = [DescribeWork(replicas) for replicas in context.replicas_of(image, chosen)]
         due = load_schedule(context, image).schedule.entries if remote or run.failures else {}
         for work, looks in run.done(context.tasks.run(list_replicas, works)):

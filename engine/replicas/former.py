@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from stratalog.engine.driver.context import Context
-from stratalog.engine.driver.report import Failure
+from stratalog.engine.driver.run import OperationRun
 from stratalog.engine.metadata.image import ClusterImage
 from stratalog.partitions import paths
 from stratalog.partitions.discarded import Discarded, truncated_by
@@ -60,7 +60,7 @@ def former_replica(context: Context, image: ClusterImage, broker_id: int, folder
 
 
 def find_former(
-    context: Context, image: ClusterImage, topic_ids: Iterable[str], failures: list[Failure]
+    context: Context, image: ClusterImage, topic_ids: Iterable[str], run: OperationRun
 ) -> dict[TopicIdPartition, list[Replica]]:
     """The former replicas of the topics on the roots of all brokers. A root that cannot be listed is a failure."""
     wanted, owned = set(topic_ids), owned_folders(context, image)
@@ -71,7 +71,7 @@ def find_former(
         try:
             objects: Sequence[StoredObject] = store.list("")
         except StratalogError as error:
-            failures.append(Failure.of(f"broker {broker_id}, which may hold former replicas", error))
+            run.fail(f"broker {broker_id}, which may hold former replicas", error)
             continue
         for folder in sorted({paths.folder_of(stored.name) for stored in objects}):
             replica = None

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from stratalog.engine.driver.run import OperationRun
 from stratalog.engine.records.append import append_options
 from stratalog.engine.replicas.former import CLOSED
 from stratalog.engine.replication.append import NotAppended, append
@@ -172,7 +173,7 @@ def test_what_others_put_beside_the_folders_of_the_cluster_is_not_swept(live: Li
     store = live.store(live.leader())
     for name in theirs:
         store.create(name, b"x")
-    assert sweep_roots(context_of(live.cluster), []) == 0
+    assert sweep_roots(context_of(live.cluster), OperationRun("vacuum")) == 0
     assert all(store.read(name) == b"x" for name in theirs)
 
 
@@ -181,7 +182,7 @@ def test_the_folders_of_cancelled_newcomers_are_swept(stuck: LiveCluster, faults
     stuck.cluster.reassign({("t", 0): (one, two)})
     stuck.cluster.cancel_reassignments()
     assert folders(stuck, one)
-    assert sweep_roots(context_of(stuck.cluster), []) > 0
+    assert sweep_roots(context_of(stuck.cluster), OperationRun("vacuum")) > 0
     assert folders(stuck, one) == folders(stuck, two) == set()
     stuck.cluster.verify().raise_for_failures()
 

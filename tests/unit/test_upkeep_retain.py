@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from stratalog.engine.driver.run import OperationRun
 from stratalog.engine.upkeep.retention.remote import Expiry
 from stratalog.partitions.errors import InvalidConfigError
 from stratalog.partitions.paths import METADATA_TOPIC
@@ -302,9 +303,8 @@ def test_a_zombie_that_gives_up_what_is_tiered_again_changes_nothing(live: LiveC
     stale = zombie.image
     live.cluster.topics.alter_configs("t", {"remote.storage.enable": "true"})
     retained(live)
-    failures: list[object] = []
     topic = stale.topic("t")
-    run = Expiry(context_of(zombie), stale, {}, {(topic.topic_id, 0)}, False, failures)  # type: ignore[arg-type]
-    run.run([topic])
-    assert (len(listed(live)), failures) == (4, [])
+    run = OperationRun("retain")
+    Expiry(context_of(zombie), stale, {}, {(topic.topic_id, 0)}, run).run([topic])  # type: ignore[arg-type]
+    assert (len(listed(live)), run.failures) == (4, [])
     assert live.read() == {0: list("abcd")}

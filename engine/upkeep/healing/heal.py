@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from stratalog.engine.brokers.probe import probe_brokers
 from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.report import Failure, Report, Value
+from stratalog.engine.driver.run import OperationRun
 from stratalog.engine.driver.while_it_changes import while_it_changes
 from stratalog.engine.metadata.election_commands import Election, ElectLeaders
 from stratalog.engine.metadata.image import PartitionView
@@ -67,35 +68,33 @@ def heal(context: Context, topics: Sequence[str] | None = None, *, dry_run: bool
 
     Raises: UnknownTopicOrPartitionError.
     """
-    rows: list[dict[str, Value]] = []
-    failures: list[Failure] = []
-    notes: list[str] = []
-    with context.measured() as measure:
+    with context.run("heal", dry_run=dry_run) as run:
         image = context.metadata.image()
         context.topics(image, topics)
         if not dry_run:
             probed = probe_brokers(context)
-            image, notes = probed.image, list(probed.notes)
-        audits = audit(context, image, context.topics(image, topics), failures, deep=True)
+            image = probed.image
+            run.notes += probed.notes
+        audits = audit(context, image, context.topics(image, topics), run, deep=True)
         plans: dict[TopicIdPartition, tuple[Audited, HealPlan]] = {}
         jobs: list[RebuildJob] = []
         rewritten = rewrites_of(audits)
-        notes += [f"{image.topics[topic_id].name}: {said}" for topic_id, said in rewritten.items()]
+        run.notes += [f"{image.topics[topic_id].name}: {said}" for topic_id, said in rewritten.items()]
         lacking_snapshots: dict[TopicIdPartition, list[int]] = {}
         touched: set[TopicIdPartition] = set()
         for each in audits:
             key = each.replicas.view.key
             rebuilds, lacking = plan_rebuilds(each)
             jobs += [RebuildJob(each, plan) for plan in rebuilds]
-            notes += [*notes_of([each]), *(f"{each.replicas}: {one.remedy}" for one in lacking)]
+            run.notes += [*notes_of([each]), *(f"{each.replicas}: {one.remedy}" for one in lacking)]
             try:
                 plan = plan_heal(each)
             except StratalogError as error:
-                failures.append(Failure.of(each.replicas, error))
+                run.fail(each.replicas, error)
             else:
                 if plan is not None:
                     plans[key] = each, plan
-                    notes += map(str, plan.unmended)
+                    run.notes += map(str, plan.unmended)
             if snapshots := sorted(
                 {f.broker_id for f in each.findings if f.of_snapshot and f.broker_id is not None}
             ):
@@ -104,39 +103,33 @@ def heal(context: Context, topics: Sequence[str] | None = None, *, dry_run: bool
                 touched.add(key)
             if key not in touched or dry_run:
                 unmended = (f for f in each.findings if f.damage is None and not f.unused)
-                failures += [Failure.of(f.where, f.error) for f in unmended]
-                failures += [Failure.of(one.finding.where, one.finding.error) for one in lacking]
+                run.failures += [Failure.of(f.where, f.error) for f in unmended]
+                run.failures += [Failure.of(one.finding.where, one.finding.error) for one in lacking]
         if dry_run:
-            rows = [_row(each, repair, "planned") for each, plan in plans.values() for repair in plan.repairs]
-            rows += [job.row("planned") for job in jobs]
-            rows += [table_row(image.topics[topic_id], "planned") for topic_id in rewritten]
+            run.rows += [_row(each, repair, "planned") for each, plan in plans.values() for repair in plan.repairs]
+            run.rows += [job.row("planned") for job in jobs]
+            run.rows += [table_row(image.topics[topic_id], "planned") for topic_id in rewritten]
         else:
             if plans:
-                replicas_of = _step_aside(context, plans, notes)
-                rows = _mend(context, plans, replicas_of, notes)
-                failures += _rejoin(context, plans, notes)
-            rows += _mend_snapshots(context, lacking_snapshots, notes)
+                replicas_of = _step_aside(context, plans, run)
+                _mend(context, plans, replicas_of, run)
+                _rejoin(context, plans, run)
+            _mend_snapshots(context, lacking_snapshots, run)
             if jobs:
-                rows += rebuild_remote(context, jobs, image.topics, notes)
-            rows += put_right(context, rewritten, image.topics, failures)
-            failures += _verify_again(context, touched)
-    return Report(
-        operation="heal",
-        rows=sorted(rows, key=lambda row: [str(row["topic"]), *(int(row[c] or 0) for c in _ORDER)]),
-        failures=list(dict.fromkeys(failures)),
-        totals={"mended": sum(row["outcome"] == "mended" for row in rows)},
-        dry_run=dry_run,
-        seconds=measure.seconds,
-        counts=measure.counts,
-        notes=notes,
-    )
+                run.rows += rebuild_remote(context, jobs, image.topics, run)
+            put_right(context, rewritten, image.topics, run)
+            _verify_again(context, touched, run)
+    run.rows.sort(key=lambda row: [str(row["topic"]), *(int(row[c] or 0) for c in _ORDER)])
+    run.failures = list(dict.fromkeys(run.failures))
+    run.totals["mended"] = sum(row["outcome"] == "mended" for row in run.rows)
+    return run.report()
 
 
 # ------------------------------------------------------------------------------------ step aside
 
 
 def _step_aside(
-    context: Context, plans: Mapping[TopicIdPartition, tuple[Audited, HealPlan]], notes: list[str]
+    context: Context, plans: Mapping[TopicIdPartition, tuple[Audited, HealPlan]], run: OperationRun
 ) -> dict[TopicIdPartition, PartitionReplicas]:
     """Step 3. The replicas_of under the views that follow; a partition that has changed meanwhile is left out."""
     views = {key: each.replicas.view for key, (each, _) in plans.items()}
@@ -146,21 +139,21 @@ def _step_aside(
             Election(*key, leader=plans[key][1].leader, resign=True, partition_epoch=views[key].partition_epoch)
             for key in resigning
         )
-        _take(context, views, context.metadata.submit(ElectLeaders(elections)), notes)
+        _take(context, views, context.metadata.submit(ElectLeaders(elections)), run)
     leaving = [key for key, (_, plan) in plans.items() if plan.leaving and key in views]
     if leaving:
         proposals = tuple(without(views[key], plans[key][1].leaving) for key in leaving)
-        _take(context, views, context.metadata.submit(AlterPartition(proposals)), notes)
+        _take(context, views, context.metadata.submit(AlterPartition(proposals)), run)
     for key in list(views):
         _, plan = plans[key]
         if plan.resigns:
-            notes.append(f"{_name(views[key])}: its damaged leader left the ISR, broker {plan.leader} leads")
+            run.notes.append(f"{_name(views[key])}: its damaged leader left the ISR, broker {plan.leader} leads")
         try:
             _check_forgotten(context.replicas(views[key]), plan.forgotten)
         except StratalogError as error:
-            notes.append(f"{_name(views.pop(key))} was left alone: {error.code}: {error}")
+            run.notes.append(f"{_name(views.pop(key))} was left alone: {error.code}: {error}")
             continue
-        notes += [
+        run.notes += [
             f"{_name(views[key])}: {offsets(*gone)} had no good copy; never committed, they are truncated"
             for gone in plan.forgotten
         ]
@@ -171,7 +164,7 @@ def _step_aside(
                 if broker in damaged
                 else "is not being added while its leader is healed"
             )
-            notes.append(f"{_name(views[key])}: broker {broker} {why}")
+            run.notes.append(f"{_name(views[key])}: broker {broker} {why}")
     return {key: context.replicas(view) for key, view in views.items()}
 
 
@@ -179,7 +172,7 @@ def _take(
     context: Context,
     views: dict[TopicIdPartition, PartitionView],
     answers: Sequence[PartitionAnswer],
-    notes: list[str],
+    run: OperationRun,
 ) -> None:
     """The views that a commit leads to."""
     image = context.metadata.image()
@@ -187,11 +180,11 @@ def _take(
         key = answer.key
         old = views.pop(key)
         if isinstance(answer, RefusedPartition):
-            notes.append(f"{_name(old)} was left alone: {answer.error}")
+            run.notes.append(f"{_name(old)} was left alone: {answer.error}")
         elif key[0] not in image.topics:
-            notes.append(f"{_name(old)} was left alone: the topic was deleted meanwhile")
+            run.notes.append(f"{_name(old)} was left alone: the topic was deleted meanwhile")
         elif (view := image.view(*key)).partition_epoch != answer.partition_epoch:
-            notes.append(f"{_name(old)} was left alone: somebody else changed it meanwhile")
+            run.notes.append(f"{_name(old)} was left alone: somebody else changed it meanwhile")
         else:
             views[key] = view
 
@@ -219,8 +212,8 @@ def _mend(
     context: Context,
     plans: Mapping[TopicIdPartition, tuple[Audited, HealPlan]],
     replicas_of: Mapping[TopicIdPartition, PartitionReplicas],
-    notes: list[str],
-) -> list[dict[str, Value]]:
+    run: OperationRun,
+) -> None:
     """Step 4, replicas side by side, those that lead and are mended in place before the others, which take their
     registers from them. Failed repairs are noted; the last step finds the damage again.
     """
@@ -234,7 +227,7 @@ def _mend(
     following = [job for job in jobs if job.repairs[0].broker_id != job.plan.leader]
     done: set[Repair] = set()
 
-    def run(job: _Job) -> None:
+    def mend_replica(job: _Job) -> None:
         for repair in job.repairs:
             source = job.plan.leader if repair.register_of is None else repair.register_of
             leader = job.replicas.replica(source)
@@ -243,15 +236,15 @@ def _mend(
 
     context.progress.start("heal", len(jobs), "replicas")
     for turn in (leading, following):
-        for outcome in context.threads.run(run, turn):
+        for outcome in context.threads.run(mend_replica, turn):
             match outcome:
                 case Failed(job, error):
-                    notes.append(f"{job} could not be healed: {error.code}: {error}")
+                    run.notes.append(f"{job} could not be healed: {error.code}: {error}")
                 case Done():
                     pass
             context.progress.advance()
     context.progress.finish()
-    return [
+    run.rows += [
         _row(each, repair, "mended" if repair in done else "left alone")
         for each, plan in plans.values()
         for repair in plan.repairs
@@ -267,24 +260,22 @@ def _check_aside(context: Context, job: _Job) -> None:
 
 
 def _rejoin(
-    context: Context, plans: Mapping[TopicIdPartition, tuple[Audited, HealPlan]], notes: list[str]
-) -> Sequence[Failure]:
+    context: Context, plans: Mapping[TopicIdPartition, tuple[Audited, HealPlan]], run: OperationRun
+) -> None:
     """Step 5."""
     topics = sorted({each.replicas.view.topic for each, _ in plans.values()})
     brokers = sorted({repair.broker_id for _, plan in plans.values() for repair in plan.repairs})
     try:
         report = replicate(context, topics, brokers=brokers)
     except StratalogError as error:
-        return [Failure.of("replicate", error)]
-    notes += report.notes
-    return report.failures
+        run.fail("replicate", error)
+    else:
+        run.notes += report.notes
+        run.failures += report.failures
 
 
-def _mend_snapshots(
-    context: Context, lacking: Mapping[TopicIdPartition, list[int]], notes: list[str]
-) -> list[dict[str, Value]]:
+def _mend_snapshots(context: Context, lacking: Mapping[TopicIdPartition, list[int]], run: OperationRun) -> None:
     """Step 6."""
-    rows: list[dict[str, Value]] = []
     image = context.metadata.image() if lacking else None
     for key, brokers in lacking.items():
         if image is None or key[0] not in image.topics:
@@ -296,8 +287,8 @@ def _mend_snapshots(
                 replica = replicas.replica(broker)
                 mended = while_it_changes(lambda: mend_snapshot(replicas, replica, replica.log()))  # noqa: B023
             except StratalogError as error:
-                notes.append(f"{replicas} on broker {broker}: {error.code}: {error}")
-            rows.append(
+                run.notes.append(f"{replicas} on broker {broker}: {error.code}: {error}")
+            run.rows.append(
                 {
                     "topic": replicas.view.topic,
                     "partition": replicas.view.partition,
@@ -309,18 +300,16 @@ def _mend_snapshots(
                     "outcome": "left alone" if mended is None else "mended",
                 }
             )
-    return rows
 
 
-def _verify_again(context: Context, touched: Collection[TopicIdPartition]) -> list[Failure]:
+def _verify_again(context: Context, touched: Collection[TopicIdPartition], run: OperationRun) -> None:
     """Step 9."""
-    failures: list[Failure] = []
     if not touched:
-        return failures
+        return
     image = context.metadata.image()
     topics = [image.topics[topic_id] for topic_id in sorted({k[0] for k in touched}) if topic_id in image.topics]
-    audits = audit(context, image, topics, failures, deep=True, only=touched)
-    return failures + failures_of(audits)
+    audits = audit(context, image, topics, run, deep=True, only=touched)
+    run.failures += failures_of(audits)
 
 
 def _row(each: Audited, repair: Repair, outcome: str) -> dict[str, Value]:

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 
 from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.report import Failure, Report, Value
+from stratalog.engine.driver.run import OperationRun
 from stratalog.engine.metadata.image import ClusterImage
 from stratalog.engine.replicas.former import find_former, truncated_in
 from stratalog.engine.replication.partition import PartitionReplicas, PartitionWork
@@ -103,37 +104,29 @@ def history(context: Context, topics: Sequence[str] | None = None) -> Report:
 
     Raises: UnknownTopicOrPartitionError; a replica that cannot be looked at is a failure.
     """
-    rows: list[dict[str, Value]] = []
-    failures: list[Failure] = []
-    with context.measured() as measure:
+    with context.run("history") as run:
         image = context.metadata.image()
-        works = _plan(context, image, topics, failures)
+        works = _plan(context, image, topics, run)
         context.progress.start("history", len(works), "partitions")
         for outcome in context.tasks.run(read_history, works):
             match outcome:
                 case Done(work, (relics, failed)):
-                    rows += [_row(work, relic) for relic in relics]
-                    failures += [Failure.of(f"{work} on broker {broker}", error) for broker, error in failed]
+                    run.rows += [_row(work, relic) for relic in relics]
+                    run.failures += [Failure.of(f"{work} on broker {broker}", error) for broker, error in failed]
                 case Failed(work, error):
-                    failures.append(Failure.of(work, error))
+                    run.fail(work, error)
             context.progress.advance()
         context.progress.finish()
-    rows.sort(key=lambda row: (str(row["topic"]), row["partition"], row["broker"], str(row["file"])))
-    return Report(
-        operation="history",
-        rows=rows,
-        failures=failures,
-        totals={"files": len(rows), "bytes": sum(int(row["bytes"] or 0) for row in rows)},
-        seconds=measure.seconds,
-        counts=measure.counts,
-    )
+    run.rows.sort(key=lambda row: (str(row["topic"]), row["partition"], row["broker"], str(row["file"])))
+    run.totals |= {"files": len(run.rows), "bytes": sum(int(row["bytes"] or 0) for row in run.rows)}
+    return run.report()
 
 
 def _plan(
-    context: Context, image: ClusterImage, topics: Sequence[str] | None, failures: list[Failure]
+    context: Context, image: ClusterImage, topics: Sequence[str] | None, run: OperationRun
 ) -> list[HistoryWork]:
     chosen = context.topics(image, topics)
-    former = find_former(context, image, [topic.topic_id for topic in chosen], failures)
+    former = find_former(context, image, [topic.topic_id for topic in chosen], run)
     return [
         HistoryWork(
             context.replicas(view),

@@ -15,6 +15,7 @@ from functools import partial
 
 from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.report import Value
+from stratalog.engine.driver.run import OperationRun
 from stratalog.engine.metadata.image import TopicImage
 from stratalog.engine.upkeep.healing.rebuild_plan import RebuildPlan, RebuiltObject
 from stratalog.engine.upkeep.verification.audit import Audited
@@ -60,7 +61,7 @@ class RebuildJob:
 
 
 def rebuild_remote(
-    context: Context, jobs: Sequence[RebuildJob], topics: Mapping[str, TopicImage], notes: list[str]
+    context: Context, jobs: Sequence[RebuildJob], topics: Mapping[str, TopicImage], run: OperationRun
 ) -> list[dict[str, Value]]:
     """Carry the plans out; ``topics`` by topic id. Failures are noted."""
     made: dict[str, list[tuple[RebuildJob, Rebuilt]]] = {}
@@ -70,7 +71,7 @@ def rebuild_remote(
             case Done(job, rebuilt):
                 made.setdefault(job.each.replicas.view.topic_id, []).append((job, rebuilt))
             case Failed(job, error):
-                notes.append(f"{job}: {job.plan.what} could not be rebuilt: {error.code}: {error}")
+                run.notes.append(f"{job}: {job.plan.what} could not be rebuilt: {error.code}: {error}")
         context.progress.advance()
     context.progress.finish()
     done: set[RebuildPlan] = set()
@@ -78,7 +79,9 @@ def rebuild_remote(
         try:
             _commit(context, topics[topic_id], rebuilt_here)
         except StratalogError as error:
-            notes.append(f"{topics[topic_id].name}: the rebuilt objects are not committed: {error.code}: {error}")
+            run.notes.append(
+                f"{topics[topic_id].name}: the rebuilt objects are not committed: {error.code}: {error}"
+            )
         else:
             done |= {job.plan for job, _ in rebuilt_here}
     return [job.row("mended" if job.plan in done else "left alone") for job in jobs]

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.report import Failure, Report, Value
+from stratalog.engine.driver.run import OperationRun
 from stratalog.engine.metadata.image import ClusterImage
 from stratalog.engine.reading.look import check_partitions
 from stratalog.engine.replicas.former import find_former, truncated_in
@@ -181,40 +182,30 @@ def recover(
     Raises: UnknownTopicOrPartitionError, UnknownBrokerError; InvalidCallError, LogDirError when ``to`` is no
         folder, or one of the cluster's.
     """
-    rows: list[dict[str, Value]] = []
-    failures: list[Failure] = []
-    with context.measured() as measure:
+    with context.run("recover", dry_run=dry_run) as run:
         image = context.metadata.image()
         if broker is not None:
             image.broker(broker)
         target = _target(context, to)
-        works = _plan(context, image, topics, partitions, broker, target, dry_run, failures)
+        works = _plan(context, image, topics, partitions, broker, target, dry_run, run)
         if not dry_run:
             target.check()
         context.progress.start("recover", len(works), "partitions")
         for outcome in context.tasks.run(recover_partition, works):
             match outcome:
                 case Done(work, (exported, lost)):
-                    rows += [_row(each, work, dry_run) for each in exported]
-                    failures += [Failure.of(f"{work} on broker {b}", error) for b, error in lost]
+                    run.rows += [_row(each, work, dry_run) for each in exported]
+                    run.failures += [Failure.of(f"{work} on broker {b}", error) for b, error in lost]
                 case Failed(work, error):
-                    failures.append(Failure.of(work, error))
+                    run.fail(work, error)
             context.progress.advance()
         context.progress.finish()
-        notes = [_how(target, topic) for topic in sorted({str(row["topic"]) for row in rows})]
-        if rows and not dry_run:
-            write_manifest(target, notes)
-    rows.sort(key=lambda row: str(row["path"]))
-    return Report(
-        operation="recover",
-        rows=rows,
-        failures=failures,
-        totals={"files": len(rows), "records": sum(int(row["records"] or 0) for row in rows)},
-        dry_run=dry_run,
-        seconds=measure.seconds,
-        counts=measure.counts,
-        notes=notes,
-    )
+        run.notes += [_how(target, topic) for topic in sorted({str(row["topic"]) for row in run.rows})]
+        if run.rows and not dry_run:
+            write_manifest(target, run.notes)
+    run.rows.sort(key=lambda row: str(row["path"]))
+    run.totals |= {"files": len(run.rows), "records": sum(int(row["records"] or 0) for row in run.rows)}
+    return run.report()
 
 
 def _target(context: Context, to: str) -> Store:
@@ -235,10 +226,10 @@ def _plan(
     broker: int | None,
     target: Store,
     dry_run: bool,
-    failures: list[Failure],
+    run: OperationRun,
 ) -> list[RecoverWork]:
     chosen = context.topics(image, topics)
-    former = find_former(context, image, [topic.topic_id for topic in chosen], failures)
+    former = find_former(context, image, [topic.topic_id for topic in chosen], run)
     works: list[RecoverWork] = []
     for topic in chosen:
         check_partitions(topic, partitions or ())

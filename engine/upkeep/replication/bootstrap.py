@@ -17,7 +17,8 @@ from dataclasses import replace
 from stratalog.engine.brokers.bring_up import format_roots, register_brokers
 from stratalog.engine.brokers.probe import entry
 from stratalog.engine.driver.context import Context
-from stratalog.engine.driver.report import Failure, Report, Value
+from stratalog.engine.driver.report import Report, Value
+from stratalog.engine.driver.run import OperationRun
 from stratalog.engine.metadata.partition_commands import RefusedPartition
 from stratalog.engine.metadata.reassignment_commands import AlterPartitionReassignments, Reassignment
 from stratalog.engine.metadata.reassignment_plan import ReplicaChange
@@ -55,31 +56,23 @@ def bootstrap(
         Everything else is a failure of its partition in the report.
     """
     change = _change(context, brokers, topics, add, instead_of)
-    failures: list[Failure] = []
-    with context.measured() as measure:
+    with context.run("bootstrap", dry_run=dry_run) as run:
         if not dry_run:
             if not trust_copy:
                 format_roots(context.file, context.stores, brokers, context.new_id, context.key)
-            failures += register_brokers(context, brokers, trust_copy=trust_copy).failures
+            run.failures += register_brokers(context, brokers, trust_copy=trust_copy).failures
         if change is not None:
-            _assign(context, topics, change, dry_run, failures)
+            _assign(context, topics, change, run)
         copied = _replicate(context, topics, brokers, dry_run)
     remote_bytes = _remote_bytes(context, topics)
-    rows: list[dict[str, Value]] = [
+    run.rows += [
         {**row, "remote_bytes": remote_bytes.get((str(row["topic"]), int(row["partition"] or 0)), 0)}
         for row in copied.rows
     ]
-    totals = {**copied.totals, "remote_bytes": sum(int(row["remote_bytes"] or 0) for row in rows)}
-    return Report(
-        operation="bootstrap",
-        rows=rows,
-        failures=[*failures, *copied.failures],
-        totals=totals,
-        dry_run=dry_run,
-        seconds=measure.seconds,
-        counts=measure.counts,
-        notes=copied.notes,
-    )
+    run.totals |= {**copied.totals, "remote_bytes": sum(int(row["remote_bytes"] or 0) for row in run.rows)}
+    run.failures += copied.failures
+    run.notes += copied.notes
+    return run.report()
 
 
 def _change(
@@ -104,8 +97,7 @@ def _assign(
     context: Context,
     topics: Sequence[str] | None,
     change: ReplicaChange,
-    dry_run: bool,
-    failures: list[Failure],
+    run: OperationRun,
 ) -> None:
     """Commit the new replicas; newcomers are joining until they are in the ISR."""
     image = context.metadata.image()
@@ -113,12 +105,12 @@ def _assign(
         Reassignment(image.topic_ids[topic], partition, target=tuple(replicas))
         for (topic, partition), replicas in plan_replicas(context, topics, change).items()
     )
-    if not requests or dry_run:
+    if not requests or run.dry_run:
         return
     for answer in context.metadata.submit(AlterPartitionReassignments(requests)):
         if isinstance(answer, RefusedPartition):
             name = image.topics[answer.topic_id].name
-            failures.append(Failure.of(f"{name}-{answer.partition}", answer.error))
+            run.fail(f"{name}-{answer.partition}", answer.error)
 
 
 def _replicate(context: Context, topics: Sequence[str] | None, brokers: Sequence[int], dry_run: bool) -> Report:
@@ -157,7 +149,8 @@ def _both(first: Report, second: Report, later_s: float) -> Report:
 def _remote_bytes(context: Context, topics: Sequence[str] | None) -> dict[TopicPartition, int]:
     image = context.metadata.image()
     chosen = context.topics(image, topics)
-    remotes = load_remotes(context, image, chosen, [])  # what fails has failed above already
+    telling = OperationRun("bootstrap")  # what fails has failed before: it is not told again
+    remotes = load_remotes(context, image, chosen, telling)
     return {
         (image.topics[topic_id].name, partition): remote.bytes_of(partition)
         for topic_id, remote in remotes.items()

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from stratalog.engine.brokers.probe import probe_brokers
 from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.report import Failure, Report, Value
+from stratalog.engine.driver.run import OperationRun
 from stratalog.engine.metadata.election_commands import Election, ElectLeaders
 from stratalog.engine.metadata.image import ClusterImage, Incarnation, PartitionView
 from stratalog.engine.metadata.partition_commands import Altered, RefusedPartition
@@ -70,34 +71,33 @@ def elect(
     Raises: UnknownTopicOrPartitionError, UnknownBrokerError, InvalidCallError; a partition without a candidate
         is a failure in the report.
     """
-    failures: list[Failure] = []
-    notes: list[str] = []
-    with context.measured() as measure:
+    with context.run("elect", dry_run=dry_run) as run:
         image = context.metadata.image()
         _views(context, image, topics, partitions, leader)  # what is wrong with the call changes nothing
         if not dry_run:
             probed = probe_brokers(context)
-            image, notes = probed.image, [*probed.notes]
+            image = probed.image
+            run.notes += probed.notes
         views = _views(context, image, topics, partitions, leader)
         if unclean:
             views = [view for view in views if view.leader is None]
-            chosen = _choose_uncleanly(context, image, views, leader, dry_run, failures)
+            chosen = _choose_uncleanly(context, image, views, leader, dry_run, run)
         else:
-            by_storage = preferred_leaders(context, image, views, failures) if leader is None else {}
+            by_storage = preferred_leaders(context, image, views, run) if leader is None else {}
             wanted = [
                 _Chosen(view, by_storage.get(view.key, view.replicas[0]) if leader is None else leader)
                 for view in views
             ]
             chosen = [one for one in wanted if one.view.leader != one.leader]
-        elected = _commit(context, chosen, leader is None and not unclean, dry_run, failures)
+        elected = _commit(context, chosen, leader is None and not unclean, dry_run, run)
         after = image if dry_run else context.metadata.image()
-        rows = [_row(one, after, unclean, dry_run) for one in elected]
-        notes += [_note(one, image) for one in elected if one.candidate is not None]
-    totals: dict[str, Value] = {"elected": len(rows)}
+        run.rows += [_row(one, after, unclean, dry_run) for one in elected]
+        run.notes += [_note(one, image) for one in elected if one.candidate is not None]
+    run.totals["elected"] = len(run.rows)
     if unclean:
         known = [one.lost_at_least for one in elected if one.lost_at_least is not None]
-        totals["lost_records_at_least"] = sum(known) if known or not elected else None
-    return Report("elect", rows, failures, totals, dry_run, measure.seconds, measure.counts, notes)
+        run.totals["lost_records_at_least"] = sum(known) if known or not elected else None
+    return run.report()
 
 
 def elect_uncleanly_where_allowed(context: Context, image: ClusterImage) -> tuple[ClusterImage, tuple[str, ...]]:
@@ -126,11 +126,11 @@ def elect_uncleanly_where_allowed(context: Context, image: ClusterImage) -> tupl
                 views.append(view)
     if not views:
         return image, tuple(notes)
-    failures: list[Failure] = []
-    chosen = _choose_uncleanly(context, image, views, None, False, failures)
-    elected = _commit(context, chosen, False, False, failures)
+    tried = OperationRun("elect")
+    chosen = _choose_uncleanly(context, image, views, None, False, tried)
+    elected = _commit(context, chosen, False, False, tried)
     notes += [_note(one, image) for one in elected]
-    notes += [f"{failure.item}: no unclean election: {failure.message}" for failure in failures]
+    notes += [f"{failure.item}: no unclean election: {failure.message}" for failure in tried.failures]
     return context.metadata.image() if elected else image, tuple(notes)
 
 
@@ -169,15 +169,15 @@ def _choose_uncleanly(
     views: Iterable[PartitionView],
     leader: int | None,
     dry_run: bool,
-    failures: list[Failure],
+    run: OperationRun,
 ) -> list[_Chosen]:
     """Look at the replicas, choose, and (not in a dry run) prepare who was chosen."""
-    works = _candidate_works(context, image, list(views), failures)
+    works = _candidate_works(context, image, list(views), run)
     chosen: list[_Chosen] = []
     for outcome in context.tasks.run(list_candidates, works):
         match outcome:
             case Failed(work, error):
-                failures.append(Failure.of(work, error))
+                run.fail(work, error)
             case Done(work, found):
                 try:
                     config = context.topic_config(image, image.topics[work.replicas.view.topic_id])
@@ -186,7 +186,7 @@ def _choose_uncleanly(
                     if not dry_run:
                         prepare(work.replicas, best)
                 except StratalogError as error:
-                    failures.append(Failure.of(work, error))
+                    run.fail(work, error)
                     continue
                 lost = found.high_watermark - best.log_end
                 chosen.append(_Chosen(work.replicas.view, best.broker_id, best, lost if lost > 0 else None))
@@ -194,15 +194,15 @@ def _choose_uncleanly(
 
 
 def _candidate_works(
-    context: Context, image: ClusterImage, views: Sequence[PartitionView], failures: list[Failure]
+    context: Context, image: ClusterImage, views: Sequence[PartitionView], run: OperationRun
 ) -> list[CandidateWork]:
     """A topic whose remote log cannot be read is a failure: nobody knows where its leaders would begin, and one
     that began below the end of the remote log would give away offsets a second time.
     """
     topics = {view.topic_id: image.topics[view.topic_id] for view in views}
-    unknown: list[Failure] = []
-    remotes = load_remotes(context, image, topics.values(), unknown)
-    failures += [replace(failure, message=f"{failure.message}; {_WAITS}") for failure in unknown]
+    loading = OperationRun("elect")
+    remotes = load_remotes(context, image, topics.values(), loading)
+    run.failures += [replace(failure, message=f"{failure.message}; {_WAITS}") for failure in loading.failures]
     works: list[CandidateWork] = []
     for view in views:
         topic = topics[view.topic_id]
@@ -219,7 +219,7 @@ def _candidate_works(
 
 
 def _commit(
-    context: Context, chosen: Sequence[_Chosen], preferred: bool, dry_run: bool, failures: list[Failure]
+    context: Context, chosen: Sequence[_Chosen], preferred: bool, dry_run: bool, run: OperationRun
 ) -> list[_Chosen]:
     """One commit for all. Returns what was carried out."""
     if not chosen:
@@ -240,7 +240,7 @@ def _commit(
             case Altered():
                 elected.append(one)
             case RefusedPartition(_, _, error):
-                failures.append(_refused(one, error))
+                run.failures.append(_refused(one, error))
     return elected
 
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.run import OperationRun
 from stratalog.engine.driver.while_it_changes import while_it_changes
 from stratalog.engine.metadata.image import ClusterImage, PartitionImage, PartitionView, TopicImage
 from stratalog.engine.replication.damage import check_whole
@@ -63,7 +64,7 @@ def plan_stand(
     topic: TopicImage,
     present: PartitionImage,
     target: tuple[int, ...],
-    notes: list[str],
+    run: OperationRun,
 ) -> StandWork | None:
     """The files to read before the partition has the replicas ``target``; None when no replica goes.
 
@@ -75,7 +76,8 @@ def plan_stand(
         return None
     remote: RemoteRetention | None = None
     if context.topic_config(image, topic).remote_storage_enable:
-        remote = remote_parts(context, topic, [], notes, dry_run=False).get(view.partition)
+        looking = OperationRun(run.operation, notes=run.notes)  # lost objects matter where something rests on them
+        remote = remote_parts(context, topic, looking).get(view.partition)
     comes = not set(target) <= set(present.original)
     staying = sorted((b for b in target if b in view.isr), key=lambda broker: broker != view.leader)
     return StandWork(
@@ -88,7 +90,9 @@ def plan_stand(
 
 
 def check_joins(
-    context: Context, joins: Mapping[TopicIdPartition, tuple[PartitionReplicas, Collection[int]]], notes: list[str]
+    context: Context,
+    joins: Mapping[TopicIdPartition, tuple[PartitionReplicas, Collection[int]]],
+    run: OperationRun,
 ) -> Iterator[tuple[TopicIdPartition, StratalogError]]:
     """Read the files that stand for the replicas that go when these newcomers join the ISR, and so complete a
     reassignment. Errors, by partition: of the newcomer that the error blames, or of all of them.
@@ -101,7 +105,7 @@ def check_joins(
         (replicas, brokers), topic = completing[key], image.topics.get(key[0])
         if topic is None:
             return None
-        work = plan_stand(context, image, topic, topic.partitions[key[1]], replicas.view.target, notes)
+        work = plan_stand(context, image, topic, topic.partitions[key[1]], replicas.view.target, run)
         stay = [broker for broker in replicas.view.target if broker in replicas.view.isr]
         return None if work is None else replace(work, replicas=replicas, staying=(*brokers, *stay))
 

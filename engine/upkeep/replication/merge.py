@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.report import Failure, Report, Value
+from stratalog.engine.driver.run import OperationRun
 from stratalog.engine.driver.while_it_changes import while_it_changes
 from stratalog.engine.metadata.image import ClusterImage, TopicImage
 from stratalog.engine.replicas.damaged import replace_leaders
@@ -73,7 +74,7 @@ def plan(
     image: ClusterImage,
     topics: Sequence[str] | None,
     dry_run: bool,
-    failures: list[Failure],
+    run: OperationRun,
 ) -> list[MergeWork]:
     """One piece of work a partition. A topic whose remote log is damaged is a failure, and left alone.
 
@@ -81,7 +82,7 @@ def plan(
     """
     works = []
     chosen = context.topics(image, topics)
-    ends = _remote_ends(context, image, chosen, failures)
+    ends = _remote_ends(context, image, chosen, run)
     for topic in chosen:
         if topic.topic_id not in ends:
             continue
@@ -101,7 +102,7 @@ def plan(
 
 
 def _remote_ends(
-    context: Context, image: ClusterImage, topics: Sequence[TopicImage], failures: list[Failure]
+    context: Context, image: ClusterImage, topics: Sequence[TopicImage], run: OperationRun
 ) -> dict[str, dict[int, int]]:
     """By topic id and partition, where the remote log ends. While the remote tier is down it is where the last
     tier run saw it end: appends go on, and nothing else keeps their files few. Should it have ended later by then,
@@ -116,9 +117,9 @@ def _remote_ends(
             case Failed(topic, RetriableError() as error):
                 down.add(topic.topic_id)
                 told = f"{error}; merged behind where a tier run last saw the remote log end"
-                failures.append(Failure(topic.name, error.code, told))
+                run.failures.append(Failure(topic.name, error.code, told))
             case Failed(topic, error):
-                failures.append(Failure.of(topic.name, error))
+                run.fail(topic.name, error)
                 del ends[topic.topic_id]
     entries = load_schedule(context, image).schedule.entries if down else {}
     for (topic_id, partition), entry in entries.items():
@@ -133,40 +134,29 @@ def merge(context: Context, topics: Sequence[str] | None = None, *, dry_run: boo
     Raises: UnknownTopicOrPartitionError; errors of reading the metadata. Everything else is a failure of
         its partition in the report.
     """
-    rows: list[dict[str, Value]] = []
-    failures: list[Failure] = []
-    notes: list[str] = []
-    with context.measured() as measure:
-        works = plan(context, context.metadata.image(), topics, dry_run, failures)
+    with context.run("merge", dry_run=dry_run) as run:
+        works = plan(context, context.metadata.image(), topics, dry_run, run)
         context.progress.start("merge", len(works), "partitions")
-        failed = _run(context, works, rows)
-        if again := [] if dry_run else _under_others(context, failed, notes):
+        failed = _run(context, works, run)
+        if again := [] if dry_run else _under_others(context, failed, run):
             moved = {work.replicas.view.key for work in again}
             failed = [one for one in failed if one.item.replicas.view.key not in moved]
-            failed += _run(context, again, rows)
+            failed += _run(context, again, run)
         context.progress.finish()
-        failures += [Failure.of(one.item, one.error) for one in failed]
-    rows.sort(key=lambda row: (str(row["topic"]), row["partition"]))
-    return Report(
-        operation="merge",
-        rows=rows,
-        failures=failures,
-        totals={"segments": sum(int(row["segments"] or 0) for row in rows)},
-        dry_run=dry_run,
-        seconds=measure.seconds,
-        counts=measure.counts,
-        notes=notes,
-    )
+        run.failures += [Failure.of(one.item, one.error) for one in failed]
+    run.rows.sort(key=lambda row: (str(row["topic"]), row["partition"]))
+    run.totals["segments"] = sum(int(row["segments"] or 0) for row in run.rows)
+    return run.report()
 
 
-def _run(context: Context, works: Sequence[MergeWork], rows: list[dict[str, Value]]) -> list[Failed[MergeWork]]:
+def _run(context: Context, works: Sequence[MergeWork], run: OperationRun) -> list[Failed[MergeWork]]:
     """Adds a row for what was done. Returns what failed."""
     failed: list[Failed[MergeWork]] = []
     for outcome in context.tasks.run(merge_partition, works):
         size_bytes = 0
         match outcome:
             case Done(work, done):
-                rows.append(_row(work, done))
+                run.rows.append(_row(work, done))
                 size_bytes = done.written_bytes
             case Failed():
                 failed.append(outcome)
@@ -174,7 +164,7 @@ def _run(context: Context, works: Sequence[MergeWork], rows: list[dict[str, Valu
     return failed
 
 
-def _under_others(context: Context, failed: Sequence[Failed[MergeWork]], notes: list[str]) -> list[MergeWork]:
+def _under_others(context: Context, failed: Sequence[Failed[MergeWork]], run: OperationRun) -> list[MergeWork]:
     """The work whose leader was found damaged, under those that lead in its place."""
     damaged = {
         one.item.replicas.view.key: (one.item.replicas.view, one.error)
@@ -184,7 +174,7 @@ def _under_others(context: Context, failed: Sequence[Failed[MergeWork]], notes: 
     replaced = replace_leaders(context, damaged) if damaged else {}
     if not replaced:
         return []
-    notes += replaced.values()
+    run.notes += replaced.values()
     image = context.metadata.image()
     return [
         replace(one.item, replicas=context.replicas(image.view(*key)))

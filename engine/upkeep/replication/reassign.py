@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from stratalog.engine.brokers.probe import probe_brokers
 from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.report import Failure, Report, Value
+from stratalog.engine.driver.run import OperationRun
 from stratalog.engine.metadata.image import ClusterImage, PartitionImage
 from stratalog.engine.metadata.partition_commands import RefusedPartition
 from stratalog.engine.metadata.reassignment_commands import AlterPartitionReassignments, Reassignment
@@ -77,14 +78,13 @@ def reassign(
     """
     plan = plain_plan(plan)
     throttle = None if throttle_bytes_per_s is None else Throttle(throttle_bytes_per_s, context.clock)
-    failures: list[Failure] = []
-    notes: list[str] = []
-    with context.measured() as measure:
+    with context.run("reassign", dry_run=dry_run) as run:
         image = context.metadata.image()
         check_plan(image, plan)
         if not dry_run:
             probed = probe_brokers(context)
-            image, notes = probed.image, [*probed.notes]
+            image = probed.image
+            run.notes += probed.notes
             check_plan(image, plan)
         planned = {
             TopicIdPartition(image.topic_ids[topic], partition): _Planned(
@@ -93,24 +93,16 @@ def reassign(
             for (topic, partition), replicas in plan.items()
         }
         if not dry_run and not force:
-            _check_stand(context, planned, failures, notes)
+            _check_stand(context, planned, run)
         targets = {key: one.replicas for key, one in planned.items() if not one.refused}
-        _commit(context, planned, targets, force, dry_run, failures)
+        _commit(context, planned, targets, force, dry_run, run)
         after = image if dry_run else context.metadata.image()
         if not dry_run:
-            after = _copy(context, planned, after, throttle, failures, notes)
-            _tell_unfinished(planned, after, failures, notes)
-        rows = [_row(key, one, after, dry_run) for key, one in planned.items()]
-    return Report(
-        operation="reassign",
-        rows=rows,
-        failures=failures,
-        totals={"partitions": len(rows), "copied_bytes": sum(one.copied_bytes for one in planned.values())},
-        dry_run=dry_run,
-        seconds=measure.seconds,
-        counts=measure.counts,
-        notes=notes,
-    )
+            after = _copy(context, planned, after, throttle, run)
+            _tell_unfinished(planned, after, run)
+        run.rows += [_row(key, one, after, dry_run) for key, one in planned.items()]
+    run.totals |= {"partitions": len(run.rows), "copied_bytes": sum(one.copied_bytes for one in planned.values())}
+    return run.report()
 
 
 def cancel(context: Context, topics: Sequence[str] | None = None, *, dry_run: bool = False) -> Report:
@@ -119,8 +111,7 @@ def cancel(context: Context, topics: Sequence[str] | None = None, *, dry_run: bo
 
     Raises: UnknownTopicOrPartitionError; a partition that is refused is a failure in the report.
     """
-    failures: list[Failure] = []
-    with context.measured() as measure:
+    with context.run("reassign --cancel", dry_run=dry_run) as run:
         image = context.metadata.image()
         planned = {
             TopicIdPartition(topic.topic_id, partition.partition): _Planned(
@@ -130,8 +121,8 @@ def cancel(context: Context, topics: Sequence[str] | None = None, *, dry_run: bo
             for partition in topic.partitions
             if partition.target
         }
-        _commit(context, planned, dict.fromkeys(planned), False, dry_run, failures)
-        rows: list[dict[str, Value]] = [
+        _commit(context, planned, dict.fromkeys(planned), False, dry_run, run)
+        run.rows += [
             {
                 "topic": one.topic,
                 "partition": one.before.partition,
@@ -141,27 +132,25 @@ def cancel(context: Context, topics: Sequence[str] | None = None, *, dry_run: bo
             for one in planned.values()
             if not one.refused
         ]
-    totals: dict[str, Value] = {"cancelled": len(rows)}
-    return Report("reassign --cancel", rows, failures, totals, dry_run, measure.seconds, measure.counts)
+    run.totals["cancelled"] = len(run.rows)
+    return run.report()
 
 
-def _check_stand(
-    context: Context, planned: dict[TopicIdPartition, _Planned], failures: list[Failure], notes: list[str]
-) -> None:
+def _check_stand(context: Context, planned: dict[TopicIdPartition, _Planned], run: OperationRun) -> None:
     """Step 1. A partition of which nothing whole would stay is refused."""
 
     def plan(key: TopicIdPartition, image: ClusterImage) -> StandWork | None:
         topic, one = image.topics.get(key[0]), planned[key]
-        return None if topic is None else plan_stand(context, image, topic, one.before, one.replicas, notes)
+        return None if topic is None else plan_stand(context, image, topic, one.before, one.replicas, run)
 
     for outcome in check_stands(context, planned, plan):
         one = planned[outcome.item]
         match outcome:
             case Done(_, damaged):
-                notes += [f"{one.name}: {error}; run verify --deep --heal" for error in damaged]
+                run.notes += [f"{one.name}: {error}; run verify --deep --heal" for error in damaged]
             case Failed(_, error):
                 one.refused = True
-                failures.append(Failure.of(one.name, error))
+                run.fail(one.name, error)
 
 
 def _commit(
@@ -170,7 +159,7 @@ def _commit(
     targets: dict[TopicIdPartition, tuple[int, ...]] | dict[TopicIdPartition, None],
     force: bool,
     dry_run: bool,
-    failures: list[Failure],
+    run: OperationRun,
 ) -> None:
     """Step 2."""
     requests = tuple(Reassignment(*key, target=target, force=force) for key, target in targets.items())
@@ -181,7 +170,7 @@ def _commit(
         if isinstance(answer, RefusedPartition):
             one = planned[answer.key]
             one.refused = True
-            failures.append(Failure.of(one.name, answer.error))
+            run.fail(one.name, answer.error)
 
 
 def _copy(
@@ -189,8 +178,7 @@ def _copy(
     planned: dict[TopicIdPartition, _Planned],
     image: ClusterImage,
     throttle: Throttle | None,
-    failures: list[Failure],
-    notes: list[str],
+    run: OperationRun,
 ) -> ClusterImage:
     """Steps 3 and 4; the image after them."""
     waiting = {key: now for key in planned if (now := _now(image, key)) is not None and now.target}
@@ -200,8 +188,8 @@ def _copy(
     joining = sorted({broker for now in waiting.values() for broker in now.joining})
     share = None if throttle is None else throttle.shared_by(context.tasks.processes)
     copied = replicate(context, topics, brokers=joining, throttle=share)
-    failures += copied.failures
-    notes += [note for note in copied.notes if note not in notes]
+    run.failures += copied.failures
+    run.notes += [note for note in copied.notes if note not in run.notes]
     by_name = {one.name: one for one in planned.values()}
     for row in copied.rows:
         one = by_name.get(f"{row['topic']}-{row['partition']}")
@@ -210,9 +198,7 @@ def _copy(
     return context.metadata.image()
 
 
-def _tell_unfinished(
-    planned: dict[TopicIdPartition, _Planned], image: ClusterImage, failures: list[Failure], notes: list[str]
-) -> None:
+def _tell_unfinished(planned: dict[TopicIdPartition, _Planned], image: ClusterImage, run: OperationRun) -> None:
     """Nothing is quietly left half done."""
     elsewhere = 0
     for key, one in planned.items():
@@ -221,7 +207,7 @@ def _tell_unfinished(
             continue
         if now.target == one.replicas:
             missing = [broker for broker in now.joining if broker not in now.isr]
-            failures.append(
+            run.failures.append(
                 Failure(
                     one.name,
                     IN_PROGRESS,
@@ -231,7 +217,7 @@ def _tell_unfinished(
             )
         elsewhere += now.leader is not None and not now.target and now.leader != now.replicas[0]
     if elsewhere:
-        notes.append(f"{elsewhere} partitions are led by another than their preferred replica: run elect")
+        run.notes.append(f"{elsewhere} partitions are led by another than their preferred replica: run elect")
 
 
 def _row(key: TopicIdPartition, one: _Planned, image: ClusterImage, dry_run: bool) -> dict[str, Value]:

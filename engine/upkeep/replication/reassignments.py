@@ -62,30 +62,28 @@ def reassignments(context: Context, topics: Sequence[str] | None = None) -> Repo
 
     Raises: UnknownTopicOrPartitionError; a leader or a newcomer that cannot be looked at is a failure.
     """
-    failures: list[Failure] = []
-    rows: list[dict[str, Value]] = []
-    with context.measured() as measure:
+    with context.run("reassign --status") as run:
         image = context.metadata.image()
         chosen = [topic.name for topic in context.topics(image, topics) if any(p.target for p in topic.partitions)]
-        works = [work for work in plan(context, image, chosen, None, None, failures) if work.replicas.view.target]
+        works = [work for work in plan(context, image, chosen, None, None, run) if work.replicas.view.target]
         for outcome in context.tasks.run(list_newcomers, works):
             match outcome:
                 case Failed(work, error):
-                    failures.append(Failure.of(work, error))
+                    run.fail(work, error)
                     found = [Behind(broker) for broker in work.replicas.view.joining]
                 case Done(work, found):
-                    failures += [
+                    run.failures += [
                         Failure.of(f"{work} on broker {one.broker_id}", one.error)
                         for one in found
                         if one.error is not None
                     ]
-            rows += [_row(work.replicas, one) for one in found]
-    rows.sort(key=lambda row: (str(row["topic"]), row["partition"], row["newcomer"]))
-    totals: dict[str, Value] = {
-        "partitions": len({(row["topic"], row["partition"]) for row in rows}),
-        "bytes_behind": sum(int(row["bytes_behind"] or 0) for row in rows),
+            run.rows += [_row(work.replicas, one) for one in found]
+    run.rows.sort(key=lambda row: (str(row["topic"]), row["partition"], row["newcomer"]))
+    run.totals |= {
+        "partitions": len({(row["topic"], row["partition"]) for row in run.rows}),
+        "bytes_behind": sum(int(row["bytes_behind"] or 0) for row in run.rows),
     }
-    return Report("reassign --status", rows, failures, totals, False, measure.seconds, measure.counts)
+    return run.report()
 
 
 def _row(replicas: PartitionReplicas, behind: Behind) -> dict[str, Value]:

@@ -22,6 +22,7 @@ from dataclasses import dataclass, replace
 from stratalog.engine.brokers.probe import probe_brokers
 from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.report import Failure, Report, Value
+from stratalog.engine.driver.run import OperationRun
 from stratalog.engine.metadata.image import ClusterImage, TopicImage
 from stratalog.engine.records.transactions import finish_due
 from stratalog.engine.replicas.damaged import ahead_of_metadata, replace_leaders
@@ -111,9 +112,7 @@ def replicate(
     Raises: UnknownTopicOrPartitionError, UnknownBrokerError; errors of reading the metadata. Everything
         else is a failure of its partition in the report.
     """
-    notes: list[str] = []
-    failures: list[Failure] = []
-    with context.measured() as measure:
+    with context.run("replicate", dry_run=dry_run) as run:
         image = context.metadata.image()
         context.topics(image, topics)
         for broker in brokers or ():
@@ -121,30 +120,22 @@ def replicate(
         if not dry_run:
             probed = probe_brokers(context, image)
             image, elected = elect_uncleanly_where_allowed(context, probed.image)
-            notes += [*probed.notes, *elected]
-        works = plan(context, image, topics, brokers, throttle, failures)
+            run.notes += [*probed.notes, *elected]
+        works = plan(context, image, topics, brokers, throttle, run)
         if dry_run:
-            rows = [_planned(work) for work in works]
+            run.rows += [_planned(work) for work in works]
         else:
-            states = _run(context, works, brokers, notes)
-            rows = [_row(state) for state in states]
-            failures += [failure for state in states for failure in state.failures]
-            notes += [note for state in states for note in state.notes]
-            notes += _finish_transactions(context, states, failures)
-    copied, avoided = (_total(rows, column) for column in ("copied_bytes", "avoided_bytes"))
-    return Report(
-        operation="replicate",
-        rows=rows,
-        failures=failures,
-        totals={"partitions": len(rows), "copied_bytes": copied, "avoided_bytes": avoided},
-        dry_run=dry_run,
-        seconds=measure.seconds,
-        counts=measure.counts,
-        notes=notes,
-    )
+            states = _run(context, works, brokers, run)
+            run.rows += [_row(state) for state in states]
+            run.failures += [failure for state in states for failure in state.failures]
+            run.notes += [note for state in states for note in state.notes]
+            _finish_transactions(context, states, run)
+    copied, avoided = (_total(run.rows, column) for column in ("copied_bytes", "avoided_bytes"))
+    run.totals |= {"partitions": len(run.rows), "copied_bytes": copied, "avoided_bytes": avoided}
+    return run.report()
 
 
-def _finish_transactions(context: Context, states: Sequence[Progressed], failures: list[Failure]) -> list[str]:
+def _finish_transactions(context: Context, states: Sequence[Progressed], run: OperationRun) -> None:
     """Step 7, of the partitions that hold anything; what was done."""
     views = [
         state.replicas.view
@@ -152,8 +143,10 @@ def _finish_transactions(context: Context, states: Sequence[Progressed], failure
         if state.replicas.view.topic == TRANSACTIONS_TOPIC and state.high_watermark > 0
     ]
     rows, failed = finish_due(context, views)
-    failures += failed
-    return [f"transactional id {row['transactional_id']!r} was {row['was']}, is {row['state']}" for row in rows]
+    run.failures += failed
+    run.notes += [
+        f"transactional id {row['transactional_id']!r} was {row['was']}, is {row['state']}" for row in rows
+    ]
 
 
 def plan(
@@ -162,7 +155,7 @@ def plan(
     topics: Sequence[str] | None,
     brokers: Sequence[int] | None,
     throttle: Throttle | None,
-    failures: list[Failure],
+    run: OperationRun,
 ) -> list[SyncWork]:
     """One piece of work a partition, with the followers that are not fenced. A topic whose remote log cannot be
     read is a failure, and only followers that have to start there wait for it; one that is damaged is left alone.
@@ -175,7 +168,7 @@ def plan(
         cluster.follower_fetch_last_tiered_offset_enable, cluster.follower_fetch_last_tiered_offset_always_enable
     )
     chosen = context.topics(image, topics)
-    remote_logs = _remote_logs(context, image, chosen, failures)
+    remote_logs = _remote_logs(context, image, chosen, run)
     for topic in chosen:
         config = context.topic_config(image, topic)
         remote_log = remote_logs.get(topic.topic_id)
@@ -203,7 +196,7 @@ def plan(
 
 
 def _remote_logs(
-    context: Context, image: ClusterImage, topics: Sequence[TopicImage], failures: list[Failure]
+    context: Context, image: ClusterImage, topics: Sequence[TopicImage], run: OperationRun
 ) -> dict[str, RemoteLog]:
     """Of the tiered topics, by topic id; an empty one while the remote tier is down."""
     found: dict[str, RemoteLog] = {}
@@ -212,7 +205,7 @@ def _remote_logs(
             case Done(topic, remote_log):
                 found[topic.topic_id] = remote_log
             case Failed(topic, error):
-                failures.append(Failure.of(topic.name, error))
+                run.fail(topic.name, error)
                 if isinstance(error, RetriableError):
                     found[topic.topic_id] = RemoteLog.empty(topic.name)
     return found
@@ -223,7 +216,7 @@ def _wanted(replicas: PartitionReplicas, brokers: Sequence[int] | None) -> tuple
 
 
 def _run(
-    context: Context, works: Sequence[SyncWork], brokers: Sequence[int] | None, notes: list[str]
+    context: Context, works: Sequence[SyncWork], brokers: Sequence[int] | None, run: OperationRun
 ) -> list[Progressed]:
     began_s = context.clock.monotonic_s()
     states = {w.replicas.view.key: Progressed(w.replicas, w.min_insync_replicas) for w in works}
@@ -234,10 +227,10 @@ def _run(
         _replace_leaders(context, present)
         _shrink(context, present)
         _prove(context, list(present.values()))
-        _expand(context, works, present, began_s, notes)
+        _expand(context, works, present, began_s, run)
         if not any(state.again for state in present.values()):
             break
-        works = _again(context, works, present, brokers, notes)
+        works = _again(context, works, present, brokers, run)
     return list(states.values())
 
 
@@ -246,11 +239,11 @@ def _again(
     works: Sequence[SyncWork],
     states: Mapping[TopicIdPartition, Progressed],
     brokers: Sequence[int] | None,
-    notes: list[str],
+    run: OperationRun,
 ) -> list[SyncWork]:
     """The work that remains under a fresh view. (One that is no other than the stale one helps nobody.)"""
     probed = probe_brokers(context)
-    notes += probed.notes
+    run.notes += probed.notes
     remaining: list[SyncWork] = []
     for work in works:
         key = work.replicas.view.key
@@ -388,7 +381,7 @@ def _expand(
     works: Sequence[SyncWork],
     states: Mapping[TopicIdPartition, Progressed],
     began_s: float,
-    notes: list[str],
+    run: OperationRun,
 ) -> None:
     """Let the caught-up followers outside the ISR in, in two commits."""
     newcomers = {
@@ -411,7 +404,7 @@ def _expand(
     # 3. In the ISR: those that were reached again. The files of replicas that go have been read elsewhere.
     reached = {key: [b for b in newcomers[key] if b in states[key].caught_up] for key in added}
     joins = {key: (states[key].replicas, brokers) for key, brokers in reached.items()}
-    for key, error in check_joins(context, joins, notes):
+    for key, error in check_joins(context, joins, run):
         states[key].fail(states[key].replicas, error)
         to_blame = error.broker_id if isinstance(error, CorruptionError) else None
         reached[key] = [broker for broker in reached[key] if to_blame not in (None, broker)]

@@ -14,12 +14,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from stratalog.engine.driver.context import Context
-from stratalog.engine.driver.report import Failure
+from stratalog.engine.driver.run import OperationRun
 from stratalog.engine.metadata.image import ClusterImage, PartitionView
 from stratalog.engine.metadata.partition_changes import first_candidate
 from stratalog.engine.replicas.logs import DescribeWork, ListedLog, list_replicas
 from stratalog.partitions.identity import TopicIdPartition
-from stratalog.partitions.runner import Done, Failed
 
 
 def has_short_local_log(held: int, others: Iterable[int]) -> bool:
@@ -39,7 +38,7 @@ def short_local_logs_last(order: Sequence[int], held: Mapping[int, int]) -> list
 
 
 def preferred_leaders(
-    context: Context, image: ClusterImage, views: Iterable[PartitionView], failures: list[Failure]
+    context: Context, image: ClusterImage, views: Iterable[PartitionView], run: OperationRun
 ) -> dict[TopicIdPartition, int]:
     """The preferred leaders of the partitions where the files of the replicas decide: the first in order of
     preference that is in the ISR, not fenced, with no short local log; the preferred one where all have
@@ -52,20 +51,16 @@ def preferred_leaders(
         if _is_wanted(context, image, view) and first_candidate(view.replicas, view.isr, image.brokers) is not None
     ]
     chosen: dict[TopicIdPartition, int] = {}
-    for outcome in context.tasks.run(list_replicas, works):
-        match outcome:
-            case Failed(work, error):
-                failures.append(Failure.of(work, error))
-            case Done(work, looks):
-                view = work.replicas.view
-                held = {
-                    look.broker_id: look.found.log_end - look.found.local_start
-                    for look in looks
-                    if isinstance(look.found, ListedLog) and look.broker_id in view.isr
-                }
-                leader = first_candidate(short_local_logs_last(view.replicas, held), view.isr, image.brokers)
-                if leader is not None:
-                    chosen[view.key] = leader
+    for work, looks in run.done(context.tasks.run(list_replicas, works)):
+        view = work.replicas.view
+        held = {
+            look.broker_id: look.found.log_end - look.found.local_start
+            for look in looks
+            if isinstance(look.found, ListedLog) and look.broker_id in view.isr
+        }
+        leader = first_candidate(short_local_logs_last(view.replicas, held), view.isr, image.brokers)
+        if leader is not None:
+            chosen[view.key] = leader
     return chosen
 
 

@@ -66,7 +66,7 @@ def delete_records(
     rows: dict[TopicPartition, dict[str, Value]] = {}
     refused: dict[TopicPartition, StratalogError] = {}
     waiting = dict(wanted)
-    with context.measured() as measure:
+    with context.run("delete_records", dry_run=dry_run) as run:
         for attempt in range(_ATTEMPTS):
             found, errors = _starts(context, context.metadata.image(), waiting)
             bad_call = next((error for error in errors.values() if isinstance(error, InvalidCallError)), None)
@@ -81,17 +81,11 @@ def delete_records(
             refused |= {one: error for one, error in errors.items() if one not in waiting}
             if not waiting:
                 break
-        failures = [Failure.of(f"{topic}-{number}", error) for (topic, number), error in refused.items()]
+        run.failures += [Failure.of(f"{topic}-{number}", error) for (topic, number), error in refused.items()]
         if not dry_run and any(row["deleted_records"] for row in rows.values()):
-            failures += _describe(context, {topic for topic, _ in rows})
-    return Report(
-        operation="delete_records",
-        rows=[rows[one] for one in wanted if one in rows],
-        failures=failures,
-        dry_run=dry_run,
-        seconds=measure.seconds,
-        counts=measure.counts,
-    )
+            run.failures += _describe(context, {topic for topic, _ in rows})
+    run.rows += [rows[one] for one in wanted if one in rows]
+    return run.report()
 
 
 def _offset(given: object, what: str) -> int:

@@ -8,7 +8,7 @@ from itertools import takewhile
 from typing import TYPE_CHECKING
 
 from stratalog.engine.driver.context import Context
-from stratalog.engine.driver.report import Failure
+from stratalog.engine.driver.run import OperationRun
 from stratalog.engine.metadata.image import ClusterImage, TopicImage
 from stratalog.engine.upkeep.retention.tasks import RemoteRetention
 from stratalog.partitions.errors import RemoteObjectMissingError, StratalogError
@@ -28,9 +28,7 @@ _NO_HISTORY = Lineage()
 """Of a partition of which nothing is to be remote."""
 
 
-def remote_parts(
-    context: Context, topic: TopicImage, failures: list[Failure], notes: list[str], *, dry_run: bool
-) -> dict[int, RemoteRetention]:
+def remote_parts(context: Context, topic: TopicImage, run: OperationRun) -> dict[int, RemoteRetention]:
     """The remote part of every partition of a tiered topic. Objects that the table lists and the store lacks are a
     failure of the topic. A rewrite by others is taken back first, and noted: until then anybody's VACUUM may
     delete the objects that the brokers are about to rely on.
@@ -40,18 +38,16 @@ def remote_parts(
     table = context.remote_table(topic)
     log = table.load()
     if log.rewrite is not None:
-        notes.append(f"{topic.name}: {log.rewrite}")
-        log = log if dry_run else table.undo_rewrites()
+        run.notes.append(f"{topic.name}: {log.rewrite}")
+        log = log if run.dry_run else table.undo_rewrites()
     log, objects, missing = _load(table, log)
     if missing:
-        failures.append(
-            Failure.of(
-                topic.name,
-                RemoteObjectMissingError(
-                    f"{table.uri} lists {len(missing)} objects that are not there at their size, first "
-                    f"{min(missing)}; the brokers keep their copies of them, and heal rebuilds them from that"
-                ),
-            )
+        run.fail(
+            topic.name,
+            RemoteObjectMissingError(
+                f"{table.uri} lists {len(missing)} objects that are not there at their size, first "
+                f"{min(missing)}; the brokers keep their copies of them, and heal rebuilds them from that"
+            ),
         )
     parts = {}
     for partition in range(len(topic.partitions)):
@@ -85,8 +81,7 @@ class Expiry:
     """The log start offsets that this run has committed, or with ``dry_run`` would."""
     decided: Collection[TopicIdPartition]
     """The partitions that now start where retention wants them to."""
-    dry_run: bool
-    failures: list[Failure]
+    operation: OperationRun
     removed: dict[TopicIdPartition, list[RemoteSegment]] = field(default_factory=dict)
     """The segments of each partition that went."""
 
@@ -102,7 +97,7 @@ class Expiry:
                 elif config.remote_log_delete_on_disable and self.context.remote is not None:
                     self._give_up(topic, config.file_delete_delay_ms)
             except StratalogError as error:
-                self.failures.append(Failure.of(topic.name, error))
+                self.operation.fail(topic.name, error)
         return self.removed
 
     def _expire(self, topic: TopicImage, delay_ms: int) -> None:
@@ -113,7 +108,7 @@ class Expiry:
         )
         for segment in gone:
             self._count(topic, segment)
-        if not self.dry_run:
+        if not self.operation.dry_run:
             if gone:
                 table.commit((), gone)
             table.vacuum(delay_ms)
@@ -121,7 +116,7 @@ class Expiry:
     def _log_start(self, topic: TopicImage, partition: int) -> int:
         committed = self.image.view(topic.topic_id, partition).log_start_offset
         key = TopicIdPartition(topic.topic_id, partition)
-        return max(committed, self.log_starts.get(key, 0)) if self.dry_run else committed
+        return max(committed, self.log_starts.get(key, 0)) if self.operation.dry_run else committed
 
     def _give_up(self, topic: TopicImage, delay_ms: int) -> None:
         """Everything, of a topic that is not tiered any more (KIP-950), once its log starts on the brokers."""
@@ -131,7 +126,7 @@ class Expiry:
         for partition in partitions:
             for segment in log.of_partition(partition):
                 self._count(topic, segment)
-        if self.dry_run or log.version < 0:
+        if self.operation.dry_run or log.version < 0:
             return
 
         def none_if_tiered() -> dict[int, Present]:

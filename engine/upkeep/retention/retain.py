@@ -18,6 +18,7 @@ from datetime import UTC, datetime, timedelta
 
 from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.report import Failure, Report, Value
+from stratalog.engine.driver.run import OperationRun
 from stratalog.engine.metadata.image import ClusterImage, TopicImage
 from stratalog.engine.metadata.partition_commands import AdvanceLogStart, LogStart, RefusedPartition
 from stratalog.engine.upkeep.retention.remote import Expiry, remote_parts
@@ -45,53 +46,44 @@ def retain(context: Context, topics: Sequence[str] | None = None, *, dry_run: bo
     Raises: UnknownTopicOrPartitionError; errors of reading the metadata. Everything else is a failure of
         its partition in the report.
     """
-    failures: list[Failure] = []
-    notes: list[str] = []
-    rows: dict[TopicIdPartition, dict[str, Value]] = {}
-    with context.measured() as measure:
+    with context.run("retain", dry_run=dry_run) as run:
         image = context.metadata.image()
         chosen = context.topics(image, topics)
-        works = _plan(context, image, chosen, dry_run, failures, notes)
+        works = _plan(context, image, chosen, run)
         sound = {
             work.replicas.view.topic_id for work in works
         }  # topics that have failed are not tried again below
         chosen = [topic for topic in chosen if topic.topic_id in sound]
-        wanted = _wanted(context, works, failures, notes)
+        wanted = _wanted(context, works, run)
         log_starts = {
             key: start for key, (work, start) in wanted.items() if start > work.replicas.view.log_start_offset
         }
         decided = {*wanted}
         if not dry_run and log_starts:
-            decided -= _commit_log_starts(context, wanted, log_starts, failures)
+            decided -= _commit_log_starts(context, wanted, log_starts, run)
         image = context.metadata.image()
-        removed = Expiry(context, image, log_starts, decided, dry_run, failures).run(chosen)
-        works = [
-            work for work in _plan(context, image, chosen, dry_run, [], []) if work.replicas.view.key in wanted
-        ]
+        removed = Expiry(context, image, log_starts, decided, run).run(chosen)
+        again = _plan(context, image, chosen, OperationRun("retain", dry_run))  # what fails has failed above
+        works = [work for work in again if work.replicas.view.key in wanted]
         context.progress.start("retain", len(works), "partitions")
         for outcome in context.tasks.run(drop, works):
             size_bytes = 0
             match outcome:
                 case Done(work, dropped):
-                    rows[work.replicas.view.key] = _row(work, dropped, log_starts, removed)
+                    run.rows.append(_row(work, dropped, log_starts, removed))
                     size_bytes = dropped.deleted_bytes
-                    failures += [Failure.of(where, error) for where, error in dropped.failed]
+                    run.failures += [Failure.of(where, error) for where, error in dropped.failed]
                     bad = _still_bad(context, image, work, dropped.bad)
-                    failures += [Failure.of(f"{work} in the remote tier", error) for error in bad]
+                    run.failures += [Failure.of(f"{work} in the remote tier", error) for error in bad]
                 case Failed(work, error):
-                    failures.append(Failure.of(work, error))
+                    run.fail(work, error)
             context.progress.advance(size_bytes)
         context.progress.finish()
-    return Report(
-        operation="retain",
-        rows=sorted(rows.values(), key=lambda row: (str(row["topic"]), row["partition"])),
-        failures=list({(failure.item, failure.code, failure.message): failure for failure in failures}.values()),
-        totals={column: sum(int(row[column] or 0) for row in rows.values()) for column in _COUNTED},
-        dry_run=dry_run,
-        seconds=measure.seconds,
-        counts=measure.counts,
-        notes=list(dict.fromkeys(notes)),
-    )
+    run.rows.sort(key=lambda row: (str(row["topic"]), row["partition"]))
+    run.failures = list(dict.fromkeys(run.failures))
+    run.notes = list(dict.fromkeys(run.notes))
+    run.totals |= {column: sum(int(row[column] or 0) for row in run.rows) for column in _COUNTED}
+    return run.report()
 
 
 def _still_bad(
@@ -114,9 +106,7 @@ def _plan(
     context: Context,
     image: ClusterImage,
     topics: Iterable[TopicImage],
-    dry_run: bool,
-    failures: list[Failure],
-    notes: list[str],
+    run: OperationRun,
 ) -> list[RetainWork]:
     present = [topic for topic in topics if topic.topic_id in image.topics]
     configs = {topic.topic_id: context.topic_config(image, topic) for topic in present}
@@ -124,14 +114,14 @@ def _plan(
     parts: dict[str, dict[int, RemoteRetention]] = {}
 
     def ask(topic: TopicImage) -> dict[int, RemoteRetention]:
-        return remote_parts(context, topic, failures, notes, dry_run=dry_run)
+        return remote_parts(context, topic, run)
 
     for outcome in ask_remote(context, ask, tiered):
         match outcome:
             case Done(topic, found):
                 parts[topic.topic_id] = found
             case Failed(topic, error):
-                failures.append(Failure.of(topic.name, error))
+                run.fail(topic.name, error)
     works = []
     for topic in present:
         config, remote = configs[topic.topic_id], parts.get(topic.topic_id, {})
@@ -145,7 +135,7 @@ def _plan(
                 remote=remote.get(view.partition),
                 delay_ms=config.file_delete_delay_ms,
                 clock=context.clock,
-                dry_run=dry_run,
+                dry_run=run.dry_run,
                 snapshots=config.snapshots,
             )
             for view in image.views(topic.name)
@@ -154,7 +144,7 @@ def _plan(
 
 
 def _wanted(
-    context: Context, works: Sequence[RetainWork], failures: list[Failure], notes: list[str]
+    context: Context, works: Sequence[RetainWork], run: OperationRun
 ) -> dict[TopicIdPartition, tuple[RetainWork, int]]:
     """Step 1. Where the remote seems to lack what the leader has let go of, both are looked at again: another
     driver may have tiered and dropped it since the table was read.
@@ -167,9 +157,9 @@ def _wanted(
                 case Failed(work, LogGapError()) if work.tiered and not last:
                     gaps.append(work)
                 case Failed(work, error):
-                    failures.append(Failure.of(work, error))
+                    run.fail(work, error)
                 case Done(work, wanted):
-                    _note(work, wanted, notes)
+                    _note(work, wanted, run)
                     found[work.replicas.view.key] = work, wanted.log_start
         if not gaps:
             break
@@ -177,19 +167,19 @@ def _wanted(
         named = {work.replicas.view.topic_id: image.topics.get(work.replicas.view.topic_id) for work in gaps}
         topics = [topic for topic in named.values() if topic is not None]
         keys = {work.replicas.view.key for work in gaps}
-        planned = _plan(context, image, topics, gaps[0].dry_run, failures, notes)
+        planned = _plan(context, image, topics, run)
         works = [work for work in planned if work.replicas.view.key in keys]
     return found
 
 
-def _note(work: RetainWork, wanted: Wanted, notes: list[str]) -> None:
+def _note(work: RetainWork, wanted: Wanted, run: OperationRun) -> None:
     if wanted.ahead is not None:
         try:
             moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=wanted.ahead.max_timestamp_ms)
             when = f"{moment:%F %T}Z"
         except OverflowError:  # the log takes what Python's calendar has no name for
             when = f"{wanted.ahead.max_timestamp_ms} ms after 1970"
-        notes.append(
+        run.notes.append(
             f"{work}: offsets [{wanted.ahead.start}, {wanted.ahead.end}) have a timestamp in the future, "
             f"{when}; retention counts from when they were written"
         )
@@ -199,7 +189,7 @@ def _commit_log_starts(
     context: Context,
     wanted: dict[TopicIdPartition, tuple[RetainWork, int]],
     log_starts: dict[TopicIdPartition, int],
-    failures: list[Failure],
+    run: OperationRun,
 ) -> set[TopicIdPartition]:
     """Step 2. Refused partitions leave ``log_starts``, and are returned."""
     changes = tuple(
@@ -210,9 +200,9 @@ def _commit_log_starts(
         if isinstance(answer, RefusedPartition):
             refused.add(answer.key)
             del log_starts[answer.key]
-            failures.append(Failure.of(wanted[answer.key][0], answer.error))
+            run.fail(wanted[answer.key][0], answer.error)
     if any(wanted[key][0].tiered for key in log_starts):  # a restore must not bring back what is below them
-        failures += describe_first(context, context.metadata.image())
+        run.failures += describe_first(context, context.metadata.image())
     return refused
 
 

@@ -20,6 +20,7 @@ from collections.abc import Collection, Iterator, Sequence
 
 from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.report import Failure
+from stratalog.engine.driver.run import OperationRun
 from stratalog.engine.metadata.image import ClusterImage
 from stratalog.engine.replicas.former import CLOSED, former_replica, owned_folders, truncated_in
 from stratalog.partitions import paths
@@ -34,9 +35,7 @@ _DAY_MS = 24 * 60 * 60 * 1000
 _NAMED = 5
 
 
-def sweep_roots(
-    context: Context, failures: list[Failure], dry_run: bool = False, *, older_than_ms: int = _DAY_MS
-) -> int:
+def sweep_roots(context: Context, run: OperationRun, *, older_than_ms: int = _DAY_MS) -> int:
     """Delete what nobody owns; how many files. A root that cannot be listed, or a folder that cannot be swept, is
     a failure. ``older_than_ms`` is how long what a crash has left under a name of its own has to lie there.
 
@@ -48,7 +47,7 @@ def sweep_roots(
         try:
             seen[broker_id] = store.list("")
         except StratalogError as error:
-            failures.append(Failure.of(f"broker {broker_id}", error))
+            run.fail(f"broker {broker_id}", error)
     image = context.metadata.image()
     owned = owned_folders(context, image)
     replaced = {
@@ -60,7 +59,7 @@ def sweep_roots(
     swept = 0
     before_ms = context.clock.now_ms() - older_than_ms
     for broker_id, objects in seen.items():
-        failures += special_files(f"broker {broker_id}", context.stores[broker_id], objects)
+        run.failures += special_files(f"broker {broker_id}", context.stores[broker_id], objects)
         store, registered = context.stores[broker_id], image.brokers.get(broker_id)
         try:
             found = read_broker_file(store)
@@ -84,14 +83,14 @@ def sweep_roots(
                 if paths.is_top_folder(folder.partition("/")[0]):
                     litter.setdefault(folder, []).append(stored.name)
         except StratalogError as error:
-            failures.append(Failure.of(f"broker {broker_id}", error))
+            run.fail(f"broker {broker_id}", error)
             continue
         for folder, names in litter.items():
             try:
-                needed = _needed(context, image, broker_id, folder, names, failures)
-                swept += _sweep_folder(store, folder, names, needed, image, dry_run)
+                needed = _needed(context, image, broker_id, folder, names, run)
+                swept += _sweep_folder(store, folder, names, needed, image, run.dry_run)
             except StratalogError as error:
-                failures.append(Failure.of(f"broker {broker_id}", error))
+                run.fail(f"broker {broker_id}", error)
     return swept
 
 
@@ -121,7 +120,7 @@ def _needed(
     broker_id: int,
     folder: str,
     names: Sequence[str],
-    failures: list[Failure],
+    run: OperationRun,
 ) -> set[str]:
     """The files that stay in a folder that nobody owns: those data files of a former replica whose records are not
     known to be in the log, and that may not go yet.
@@ -142,7 +141,7 @@ def _needed(
         delay_ms = context.topic_config(image, image.topics[replica.topic_id]).file_delete_delay_ms
         lost = truncated_in(replica, lineage, listing.joined_ms)
     except StratalogError as error:
-        failures.append(Failure.of(f"{replica}, a former one, whose data stays", error))
+        run.fail(f"{replica}, a former one, whose data stays", error)
         return data
     now_ms = context.clock.now_ms()
     kept = [each for each in lost if (at := each.deletable_ms(delay_ms)) is None or at > now_ms]

@@ -19,10 +19,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from stratalog.engine.driver.context import Context
-from stratalog.engine.driver.report import Failure, Report, Value
+from stratalog.engine.driver.report import Report
+from stratalog.engine.driver.run import OperationRun
 from stratalog.engine.metadata.image import ClusterImage, TopicImage
 from stratalog.engine.upkeep.retention.sweep import special_files, sweep_roots
 from stratalog.partitions import paths
@@ -45,31 +46,23 @@ def vacuum(
 
     Raises: UnknownTopicOrPartitionError; what cannot be looked at, or deleted, is a failure in the report.
     """
-    run = _Vacuum(context, older_than_ms, dry_run)
-    with context.measured() as measure:
+    with context.run("vacuum", dry_run=dry_run) as run:
+        work = _Vacuum(context, older_than_ms, run)
         names = (
             None if topics is None else [topic.name for topic in context.topics(context.metadata.image(), topics)]
         )
         if context.remote is not None:
             try:
-                run.remote_tier(context.remote, names)
+                work.remote_tier(context.remote, names)
             except StratalogError as error:
-                run.failures.append(Failure.of("remote tier", error))
+                run.fail("remote tier", error)
         if topics is None:
-            run.brokers()
-    return Report(
-        operation="vacuum",
-        rows=run.rows,
-        failures=run.failures,
-        totals={
-            "deleted_files": sum(int(row["files"] or 0) for row in run.rows),
-            "deleted_bytes": sum(int(row["bytes"] or 0) for row in run.rows),
-        },
-        dry_run=dry_run,
-        seconds=measure.seconds,
-        counts=measure.counts,
-        notes=run.notes,
-    )
+            work.brokers()
+    run.totals |= {
+        "deleted_files": sum(int(row["files"] or 0) for row in run.rows),
+        "deleted_bytes": sum(int(row["bytes"] or 0) for row in run.rows),
+    }
+    return run.report()
 
 
 @dataclass(slots=True)
@@ -78,14 +71,11 @@ class _Vacuum:
 
     context: Context
     older_than_ms: int
-    dry_run: bool
-    rows: list[dict[str, Value]] = field(default_factory=list)
-    failures: list[Failure] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
+    run: OperationRun
 
     def remote_tier(self, remote: Store, names: Sequence[str] | None) -> None:
         """Steps 1 to 4, and 6."""
-        now_ms = self.context.clock.now_ms() if self.dry_run else _now_at(remote, self.context.new_id())
+        now_ms = self.context.clock.now_ms() if self.run.dry_run else _now_at(remote, self.context.new_id())
         folders, beside = self._walk(remote, names)
         image = self.context.metadata.image()
         for folder, seen in folders.items():
@@ -99,7 +89,7 @@ class _Vacuum:
                 else:
                     self._topic(image, topic, RemoteObjects.of(folder, seen), now_ms)
             except StratalogError as error:
-                self.failures.append(Failure.of(folder, error))
+                self.run.fail(folder, error)
         if names is None:
             before_ms = now_ms - self.older_than_ms
             left = [o for o in beside if paths.is_probe(o.name) and o.modified_ms < before_ms]
@@ -116,7 +106,7 @@ class _Vacuum:
         else:
             image = self.context.metadata.image()
             objects = [o for name in names for o in remote.walk(self.context.remote_folder(image.topic(name)))]
-        self.failures += special_files("remote tier", remote, objects)
+        self.run.failures += special_files("remote tier", remote, objects)
         folders: dict[str, list[StoredObject]] = {}
         beside: list[StoredObject] = []
         for stored in objects:
@@ -149,7 +139,7 @@ class _Vacuum:
         found = look(lineages) if lineages or first.litter else first
         doomed = [(objects.at(path), why) for path, why in found.litter.items()]
         self._delete(table.remote, topic.name, doomed)
-        if not self.dry_run and any(o.modified_ms < now_ms - _LOG_RETENTION_MS for o in objects.log_entries):
+        if not self.run.dry_run and any(o.modified_ms < now_ms - _LOG_RETENTION_MS for o in objects.log_entries):
             table.clean_log()
 
     def _lineages(self, image: ClusterImage, topic: TopicImage, partitions: frozenset[int]) -> dict[int, Lineage]:
@@ -175,11 +165,11 @@ class _Vacuum:
         if marked is None and max(stored.modified_ms for stored in seen) >= now_ms - self.older_than_ms:
             return
         if marked is False:
-            self.notes.append(
+            self.run.notes.append(
                 f"{folder}: the cluster has no such topic, and its remote table was kept: {size} bytes"
             )
             return
-        if not self.dry_run:
+        if not self.run.dry_run:
             table.delete()
         self._tell(name, "deleted topic", len(seen), size)
 
@@ -187,21 +177,21 @@ class _Vacuum:
         """Step 5."""
         for broker_id, store in sorted(self.context.stores.items()):
             self._staged(f"broker {broker_id}", store)
-        swept = sweep_roots(self.context, self.failures, self.dry_run, older_than_ms=self.older_than_ms)
+        swept = sweep_roots(self.context, self.run, older_than_ms=self.older_than_ms)
         if swept:
             self._tell("brokers", "folders of nobody", swept, 0)
 
     def _staged(self, where: str, store: Store) -> None:
         try:
-            count = store.sweep_staging(self.older_than_ms, dry_run=self.dry_run)
+            count = store.sweep_staging(self.older_than_ms, dry_run=self.run.dry_run)
         except StratalogError as error:
-            self.failures.append(Failure.of(where, error))
+            self.run.fail(where, error)
         else:
             if count:
                 self._tell(where, "unfinished", count, 0)
 
     def _delete(self, store: Store, what: str, doomed: Sequence[tuple[StoredObject, str]]) -> None:
-        if doomed and not self.dry_run:
+        if doomed and not self.run.dry_run:
             store.delete([stored.name for stored, _ in doomed])
         sizes: Counter[str] = Counter()
         for stored, why in doomed:
@@ -210,7 +200,7 @@ class _Vacuum:
             self._tell(what, why, files, sizes[why])
 
     def _tell(self, where: str, why: str, files: int, size_bytes: int) -> None:
-        self.rows.append({"where": where, "why": str(why), "files": files, "bytes": size_bytes})
+        self.run.rows.append({"where": where, "why": str(why), "files": files, "bytes": size_bytes})
 
 
 def _now_at(store: Store, probe_id: str) -> int:

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.metrics import LAG, LOAD_LATENCY, SIZE
-from stratalog.engine.driver.report import Failure, Report, Value
+from stratalog.engine.driver.report import Report, Value
+from stratalog.engine.driver.run import OperationRun
 from stratalog.engine.driver.while_it_changes import while_it_changes
 from stratalog.engine.metadata.image import ClusterImage, TopicImage
 from stratalog.engine.replication.leader import look_at_leader
@@ -21,7 +22,7 @@ from stratalog.partitions.errors import LogGapError, StratalogError
 from stratalog.partitions.listing import ReplicaLog
 from stratalog.partitions.paths import join
 from stratalog.partitions.replica import Replica
-from stratalog.partitions.runner import Done, Failed, values
+from stratalog.partitions.runner import values
 from stratalog.snapshots.reader import Snapshot
 from stratalog.snapshots.snapshot_id import SnapshotId
 
@@ -109,18 +110,16 @@ def list_snapshots(context: Context, topics: Sequence[str] | None = None) -> Rep
 
     Raises: UnknownTopicOrPartitionError, InvalidCallError for a topic without snapshots.
     """
-    rows: list[dict[str, Value]] = []
-    failures: list[Failure] = []
-    with context.measured() as measure:
+    with context.run("snapshots") as run:
         image = context.metadata.image()
         for replicas in context.replicas_of(image, snapshot_topics(context, image, topics)):
             for broker in replicas.view.replicas:
                 try:
                     log = replicas.replica(broker).log()
                 except StratalogError as error:
-                    failures.append(Failure.of(f"{replicas} on broker {broker}", error))
+                    run.fail(f"{replicas} on broker {broker}", error)
                     continue
-                rows += (
+                run.rows += (
                     {
                         "topic": replicas.view.topic,
                         "partition": replicas.view.partition,
@@ -132,7 +131,8 @@ def list_snapshots(context: Context, topics: Sequence[str] | None = None) -> Rep
                     }
                     for name, stored in checkpoints_of(log)
                 )
-    return Report("snapshots", rows, failures, {"snapshots": len(rows)}, False, measure.seconds, measure.counts)
+    run.totals["snapshots"] = len(run.rows)
+    return run.report()
 
 
 def metrics(context: Context) -> Report:
@@ -140,16 +140,15 @@ def metrics(context: Context) -> Report:
     and lag of the latest snapshot of every partition and of the metadata log, as they are now. A partition that
     cannot be looked at is a failure in the report.
     """
-    failures: list[Failure] = []
-    with context.measured() as measure:
-        gauges = _gauges(context, context.metadata.image(), failures)
+    with context.run("metrics") as run:
+        gauges = _gauges(context, context.metadata.image(), run)
         gauges += metadata_gauges(context)
-        rows = context.snapshot_metrics.rows()
-        rows += sorted(gauges, key=lambda row: (str(row["metric"]), str(row["topic"]), row["partition"]))
-    return Report("metrics", rows, failures, {}, False, measure.seconds, measure.counts)
+        run.rows += context.snapshot_metrics.rows()
+        run.rows += sorted(gauges, key=lambda row: (str(row["metric"]), str(row["topic"]), row["partition"]))
+    return run.report()
 
 
-def _gauges(context: Context, image: ClusterImage, failures: list[Failure]) -> list[dict[str, Value]]:
+def _gauges(context: Context, image: ClusterImage, run: OperationRun) -> list[dict[str, Value]]:
     def look(replicas: PartitionReplicas) -> tuple[int, int]:
         log = replicas.leader.log()
         latest = newest_id(log)
@@ -158,18 +157,10 @@ def _gauges(context: Context, image: ClusterImage, failures: list[Failure]) -> l
         return dict(checkpoints_of(log))[latest.name].size_bytes, log.high_watermark - latest.end_offset
 
     found: list[dict[str, Value]] = []
-    for outcome in context.threads.run(look, context.replicas_of(image, snapshot_topics(context, image, None))):
-        match outcome:
-            case Done(replicas, gauges):
-                found += (
-                    {
-                        "metric": name,
-                        "topic": replicas.view.topic,
-                        "partition": replicas.view.partition,
-                        "value": value,
-                    }
-                    for name, value in zip((SIZE, LAG), gauges, strict=True)
-                )
-            case Failed(replicas, error):
-                failures.append(Failure.of(replicas, error))
+    chosen = context.replicas_of(image, snapshot_topics(context, image, None))
+    for replicas, gauges in run.done(context.threads.run(look, chosen)):
+        found += (
+            {"metric": name, "topic": replicas.view.topic, "partition": replicas.view.partition, "value": value}
+            for name, value in zip((SIZE, LAG), gauges, strict=True)
+        )
     return found

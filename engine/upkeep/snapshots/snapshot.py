@@ -28,6 +28,7 @@ from stratalog.engine.brokers.probe import probe_brokers
 from stratalog.engine.driver.context import Context, TaskRunner
 from stratalog.engine.driver.metrics import GEN_LATENCY, LAG, SIZE
 from stratalog.engine.driver.report import Failure, Report, Value
+from stratalog.engine.driver.run import OperationRun
 from stratalog.engine.metadata.image import ClusterImage, TopicImage
 from stratalog.engine.metadata.partition_commands import AdvanceLogStart, LogStart, RefusedPartition
 from stratalog.engine.records.coordinator import end_overdue
@@ -106,38 +107,28 @@ def snapshot(
     Raises: UnknownTopicOrPartitionError; InvalidCallError for a topic with another policy; errors of reading the
         metadata. Everything else is a failure of its partition in the report.
     """
-    notes: list[str] = []
-    failures: list[Failure] = []
     topics, with_metadata = without_metadata(topics)
-    with context.measured() as measure:
+    with context.run("snapshot", dry_run=dry_run) as run:
         image = context.metadata.image()
         snapshot_topics(context, image, topics)
         works = _works(context, image, topics, by_hand, memory_bytes)
         if works and not dry_run:
             probed = probe_brokers(context)
-            notes += probed.notes
+            run.notes += probed.notes
             works = _works(context, probed.image, topics, by_hand, memory_bytes)
         states = {work.replicas.view.key: _State(work) for work in works}
         if dry_run:
-            _plan(context, states, failures)
+            _plan(context, states, run)
         elif states:
-            _run(context, reduce_large, states, failures)
+            _run(context, reduce_large, states, run)
         for state in states.values():
             damaged = state.planned.damaged if state.planned is not None else ()
-            notes += [f"{state.work}: passed over a damaged snapshot: {what}" for what in damaged]
-        rows = [_row(state, dry_run) for state in states.values()]
+            run.notes += [f"{state.work}: passed over a damaged snapshot: {what}" for what in damaged]
+        run.rows += [_row(state, dry_run) for state in states.values()]
         if with_metadata:
-            rows += _metadata(context, failures, by_hand=by_hand, dry_run=dry_run)
-    return Report(
-        operation="snapshot",
-        rows=rows,
-        failures=failures,
-        totals={"partitions": len(rows), "made": sum(row["outcome"] == "made" for row in rows)},
-        dry_run=dry_run,
-        seconds=measure.seconds,
-        counts=measure.counts,
-        notes=notes,
-    )
+            run.rows.append(_metadata(context, run, by_hand=by_hand))
+    run.totals |= {"partitions": len(run.rows), "made": sum(row["outcome"] == "made" for row in run.rows)}
+    return run.report()
 
 
 def snapshot_topics(context: Context, image: ClusterImage, names: Sequence[str] | None) -> list[TopicImage]:
@@ -179,22 +170,20 @@ def _works(
     return works
 
 
-def _metadata(
-    context: Context, failures: list[Failure], *, by_hand: bool, dry_run: bool
-) -> list[dict[str, Value]]:
+def _metadata(context: Context, run: OperationRun, *, by_hand: bool) -> dict[str, Value]:
     """Step 7."""
     try:
-        kept = keep_metadata_short(context, by_hand=by_hand, dry_run=dry_run)
+        kept = keep_metadata_short(context, by_hand=by_hand, dry_run=run.dry_run)
     except StratalogError as error:
-        failures.append(Failure.of(METADATA_TOPIC, error))
-        return [{"topic": METADATA_TOPIC, "partition": 0, "outcome": "failed"}]
+        run.fail(METADATA_TOPIC, error)
+        return {"topic": METADATA_TOPIC, "partition": 0, "outcome": "failed"}
     if kept.done is not None:
-        failures += metadata_failures(kept.done)
-    return [metadata_row(kept, dry_run)]
+        run.failures += metadata_failures(kept.done)
+    return metadata_row(kept, run.dry_run)
 
 
-def _plan(context: Context, states: Mapping[TopicIdPartition, _State], failures: list[Failure]) -> None:
-    for state, planned in _each(context, context.tasks, plan_snapshot, list(states.values()), failures):
+def _plan(context: Context, states: Mapping[TopicIdPartition, _State], run: OperationRun) -> None:
+    for state, planned in _each(context, context.tasks, plan_snapshot, list(states.values()), run):
         state.planned = planned
 
 
@@ -202,12 +191,12 @@ def _run(
     context: Context,
     reduce_large: ReduceLarge,
     states: Mapping[TopicIdPartition, _State],
-    failures: list[Failure],
+    run: OperationRun,
 ) -> None:
-    _expire(context, states, failures)
-    sound = _make(context, reduce_large, states, failures)
-    _spread(context, sound, failures)
-    _clean(context, sound, failures)
+    _expire(context, states, run)
+    sound = _make(context, reduce_large, states, run)
+    _spread(context, sound, run)
+    _clean(context, sound, run)
 
 
 def _each(
@@ -215,7 +204,7 @@ def _each(
     runner: Runner | TaskRunner,
     task: Callable[[SnapshotWork], R],
     states: Sequence[_State],
-    failures: list[Failure],
+    run: OperationRun,
 ) -> Iterator[tuple[_State, R]]:
     """Run the task for these partitions; what came of those that went well. One that fails because its view is
     out of date is tried again under the present one, if that is another.
@@ -232,7 +221,7 @@ def _each(
                 case Failed(_, StaleMetadataError() | UnknownLeaderEpochError() as error) if not last:
                     stale.append((state, error))
                 case Failed(_, error):
-                    failures.append(Failure.of(state.work, error))
+                    run.fail(state.work, error)
         if not stale:
             return
         before = {state.work.replicas.view.key: state.work.replicas.view for state, _ in stale}
@@ -240,7 +229,7 @@ def _each(
         waiting = []
         for state, error in stale:
             if state.work.replicas.view == before[state.work.replicas.view.key]:
-                failures.append(Failure.of(state.work, error))
+                run.fail(state.work, error)
             else:
                 waiting.append(state)
 
@@ -254,14 +243,14 @@ def _refresh(context: Context, states: Sequence[_State]) -> None:
             state.work = replace(state.work, replicas=context.replicas(image.view(topic_id, partition)))
 
 
-def _expire(context: Context, states: Mapping[TopicIdPartition, _State], failures: list[Failure]) -> None:
+def _expire(context: Context, states: Mapping[TopicIdPartition, _State], run: OperationRun) -> None:
     """Step 1."""
     internal = [state for state in states.values() if state.work.replicas.view.topic in _EXPIRE]
 
     def expire(work: SnapshotWork) -> int:
         return _EXPIRE[work.replicas.view.topic](context, work.replicas.view)
 
-    for state, count in _each(context, context.threads, expire, internal, failures):
+    for state, count in _each(context, context.threads, expire, internal, run):
         state.expired = count
 
 
@@ -269,18 +258,18 @@ def _make(
     context: Context,
     reduce_large: ReduceLarge,
     states: Mapping[TopicIdPartition, _State],
-    failures: list[Failure],
+    run: OperationRun,
 ) -> list[_State]:
     """Steps 2 and 3; the partitions that can go on."""
     sound: list[_State] = []
     large: list[_State] = []
     context.progress.start("snapshot", len(states), "partitions")
-    for state, (planned, made) in _each(context, context.tasks, make_snapshot, list(states.values()), failures):
+    for state, (planned, made) in _each(context, context.tasks, make_snapshot, list(states.values()), run):
         state.planned, state.made = planned, made
         (large if planned.large else sound).append(state)
         if not planned.large:
             context.progress.advance(planned.log_bytes if made is not None else 0)
-    for state, (planned, made) in _each(context, SerialRunner(), reduce_large, large, failures):
+    for state, (planned, made) in _each(context, SerialRunner(), reduce_large, large, run):
         state.planned, state.made = planned, made
         sound.append(state)
         context.progress.advance(planned.log_bytes if made is not None else 0)
@@ -292,13 +281,13 @@ def _make(
     return sound
 
 
-def _spread(context: Context, states: Sequence[_State], failures: list[Failure]) -> None:
+def _spread(context: Context, states: Sequence[_State], run: OperationRun) -> None:
     """Steps 4 and 5, for a partition again where its leader was replaced between the two."""
     waiting = list(states)
     refused: dict[TopicIdPartition, StratalogError] = {}
     for _ in range(VIEWS):
         spread = []
-        for state, found in _each(context, context.tasks, spread_snapshot, waiting, failures):
+        for state, found in _each(context, context.tasks, spread_snapshot, waiting, run):
             state.spread = found
             spread.append(state)
         refused = _advance(context, spread)
@@ -307,17 +296,17 @@ def _spread(context: Context, states: Sequence[_State], failures: list[Failure])
             for state in spread
             if isinstance(refused.get(state.work.replicas.view.key), FencedLeaderEpochError)
         ]
-        failures += [
+        run.failures += [
             Failure.of(state.work, refused[state.work.replicas.view.key])
             for state in spread
             if state.work.replicas.view.key in refused and state not in waiting
         ]
         if not waiting:
             break
-    failures += [Failure.of(state.work, refused[state.work.replicas.view.key]) for state in waiting]
+    run.failures += [Failure.of(state.work, refused[state.work.replicas.view.key]) for state in waiting]
     for state in states:
         if state.spread is not None:
-            failures += [
+            run.failures += [
                 Failure.of(f"{state.work} on broker {broker}", error) for broker, error in state.spread.failed
             ]
 
@@ -336,12 +325,12 @@ def _advance(context: Context, states: Sequence[_State]) -> dict[TopicIdPartitio
     return {one.key: one.error for one in answers if isinstance(one, RefusedPartition)}
 
 
-def _clean(context: Context, states: Sequence[_State], failures: list[Failure]) -> None:
+def _clean(context: Context, states: Sequence[_State], run: OperationRun) -> None:
     """Step 6."""
     started = [state for state in states if state.work.replicas.view.log_start_offset > 0]
-    for state, cleaned in _each(context, context.tasks, clean_snapshots, started, failures):
+    for state, cleaned in _each(context, context.tasks, clean_snapshots, started, run):
         state.cleaned = cleaned
-        failures += [Failure.of(f"{state.work} on broker {broker}", error) for broker, error in cleaned.failed]
+        run.failures += [Failure.of(f"{state.work} on broker {broker}", error) for broker, error in cleaned.failed]
 
 
 def _row(state: _State, dry_run: bool) -> dict[str, Value]:

@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TypeVar
 
 from stratalog.engine.driver.context import Context
-from stratalog.engine.driver.report import Failure
+from stratalog.engine.driver.run import OperationRun
 from stratalog.engine.metadata.image import ClusterImage, TopicImage
 from stratalog.partitions.errors import RetriableError, StorageError
-from stratalog.partitions.runner import Done, Failed, Outcome
+from stratalog.partitions.runner import Failed, Outcome
 from stratalog.tiering.remote_log import RemoteLog
 
 T = TypeVar("T")
@@ -56,16 +56,10 @@ def rewrites(image: ClusterImage, remotes: Mapping[str, RemoteLog]) -> list[str]
 
 
 def load_remotes(
-    context: Context, image: ClusterImage, topics: Iterable[TopicImage], failures: list[Failure]
+    context: Context, image: ClusterImage, topics: Iterable[TopicImage], run: OperationRun
 ) -> dict[str, RemoteLog]:
     """The remote logs of those of the topics that are tiered, by topic id. One that cannot be read is a
     failure.
     """
-    remotes: dict[str, RemoteLog] = {}
-    for outcome in ask_for_logs(context, image, topics):
-        match outcome:
-            case Done(topic, remote):
-                remotes[topic.topic_id] = remote
-            case Failed(topic, error):
-                failures.append(Failure.of(topic.name, error))
-    return remotes
+    answers = ask_for_logs(context, image, topics)
+    return {topic.topic_id: remote for topic, remote in run.done(answers, lambda topic: topic.name)}

@@ -20,6 +20,7 @@ from collections.abc import Collection, Iterable, Sequence
 
 from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.report import Failure, Report, Value
+from stratalog.engine.driver.run import OperationRun
 from stratalog.engine.metadata.image import ClusterImage
 from stratalog.engine.replicas.damaged import replace_leaders
 from stratalog.engine.replication.damage import is_damage_of
@@ -45,13 +46,11 @@ def tier(
     Raises: UnknownTopicOrPartitionError; errors of reading the metadata. Everything else is a failure of
         its partition in the report.
     """
-    failures: list[Failure] = []
-    notes: list[str] = []
-    with context.measured() as measure:
+    with context.run("tier", dry_run=dry_run) as run:
         image = context.metadata.image()
         chosen = {topic.topic_id for topic in context.topics(image, topics)}
-        tiered = _tiered(context, image, chosen, failures)
-        notes += _not_copied(image, topics or (), tiered, failures)
+        tiered = _tiered(context, image, chosen, run)
+        run.notes += _not_copied(image, topics or (), tiered, run.failures)
         leader_epochs = _leader_epochs(tiered.values())
         intervals = context.cluster_config(image).tier_intervals
         kept = load_schedule(context, image) if tiered else StoredSchedule()
@@ -59,42 +58,33 @@ def tier(
         now_ms = context.clock.now_ms()
         times = schedule.due(now_ms, intervals.longest_ms) if due else _all(schedule)
         parts = _partitions(context, image, tiered, schedule, [key for key in times if key[0] in chosen])
-        failures += describe_first(context, image) if parts and not dry_run else []
-        _open(context, parts, failures, dry_run=dry_run)
-        _plan(context, parts, failures)
-        notes += dict.fromkeys(note for of in tiered.values() for note in of.notes)
+        run.failures += describe_first(context, image) if parts and not dry_run else []
+        _open(context, parts, run, dry_run=dry_run)
+        _plan(context, parts, run)
+        run.notes += dict.fromkeys(note for of in tiered.values() for note in of.notes)
         if not dry_run:
-            failures += _upload(context, image, parts)
-            failures += _upload_from_others(context, parts, notes)
-            notes += _let_go(context, parts)
+            _upload(context, image, parts, run)
+            _upload_from_others(context, parts, run)
+            _let_go(context, parts, run)
         now_ms = context.clock.now_ms()
         after = {part.key: part.entry_after(now_ms, intervals, context.rng.random()) for part in parts}
         if parts and not dry_run:
             why = save_schedule(context, image, kept, leader_epochs, after)
-            notes += [] if why is None else [f"when partitions are due next is not remembered: {why}"]
-        rows = [part.row(after[part.key], now_ms) for part in parts]
+            run.notes += [] if why is None else [f"when partitions are due next is not remembered: {why}"]
+        run.rows += [part.row(after[part.key], now_ms) for part in parts]
         next_ms = schedule.updated(after).next_due_ms(chosen)
-    failures += [Failure.of(part, part.error) for part in parts if part.error is not None and not part.excused]
-    return Report(
-        operation="tier",
-        rows=sorted(rows, key=lambda row: (str(row["topic"]), row["partition"])),
-        failures=failures,
-        totals={
-            "uploaded_files": _total(rows, "uploaded_files"),
-            "uploaded_bytes": _total(rows, "uploaded_bytes"),
-            "backlog_bytes": _total(rows, "backlog_bytes"),
-            "next_ms": None if next_ms is None else max(0, next_ms - now_ms),
-        },
-        dry_run=dry_run,
-        seconds=measure.seconds,
-        counts=measure.counts,
-        notes=notes,
-    )
+    run.failures += [Failure.of(part, part.error) for part in parts if part.error is not None and not part.excused]
+    run.rows.sort(key=lambda row: (str(row["topic"]), row["partition"]))
+    run.totals |= {
+        "uploaded_files": _total(run.rows, "uploaded_files"),
+        "uploaded_bytes": _total(run.rows, "uploaded_bytes"),
+        "backlog_bytes": _total(run.rows, "backlog_bytes"),
+        "next_ms": None if next_ms is None else max(0, next_ms - now_ms),
+    }
+    return run.report()
 
 
-def _tiered(
-    context: Context, image: ClusterImage, chosen: set[str], failures: list[Failure]
-) -> dict[str, TopicTiering]:
+def _tiered(context: Context, image: ClusterImage, chosen: set[str], run: OperationRun) -> dict[str, TopicTiering]:
     """Every tiered topic of the cluster, by its id: all of them are on the list."""
     found: dict[str, TopicTiering] = {}
     for topic_id, topic in image.topics.items():
@@ -102,7 +92,7 @@ def _tiered(
             config = context.topic_config(image, topic)
         except StratalogError as error:
             if topic_id in chosen:
-                failures.append(Failure.of(topic.name, error))
+                run.fail(topic.name, error)
             continue
         if config.copies_to_remote:
             found[topic_id] = TopicTiering(topic, config)
@@ -146,19 +136,19 @@ def _partitions(
     ]
 
 
-def _open(context: Context, parts: Sequence[PartitionTiering], failures: list[Failure], *, dry_run: bool) -> None:
+def _open(context: Context, parts: Sequence[PartitionTiering], run: OperationRun, *, dry_run: bool) -> None:
     """Step 2."""
     topics = list({part.of.topic.topic_id: part.of for part in parts}.values())
     for outcome in ask_remote(context, lambda of: of.open(context, dry_run=dry_run), topics):
         if isinstance(outcome, Failed):
             of, of.error = outcome.item, outcome.error
-            failures.append(Failure.of(of.topic.name, of.error))
+            run.fail(of.topic.name, of.error)
             for part in parts:
                 if part.of is of:
                     part.error, part.excused = of.error, True
 
 
-def _plan(context: Context, parts: Sequence[PartitionTiering], failures: list[Failure]) -> None:
+def _plan(context: Context, parts: Sequence[PartitionTiering], run: OperationRun) -> None:
     """Step 3. Where offsets seem to be missing, or are of another history, the table is read again, and all
     segments of the partition are looked at: since it was read, another driver may have tiered what the leader has
     let go of, and before that an unclean election may have lost what was tiered.
@@ -171,7 +161,7 @@ def _plan(context: Context, parts: Sequence[PartitionTiering], failures: list[Fa
         try:
             of.open(context, dry_run=True)
         except StratalogError as error:
-            failures.append(Failure.of(of.topic.name, error))
+            run.fail(of.topic.name, error)
             of.error = error
     again: list[PartitionTiering] = []
     fresh = context.metadata.image()
@@ -211,16 +201,16 @@ def _plan_work(context: Context, part: PartitionTiering, whole: bool) -> PlanWor
     )
 
 
-def _upload(context: Context, image: ClusterImage, parts: Sequence[PartitionTiering]) -> list[Failure]:
+def _upload(context: Context, image: ClusterImage, parts: Sequence[PartitionTiering], run: OperationRun) -> None:
     """Step 4."""
     uploads = Uploads(context, image, parts)
     context.progress.start("tier", sum(len(part.waiting) for part in parts), "segments")
     uploads.run()
     context.progress.finish()
-    return uploads.failures
+    run.failures += uploads.failures
 
 
-def _upload_from_others(context: Context, parts: Sequence[PartitionTiering], notes: list[str]) -> list[Failure]:
+def _upload_from_others(context: Context, parts: Sequence[PartitionTiering], run: OperationRun) -> None:
     """Leaders that were found damaged on the way resign; what is left is uploaded from those that lead then.
     Where nobody else can lead, the partition has failed.
     """
@@ -231,21 +221,20 @@ def _upload_from_others(context: Context, parts: Sequence[PartitionTiering], not
     }
     replaced = replace_leaders(context, damaged) if damaged else {}
     if not replaced:
-        return []
-    notes += replaced.values()
+        return
+    run.notes += replaced.values()
     image = context.metadata.image()
     again = [part for part in parts if part.key in replaced and part.key[0] in image.topics]
     for part in again:
         part.begin_again(context.replicas(image.view(*part.key)))
     _plan_once(context, again)
-    return _upload(context, image, again)
+    _upload(context, image, again, run)
 
 
-def _let_go(context: Context, parts: Sequence[PartitionTiering]) -> list[str]:
+def _let_go(context: Context, parts: Sequence[PartitionTiering], run: OperationRun) -> None:
     """Commit, where nothing was uploaded in their place, that segments of lost histories leave the remote logs.
     Says what left.
     """
-    notes: list[str] = []
     lost = [part for part in parts if part.planned is not None and part.planned.foreign]
     for part in lost:
         of = part.of
@@ -255,8 +244,9 @@ def _let_go(context: Context, parts: Sequence[PartitionTiering]) -> list[str]:
             except StratalogError as error:
                 part.error = error
         if part.error is None:
-            notes.append(f"{part}: segments of a history that an unclean election has lost left its remote log")
-    return notes
+            run.notes.append(
+                f"{part}: segments of a history that an unclean election has lost left its remote log"
+            )
 
 
 def _total(rows: Iterable[dict[str, Value]], column: str) -> int:

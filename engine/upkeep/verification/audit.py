@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 
 from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.report import Failure
+from stratalog.engine.driver.run import OperationRun
 from stratalog.engine.metadata.image import ClusterImage, PartitionView, TopicImage
 from stratalog.engine.replicas.repair import BadFile, Copy, HeldFile
 from stratalog.engine.replication.partition import PartitionReplicas
@@ -67,7 +68,7 @@ def audit(
     context: Context,
     image: ClusterImage,
     topics: Sequence[TopicImage],
-    failures: list[Failure],
+    run: OperationRun,
     *,
     deep: bool,
     only: Collection[TopicIdPartition] | None = None,
@@ -80,7 +81,7 @@ def audit(
     """
     audits: dict[TopicIdPartition, Audited] = {}
     for _ in range(_ROUNDS):
-        looked = _audit_once(context, image, topics, failures, deep, only)
+        looked = _audit_once(context, image, topics, run, deep, only)
         audits |= looked
         doubtful = {key: each for key, each in looked.items() if each.findings}
         if not doubtful:
@@ -94,7 +95,7 @@ def audit(
         topics = [image.topics[topic_id] for topic_id in sorted({key[0] for key in passed} & image.topics.keys())]
         only = passed
     else:
-        failures += [
+        run.failures += [
             Failure.of(each.replicas, StaleMetadataError("it changes faster than it can be looked at; try again"))
             for key, each in doubtful.items()
             if key in passed and key[0] in image.topics
@@ -110,7 +111,7 @@ def _audit_once(
     context: Context,
     image: ClusterImage,
     topics: Sequence[TopicImage],
-    failures: list[Failure],
+    run: OperationRun,
     deep: bool,
     only: Collection[TopicIdPartition] | None,
 ) -> dict[TopicIdPartition, Audited]:
@@ -120,7 +121,7 @@ def _audit_once(
         for view in image.views(topic.name):
             if only is None or view.key in only:
                 audits[view.key] = Audited(StructureWork(context.replicas(view), deep, snapshots))
-    _audit_until_sure(context, image, audits, failures)
+    _audit_until_sure(context, image, audits, run)
     if deep:
         _read(context, audits)
         _add_missing(context, image, audits)
@@ -147,7 +148,7 @@ def notes_of(audits: Sequence[Audited]) -> list[str]:
 
 
 def _audit_until_sure(
-    context: Context, image: ClusterImage, audits: Mapping[TopicIdPartition, Audited], failures: list[Failure]
+    context: Context, image: ClusterImage, audits: Mapping[TopicIdPartition, Audited], run: OperationRun
 ) -> None:
     """Steps 1 and 2. Findings that still differ from look to look in the last one are reported all the same."""
     unsure = audits
@@ -163,7 +164,7 @@ def _audit_until_sure(
         unsure = {key: unsure[key] for key in said}
         if not unsure:
             break
-    failures += failed.values()
+    run.failures += failed.values()
 
 
 def _audit(

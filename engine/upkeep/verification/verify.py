@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from stratalog.engine.driver.context import Context
-from stratalog.engine.driver.report import Failure, Report, Value
+from stratalog.engine.driver.report import Report, Value
 from stratalog.engine.state.internal_topics import INTERNAL_TOPICS, without_metadata
 from stratalog.engine.upkeep.verification.audit import Audited, audit, failures_of, notes_of, rewrites_of
 from stratalog.engine.upkeep.verification.metadata import verify_metadata
@@ -25,37 +25,29 @@ def verify(context: Context, topics: Sequence[str] | None = None, *, deep: bool 
 
     Raises: UnknownTopicOrPartitionError; errors of reading the metadata.
     """
-    failures: list[Failure] = []
     topics, with_metadata = without_metadata(topics)
-    with context.measured() as measure:
+    with context.run("verify") as run:
         image = context.metadata.image()
-        audits = audit(context, image, context.topics(image, topics), failures, deep=deep)
-        failures += failures_of(audits)
-        notes = [f"{image.topics[topic_id].name}: {said}" for topic_id, said in rewrites_of(audits).items()]
-        notes += notes_of(audits)
+        audits = audit(context, image, context.topics(image, topics), run, deep=deep)
+        run.failures += failures_of(audits)
+        run.notes += [f"{image.topics[topic_id].name}: {said}" for topic_id, said in rewrites_of(audits).items()]
+        run.notes += notes_of(audits)
         looked = [_row(each) for each in audits if each.looked is not None]
-        rows = [
+        run.rows += [
             row
             for row in looked
             if topics is not None or row["topic"] not in INTERNAL_TOPICS or row["files"] or row["findings"]
         ]
         if with_metadata:
             row, wrong = verify_metadata(context, deep=deep)
-            rows.append(row)
-            failures += wrong
-    return Report(
-        operation="verify",
-        rows=rows,
-        failures=failures,
-        totals={
-            "partitions": len(looked),
-            "bytes": sum(int(row["bytes"] or 0) for row in rows),
-            "findings": len(failures),
-        },
-        seconds=measure.seconds,
-        counts=measure.counts,
-        notes=notes,
-    )
+            run.rows.append(row)
+            run.failures += wrong
+    run.totals |= {
+        "partitions": len(looked),
+        "bytes": sum(int(row["bytes"] or 0) for row in run.rows),
+        "findings": len(run.failures),
+    }
+    return run.report()
 
 
 def _row(each: Audited) -> dict[str, Value]:
