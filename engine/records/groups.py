@@ -81,7 +81,7 @@ def commit(
         _check_member(group, before.state.groups.get(group), epoch)
         return image, records, before
 
-    with context.measured() as measure:
+    with context.run("commit") as run:
         image, records, before = with_leaders(context, look)
         if records:
             base = append_to_group(context, image, group, records)
@@ -89,11 +89,12 @@ def commit(
             # A newer member's commit may have come between the look and the append: then ours counts for nothing.
             after = with_leaders(context, lambda now: read_groups(context, now, group, until=base, since=before))
             _check_member(group, after.state.groups.get(group), epoch)
-    rows: list[dict[str, Value]] = [
+    run.rows += [
         {"topic": topic, "partition": partition, "offset": wanted.offset, "metadata": wanted.metadata}
         for (topic, partition), wanted in given.items()
     ]
-    return Report("commit", rows, (), {"group": group}, False, measure.seconds, measure.counts)
+    run.totals["group"] = group
+    return run.report()
 
 
 def commit_pending(
@@ -175,13 +176,13 @@ def lag(context: Context, group: str) -> Report:
     Raises: InvalidGroupIdError, GroupIdNotFoundError; errors of reading the group's partition.
     """
     check_group(group)
-    with context.measured() as measure:
+    with context.run("lag") as run:
         image = context.metadata.image()
         state = existing_group(context, image, group)[1]
-        leaders, failures = list_leaders(context, image, [state])
-        rows = [{**row, "expires": utc_text(state.expires_ms)} for row in lag_rows(image, state, leaders)]
-    total = sum(int(row["lag"] or 0) for row in rows)
-    return Report("lag", rows, failures, {"group": group, "lag": total}, False, measure.seconds, measure.counts)
+        leaders, run.failures = list_leaders(context, image, [state])
+        run.rows += [{**row, "expires": utc_text(state.expires_ms)} for row in lag_rows(image, state, leaders)]
+    run.totals |= {"group": group, "lag": sum(int(row["lag"] or 0) for row in run.rows)}
+    return run.report()
 
 
 def list_leaders(

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.report import Failure, Report, Value, utc_text
+from stratalog.engine.driver.run import OperationRun
 from stratalog.engine.metadata.image import ClusterImage, PartitionView
 from stratalog.engine.records import coordinator
 from stratalog.engine.records.markers import write_markers
@@ -24,7 +25,6 @@ from stratalog.engine.state.keyed import TRANSACTIONS
 from stratalog.engine.state.transaction_state import ENDING, State, Transaction
 from stratalog.partitions.errors import InvalidTxnStateError, TransactionalIdNotFoundError
 from stratalog.partitions.producers import ProducerEntry
-from stratalog.partitions.runner import Done, Failed
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +38,11 @@ class OpenInLog:
 
 def list_transactions(context: Context) -> Report:
     """Every transactional id, as a table."""
-    with context.measured() as measure:
-        found, failures = _all_transactions(context, context.metadata.image())
-    rows = [_row(one) for one in sorted(found, key=lambda one: one.transactional_id)]
-    return Report("transactions", rows, failures, {"ids": len(rows)}, False, measure.seconds, measure.counts)
+    with context.run("transactions") as run:
+        found = _all_transactions(context, context.metadata.image(), run)
+    run.rows += [_row(one) for one in sorted(found, key=lambda one: one.transactional_id)]
+    run.totals["ids"] = len(run.rows)
+    return run.report()
 
 
 def describe_transaction(context: Context, transactional_id: str) -> Report:
@@ -49,17 +50,17 @@ def describe_transaction(context: Context, transactional_id: str) -> Report:
 
     Raises: TransactionalIdNotFoundError; as ``coordinator.present_state``.
     """
-    with context.measured() as measure:
+    with context.run("transaction") as run:
         present = _existing(context, transactional_id)
         image = context.metadata.image()
         views = [image.view(*key) for key in present.partitions if key[0] in image.topics]
-        found, failures = _open_in_logs(context, views)
+        found = _open_in_logs(context, views, run)
         begun = {
             (one.view.topic, one.view.partition): one.entry.txn_first_offset
             for one in found
             if one.producer_id == present.producer_id
         }
-        rows: list[dict[str, Value]] = [
+        run.rows += [
             {
                 "topic": view.topic,
                 "partition": view.partition,
@@ -67,7 +68,8 @@ def describe_transaction(context: Context, transactional_id: str) -> Report:
             }
             for view in views
         ]
-    return Report("transaction", rows, failures, _row(present), False, measure.seconds, measure.counts)
+    run.totals |= _row(present)
+    return run.report()
 
 
 def hanging_transactions(context: Context, topics: Sequence[str] | None = None) -> Report:
@@ -75,9 +77,8 @@ def hanging_transactions(context: Context, topics: Sequence[str] | None = None) 
 
     Raises: UnknownTopicOrPartitionError; a log that cannot be looked at is a failure in the report.
     """
-    with context.measured() as measure:
-        hanging, failures = _hanging(context, topics)
-        rows: list[dict[str, Value]] = [
+    with context.run("hanging") as run:
+        run.rows += [
             {
                 "topic": one.view.topic,
                 "partition": one.view.partition,
@@ -87,10 +88,10 @@ def hanging_transactions(context: Context, topics: Sequence[str] | None = None) 
                 "first_offset": one.entry.txn_first_offset,
                 "last_append": utc_text(one.entry.appended_ms),
             }
-            for one, known in hanging
+            for one, known in _hanging(context, topics, run)
         ]
-    totals: dict[str, Value] = {"hanging": len(rows)}
-    return Report("hanging", rows, failures, totals, False, measure.seconds, measure.counts)
+    run.totals["hanging"] = len(run.rows)
+    return run.report()
 
 
 def abort_transaction(context: Context, transactional_id: str, *, dry_run: bool = False) -> Report:
@@ -99,56 +100,50 @@ def abort_transaction(context: Context, transactional_id: str, *, dry_run: bool 
 
     Raises: TransactionalIdNotFoundError; InvalidTxnStateError when nothing is open; as ``coordinator.abort``.
     """
-    with context.measured() as measure:
+    with context.run("abort", dry_run=dry_run) as run:
         present = coordinator.present_state(context, transactional_id)
         if present is not None and present.state in (State.ONGOING, State.PREPARE_EPOCH_FENCE, *ENDING):
-            rows, failures = _abort(context, present, dry_run=dry_run)
+            _abort(context, present, run)
         else:
             producer_id = transactional_id if present is None else present.producer_id
-            rows, failures = _end_hanging(context, producer_id, dry_run=dry_run)
-            if not rows and not failures:
+            _end_hanging(context, producer_id, run)
+            if not run.rows and not run.failures:
                 if present is None:
                     raise _unknown(transactional_id)
                 raise InvalidTxnStateError(
                     f"transactional id {transactional_id!r} is {present.state}, and nothing of it hangs in a log: "
                     "there is nothing to abort"
                 )
-    totals: dict[str, Value] = {"transactional_id": transactional_id, "markers": len(rows)}
-    return Report("abort", rows, failures, totals, dry_run, measure.seconds, measure.counts)
+    run.totals |= {"transactional_id": transactional_id, "markers": len(run.rows)}
+    return run.report()
 
 
 def finish_transactions(context: Context, *, dry_run: bool = False) -> Report:
     """Abort transactions that have run into their timeout, complete those that were decided, forget the ids that
     nobody has used for ``transactional.id.expiration.ms``.
     """
-    with context.measured() as measure:
+    with context.run("finish", dry_run=dry_run) as run:
         image = context.metadata.image()
         views = image.views(TRANSACTIONS_TOPIC) if TRANSACTIONS_TOPIC in image.topic_ids else []
-        rows, failures = finish_due(context, views, dry_run=dry_run)
-    totals: dict[str, Value] = {"ids": len(rows)}
-    return Report("finish", rows, failures, totals, dry_run, measure.seconds, measure.counts)
+        run.rows += finish_due(context, views, run)
+    run.totals["ids"] = len(run.rows)
+    return run.report()
 
 
-def finish_due(
-    context: Context, views: Iterable[PartitionView], *, dry_run: bool = False
-) -> tuple[list[dict[str, Value]], list[Failure]]:
+def finish_due(context: Context, views: Iterable[PartitionView], run: OperationRun) -> list[dict[str, Value]]:
     """As ``finish_transactions``, for these partitions of ``__transaction_state``: a row for each id of which
     something is to be done. Where nothing is, it costs a listing of each.
     """
     rows: list[dict[str, Value]] = []
-    failures: list[Failure] = []
     wanted = list(views)
     if not wanted:
-        return rows, failures
+        return rows
     expiration_ms = context.cluster_config(context.metadata.image()).transactional_id_expiration_ms
-    for outcome in context.threads.run(lambda v: _finish_partition(context, v, expiration_ms, dry_run), wanted):
-        match outcome:
-            case Done(_, (its_rows, its_failures)):
-                rows += its_rows
-                failures += its_failures
-            case Failed(view, error):
-                failures.append(Failure.of(context.replicas(view), error))
-    return sorted(rows, key=lambda row: str(row["transactional_id"])), failures
+    outcomes = context.threads.run(lambda v: _finish_partition(context, v, expiration_ms, run.dry_run), wanted)
+    for _, (its_rows, its_failures) in run.done(outcomes, context.replicas):
+        rows += its_rows
+        run.failures += its_failures
+    return sorted(rows, key=lambda row: str(row["transactional_id"]))
 
 
 def _finish_partition(
@@ -179,30 +174,26 @@ def _finish_partition(
 # ------------------------------------------------------------------------------------ what hangs
 
 
-def _abort(
-    context: Context, present: Transaction, *, dry_run: bool
-) -> tuple[list[dict[str, Value]], list[Failure]]:
-    if dry_run:
+def _abort(context: Context, present: Transaction, run: OperationRun) -> None:
+    if run.dry_run:
         named = context.metadata.image().topics
         keys = [key for key in present.partitions if key[0] in named]
-        return [{"topic": named[topic_id].name, "partition": partition} for topic_id, partition in keys], []
+        run.rows += [{"topic": named[topic_id].name, "partition": partition} for topic_id, partition in keys]
+        return
     ended = present if present.state in ENDING else coordinator.abort(context, present.transactional_id)
     written = coordinator.finish(context, ended)
-    return written.rows, written.failures
+    run.rows += written.rows
+    run.failures += written.failures
 
 
-def _end_hanging(
-    context: Context, producer_id: str, *, dry_run: bool
-) -> tuple[list[dict[str, Value]], list[Failure]]:
+def _end_hanging(context: Context, producer_id: str, run: OperationRun) -> None:
     """Markers where a transaction of the producer hangs: as it was decided, where that is known, else an abort."""
-    hanging, failures = _hanging(context, None)
-    rows: list[dict[str, Value]] = []
-    for one, known in hanging:
+    for one, known in _hanging(context, None, run):
         if one.producer_id != producer_id:
             continue
         view, epoch = one.view, one.entry.epoch + 1
-        if dry_run:
-            rows.append({"topic": view.topic, "partition": view.partition})
+        if run.dry_run:
+            run.rows.append({"topic": view.topic, "partition": view.partition})
             continue
         decided = known is not None and (known.producer_epoch, known.state) == (epoch, State.COMPLETE_COMMIT)
         ended = Transaction(
@@ -215,14 +206,13 @@ def _end_hanging(
             update_ms=context.clock.now_ms(),
         )
         written = write_markers(context, ended)
-        rows += written.rows
-        failures += written.failures
-    return rows, failures
+        run.rows += written.rows
+        run.failures += written.failures
 
 
 def _hanging(
-    context: Context, topics: Sequence[str] | None
-) -> tuple[list[tuple[OpenInLog, Transaction | None]], list[Failure]]:
+    context: Context, topics: Sequence[str] | None, run: OperationRun
+) -> list[tuple[OpenInLog, Transaction | None]]:
     """Transactions that are open in logs and not in progress, each with the state of its transactional id. The
     logs are read first, so that all open ones began before; and once more, to drop those that have ended
     meanwhile.
@@ -234,19 +224,18 @@ def _hanging(
         if topic.name not in INTERNAL_TOPICS
         for view in image.views(topic.name)
     ]
-    found, failures = _open_in_logs(context, views)
-    states, more = _all_transactions(context, image) if found else ([], [])
+    found = _open_in_logs(context, views, run)
+    states = _all_transactions(context, image, run) if found else []
     by_producer = {one.producer_id: one for one in states}
     left = [one for one in found if not _in_progress(one, by_producer.get(one.producer_id))]
     again = {(one.view.topic_id, one.view.partition): one.view for one in left}
-    still, _ = _open_in_logs(context, list(again.values()))
+    still = _open_in_logs(context, list(again.values()), OperationRun(run.operation))
     confirmed = {(one.view.topic_id, one.view.partition, one.producer_id, one.entry.epoch) for one in still}
-    hanging = [
+    return [
         (one, by_producer.get(one.producer_id))
         for one in left
         if (one.view.topic_id, one.view.partition, one.producer_id, one.entry.epoch) in confirmed
     ]
-    return hanging, [*failures, *more]
 
 
 def _in_progress(one: OpenInLog, known: Transaction | None) -> bool:
@@ -257,7 +246,7 @@ def _in_progress(one: OpenInLog, known: Transaction | None) -> bool:
     return known.producer_epoch == one.entry.epoch + raised
 
 
-def _open_in_logs(context: Context, views: Sequence[PartitionView]) -> tuple[list[OpenInLog], list[Failure]]:
+def _open_in_logs(context: Context, views: Sequence[PartitionView], run: OperationRun) -> list[OpenInLog]:
     """The open transactions in the leaders' logs of these partitions."""
 
     def look(view: PartitionView) -> list[OpenInLog]:
@@ -269,28 +258,15 @@ def _open_in_logs(context: Context, views: Sequence[PartitionView]) -> tuple[lis
             if entry.txn_first_offset is not None
         ]
 
-    found: list[OpenInLog] = []
-    failures: list[Failure] = []
-    for outcome in context.threads.run(look, views):
-        match outcome:
-            case Done(_, open_there):
-                found += open_there
-            case Failed(view, error):
-                failures.append(Failure.of(context.replicas(view), error))
-    return sorted(found, key=lambda one: (one.view.topic, one.view.partition, one.producer_id)), failures
+    outcomes = run.done(context.threads.run(look, views), context.replicas)
+    found = [one for _, open_there in outcomes for one in open_there]
+    return sorted(found, key=lambda one: (one.view.topic, one.view.partition, one.producer_id))
 
 
-def _all_transactions(context: Context, image: ClusterImage) -> tuple[list[Transaction], list[Failure]]:
+def _all_transactions(context: Context, image: ClusterImage, run: OperationRun) -> list[Transaction]:
     views = image.views(TRANSACTIONS_TOPIC) if TRANSACTIONS_TOPIC in image.topic_ids else []
-    found: list[Transaction] = []
-    failures: list[Failure] = []
-    for outcome in context.threads.run(lambda view: read_state(context, view, TRANSACTIONS), views):
-        match outcome:
-            case Done(_, read):
-                found += read.state.transactions.values()
-            case Failed(view, error):
-                failures.append(Failure.of(context.replicas(view), error))
-    return found, failures
+    outcomes = context.threads.run(lambda view: read_state(context, view, TRANSACTIONS), views)
+    return [one for _, read in run.done(outcomes, context.replicas) for one in read.state.transactions.values()]
 
 
 def _existing(context: Context, transactional_id: str) -> Transaction:

@@ -142,8 +142,7 @@ def _finish_transactions(context: Context, states: Sequence[Progressed], run: Op
         for state in states
         if state.replicas.view.topic == TRANSACTIONS_TOPIC and state.high_watermark > 0
     ]
-    rows, failed = finish_due(context, views)
-    run.failures += failed
+    rows = finish_due(context, views, run)
     run.notes += [
         f"transactional id {row['transactional_id']!r} was {row['was']}, is {row['state']}" for row in rows
     ]
