@@ -22,6 +22,7 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 from deltalake.transaction import AddAction, RemoveAction
 
 from stratalog.partitions import paths
+from stratalog.partitions.backoff import Backoff
 from stratalog.partitions.errors import (
     CorruptionError,
     InvalidRecordError,
@@ -46,8 +47,7 @@ COMMIT_ATTEMPTS = 20
 """Lost races: the next writer is quick."""
 UNANSWERED_ATTEMPTS = 4
 """Commits that were refused, or got no answer: each may have taken a deadline with all its retries."""
-_FIRST_BACKOFF_S = 0.05
-_LONGEST_BACKOFF_S = 2.0
+_BACKOFF = Backoff(first_s=0.1, longest_s=2.0)
 
 _PROPERTIES = {
     "delta.checkpointInterval": "20",  # opening costs one checkpoint and at most this many entries
@@ -161,8 +161,7 @@ class DeltaTopicTable(DeltaTopicReader):
                 failures.append(error)
                 if not isinstance(error, CommitFailedError):
                     made |= {upload.segment.path for upload in change.adds}
-                longest = min(_LONGEST_BACKOFF_S, _FIRST_BACKOFF_S * 2 ** len(failures))
-                self._clock.sleep(longest * self._rng.uniform(0.0, 1.0))
+                self._clock.sleep(_BACKOFF.pause_s(len(failures), self._rng.random()))
 
     def vacuum(self, delay_ms: int) -> list[str]:
         """Delete from the store what was removed from the table ``delay_ms`` ago and is not listed again
@@ -249,7 +248,7 @@ class DeltaTopicTable(DeltaTopicReader):
         try:
             commit()
         except CommitFailedError:
-            self._clock.sleep(_FIRST_BACKOFF_S * self._rng.uniform(0.0, 1.0))
+            self._clock.sleep(_BACKOFF.pause_s(1, self._rng.random()))
         except (DeltaError, OSError) as error:
             self._failed(what, error, "create")
 

@@ -11,6 +11,7 @@ from typing import Any, Generic, TypeVar
 import pyarrow as pa
 
 from stratalog.partitions.errors import OutcomeUnknownError, StratalogError
+from stratalog.partitions.group_commit import GroupCommit
 from stratalog.partitions.identity import TopicIdPartition
 
 M = TypeVar("M")
@@ -71,51 +72,40 @@ class OwnAppend:
         """Whether anything came of it."""
         return self.base_offset is not None or self.error is not None
 
+    @property
+    def group(self) -> str:
+        """An append is of one topic."""
+        return self.topic
+
 
 MakeAppends = Callable[[Sequence[OwnAppend]], None]
 """Makes one append of several, all to one topic; brings each to its end."""
 
 
 class OwnProducer:
-    """This driver as the producer of the engine's own topics: one append at a time. Records of its threads that
-    come while an append is under way go together with the next one, so under load appends grow instead of
-    queueing. Nothing waits for company.
-    """
+    """This driver as the producer of the engine's own topics: one append at a time, of all that wait for it."""
 
     def __init__(self) -> None:
-        self._turn = threading.Lock()
-        self._waiting: list[OwnAppend] = []
-        self._door = threading.Lock()
+        self._appends: GroupCommit[OwnAppend] = GroupCommit(_MOST_APPENDS)
 
     def append(self, wanted: OwnAppend, make: MakeAppends) -> int:
         """Append, alone or with others; the offset of the first record. Raises: the append's own error."""
-        with self._door:
-            self._waiting.append(wanted)
-        try:
-            with self._turn:
-                # The thread that had the turn before may have appended this one with its own.
-                while not wanted.over:
-                    self._append_waiting(make)
-        finally:
-            with self._door:  # interrupted: nobody waits for it any more
-                self._waiting = [one for one in self._waiting if one is not wanted]
+
+        def append_all(taken: Sequence[OwnAppend]) -> None:
+            try:
+                make(taken)
+                assert all(one.over for one in taken)
+            except StratalogError as error:
+                _end(taken, error)
+            except BaseException:
+                _end(taken, OutcomeUnknownError("the append was interrupted; read before you try again"))
+                raise
+
+        self._appends.commit(wanted, append_all)
         if wanted.base_offset is None:
             assert wanted.error is not None
             raise wanted.error
         return wanted.base_offset
-
-    def _append_waiting(self, make: MakeAppends) -> None:
-        with self._door:
-            taken = [one for one in self._waiting if one.topic == self._waiting[0].topic][:_MOST_APPENDS]
-            self._waiting = [one for one in self._waiting if one not in taken]
-        try:
-            make(taken)
-            assert all(one.over for one in taken)
-        except StratalogError as error:
-            _end(taken, error)
-        except BaseException:
-            _end(taken, OutcomeUnknownError("the append was interrupted; read before you try again"))
-            raise
 
 
 def _end(taken: Sequence[OwnAppend], error: StratalogError) -> None:

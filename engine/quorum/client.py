@@ -2,13 +2,11 @@
 
 Commands of the threads of one driver (several streams, say) that come in while a commit is under way are decided
 one after the other, each on what those before it leave, and committed as one batch, each with its own answer or
-refusal: under load a driver's commits grow instead of queueing. Nothing waits for company: an idle driver commits
-a command at once.
+refusal (``stratalog.partitions.group_commit``).
 """
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -29,6 +27,7 @@ from stratalog.partitions.errors import (
     RetriableError,
     StratalogError,
 )
+from stratalog.partitions.group_commit import GroupCommit
 from stratalog.partitions.paths import DataName
 
 Answer = TypeVar("Answer")
@@ -65,6 +64,14 @@ class _Request:
         """Batches that may be committed, each with the command's outcome if it is."""
 
     @property
+    def over(self) -> bool:
+        return self.outcome is not None
+
+    @property
+    def group(self) -> None:
+        """Commands of all kinds go together."""
+
+    @property
     def kind(self) -> str:
         """The command's name, for errors."""
         return type(self.command).__name__
@@ -91,9 +98,7 @@ class MetadataClient:
 
     def __init__(self, log: MetadataLog) -> None:
         self._log = log
-        self._turn = threading.Lock()
-        self._waiting: list[_Request] = []
-        self._door = threading.Lock()
+        self._commits: GroupCommit[_Request] = GroupCommit(_MOST_COMMANDS)
 
     def image(self) -> ClusterImage:
         """Everything that was committed before this call.
@@ -101,7 +106,7 @@ class MetadataClient:
         Raises: InvalidCallError when the cluster was never formatted; RetriableError kinds, NoMajorityError
             above all; CorruptionError kinds.
         """
-        with self._turn:
+        with self._commits.turn:
             return self._log.read()
 
     @property
@@ -116,12 +121,11 @@ class MetadataClient:
     @property
     def waiting(self) -> int:
         """How many commands wait for their turn."""
-        with self._door:
-            return len(self._waiting)
+        return self._commits.waiting
 
     def with_log(self, work: Callable[[MetadataLog], T]) -> T:
         """Let ``work`` have the log to itself. Raises: what it raises."""
-        with self._turn:
+        with self._commits.turn:
             return work(self._log)
 
     def submit(self, command: Command[Answer], *, dry_run: bool = False) -> Answer:
@@ -135,18 +139,10 @@ class MetadataClient:
         if dry_run:
             return _decided(command, self.image()).answer
         mine = _Request(command)
-        with self._door:
-            self._waiting.append(mine)
-        try:
-            with self._turn:
-                # The thread that had the turn before may have committed this command with its own.
-                while mine.outcome is None:
-                    self._commit_waiting()
-        finally:
-            with self._door:  # interrupted: nobody waits for it any more
-                self._waiting = [one for one in self._waiting if one is not mine]
+        self._commits.commit(mine, self._submit)
         if isinstance(mine.outcome, _Refused):
             raise mine.outcome.error
+        assert mine.outcome is not None
         return cast(Answer, mine.outcome.answer)
 
     def change_voters(self, command: AddVoter | RemoveVoter, *, dry_run: bool = False) -> tuple[VoterId, ...]:
@@ -157,7 +153,7 @@ class MetadataClient:
         """
         if dry_run:
             return self.submit(command, dry_run=True)
-        with self._turn:
+        with self._commits.turn:
             for _ in range(_ATTEMPTS):
                 decision = _decided(command, self._log.read())
                 if not decision.records:
@@ -172,16 +168,6 @@ class MetadataClient:
                         self._log.commit(decision.records)
                     return decision.answer
         raise RetriableError(f"{type(command).__name__} lost {_ATTEMPTS} races against other drivers; try again")
-
-    def _commit_waiting(self) -> None:
-        """Deal with the commands that wait now."""
-        with self._door:
-            asked, self._waiting = self._waiting[:_MOST_COMMANDS], self._waiting[_MOST_COMMANDS:]
-        try:
-            self._submit(asked)
-        finally:  # interrupted: what is not dealt with waits for another turn
-            with self._door:
-                self._waiting = [one for one in asked if one.outcome is None] + self._waiting
 
     def _submit(self, asked: Sequence[_Request]) -> None:
         """Let each have its outcome."""

@@ -7,17 +7,17 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from stratalog.engine.quorum.voter import Position, VoterLook, position_of
+from stratalog.partitions.backoff import Backoff
 from stratalog.partitions.clock import Clock
 
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """How long to try. Waits are random, up to a limit that doubles, but not often: under a high limit, a driver
-    that has waited long would look rarely, while newer ones take turns."""
+    """How long to try. The longest wait does not double often: under a high limit, a driver that has waited long
+    would look rarely, while newer ones take turns."""
 
     attempts: int = 60
-    first_wait_s: float = 0.08
-    longest_wait_s: float = 0.16
+    backoff: Backoff = Backoff(first_s=0.08, longest_s=0.16)  # noqa: RUF009 - it is frozen
     claimant_attempts: int = 10
     """How many attempts to leave to a claimant that has not committed yet before claiming above it."""
     busy_claimant_attempts: int = 2
@@ -25,11 +25,9 @@ class Patience:
 
     def attempt(self, clock: Clock, rng: random.Random) -> Iterator[int]:
         """0, 1, ..., with a random wait between them."""
-        limit = self.first_wait_s
         for attempt in range(self.attempts):
             if attempt > 0:
-                clock.sleep(rng.uniform(0, limit))
-                limit = min(2 * limit, self.longest_wait_s)
+                clock.sleep(self.backoff.pause_s(attempt, rng.random()))
             yield attempt
 
 

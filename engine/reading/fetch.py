@@ -50,6 +50,7 @@ from stratalog.engine.replication.replica_selector import NOWHERE, ClientMetadat
 from stratalog.engine.replication.throttle import Throttle
 from stratalog.engine.replication.unreadable import PassedOver
 from stratalog.engine.state.group_commits import OffsetAndMetadata, check_offsets
+from stratalog.partitions.backoff import Backoff
 from stratalog.partitions.errors import (
     InvalidCallError,
     OffsetNotAvailableError,
@@ -79,8 +80,7 @@ MAX_BYTES = 1024 * 1024
 """Kafka's max.partition.fetch.bytes."""
 TIMEOUT_S = 30.0
 """Kafka's request.timeout.ms of consumers."""
-_FIRST_BACKOFF_S = 0.05
-_LONGEST_BACKOFF_S = 2.0
+_BACKOFF = Backoff(first_s=0.1, longest_s=2.0, least=0.5)
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,8 +220,7 @@ class _Fetch:
                 raise  # it will not pass before the deadline
             except (RetriableError, StaleMetadataError):
                 tries += 1
-                longest = min(_LONGEST_BACKOFF_S, _FIRST_BACKOFF_S * 2**tries)
-                pause = longest * self.context.rng.uniform(0.5, 1.0)
+                pause = _BACKOFF.pause_s(tries, self.context.rng.random())
                 if self.context.clock.monotonic_s() + pause > self.deadline_s:
                     raise
                 self.context.clock.sleep(pause)

@@ -18,6 +18,7 @@ from stratalog.engine.replicas.damaged import ahead_of_metadata
 from stratalog.engine.replicas.in_sync import is_current, lags, without
 from stratalog.engine.replication.append import Appended, replicate
 from stratalog.engine.replication.watermark import advance_high_watermark
+from stratalog.partitions.backoff import Backoff
 from stratalog.partitions.errors import (
     CorruptionError,
     FencedLeaderEpochError,
@@ -30,8 +31,7 @@ from stratalog.partitions.runner import Done, Failed
 
 _ROUNDS = 200
 """How often the ISRs may change meanwhile. Waiting for a member counts for nothing: its patience ends."""
-_FIRST_WAIT_S = 0.1
-_LONGEST_WAIT_S = 5.0
+_BACKOFF = Backoff(first_s=0.1, longest_s=5.0, least=1.0)
 _JUST_OVER_S = 0.001
 """Past the end of a wait: at the end itself nobody is out of sync yet."""
 
@@ -96,7 +96,7 @@ class _Patience:
 
     def __init__(self, context: Context) -> None:
         self._context = context
-        self._wait_s = _FIRST_WAIT_S
+        self._waits = 0
         self._since_s: float | None = None
         self._lag_ms = 0
 
@@ -121,8 +121,8 @@ class _Patience:
             self._lag_ms = self._context.cluster_config(self._context.metadata.image()).replica_lag_time_max_ms
         if self.over:
             return False
-        clock.sleep(min(self._wait_s, (self._lag_ms - self._waited_ms) / 1000 + _JUST_OVER_S))
-        self._wait_s = min(2 * self._wait_s, _LONGEST_WAIT_S)
+        self._waits += 1
+        clock.sleep(min(_BACKOFF.pause_s(self._waits), (self._lag_ms - self._waited_ms) / 1000 + _JUST_OVER_S))
         return True
 
 

@@ -35,6 +35,7 @@ from botocore.exceptions import (
 )
 from botocore.parsers import ResponseParserError
 
+from stratalog.partitions.backoff import Backoff
 from stratalog.partitions.clock import Clock
 from stratalog.partitions.errors import (
     OutcomeUnknownError,
@@ -48,8 +49,7 @@ from stratalog.partitions.store.protocol import StoreOptions
 
 POOL_CONNECTIONS = 64
 CONNECT_TIMEOUT_S = 10.0
-FIRST_BACKOFF_S = 0.1
-LONGEST_BACKOFF_S = 10.0
+BACKOFF = Backoff(first_s=0.1, longest_s=10.0, least=0.5)
 
 _NEVER_SENT = (EndpointConnectionError, ConnectTimeoutError, ProxyConnectionError)
 _NO_GOOD_ANSWER = (HTTPClientError, SSLError, ResponseStreamingError, IncompleteReadError, ResponseParserError)
@@ -162,8 +162,7 @@ class S3Connection:
 
     def back_off(self, tries: int = 1) -> None:
         """Wait before the next try: longer each time, and never in step with others."""
-        longest = min(LONGEST_BACKOFF_S, FIRST_BACKOFF_S * 2 ** (tries - 1))
-        self._clock.sleep(longest * self._rng.uniform(0.5, 1.0))
+        self._clock.sleep(BACKOFF.pause_s(tries, self._rng.random()))
 
     def _repeat(self, what: str, attempt: Callable[[Any], T], once: bool) -> T:
         # Botocore's errors are not chained: in their attributes they hold requests, with session tokens.

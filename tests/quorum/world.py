@@ -109,7 +109,7 @@ class Client(MetadataClient):
 
     def __init__(self, log: MetadataLog, turn: Any) -> None:
         super().__init__(log)
-        self._turn = turn
+        self._commits.turn = turn
 
 
 class Clock:

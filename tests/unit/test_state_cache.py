@@ -51,7 +51,7 @@ def outcomes(make: Appends, *later: OwnAppend) -> list[int | BaseException]:
         assert make.began.wait(10)
         for count, one in enumerate(later, 1):
             futures.append(start(one))
-            while len(producer._waiting) < count:
+            while producer._appends.waiting < count:
                 pass
         make.go_on.set()
     return [future.exception() or future.result() for future in futures]

@@ -25,12 +25,13 @@ from stratalog.engine.metadata.reassignment_plan import ReplicaChange
 from stratalog.engine.upkeep.replication.reassign import plan_replicas
 from stratalog.engine.upkeep.replication.replicate import replicate
 from stratalog.engine.upkeep.tiering.remote_logs import load_remotes
+from stratalog.partitions.backoff import Backoff
 from stratalog.partitions.errors import InvalidCallError, RemoteNotReadyError
 from stratalog.partitions.identity import TopicPartition
 
 RETRIES = 4
-FIRST_PAUSE_S = 1.0
-"""Kafka's replica.fetch.backoff.ms. Each pause is twice the one before."""
+_BACKOFF = Backoff(first_s=1.0, longest_s=8.0, least=1.0)
+"""From Kafka's replica.fetch.backoff.ms on."""
 
 
 def bootstrap(
@@ -117,10 +118,10 @@ def _replicate(context: Context, topics: Sequence[str] | None, brokers: Sequence
     """Steps 3 and 4; the failures are those of the last time."""
     began_s = context.clock.monotonic_s()
     found = replicate(context, topics, brokers=brokers, dry_run=dry_run)
-    for retry in range(RETRIES):
+    for retry in range(1, RETRIES + 1):
         if all(failure.code != RemoteNotReadyError.code for failure in found.failures):
             break
-        context.clock.sleep(FIRST_PAUSE_S * 2**retry)
+        context.clock.sleep(_BACKOFF.pause_s(retry))
         later_s = context.clock.monotonic_s() - began_s
         found = _both(found, replicate(context, topics, brokers=brokers), later_s)
     return found
