@@ -139,7 +139,7 @@ def run_job(
     except SystemExit as stop:  # argparse has said why; a caller in this process wants the status
         return int(stop.code or 0)
     try:
-        with closing(Job(name, arguments)) as job:  # what is said is said when it is closed
+        with closing(Job(name, arguments)) as job:  # its messages are printed when it is closed
             if getattr(arguments, "master", None) is not None and under_spark_submit():
                 raise InvalidCallError("--master is an option of spark-submit: write it before the script's name")
             report = body(job)

@@ -205,7 +205,7 @@ def _placed_here(master: str, folder: Path) -> dict[str, str]:
         # Nobody else talks to a local driver; and no host name needs to resolve.
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
-        # A shuffle's tasks cost more than its bytes here; adaptive execution merges what is small.
+        # A shuffle's tasks cost more than its bytes here; adaptive execution merges small partitions.
         "spark.sql.shuffle.partitions": str(max(4, 2 * cores)),
     }
 

@@ -127,7 +127,7 @@ def _alter(
 ) -> list[dict[str, Value]]:
     rows: list[dict[str, Value]] = []
     grows = key is not None or value is not None or given.partitions is None
-    if grows:  # what is wrong with it is found before partitions are added
+    if grows:  # a wrong config is found before partitions are added
         cluster.topics.alter(given.name, key=key, value=value, dry_run=True)
     if given.partitions is not None:
         made = cluster.topics.create_partitions(given.name, given.partitions, dry_run=given.dry_run)

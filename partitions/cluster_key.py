@@ -32,7 +32,7 @@ class ClusterKey:
     __slots__ = ("_secrets", "cluster_id", "trusting")
 
     def __init__(self, cluster_id: str, secrets: Sequence[bytes], *, trusting: bool = False) -> None:
-        """``trusting``: what is there is believed, signed or not, and what is written is signed."""
+        """``trusting``: objects are believed, signed or not; new ones are signed."""
         self._secrets = tuple(secrets)
         self.cluster_id = cluster_id
         self.trusting = trusting

@@ -26,7 +26,7 @@ from stratalog.partitions.records import RECORD_COLUMNS
 _U64 = npt.NDArray[np.uint64]
 
 _SLICE_ROWS = 8192
-"""Of a batch, at once: what is computed stays in the processor's caches."""
+"""Of a batch, at once: the intermediate arrays stay in the processor's caches."""
 _SHORT_BYTES = 32
 """Values that are no longer on the average are looked through for equal ones."""
 

@@ -66,7 +66,7 @@ def is_of_this_process(error: Exception) -> bool:
     return (
         isinstance(error, MemoryError)  # ArrowMemoryError is one, and an ArrowException
         or type(error) is pa.ArrowException  # "Unknown error: Failed to launch worker thread"
-        or (isinstance(error, OSError) and error.errno is not None)  # what is said of content has no number
+        or (isinstance(error, OSError) and error.errno is not None)  # errors of content have no number
         or "bad_alloc" in str(error)  # no memory for a page header: an OSError as for a damaged one
     )
 

@@ -90,7 +90,7 @@ def removable(log: ReplicaLog, now_ms: int, delay_ms: int) -> list[str]:
     """Names that a vacuum of this replica may delete now (V6, V10, V11 of the attack on the protocol).
 
     - files that left the log ``delay_ms`` ago (``discarded`` tells when): below the local start, hidden by a
-      merged segment, or of another history; of these only what is below the high watermark: above it they may
+      merged segment, or of another history; of these only files below the high watermark: above it they may
       come alive again;
     - registers that say nothing any more: of local starts those below one that is as old as the delay, so
       that a start that moves on more often than that does not keep files without end.

@@ -112,7 +112,7 @@ class ThreadRunner:
         try:
             for _ in range(expected):
                 yield run.next_outcome()
-        finally:  # after a bug, or when nobody wants the rest: what has not begun is not begun
+        finally:  # after a bug, or when nobody wants the rest: the rest is not begun
             run.end()
 
     def _pool(self) -> ThreadPoolExecutor:

@@ -197,7 +197,7 @@ class SegmentWriter:
             )
 
     def abort(self) -> None:
-        """Give up: what was written so far is no file, and no more is written. Harmless after ``close``."""
+        """Give up: the bytes so far become no file, and no more are written. Harmless after ``close``."""
         self._sink.drop()
         self._writer.close()
 

@@ -21,6 +21,7 @@ WORDS = re.compile(
     r"|\b(?:[Ss]o\s+many|so\s+much|(?:is|are|was|were)\s+none|none\s+of\s+ours|nobody\s+of\s+ours)\b"
     r"|\b(?:to\s+be\s+had|of\s+late|for\s+ever|by\s+now|in\s+vain|comes\s+to|came\s+to)\b"
     r"|\b(?:[Ff]aults\s+that\s+may\s+pass|nothing\s+left\s+to\s+do\s+makes|[Ll]et\s+a\s+topic\s+have)\b"
+    r"|[:;]\s+what\s+(?:is|was|has)\s+\w+(?:\s+\w+){0,4}\s+(?:is|was|waits|fails|counts|stays|says|leaves|catches)\b"
     r"|\b(?:[Ee]rrors?|Raises:\s+\w+)\s+(?:for|when)\s+what\s+is\b|\bnobody\s+need\s+know\b|\bout\s+of\s+account\b",
     re.MULTILINE,
 )

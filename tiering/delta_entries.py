@@ -174,7 +174,7 @@ def check_checkpoint(footer: bytes) -> None:
 def check_statistics(checkpoint: BinaryIO) -> None:
     """Look at the statistics of files in a checkpoint, which are JSON. Raises: ValueError."""
     try:
-        # As a dictionary: what is there many times is decoded, and looked at, once.
+        # As a dictionary: a value that is there many times is decoded, and checked, once.
         parquet = pq.ParquetFile(checkpoint, read_dictionary=[_STATISTICS])
         for batch in parquet.iter_batches(_ROWS_AT_ONCE, columns=[_STATISTICS], use_threads=False):
             for column in batch.columns:

@@ -80,7 +80,7 @@ def _session(profile: str | None) -> botocore.session.Session:
 
 @contextmanager
 def panics() -> Iterator[None]:
-    """Where delta-rs panics, which Python is told of by what is no Exception: an error of Delta's."""
+    """Where delta-rs panics, Python gets a BaseException: an error of Delta's instead."""
     try:
         yield
     except BaseException as error:

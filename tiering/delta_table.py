@@ -114,7 +114,7 @@ class DeltaTopicTable(DeltaTopicReader):
         Step 3 comes after step 1, and so a driver that believes in a deposed leader changes nothing once a
         later one has committed: a commit under a later epoch in the table of step 1 was made after the
         metadata knew that epoch, hence step 3 tells of it. If the later leader commits afterwards, step 4
-        fails; and if it was elected after step 3, its first commit removes what is not of its history.
+        fails; and if it was elected after step 3, its first commit removes segments of another history.
         Likewise nothing is added anew that retention has taken out by step 1, and may have deleted since.
 
         Raises: LogGapError, CorruptionError when the batch would break the log (nothing is committed);

@@ -2,8 +2,8 @@
 
 Kafka keeps segments of a lost history among the metadata of the remote log, looks each of them up by leader
 epoch, and goes on uploading where the leader's epoch ends (``RemoteLogManager``). Here the remote holds every
-offset once, so what is not of the leader's history leaves the table (``DeltaTopicTable.commit``); no read
-serves it meanwhile, for readers look no further than ``agreed_end``. Nothing that the leader lacks goes with it:
+offset once, so segments of another history leave the table (``DeltaTopicTable.commit``); no read
+serves it meanwhile, for readers look no further than ``agreed_end``. Nothing that the leader lacks goes with them:
 an unclean election never lets a leader begin before the end of the remote log, so a segment of a lost history
 was put there afterwards, by a driver that had asked who leads before, and the leader has its own records from
 where that segment begins.

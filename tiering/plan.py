@@ -145,7 +145,7 @@ def plan_uploads(
     position = start
     for run in sealed_runs(log, policy, start, now_ms, transactions, has_expired):
         if run.start != position or run.end > log.high_watermark:
-            break  # only what follows directly, and only what is committed
+            break  # only runs that follow directly, and only committed ones
         runs.append(run)
         position = run.end
     newer_bytes = sum(link.file.object.size_bytes for link in log.chain if link.start >= position)

@@ -34,8 +34,8 @@ _NAMED = 5
 
 def fence(context: Context, brokers: Sequence[int], *, force: bool = False, dry_run: bool = False) -> Report:
     """Fence brokers by hand: they leave the ISRs in which they are not the last member, and partitions that
-    they led get other leaders. One row a broker: what it led, who leads that afterwards, what is left without a
-    leader.
+    they led get other leaders. One row a broker: what it led, who leads that afterwards, the partitions without
+    a leader.
 
     Raises: UnknownBrokerError; InvalidCallError, without ``force``, when a partition would be left without a
         leader (a plan says so in a note); RetriableError kinds, OutcomeUnknownError.

@@ -208,8 +208,8 @@ class Client:
         ``plan_read``. ``start`` and ``end`` are offsets, offsets by partition (``{0: 100}``, of several topics
         ``{("trips", 0): 100}``), an ``OffsetSpec`` or its name, such as ``"earliest-local"``, or
         ``Committed(group)``; ``last=n`` are the last n records of each partition. ``client_rack``: where this
-        reader is (else as ``client.rack`` says). ``fail_on_data_loss=False``: what was asked for and is deleted
-        is left out, and warned of.
+        reader is (else as ``client.rack`` says). ``fail_on_data_loss=False``: deleted records that were asked
+        for are left out, with a warning.
 
         As times, ``start`` and ``end`` bound the records' timestamps, ``[start, end)``, whatever the order of the
         log: ``read("flights", "2013-01-10", "2013-01-11")`` are the flights of that day. Files without any are not

@@ -155,7 +155,7 @@ class _Lanes:
 
 
 class Remote(Generic[R]):
-    """The records are remote: what is left to be done."""
+    """The records are remote: the rest of the work."""
 
     def __init__(self, rest: Remotely[R]) -> None:
         self.rest = rest

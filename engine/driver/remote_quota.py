@@ -5,7 +5,7 @@ all of them together stay below it; what a process does not use, no other gets. 
 before they move: a second's worth, and the last segment, may go at once at the beginning of each task.
 
 Fetches: the limit is of all fetches of one driver (``Cluster.fetch``), which run in its process, and counts the
-records that are read of remote segments; what is remembered of earlier reads is free, and so are footers. A read
+records that are read of remote segments; records remembered from earlier reads are free, so are footers. A read
 waits until those before it are paid for, then it may be as large as it is: each row group gets its turn, however
 small the limit. A read that would have to wait beyond the fetch's time-out is an error at once.
 

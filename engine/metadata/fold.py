@@ -119,7 +119,7 @@ class _ImageDraft:
         broker_id, root = record.broker_id, record.root
         before = self._brokers.get(broker_id)
         if before is not None and before.directory_id == record.directory_id and not (root or record.trusted):
-            root = before.root  # Nobody has looked; what was seen last still tells a copy from the original.
+            root = before.root  # Nobody has looked; the last look still tells a copy from the original.
         registered = Incarnation(
             broker_id, record.directory_id, root, incarnation_folder_of(record.directory_id, root)
         )

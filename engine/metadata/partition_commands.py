@@ -190,7 +190,7 @@ class LogStart:
     log_start_offset: int
     leader_epoch: int | None = None
     """Of the leader whose log it was found in; None: whatever is present. After an unclean election it may lie
-    beyond the log, and what is appended there would be below the log start."""
+    beyond the log, and appends would land below the log start."""
 
 
 @dataclass(frozen=True, slots=True)

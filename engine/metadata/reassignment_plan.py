@@ -264,7 +264,7 @@ class _Planner:
                 )
             after.append(another)
         while len(after) > factor:
-            # First what is of no use at present, then what is not the preferred leader.
+            # First replicas of no use at present, then those that are not the preferred leader.
             lame = [b for b in after if b in self._fenced or b not in isr]
             after.remove(self._placer.dispensable(after, lame or after[1:]))
         return tuple(after)

@@ -107,7 +107,7 @@ def find_log(
     """The voters of an existing cluster, and the log that they hold. ``stores`` are the roots of all brokers,
     ``named`` those that the cluster file names as voters. Where these do not show the log's own voters, all
     brokers are looked at. ``cached``: a log that was read before, used where it fits. ``as_logged``: whatever
-    the file says. With ``key``, what is not signed counts for nothing.
+    the file says. With ``key``, unsigned objects count for nothing.
 
     Raises: InvalidCallError when there is no cluster, or the file names other voters than the log;
         InconsistentClusterIdError, LogDirError when a root is somebody else's; NoMajorityError, or

@@ -37,7 +37,7 @@ def write_checkpoint(cluster_id: str, voter: Voter, state: LogState, clock: Cloc
     """Freeze the snapshot of a committed log in the voter's folder: how many records it holds; None when it is
     there already.
 
-    Raises: StorageError, OutcomeUnknownError: what was written is staged, and no file yet.
+    Raises: StorageError, OutcomeUnknownError: the bytes are staged, and no file yet.
     """
     with SnapshotWriter(
         voter.store,

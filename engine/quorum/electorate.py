@@ -157,7 +157,7 @@ class Electorate:
                             error,
                         )
                     except DAMAGED:
-                        # They may be voters no more: then what is on them says nothing.
+                        # They may be voters no more: then their files say nothing.
                         voters = self.voters if searched else self._searched(known)
                         if searched or set(voters) == before:
                             raise

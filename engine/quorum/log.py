@@ -432,7 +432,7 @@ class MetadataLog:
                         with suppress(OutcomeUnknownError):
                             voter.create(name, data)
                         written = True
-                        # 3. Look at the voter again; only what is seen now counts.
+                        # 3. Look at the voter again; only this look counts.
                         look = read_names_near(voter, name.epoch)
                     looks[voter.id] = look
                 except UNREACHABLE as error:

@@ -1,5 +1,5 @@
-"""Topics packed in pages, each unpacked when one of its topics is first asked for: what is remembered of a large
-cluster costs a driver what it looks at. Pure.
+"""Topics packed in pages, each unpacked when one of its topics is first asked for: of a large cluster, a
+driver decodes the topics that it looks at. Pure.
 """
 
 from __future__ import annotations

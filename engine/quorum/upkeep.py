@@ -2,7 +2,7 @@
 
 The steps, each of which may be the last one that a run takes (protocol I7):
 
-1. *Settle* the log: what is in the snapshot is committed, and its end is a batch boundary. It is never of less
+1. *Settle* the log: all of the snapshot is committed, and its end is a batch boundary. It is never of less
    than an earlier one ("never regressing"), for a linearizable read does not go back.
 2. *Freeze* it on one voter that shows the log.
 3. *Copy* it to the other voters; read back and verify every copy.

@@ -124,7 +124,7 @@ def partition_states(
         for topic in topics
         for partition in (range(len(topic.partitions)) if partitions is None else dict.fromkeys(partitions))
     ]
-    # The leaders first: what has left them by the time the remote is read is in the remote.
+    # The leaders first: a segment that has left them by the time the remote is read is in the remote.
     leaders = values(context.threads.run(leader, views))
     asked = {seen.view.topic_id for seen in leaders if seen.tiered and takes_remote(seen)}
     load = context.threads.run(lambda topic_id: (topic_id, _load(context, image.topics[topic_id])), sorted(asked))

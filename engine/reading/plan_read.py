@@ -65,7 +65,7 @@ def plan_read(context: Context, query: ReadQuery, client: ClientMetadata) -> Rea
 
 
 def plan_again(context: Context, plan: ReadPlan, client: ClientMetadata) -> ReadPlan:
-    """The same offsets in the files that hold them now: what was merged, tiered or moved meanwhile.
+    """The same offsets in the files that hold them now, merged, tiered or moved meanwhile.
 
     Raises: OffsetOutOfRangeError when retention has deleted some of them and that is a failure, or when an unclean
         election has put other records in their place; UnknownTopicOrPartitionError when the topic is not the same;

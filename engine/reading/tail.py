@@ -182,7 +182,7 @@ class Tail:
         pause_s, idle_since_s = options.first_poll_s, clock.monotonic_s()
         while not self._stopped.is_set():
             if clock.monotonic_s() - self._read_s >= options.metadata_max_age_s:
-                with suppress(RetriableError, StaleMetadataError):  # until the next poll, what is known will do
+                with suppress(RetriableError, StaleMetadataError):  # until the next poll, the last answer will do
                     self._refresh()
             for fetched in self._poll():
                 pause_s, idle_since_s = 0.0, clock.monotonic_s()

@@ -136,8 +136,8 @@ def _same_leader(image: ClusterImage, view: PartitionView) -> bool:
 
 def _shrink(context: Context, states: Mapping[int, PendingAppend], all_due: bool, notes: list[str]) -> bool:
     """Take those out of the ISRs that are not waited for any longer: after ``replica.lag.time.max.ms``, at
-    once where their storage is damaged, or where they are only being added. Whether any left; what was refused
-    is seen by the next look at the metadata.
+    once where their storage is damaged, or where they are only being added. Whether any left; a refusal shows
+    in the next look at the metadata.
     """
     proposals: list[IsrProposal] = []
     for state in states.values():

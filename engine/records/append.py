@@ -4,7 +4,7 @@
 1. one Spark job: per partition one file on the leader, synced to the maximal ISR   (steps 1 to 5)
 2. one linearizable read for all partitions                                         (step 6)
 3. the high watermark of those that are unchanged; they are acknowledged            (step 7)
-4. what has changed is synced again under the new view, or appended again, with the same sequence
+4. changed partitions are synced again under the new view, or appended again, with the same sequence
 
 The outcome of each partition is one of
     acknowledged   at ``[base_offset, next_offset)``

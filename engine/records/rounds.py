@@ -131,7 +131,7 @@ def append_all(
             if not raced and not troubled:
                 break
             image, again = _next_round(context, topic, states, raced, troubled, notes)
-        except StratalogError as error:  # the metadata is out of reach: what is in the logs stays there
+        except StratalogError as error:  # the metadata is out of reach: the logs keep their records
             if options.acks_all:
                 for state in appended.values():  # those that were not brought to an end
                     state.error = error

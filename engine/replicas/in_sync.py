@@ -82,7 +82,7 @@ class Progressed:
         return self.replicas.view.has_min_isr(self.min_insync_replicas)
 
     def begin(self, replicas: PartitionReplicas) -> None:
-        """A fresh start under another view; what was copied and noted stays."""
+        """A fresh start under another view; copies and notes stay."""
         self.replicas = replicas
         self.log_end = self.high_watermark = 0
         self.caught_up, self.missed, self.failures = {}, {}, []

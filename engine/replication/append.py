@@ -181,8 +181,8 @@ def replicate(replicas: PartitionReplicas, copies: Runner) -> dict[int, Stratalo
     Copies are checked as they pass, so acknowledged records lie in good bytes on every other member. Where
     the leader is the only one, nobody has looked at its bytes since they were written; the next copy does.
 
-    The followers of an acknowledgement hold the log already, so none of them has to start over: what is
-    tiered does not matter here.
+    The followers of an acknowledgement hold the log already, so none of them has to start over: the
+    remote log does not matter here.
 
     Raises: errors of listing the leader; CorruptionError kinds when the leader is damaged.
     """

@@ -172,8 +172,8 @@ def check_claimed_high_watermark(follower: Replica, mine: ReplicaLog, leader: Re
 
 
 def check_starts(follower: Replica, mine: ReplicaLog, leader: Replica, log: ReplicaLog) -> None:
-    """The local starts of a leader and of a member of its ISR lie in the log that both hold: what is below one was
-    committed. A register of another start is foreign; nobody follows it, and drops its log.
+    """The local starts of a leader and of a member of its ISR lie in the log that both hold: all records below
+    one were committed. A register of another start is foreign; nobody follows it, and drops its log.
 
     Raises: CorruptionError with whom to blame.
     """

@@ -1,4 +1,4 @@
-"""Records that cannot be read from a copy of them: what is said of it, and going on to another copy. Pure."""
+"""Records that cannot be read from a copy of them: the error, and going on to another copy. Pure."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
     df -> record columns and partition id -> shuffle by partition id -> mapInArrow -> one file each
 
-The shuffle is a barrier: what is wrong with a row (no partition, a partition that is not there) fails the
+The shuffle is a barrier: a bad row (no partition, a partition that is not there) fails the
 job before the first byte is written to the log.
 """
 

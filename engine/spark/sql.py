@@ -1,4 +1,4 @@
-"""Names and texts in SQL: what is not a tree of Spark's is put into a statement here, and nowhere else."""
+"""Names and texts in SQL: this module alone puts them into a statement."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@
     verification   replicas and the remote against each other, and everything against its checksums
     retention      what leaves the log, and what is swept up behind it
     replication    replicate, merge, elect, reassign, bootstrap
-    healing        what is damaged is replaced; what was truncated is found again
+    healing        damaged files are replaced; truncated records are found again
     snapshots      short logs of topics that are state, and of the metadata (KIP-630)
     restoring      a cluster from its remote tier alone
 

@@ -199,7 +199,7 @@ class LocalStore:
         return f"file://{self.path_of(name)}"
 
     def path_of(self, name: str) -> str:
-        """The path of an object on this machine; what is read there by path is read over links.
+        """The path of an object on this machine; a read by path follows links.
 
         Raises: InvalidCallError when ``name`` would lead out of the root.
         """

@@ -1,7 +1,7 @@
 """Copying bytes between two open files, and telling what was copied.
 
 The kernel could copy by itself (``copy_file_range``), but nobody would know what. So every byte passes through a
-buffer of this process, whose checksum is taken, and what is written is what is in that buffer. While one buffer is
+buffer of this process, whose checksum is taken and whose bytes are written. While one buffer is
 written the next is read and summed up, in another thread. Buffers are small enough for a core's own cache: with
 larger ones the same copy takes twice the processor time.
 """
@@ -23,7 +23,7 @@ def copy_file(source: int, target: int, size_bytes: int) -> int:
     """Copy the first ``size_bytes`` of one open file to the start of another. Returns the CRC-32 of the bytes that
     were written.
 
-    The disk starts to write what is copied at once, so that the fsync that follows finds little left to wait for.
+    The disk starts to write at once, so that the fsync that follows finds little left to wait for.
     Stops early where the source ends early: the caller compares sizes.
 
     Raises: OSError.

@@ -221,8 +221,8 @@ class Store(Protocol):
         ...
 
     def walk(self, prefix: str) -> Sequence[StoredObject]:
-        """As ``list``, looking once: what was there all the while is in it, what came or went meanwhile may be.
-        For folders that are too large, or too busy, for two listings to agree.
+        """As ``list``, looking once: names that were there all the while are in it, those that came or went may
+        be. For folders that are too large, or too busy, for two listings to agree.
 
         Raises: BrokerUnreachableError, CorruptionError.
         """

@@ -1,8 +1,8 @@
 """A large object that gets its bytes and its name in one request.
 
 Where completing a multipart upload is not exclusive, a staged object is named by a copy on the server, which
-moves all bytes a second time. One ``PUT If-None-Match: *`` moves them once. It is streamed: what is in memory is
-a buffer, however large the object.
+moves all bytes a second time. One ``PUT If-None-Match: *`` moves them once. It is streamed: memory holds a
+buffer, however large the object.
 """
 
 from __future__ import annotations

@@ -393,7 +393,7 @@ class UploadWriter:
 
 
 class _PartStream(io.RawIOBase):
-    """Cuts what is written into parts and hands each over as soon as it is whole."""
+    """Cuts the bytes written into parts, and hands each over as soon as it is whole."""
 
     def __init__(self, part_bytes: int, send: Callable[[bytes], None]) -> None:
         super().__init__()

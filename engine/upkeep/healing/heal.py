@@ -7,11 +7,11 @@
        partition is left alone
     4. per damage: stage, look again, name, delete, look again (``files``), on the driver, which alone can
        find out right before the change that the replica is still outside the ISR
-    5. replicate: what was mended catches up and rejoins the ISR
+    5. replicate: mended replicas catch up and rejoin the ISR
     6. replicas whose snapshot is damaged, or gone, get a whole copy of another one; nobody steps aside for that
     7. objects of the remote tier are rebuilt from replicas that have their records, and committed (``rebuild``)
     8. tables that others have rewritten list the segments again (``tables``)
-    9. verify every byte of these partitions again: what is wrong then is a failure
+    9. verify every byte of these partitions again: damage that is left is a failure
 
 Running it twice, at once or after a crash, is harmless.
 """
@@ -63,8 +63,8 @@ class _Job:
 
 
 def heal(context: Context, topics: Sequence[str] | None = None, *, dry_run: bool = False) -> Report:
-    """Verify the topics (all when None) and mend what can be mended. One row for every damage; what is still
-    wrong afterwards is a failure. ``dry_run`` reads everything and changes nothing.
+    """Verify the topics (all when None) and mend them. One row for every damage; damage that is
+    left afterwards is a failure. ``dry_run`` reads everything and changes nothing.
 
     Raises: UnknownTopicOrPartitionError.
     """

@@ -187,7 +187,7 @@ def _decided_run(source: Replica, piece: RebuiltObject) -> Run:
 
 
 def _as_log(chain: tuple[Link, ...]) -> ReplicaLog:
-    """Files that may have left their log, as one: what was tiered is decided and committed."""
+    """Files that may have left their log, as one: tiered records are decided and committed."""
     end = chain[-1].end
     return ReplicaLog(
         listing=Listing((), (), (), (), ()),

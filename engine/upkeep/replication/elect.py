@@ -73,7 +73,7 @@ def elect(
     """
     with context.run("elect", dry_run=dry_run) as run:
         image = context.metadata.image()
-        _views(context, image, topics, partitions, leader)  # what is wrong with the call changes nothing
+        _views(context, image, topics, partitions, leader)  # a wrong call changes nothing
         if not dry_run:
             probed = probe_brokers(context)
             image = probed.image

@@ -154,7 +154,7 @@ def _completes(view: PartitionView, newcomers: Collection[int]) -> bool:
 
 
 def check_stand(work: StandWork) -> tuple[CorruptionError, ...]:
-    """The task: what is damaged of those who stay, although one of them is whole.
+    """The task: the damage of those that stay, although one of them is whole.
 
     Raises: CorruptionError kinds when nothing whole stands for what goes; errors of reading storage.
     """

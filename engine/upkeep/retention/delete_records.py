@@ -2,7 +2,7 @@
 
     1. look at the leaders: is it allowed, and how far is each log committed
     2. commit the new log start offsets, one commit for all partitions; again where another leader was elected
-    3. describe the cluster in the remote tier, where a topic is tiered: no restore must bring back what is deleted
+    3. describe the cluster in the remote tier, where a topic is tiered: no restore must bring back deleted records
 
 Readers and followers go by the log start at once. The bytes go by ``retain``: whole files that lie below it, of
 the remote tier and of the brokers, after ``file.delete.delay.ms``.

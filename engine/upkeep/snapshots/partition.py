@@ -186,8 +186,8 @@ def open_writer(work: SnapshotWork, leader: Replica, log: ReplicaLog, snapshot_i
 
 
 def freeze(work: SnapshotWork, writer: SnapshotWriter, snapshot_id: SnapshotId) -> bool:
-    """Look at the leader once more: what was read still is its history; then give the snapshot its name. Whether
-    this call did.
+    """Look at the leader once more: the records read are its history still; then give the snapshot its name.
+    Whether this call did.
 
     Raises: FencedLeaderEpochError, SourceChangedError.
     """
@@ -264,7 +264,7 @@ def plan_of(work: SnapshotWork, leader: Replica, log: ReplicaLog) -> tuple[Snaps
 
 
 def _stable_end(leader: Replica, log: ReplicaLog) -> int:
-    """Up to where what is in the log is decided; nobody appends to internal topics in transactions."""
+    """The end of the decided part of the log; nobody appends to internal topics in transactions."""
     if leader.topic in FORMATS:
         return log.high_watermark
     return transactions_of(log, leader.footer).last_stable_offset

@@ -211,7 +211,7 @@ def _upload(context: Context, image: ClusterImage, parts: Sequence[PartitionTier
 
 
 def _upload_from_others(context: Context, parts: Sequence[PartitionTiering], run: OperationRun) -> None:
-    """Leaders that were found damaged on the way resign; what is left is uploaded from those that lead then.
+    """Leaders that were found damaged on the way resign; the other uploads come from those that lead then.
     Where nobody else can lead, the partition has failed.
     """
     damaged = {

@@ -1,7 +1,7 @@
 """The uploads of a tier run, and the commits that make them part of the remote log.
 
     1. lanes take uploads in turns: one segment of each partition, the longest due first, then the next one
-    2. what is uploaded waits until the segments before it are; then it is the topic's to commit
+    2. an upload waits until the segments before it are there; then it is the topic's to commit
     3. a committer commits what there is, a topic at a time, while other uploads go on; the commit asks who leads
        now, and leaves out segments of a leader that has been deposed meanwhile
 A partition in which something failed begins nothing more. Where an upload hangs, its lane waits for it until the

@@ -6,7 +6,7 @@
 2. partitions where something was found that is not sure are looked at again: two looks in a row must say it
 3. with ``deep``, tasks, one a group of files: every byte against its checksums (``content``)
 4. copies of one file must be equal (``findings``)
-5. what was found under a view that has passed says nothing: such partitions begin again
+5. findings under a view that has passed say nothing: such partitions begin again
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ class Finding:
     damage: Damage | None = None
     """None where no heal may help: it needs an operator."""
     log_is_whole: bool = False
-    """The log does not need what is wrong: a foreign file, or one that was discarded."""
+    """The log does not need the file: it is foreign, or was discarded."""
     of_snapshot: bool = False
     """A snapshot of the replica is damaged, or gone: nobody steps aside for a whole copy."""
     unused: bool = False

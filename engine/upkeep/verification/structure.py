@@ -155,7 +155,7 @@ def _partition_structure(work: StructureWork) -> PartitionStructure:
 
 
 def _list(replica: Replica, epoch: int, findings: list[Finding]) -> _SeenReplica:
-    """``epoch`` is the view's: what is found under a view that has passed is looked at again (``audit``)."""
+    """``epoch`` is the view's: findings under a view that has passed are looked at again (``audit``)."""
     listing = replica.list()
     for name, _ in listing.epochs:
         if name.epoch > epoch:
