@@ -16,14 +16,13 @@ from __future__ import annotations
 import argparse
 import re
 import sys
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import stratalog
 from stratalog import Report
-from stratalog.jobs.arguments import add_dry_run, check_options, job_parser, name, names, number, pair
+from stratalog.jobs.arguments import add_dry_run, check_options, name, names, number, pair
 from stratalog.jobs.progress import open_terminal
-from stratalog.jobs.run import Job, run_job
+from stratalog.jobs.run import Job, JobMain
 from stratalog.jobs.streaming import append_stream
 from stratalog.partitions.errors import InvalidCallError
 
@@ -45,8 +44,7 @@ _NEEDS = (
 _NAME = re.compile(r"[A-Za-z_]\w*(\.\w+)*")
 
 
-def arguments() -> argparse.ArgumentParser:
-    parser = job_parser("append", __doc__ or "", runs="session")
+def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--topic", metavar="NAME", required=True)
     add_dry_run(parser, "check all records, count them by partition, append nothing")
     source = parser.add_argument_group("input, as Spark's readers take it")
@@ -94,7 +92,6 @@ def arguments() -> argparse.ArgumentParser:
     )
     how.add_argument("--stream", action="store_true", help="in batches: whatever is new since the last run")
     how.add_argument("--checkpoint", metavar="PATH", help="where the stream remembers what it has read")
-    return parser
 
 
 def append(job: Job) -> Report:
@@ -171,9 +168,7 @@ def _column(text: str | None) -> Column | str | None:
     return functions.expr(text)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Returns the exit status."""
-    return run_job("append", arguments(), append, argv)
+main = JobMain("append", __doc__, arguments, append, runs="session")
 
 
 if __name__ == "__main__":

@@ -17,15 +17,13 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
 
 from stratalog import Report
-from stratalog.jobs.arguments import add_dry_run, add_topics, job_parser, number, numbers
-from stratalog.jobs.run import Job, run_job
+from stratalog.jobs.arguments import add_dry_run, add_topics, number, numbers
+from stratalog.jobs.run import Job, JobMain
 
 
-def arguments() -> argparse.ArgumentParser:
-    parser = job_parser("bootstrap", __doc__ or "")
+def arguments(parser: argparse.ArgumentParser) -> None:
     add_topics(parser)
     add_dry_run(parser)
     parser.add_argument(
@@ -50,7 +48,6 @@ def arguments() -> argparse.ArgumentParser:
         help="these roots hold everything that was ever acknowledged to them: moved as they were, not restored "
         "from an older copy; acknowledged records are lost if that is wrong",
     )
-    return parser
 
 
 def bootstrap(job: Job) -> Report:
@@ -65,9 +62,7 @@ def bootstrap(job: Job) -> Report:
     )
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Returns the exit status."""
-    return run_job("bootstrap", arguments(), bootstrap, argv)
+main = JobMain("bootstrap", __doc__, arguments, bootstrap)
 
 
 if __name__ == "__main__":

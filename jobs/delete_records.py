@@ -12,14 +12,13 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 
 from stratalog import Report
-from stratalog.jobs.arguments import add_dry_run, job_parser, number
-from stratalog.jobs.run import Job, run_job
+from stratalog.jobs.arguments import add_dry_run, number
+from stratalog.jobs.run import Job, JobMain
 from stratalog.partitions.bounded import parse_json
 from stratalog.partitions.errors import InvalidCallError
 
@@ -35,14 +34,12 @@ class _OffsetsFile(msgspec.Struct, frozen=True):
     version: int = 1
 
 
-def arguments() -> argparse.ArgumentParser:
-    parser = job_parser("delete_records", __doc__ or "", runs="driver")
+def arguments(parser: argparse.ArgumentParser) -> None:
     add_dry_run(parser, "check, and print the low watermarks that would be reached; change nothing")
     parser.add_argument("--offset-json-file", metavar="JSON", type=Path, help="topics, partitions and offsets")
     parser.add_argument("--topic", metavar="NAME")
     parser.add_argument("--partition", metavar="N", type=number)
     parser.add_argument("--offset", metavar="N", type=int, help="the first one that stays; -1: the high watermark")
-    return parser
 
 
 def delete_records(job: Job) -> Report:
@@ -100,9 +97,7 @@ def _read(path: Path) -> list[_Partition]:
     return list(found.partitions)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Returns the exit status."""
-    return run_job("delete_records", arguments(), delete_records, argv)
+main = JobMain("delete_records", __doc__, arguments, delete_records, runs="driver")
 
 
 if __name__ == "__main__":

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
 
 from stratalog import Report
-from stratalog.jobs.arguments import add_dry_run, add_topics, check_options, job_parser
-from stratalog.jobs.run import Job, run_job
+from stratalog.jobs.arguments import add_dry_run, add_topics, check_options
+from stratalog.jobs.run import Job, JobMain
 
 
-def arguments() -> argparse.ArgumentParser:
-    parser = job_parser("describe", __doc__ or "", runs="driver")
+def arguments(parser: argparse.ArgumentParser) -> None:
     add_topics(parser)
     add_dry_run(parser, "the same: this job only reads")
     parser.add_argument("--brokers", action="store_true", help="brokers in place of replicas")
-    return parser
 
 
 def describe(job: Job) -> Report:
@@ -26,9 +23,7 @@ def describe(job: Job) -> Report:
     return cluster.brokers.list() if given.brokers else cluster.describe(given.topics)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Returns the exit status."""
-    return run_job("describe", arguments(), describe, argv)
+main = JobMain("describe", __doc__, arguments, describe, runs="driver")
 
 
 if __name__ == "__main__":

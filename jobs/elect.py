@@ -9,15 +9,13 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
 
 from stratalog import Report
-from stratalog.jobs.arguments import add_dry_run, add_topics, job_parser, number, numbers
-from stratalog.jobs.run import Job, run_job
+from stratalog.jobs.arguments import add_dry_run, add_topics, number, numbers
+from stratalog.jobs.run import Job, JobMain
 
 
-def arguments() -> argparse.ArgumentParser:
-    parser = job_parser("elect", __doc__ or "")
+def arguments(parser: argparse.ArgumentParser) -> None:
     add_topics(parser)
     add_dry_run(parser, "print the new leaders and the losses; change nothing")
     parser.add_argument(
@@ -27,7 +25,6 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument(
         "--unclean", action="store_true", help="a leader for partitions without one, whatever is lost by that"
     )
-    return parser
 
 
 def elect(job: Job) -> Report:
@@ -41,9 +38,7 @@ def elect(job: Job) -> Report:
     )
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Returns the exit status."""
-    return run_job("elect", arguments(), elect, argv)
+main = JobMain("elect", __doc__, arguments, elect)
 
 
 if __name__ == "__main__":

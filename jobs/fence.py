@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
 
 from stratalog import Report
-from stratalog.jobs.arguments import add_dry_run, job_parser, numbers
-from stratalog.jobs.run import Job, run_job
+from stratalog.jobs.arguments import add_dry_run, numbers
+from stratalog.jobs.run import Job, JobMain
 
 
-def arguments() -> argparse.ArgumentParser:
-    parser = job_parser("fence", __doc__ or "", runs="driver")
+def arguments(parser: argparse.ArgumentParser) -> None:
     add_dry_run(parser, "print which partitions would be led by whom, change nothing")
     parser.add_argument("--brokers", metavar="N,M", type=numbers, required=True, help="these brokers")
     instead = parser.add_mutually_exclusive_group()
@@ -25,7 +23,6 @@ def arguments() -> argparse.ArgumentParser:
     instead.add_argument(
         "--force", action="store_true", help="fence them even if that leaves partitions without a leader"
     )
-    return parser
 
 
 def fence(job: Job) -> Report:
@@ -37,9 +34,7 @@ def fence(job: Job) -> Report:
     return cluster.brokers.fence(given.brokers, force=given.force, dry_run=given.dry_run)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Returns the exit status."""
-    return run_job("fence", arguments(), fence, argv)
+main = JobMain("fence", __doc__, arguments, fence, runs="driver")
 
 
 if __name__ == "__main__":

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
 from dataclasses import replace
 
 import stratalog
 from stratalog import Report
-from stratalog.jobs.arguments import add_dry_run, job_parser, numbers
-from stratalog.jobs.run import Job, run_job
+from stratalog.jobs.arguments import add_dry_run, numbers
+from stratalog.jobs.run import Job, JobMain
 from stratalog.partitions.clock import SystemClock
 from stratalog.partitions.store import StoreCounts
 
 
-def arguments() -> argparse.ArgumentParser:
-    parser = job_parser("format", __doc__ or "", runs="driver")
+def arguments(parser: argparse.ArgumentParser) -> None:
     add_dry_run(parser)
     parser.add_argument(
         "--brokers",
@@ -24,7 +22,6 @@ def arguments() -> argparse.ArgumentParser:
         type=numbers,
         help="only these, in a cluster that exists: brokers that are new in its file",
     )
-    return parser
 
 
 def format_cluster(job: Job) -> Report:
@@ -41,9 +38,7 @@ def format_cluster(job: Job) -> Report:
     return replace(table, operation="format", seconds=SystemClock().monotonic_s() - began, counts=counts)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Returns the exit status."""
-    return run_job("format", arguments(), format_cluster, argv)
+main = JobMain("format", __doc__, arguments, format_cluster, runs="driver")
 
 
 if __name__ == "__main__":

@@ -11,13 +11,12 @@ from __future__ import annotations
 import argparse
 import re
 import sys
-from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
 from stratalog import OffsetSpec, Report
-from stratalog.jobs.arguments import add_dry_run, add_topics, check_options, job_parser, number, numbers, time
-from stratalog.jobs.run import Job, run_job
+from stratalog.jobs.arguments import add_dry_run, add_topics, check_options, number, numbers, time
+from stratalog.jobs.run import Job, JobMain
 
 _PLACES = ("to_earliest", "to_latest", "to_offset", "to_datetime", "shift_by", "by_duration")
 _NEEDS = (
@@ -30,8 +29,7 @@ _NEEDS = (
 )
 
 
-def arguments() -> argparse.ArgumentParser:
-    parser = job_parser("groups", __doc__ or "", runs="driver")
+def arguments(parser: argparse.ArgumentParser) -> None:
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--list", action="store_true", help="every group")
     what.add_argument("--describe", action="store_true", help="a group's offsets and lag")
@@ -51,7 +49,6 @@ def arguments() -> argparse.ArgumentParser:
     place.add_argument(
         "--by-duration", metavar="PnDTnHnMnS", type=duration, help="to where the log was that long ago"
     )
-    return parser
 
 
 def groups(job: Job) -> Report:
@@ -98,9 +95,7 @@ def duration(text: str) -> timedelta:
         raise argparse.ArgumentTypeError(f"{text!r} is longer than any log") from error
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Returns the exit status."""
-    return run_job("groups", arguments(), groups, argv)
+main = JobMain("groups", __doc__, arguments, groups, runs="driver")
 
 
 if __name__ == "__main__":

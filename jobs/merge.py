@@ -4,27 +4,22 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
 
 from stratalog import Report
-from stratalog.jobs.arguments import add_dry_run, add_topics, job_parser
-from stratalog.jobs.run import Job, run_job
+from stratalog.jobs.arguments import add_dry_run, add_topics
+from stratalog.jobs.run import Job, JobMain
 
 
-def arguments() -> argparse.ArgumentParser:
-    parser = job_parser("merge", __doc__ or "")
+def arguments(parser: argparse.ArgumentParser) -> None:
     add_topics(parser)
     add_dry_run(parser)
-    return parser
 
 
 def merge(job: Job) -> Report:
     return job.on_workers().merge(job.arguments.topics, dry_run=job.arguments.dry_run)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Returns the exit status."""
-    return run_job("merge", arguments(), merge, argv)
+main = JobMain("merge", __doc__, arguments, merge)
 
 
 if __name__ == "__main__":

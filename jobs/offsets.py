@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
 from stratalog import FoundOffset, Report
 from stratalog.engine.driver.report import Value
 from stratalog.engine.reading.positions import POSITIONS
-from stratalog.jobs.arguments import add_dry_run, add_isolation, job_parser, names, position
-from stratalog.jobs.run import Job, run_job
+from stratalog.jobs.arguments import add_dry_run, add_isolation, names, position
+from stratalog.jobs.run import Job, JobMain
 from stratalog.partitions.offsets import Answer
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-def arguments() -> argparse.ArgumentParser:
-    parser = job_parser("offsets", __doc__ or "", runs="driver")
+def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--topics", metavar="A,B", type=names, required=True)
     add_dry_run(parser, "the same: this job only reads")
     parser.add_argument(
@@ -29,7 +27,6 @@ def arguments() -> argparse.ArgumentParser:
         help=f"one of {', '.join(POSITIONS)}, or an ISO time, UTC where it names no zone (default: latest)",
     )
     add_isolation(parser)
-    return parser
 
 
 def offsets(job: Job) -> Report:
@@ -52,9 +49,7 @@ def _row(topic: str, partition: int, answer: Answer) -> dict[str, Value]:
     return {**row, "offset": None, "unknown": answer.reason}
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Returns the exit status."""
-    return run_job("offsets", arguments(), offsets, argv)
+main = JobMain("offsets", __doc__, arguments, offsets, runs="driver")
 
 
 if __name__ == "__main__":

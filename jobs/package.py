@@ -14,22 +14,20 @@ import os
 import sys
 import tempfile
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from importlib.resources.abc import Traversable
 from pathlib import Path
 
 from stratalog import Report
 from stratalog.engine.driver.report import Value
-from stratalog.jobs.arguments import job_parser
-from stratalog.jobs.run import Job, run_job
+from stratalog.jobs.run import Job, JobMain
 from stratalog.partitions.clock import SystemClock
 from stratalog.partitions.errors import InvalidCallError
 
 NAME = "stratalog"
 
 
-def arguments() -> argparse.ArgumentParser:
-    parser = job_parser("package", __doc__ or "", runs="driver")
+def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--to",
         metavar="FILE",
@@ -37,7 +35,6 @@ def arguments() -> argparse.ArgumentParser:
         default=f"{NAME}.zip",
         help=f"the zip, which is overwritten (default: {NAME}.zip in this folder)",
     )
-    return parser
 
 
 def package(job: Job) -> Report:
@@ -68,9 +65,7 @@ def _files(folder: Traversable, name: str) -> Iterator[tuple[str, Traversable]]:
             yield f"{name}/{child.name}", child
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Returns the exit status."""
-    return run_job("package", arguments(), package, argv)
+main = JobMain("package", __doc__, arguments, package, runs="driver")
 
 
 if __name__ == "__main__":

@@ -10,16 +10,14 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
 
 import stratalog
 from stratalog import Report
-from stratalog.jobs.arguments import add_dry_run, job_parser
-from stratalog.jobs.run import Job, run_job, warn
+from stratalog.jobs.arguments import add_dry_run
+from stratalog.jobs.run import Job, JobMain, warn
 
 
-def arguments() -> argparse.ArgumentParser:
-    parser = job_parser("quorum", __doc__ or "", runs="driver")
+def arguments(parser: argparse.ArgumentParser) -> None:
     add_dry_run(parser, "check, and print the plan; change nothing")
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--describe", action="store_true", help="every voter, and who leads; the default")
@@ -32,7 +30,6 @@ def arguments() -> argparse.ArgumentParser:
     what.add_argument("--replace-voter", metavar="N", type=int, help="broker N votes with the storage it has now")
     what.add_argument("--add-voter", metavar="N", type=int, help="broker N becomes a voter")
     what.add_argument("--remove-voter", metavar="N", type=int, help="broker N is no voter any more")
-    return parser
 
 
 def quorum(job: Job) -> Report:
@@ -56,9 +53,7 @@ def quorum(job: Job) -> Report:
     return cluster.quorum.describe()
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Returns the exit status."""
-    return run_job("quorum", arguments(), quorum, argv)
+main = JobMain("quorum", __doc__, arguments, quorum, runs="driver")
 
 
 if __name__ == "__main__":

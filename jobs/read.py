@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import stratalog
@@ -25,12 +24,11 @@ from stratalog.jobs.arguments import (
     bound,
     check_options,
     count,
-    job_parser,
     names,
     numbers,
     pair,
 )
-from stratalog.jobs.run import Job, printing, run_job
+from stratalog.jobs.run import Job, JobMain, printing
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -41,8 +39,7 @@ if TYPE_CHECKING:
 _SHOWN = 20
 
 
-def arguments() -> argparse.ArgumentParser:
-    parser = job_parser("read", __doc__ or "", runs="session")
+def arguments(parser: argparse.ArgumentParser) -> None:
     of = parser.add_mutually_exclusive_group(required=True)
     of.add_argument("--topic", metavar="A,B", type=names, help="one, or several whose declared types are the same")
     of.add_argument("--pattern", metavar="REGEX", help="the topics whose whole names match")
@@ -75,7 +72,6 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument(
         "--mode", choices=("error", "overwrite", "append"), help="when --output exists (default: error)"
     )
-    return parser
 
 
 def read(job: Job) -> Report:
@@ -187,9 +183,7 @@ def _shown(value: Any) -> Value:
     return str(value)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Returns the exit status."""
-    return run_job("read", arguments(), read, argv)
+main = JobMain("read", __doc__, arguments, read, runs="session")
 
 
 if __name__ == "__main__":

@@ -12,14 +12,13 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 import stratalog
 from stratalog import Report
 from stratalog.engine.metadata.reassignment_plan import ReplicaPlan, parse_plan, plan_json
-from stratalog.jobs.arguments import add_dry_run, add_topics, check_options, count, job_parser, numbers
-from stratalog.jobs.run import Job, run_job
+from stratalog.jobs.arguments import add_dry_run, add_topics, check_options, count, numbers
+from stratalog.jobs.run import Job, JobMain
 from stratalog.jobs.sizes import parse_size
 from stratalog.partitions.errors import InvalidCallError
 
@@ -32,8 +31,7 @@ _BARS = (
 )
 
 
-def arguments() -> argparse.ArgumentParser:
-    parser = job_parser("reassign", __doc__ or "")
+def arguments(parser: argparse.ArgumentParser) -> None:
     add_topics(parser)
     add_dry_run(parser)
     instead = parser.add_argument_group("what to do: one of")
@@ -56,7 +54,6 @@ def arguments() -> argparse.ArgumentParser:
         help="also remove the last replica in sync, and lose the records that only it has",
     )
     how.add_argument("--write-plan", metavar="FILE", type=Path, help="write the plan down as JSON")
-    return parser
 
 
 def moves(text: str) -> dict[int, int]:
@@ -126,9 +123,7 @@ def _write(path: Path, plan: ReplicaPlan) -> None:
         raise InvalidCallError(f"{path} cannot be written: {error.strerror}; nothing was changed") from error
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Returns the exit status."""
-    return run_job("reassign", arguments(), reassign, argv)
+main = JobMain("reassign", __doc__, arguments, reassign)
 
 
 if __name__ == "__main__":

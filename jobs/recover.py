@@ -10,21 +10,18 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Sequence
 
 from stratalog import Report
-from stratalog.jobs.arguments import add_dry_run, job_parser, names, number, numbers
-from stratalog.jobs.run import Job, run_job
+from stratalog.jobs.arguments import add_dry_run, names, number, numbers
+from stratalog.jobs.run import Job, JobMain
 
 
-def arguments() -> argparse.ArgumentParser:
-    parser = job_parser("recover", __doc__ or "")
+def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--topics", metavar="A,B", type=names, required=True, help="of these topics")
     parser.add_argument("--partitions", metavar="N,M", type=numbers, help="only these partitions")
     parser.add_argument("--broker", metavar="N", type=number, help="only what this broker holds")
     parser.add_argument("--to", metavar="URI", required=True, help="a folder that exists, or s3://bucket/prefix")
     add_dry_run(parser, "list the files to export, write nothing")
-    return parser
 
 
 def recover(job: Job) -> Report:
@@ -35,9 +32,7 @@ def recover(job: Job) -> Report:
     )
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Returns the exit status."""
-    return run_job("recover", arguments(), recover, argv)
+main = JobMain("recover", __doc__, arguments, recover)
 
 
 if __name__ == "__main__":

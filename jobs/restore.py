@@ -13,16 +13,14 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
 
 import stratalog
 from stratalog import Report
-from stratalog.jobs.arguments import add_dry_run, check_options, job_parser
-from stratalog.jobs.run import Job, run_job
+from stratalog.jobs.arguments import add_dry_run, check_options
+from stratalog.jobs.run import Job, JobMain
 
 
-def arguments() -> argparse.ArgumentParser:
-    parser = job_parser("restore", __doc__ or "", runs="driver")
+def arguments(parser: argparse.ArgumentParser) -> None:
     add_dry_run(parser, "look at the remote tier, print the plan, change nothing")
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--from", metavar="ID", dest="former", help="the cluster that shall come back")
@@ -30,7 +28,6 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument(
         "--deep", action="store_true", help="of a drill: read and check every byte of the remote tier"
     )
-    return parser
 
 
 def restore(job: Job) -> Report:
@@ -43,9 +40,7 @@ def restore(job: Job) -> Report:
     )
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Returns the exit status."""
-    return run_job("restore", arguments(), restore, argv)
+main = JobMain("restore", __doc__, arguments, restore, runs="driver")
 
 
 if __name__ == "__main__":

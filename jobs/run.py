@@ -18,12 +18,13 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import stratalog
 from stratalog import Failure, OperationFailedError, Report
 from stratalog.engine.config.key_source import KeySource, key_file, key_of_environment
+from stratalog.jobs.arguments import job_parser
 from stratalog.jobs.progress import terminal_progress
 from stratalog.partitions.errors import EnvironmentUnusableError, InvalidCallError, StratalogError
 from stratalog.partitions.paths import METADATA_TOPIC
@@ -121,51 +122,64 @@ class Job:
             self._started = None
 
 
-def run_job(
-    name: str,
-    parser: argparse.ArgumentParser,
-    body: Callable[[Job], Report],
-    argv: Sequence[str] | None = None,
-    *,
-    prints: bool = False,
-) -> int:
-    """Parse ``argv`` (the process's own when None), run the body, show its report: of a body that ``prints``
-    records itself, the table goes to standard error, out of their way.
+@dataclass(frozen=True, slots=True)
+class JobMain:
+    """A job, declared once: ``main`` of its module."""
 
-    Returns the exit status; never raises one of our errors.
-    """
-    try:
-        arguments = parser.parse_args(argv)
-    except SystemExit as stop:  # argparse has said why; a caller in this process wants the status
-        return int(stop.code or 0)
-    try:
-        with closing(Job(name, arguments)) as job:  # its messages are printed when it is closed
-            if getattr(arguments, "master", None) is not None and under_spark_submit():
-                raise InvalidCallError("--master is an option of spark-submit: write it before the script's name")
-            report = body(job)
-    except NobodyReadsError:
-        return ALL_DONE
-    except KeyboardInterrupt:
-        print("interrupted: run it again, finished work stays done", file=sys.stderr)
-        return INTERRUPTED
-    except OperationFailedError as error:
-        report = error.report
-    except Exception as error:
-        said = explain(error)
-        if said is None:
-            raise
-        code, message, status = said
-        print(f"ERROR {code}: {message}", file=sys.stderr, flush=True)
-        if arguments.json:
-            with suppress(NobodyReadsError), printing():
-                print(Report(name, (), [Failure(name, code, message)]).to_json())
-        return status
-    with suppress(NobodyReadsError), printing():
-        if prints and not arguments.json:
-            print(report, file=sys.stderr)
-        else:
-            show_report(report, as_json=arguments.json)
-    return ALL_DONE if report.ok else FAILED
+    name: str
+    description: str | None
+    """Of ``--help``: the module's docstring."""
+    add_arguments: Callable[[argparse.ArgumentParser], None]
+    body: Callable[[Job], Report]
+    runs: str = "threads"
+    """As ``job_parser`` takes it."""
+    prints: bool = False
+    """The body prints records itself; its table goes to standard error, out of their way."""
+
+    def parser(self) -> argparse.ArgumentParser:
+        """The parser of its command line."""
+        parser = job_parser(self.name, self.description or "", self.runs)
+        self.add_arguments(parser)
+        return parser
+
+    def __call__(self, argv: Sequence[str] | None = None) -> int:
+        """Parse ``argv`` (the process's own when None), run the body, show its report. Returns the exit status;
+        never raises one of our errors.
+        """
+        try:
+            arguments = self.parser().parse_args(argv)
+        except SystemExit as stop:  # argparse has said why; a caller in this process wants the status
+            return int(stop.code or 0)
+        try:
+            with closing(Job(self.name, arguments)) as job:  # its messages are printed when it is closed
+                if getattr(arguments, "master", None) is not None and under_spark_submit():
+                    raise InvalidCallError(
+                        "--master is an option of spark-submit: write it before the script's name"
+                    )
+                report = self.body(job)
+        except NobodyReadsError:
+            return ALL_DONE
+        except KeyboardInterrupt:
+            print("interrupted: run it again, finished work stays done", file=sys.stderr)
+            return INTERRUPTED
+        except OperationFailedError as error:
+            report = error.report
+        except Exception as error:
+            said = explain(error)
+            if said is None:
+                raise
+            code, message, status = said
+            print(f"ERROR {code}: {message}", file=sys.stderr, flush=True)
+            if arguments.json:
+                with suppress(NobodyReadsError), printing():
+                    print(Report(self.name, (), [Failure(self.name, code, message)]).to_json())
+            return status
+        with suppress(NobodyReadsError), printing():
+            if self.prints and not arguments.json:
+                print(report, file=sys.stderr)
+            else:
+                show_report(report, as_json=arguments.json)
+        return ALL_DONE if report.ok else FAILED
 
 
 def show_report(report: Report, *, as_json: bool) -> None:

@@ -6,17 +6,15 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
 
 from stratalog import Report
-from stratalog.jobs.arguments import add_dry_run, add_topics, duration, job_parser
+from stratalog.jobs.arguments import add_dry_run, add_topics, duration
 from stratalog.jobs.repeat import repeat
-from stratalog.jobs.run import Job, run_job
+from stratalog.jobs.run import Job, JobMain
 from stratalog.partitions.clock import SystemClock
 
 
-def arguments() -> argparse.ArgumentParser:
-    parser = job_parser("snapshot", __doc__ or "")
+def arguments(parser: argparse.ArgumentParser) -> None:
     add_topics(parser)
     add_dry_run(parser)
     parser.add_argument(
@@ -30,7 +28,6 @@ def arguments() -> argparse.ArgumentParser:
         type=duration,
         help="again and again, so long after each run (10m), until interrupted",
     )
-    return parser
 
 
 def snapshot(job: Job) -> Report:
@@ -50,9 +47,7 @@ def snapshot(job: Job) -> Report:
     )
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Returns the exit status."""
-    return run_job("snapshot", arguments(), snapshot, argv)
+main = JobMain("snapshot", __doc__, arguments, snapshot)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ import argparse
 import base64
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import islice
@@ -33,11 +33,10 @@ from stratalog.jobs.arguments import (
     bound,
     count,
     duration,
-    job_parser,
     number,
     numbers,
 )
-from stratalog.jobs.run import Job, printing, run_job
+from stratalog.jobs.run import Job, JobMain, printing
 from stratalog.partitions.printable import printable
 
 if TYPE_CHECKING:
@@ -48,8 +47,7 @@ if TYPE_CHECKING:
 _SHOWN = 10
 
 
-def arguments() -> argparse.ArgumentParser:
-    parser = job_parser("tail", __doc__ or "", runs="driver")
+def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("topic", metavar="TOPIC")
     parser.add_argument("-f", "--follow", action="store_true", help="go on with new records, until interrupted")
     begin = parser.add_mutually_exclusive_group()
@@ -79,7 +77,6 @@ def arguments() -> argparse.ArgumentParser:
     )
     add_isolation(parser)
     add_client_rack(parser)
-    return parser
 
 
 def tail(job: Job) -> Report:
@@ -201,9 +198,7 @@ def _time(time: datetime | int | None) -> str:
     return "" if time is None else time.astimezone(UTC).isoformat(timespec="milliseconds")
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Returns the exit status."""
-    return run_job("tail", arguments(), tail, argv, prints=True)
+main = JobMain("tail", __doc__, arguments, tail, runs="driver", prints=True)
 
 
 if __name__ == "__main__":

@@ -11,19 +11,17 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
 
 from stratalog import Report
-from stratalog.jobs.arguments import add_dry_run, add_topics, duration, job_parser
+from stratalog.jobs.arguments import add_dry_run, add_topics, duration
 from stratalog.jobs.repeat import repeat
-from stratalog.jobs.run import Job, run_job
+from stratalog.jobs.run import Job, JobMain
 from stratalog.partitions.clock import SystemClock
 
 SHORTEST_PAUSE_S = 0.1
 
 
-def arguments() -> argparse.ArgumentParser:
-    parser = job_parser("tier", __doc__ or "")
+def arguments(parser: argparse.ArgumentParser) -> None:
     add_topics(parser)
     add_dry_run(parser)
     often = parser.add_mutually_exclusive_group()
@@ -32,7 +30,6 @@ def arguments() -> argparse.ArgumentParser:
     often.add_argument(
         "--every", metavar="TIME", type=duration, help="tier due partitions that often (30s), until interrupted"
     )
-    return parser
 
 
 def tier(job: Job) -> Report:
@@ -62,9 +59,7 @@ def until_due_s(report: Report, every_s: float) -> float:
     return max(SHORTEST_PAUSE_S, pause_s)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Returns the exit status."""
-    return run_job("tier", arguments(), tier, argv)
+main = JobMain("tier", __doc__, arguments, tier)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -12,8 +12,8 @@ import stratalog
 from stratalog import Report
 from stratalog.engine.driver.report import Value
 from stratalog.engine.metadata.image import ClusterImage
-from stratalog.jobs.arguments import add_common, add_dry_run, count, job_parser, pair
-from stratalog.jobs.run import Job, renamed, run_job
+from stratalog.jobs.arguments import add_common, add_dry_run, count, pair
+from stratalog.jobs.run import Job, JobMain, renamed
 from stratalog.partitions.errors import InvalidCallError
 from stratalog.partitions.paths import METADATA_TOPIC
 
@@ -29,8 +29,7 @@ _SCHEMA = (
 )
 
 
-def arguments() -> argparse.ArgumentParser:
-    parser = job_parser("topics", __doc__ or "", runs="driver")
+def arguments(parser: argparse.ArgumentParser) -> None:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
     def command(name: str, doc: str) -> argparse.ArgumentParser:
@@ -65,7 +64,6 @@ def arguments() -> argparse.ArgumentParser:
     delete = command("delete", "delete a topic and its data, in both tiers")
     delete.add_argument("name", metavar="NAME")
     delete.add_argument("--keep-remote", action="store_true", help="leave its Delta table as it is")
-    return parser
 
 
 def topics(job: Job) -> Report:
@@ -187,9 +185,7 @@ def _present(image: ClusterImage, topic: str | None) -> Mapping[str, str]:
     return image.configs if topic is None else image.topic(topic).configs
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Returns the exit status."""
-    return run_job("topics", arguments(), topics, argv)
+main = JobMain("topics", __doc__, arguments, topics, runs="driver")
 
 
 if __name__ == "__main__":

@@ -13,11 +13,10 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
 
 from stratalog import Report
-from stratalog.jobs.arguments import add_dry_run, add_topics, check_options, job_parser
-from stratalog.jobs.run import Job, run_job
+from stratalog.jobs.arguments import add_dry_run, add_topics, check_options
+from stratalog.jobs.run import Job, JobMain
 
 _NEEDS = (
     ("describe", "transactional_id"),
@@ -27,8 +26,7 @@ _NEEDS = (
 )
 
 
-def arguments() -> argparse.ArgumentParser:
-    parser = job_parser("transactions", __doc__ or "", runs="driver")
+def arguments(parser: argparse.ArgumentParser) -> None:
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--list", action="store_true", help="every transactional id")
     what.add_argument("--describe", action="store_true", help="the partitions of a transaction")
@@ -38,7 +36,6 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--transactional-id", metavar="ID", help="of --describe; of --abort a producer id will do")
     add_topics(parser)
     add_dry_run(parser)
-    return parser
 
 
 def transactions(job: Job) -> Report:
@@ -56,9 +53,7 @@ def transactions(job: Job) -> Report:
     return cluster.transactions.hanging(given.topics)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Returns the exit status."""
-    return run_job("transactions", arguments(), transactions, argv)
+main = JobMain("transactions", __doc__, arguments, transactions, runs="driver")
 
 
 if __name__ == "__main__":

@@ -5,27 +5,22 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
 
 from stratalog import Report
-from stratalog.jobs.arguments import add_dry_run, add_topics, job_parser
-from stratalog.jobs.run import Job, run_job
+from stratalog.jobs.arguments import add_dry_run, add_topics
+from stratalog.jobs.run import Job, JobMain
 
 
-def arguments() -> argparse.ArgumentParser:
-    parser = job_parser("vacuum", __doc__ or "")
+def arguments(parser: argparse.ArgumentParser) -> None:
     add_topics(parser)
     add_dry_run(parser)
-    return parser
 
 
 def vacuum(job: Job) -> Report:
     return job.on_workers().vacuum(job.arguments.topics, dry_run=job.arguments.dry_run)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Returns the exit status."""
-    return run_job("vacuum", arguments(), vacuum, argv)
+main = JobMain("vacuum", __doc__, arguments, vacuum)
 
 
 if __name__ == "__main__":

@@ -13,15 +13,13 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
 
 from stratalog import Report
-from stratalog.jobs.arguments import add_dry_run, add_topics, check_options, job_parser
-from stratalog.jobs.run import Job, renamed, run_job
+from stratalog.jobs.arguments import add_dry_run, add_topics, check_options
+from stratalog.jobs.run import Job, JobMain, renamed
 
 
-def arguments() -> argparse.ArgumentParser:
-    parser = job_parser("verify", __doc__ or "")
+def arguments(parser: argparse.ArgumentParser) -> None:
     add_topics(parser)
     add_dry_run(parser, "list the files to read; with --heal, read them and list the repairs")
     parser.add_argument("--deep", action="store_true", help="read every byte")
@@ -31,7 +29,6 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument(
         "--history", action="store_true", help="show files that replicas have discarded and still hold"
     )
-    return parser
 
 
 def verify(job: Job) -> Report:
@@ -49,9 +46,7 @@ def verify(job: Job) -> Report:
     return cluster.verify(given.topics, deep=given.deep)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Returns the exit status."""
-    return run_job("verify", arguments(), verify, argv)
+main = JobMain("verify", __doc__, arguments, verify)
 
 
 if __name__ == "__main__":

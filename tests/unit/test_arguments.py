@@ -17,8 +17,8 @@ from stratalog.engine.reading.positions import POSITIONS
 from stratalog.jobs import arguments, main, run
 from stratalog.jobs.arguments import bound, check_options, count, job_parser, names, numbers, pair, position, time
 from stratalog.jobs.progress import TerminalProgress, terminal_progress
-from stratalog.jobs.run import run_job
-from stratalog.jobs.topics import arguments as topic_arguments
+from stratalog.jobs.run import JobMain
+from stratalog.jobs.topics import main as topics
 from stratalog.partitions.errors import (
     CorruptSegmentError,
     InvalidCallError,
@@ -143,7 +143,7 @@ def outcome(result: Report | Exception, *argv: str) -> int:
             raise result
         return result
 
-    return run_job("x", job_parser("x", "about"), body, argv)
+    return JobMain("x", "about", lambda parser: None, body)(argv)
 
 
 @pytest.mark.parametrize(
@@ -155,13 +155,13 @@ def outcome(result: Report | Exception, *argv: str) -> int:
     ],
 )
 def test_what_every_job_takes_may_stand_before_a_subcommand_or_after_it(argv: list[str]) -> None:
-    given = topic_arguments().parse_args(argv)
+    given = topics.parser().parse_args(argv)
     assert (given.cluster, given.json) == ("mine.toml", True)
 
 
 def test_a_subcommand_keeps_the_defaults_of_its_job(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STRATALOG_CLUSTER", "mine.toml")
-    given = topic_arguments().parse_args(["list"])
+    given = topics.parser().parse_args(["list"])
     assert (given.cluster, given.json) == ("mine.toml", False)
 
 
@@ -248,7 +248,7 @@ def test_a_job_that_prints_as_it_goes_ends_when_nobody_reads_on(tmp_path: Path) 
         raise AssertionError("it goes on")
 
     with nobody_reads(tmp_path):
-        assert run_job("x", job_parser("x", ""), body, []) == 0
+        assert JobMain("x", "", lambda parser: None, body)([]) == 0
 
 
 def test_what_is_no_number_in_json_is_a_text_as_sparks_to_json_writes_it() -> None:
@@ -261,7 +261,7 @@ def test_an_interrupted_job_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     def body(_: run.Job) -> Report:
         raise KeyboardInterrupt
 
-    assert run_job("x", job_parser("x", ""), body, []) == 130
+    assert JobMain("x", "", lambda parser: None, body)([]) == 130
     assert "run it again" in capsys.readouterr().err
 
 
@@ -362,7 +362,7 @@ def test_the_terminal_is_given_back_before_anything_is_said(
             return ended
         raise ended
 
-    run_job("x", job_parser("x", ""), body, [])
+    JobMain("x", "", lambda parser: None, body)([])
     said = capsys.readouterr()
     shown_again = said.err.rpartition("\x1b[?25h")[2]
     assert "\x1b[?25l" in said.err

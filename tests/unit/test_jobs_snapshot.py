@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from stratalog.jobs.snapshot import arguments
 from stratalog.jobs.snapshot import main as snapshot
+from stratalog.jobs.snapshot import main as snapshot_job
 from tests.unit.jobs_harness import report
 from tests.unit.snapshot_harness import Keyed
 
@@ -47,4 +47,4 @@ def test_a_wrong_call_changes_nothing(live: Keyed, capsys: pytest.CaptureFixture
 
 @pytest.mark.parametrize(("text", "seconds"), [("10m", 600), ("30s", 30), ("600", 600)])
 def test_how_often_is_said_as_a_duration(text: str, seconds: float) -> None:
-    assert arguments().parse_args(["--every", text]).every == seconds
+    assert snapshot_job.parser().parse_args(["--every", text]).every == seconds

@@ -57,7 +57,7 @@ def commands() -> list[str]:
 def test_every_command_is_one_that_the_job_takes(command: str) -> None:
     _, job, *rest = shlex.split(command)
     assert job in JOBS
-    importlib.import_module(f"stratalog.jobs.{job}").arguments().parse_args(rest)
+    importlib.import_module(f"stratalog.jobs.{job}").main.parser().parse_args(rest)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
