@@ -39,7 +39,7 @@ from stratalog.engine.metadata.image import ClusterImage, TopicImage
 from stratalog.engine.records.acknowledge import PendingAppend
 from stratalog.engine.records.answers import answer
 from stratalog.engine.records.earlier import EarlierTries, earlier_tries
-from stratalog.engine.records.rounds import PartitionTask, RunTasks, TaskResult, append_all, task_result
+from stratalog.engine.records.rounds import PartitionTask, RunTasks, TaskResult, append_all
 from stratalog.engine.replication.append import AppendOptions
 from stratalog.engine.state.internal_topics import check_not_internal
 from stratalog.partitions.errors import (
@@ -156,7 +156,7 @@ def in_threads(context: Context, batches: Mapping[int, Sequence[pa.RecordBatch]]
 
     def run(task: PartitionTask, only: Sequence[int] | None) -> list[TaskResult]:
         def one(partition: int) -> TaskResult:
-            return task_result(task(partition, iter(batches[partition])))
+            return task(partition, iter(batches[partition]))
 
         return values(context.threads.run(one, [p for p in filled if only is None or p in only]))
 

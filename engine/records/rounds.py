@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -52,8 +51,8 @@ class TaskResult:
     counts: StoreCounts
 
 
-PartitionTask = Callable[[int, Iterator[pa.RecordBatch]], bytes]
-"""Appends the batches of one partition, on an executor; answers with a ``TaskResult``, pickled."""
+PartitionTask = Callable[[int, Iterator[pa.RecordBatch]], TaskResult]
+"""Appends the batches of one partition, in a thread or on an executor."""
 
 RunTasks = Callable[[PartitionTask, Sequence[int] | None], list[TaskResult]]
 """Runs a task for each partition that has records, or only for those of a list; what the tasks answered."""
@@ -70,14 +69,14 @@ def partition_task(
     same.
     """
 
-    def task(partition: int, batches: Iterator[pa.RecordBatch]) -> bytes:
+    def task(partition: int, batches: Iterator[pa.RecordBatch]) -> TaskResult:
         replicas = replicas_of[partition]
         before = [store.counts.snapshot() for store in replicas.stores.values()]
         outcome = append(replicas, who, batches, options, clock=clock, copies=copies)
         spent = StoreCounts()
         for store, earlier in zip(replicas.stores.values(), before, strict=True):
             spent = spent + (store.counts - earlier)
-        return pickle.dumps(TaskResult(partition, outcome, spent))
+        return TaskResult(partition, outcome, spent)
 
     return task
 
@@ -187,10 +186,3 @@ def _next_round(
     if topic.topic_id not in image.topics:
         return image, []
     return image, [*raced, *(p for p in troubled if image.view(topic.topic_id, p) != states[p].view)]
-
-
-def task_result(pickled: bytes) -> TaskResult:
-    """The answer of a task, decoded."""
-    result = pickle.loads(pickled)  # noqa: S301 - by Spark from a worker of this driver, as Spark's own pickles
-    assert isinstance(result, TaskResult)
-    return result

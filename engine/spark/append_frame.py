@@ -11,7 +11,7 @@ from stratalog.engine.driver.report import Report, Value
 from stratalog.engine.metadata.image import ClusterImage
 from stratalog.engine.records.append import append_with, check_acks
 from stratalog.engine.records.earlier import earlier_tries
-from stratalog.engine.records.rounds import PartitionTask, TaskResult, task_result
+from stratalog.engine.records.rounds import PartitionTask, TaskResult
 from stratalog.engine.spark.appending import RecordColumns, count_records, run_appends, to_records
 from stratalog.engine.spark.types import spark_type
 from stratalog.engine.state.internal_topics import check_not_internal
@@ -72,7 +72,7 @@ def append_frame(
         return Report("append", rows, (), totals, True, measure.seconds, measure.counts)
 
     def run(task: PartitionTask, only: Sequence[int] | None) -> list[TaskResult]:
-        results = [task_result(data) for data in run_appends(records, partitions, task, order_by, only)]
+        results = run_appends(records, partitions, task, order_by, only)
         for result in results:
             context.tasks.counts = context.tasks.counts + result.counts
         return results

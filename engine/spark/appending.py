@@ -8,9 +8,11 @@ job before the first byte is written to the log.
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import TypeVar
 
 import pyarrow as pa
 from pyspark.errors import PySparkException
@@ -27,7 +29,7 @@ PARTITION = "__partition"
 _REFUSED = "stratalog refuses the record: "
 
 ColumnOrName = Column | str
-TaskFunction = Callable[[int, Iterator[pa.RecordBatch]], bytes]
+T = TypeVar("T")
 
 _TIMES = ("timestamp", "timestamp_ntz", "date", "void")
 """Types of a record's timestamp column."""
@@ -225,10 +227,10 @@ def _partition(frame: DataFrame, column: ColumnOrName, partitions: int, what: st
 def run_appends(
     records: DataFrame,
     partitions: int,
-    task: TaskFunction,
+    task: Callable[[int, Iterator[pa.RecordBatch]], T],
     order_by: Sequence[str] = (),
     only: Sequence[int] | None = None,
-) -> list[bytes]:
+) -> list[T]:
     """Shuffle the records by partition (only those of the partitions ``only``, where given), run
     ``task(partition, batches)`` for each partition that has any, and collect what the tasks return.
 
@@ -242,7 +244,7 @@ def run_appends(
         first = next(full, None)
         if first is not None:
             result = task(first.column(PARTITION)[0].as_py(), _records(first, full))
-            yield pa.RecordBatch.from_pydict({"result": pa.array([result], pa.binary())})
+            yield pa.RecordBatch.from_pydict({"result": pa.array([pickle.dumps(result)], pa.binary())})
 
     if only is not None:
         records = records.where(F.col(PARTITION).isin(list(only)))
@@ -253,7 +255,8 @@ def run_appends(
             shuffled = shuffled.sortWithinPartitions(*late)  # a timestamp that is null is that of the append
     unknown = "its outcome is unknown: append again with the same producer and sequence"
     with _refusals(), _given_up(OutcomeUnknownError, unknown):
-        return [bytes(row[0]) for row in shuffled.mapInArrow(per_task, "result binary").collect()]
+        rows = shuffled.mapInArrow(per_task, "result binary").collect()
+    return [pickle.loads(bytes(row[0])) for row in rows]  # noqa: S301 - by Spark from a worker of this driver
 
 
 def count_records(records: DataFrame) -> dict[int, int]:

@@ -33,7 +33,7 @@ FUNCTIONS_OF_CODE = {
 KNOWN = {
     ("stratalog/__init__.py", "importlib.import_module"): "one of the modules that the door lists",
     ("stratalog/__init__.py", "import_module"): "a name of the door, by its module",
-    ("engine/records/rounds.py", "pickle"): "between a driver and its tasks, through Spark",
+    ("engine/spark/appending.py", "pickle"): "between a driver and its tasks, through Spark",
     ("engine/spark/reducing.py", "pickle"): "between a driver and its tasks, through Spark",
     ("engine/replication/replica_selector.py", "importlib.metadata"): "what installed packages declare",
     ("engine/spark/types.py", "DataType.fromDDL"): "types that a caller declares, by Spark's parser",
