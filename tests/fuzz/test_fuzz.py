@@ -91,6 +91,7 @@ def test_a_fresh_copy_has_nothing_of_what_was_done_to_the_one_before(tree: Tree)
     assert {path: Path(entry.path).read_bytes() for path, entry in files_below(tree.now)} == tree.files
 
 
+@pytest.mark.slow
 def test_a_footer_that_nobody_has_changed_is_written_as_it_was(tree: Tree) -> None:
     """So what a mutation of one field changes is that field alone."""
     sealed = 0

@@ -190,9 +190,8 @@ SIZES: dict[str, Callable[[random.Random, int], int]] = {
 }
 
 
-@pytest.mark.parametrize(
-    "sizes", [pytest.param(name, marks=[] if name == "of any magnitude" else [pytest.mark.slow]) for name in SIZES]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("sizes", list(SIZES))
 def test_ten_thousand_small_appends_are_rewritten_a_small_number_of_times(sizes: str) -> None:
     """Every byte is rewritten a logarithmic number of times, and the folder stays short."""
     dice = random.Random(7)

@@ -24,15 +24,16 @@ def outcome(folder: Path, maker: str) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "maker",
     [
         "dictionary_bomb",
         "wrong_level_histogram",
-        pytest.param("header_bomb", marks=pytest.mark.slow),
-        pytest.param("unpacking_bomb", marks=pytest.mark.slow),
-        pytest.param("levels_bomb", marks=pytest.mark.slow),
-        pytest.param("without_offsets", marks=pytest.mark.slow),
+        "header_bomb",
+        "unpacking_bomb",
+        "levels_bomb",
+        "without_offsets",
     ],
 )
 def test_a_hostile_segment_stops_nothing_but_its_own_topic_and_takes_less_than_a_gigabyte(

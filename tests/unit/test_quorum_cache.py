@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-import pickle
 import random
-from collections.abc import Mapping
+import tempfile
 from dataclasses import fields, replace
 from pathlib import Path
 
@@ -19,13 +18,11 @@ from stratalog.engine.config.cluster_file import load_cluster_file
 from stratalog.engine.metadata.dump import dump
 from stratalog.engine.metadata.fold import apply
 from stratalog.engine.metadata.image import ClusterImage, TopicImage
-from stratalog.engine.metadata.overlay import Overlay
-from stratalog.engine.metadata.records import FenceBrokerRecord, PartitionChangeRecord, RemoveTopicRecord, VoterId
+from stratalog.engine.metadata.records import VoterId
 from stratalog.engine.metadata.topic_commands import AlterConfigs
 from stratalog.engine.quorum.bootstrap import find_log
 from stratalog.engine.quorum.cache import SAVE_AFTER, cache_file, load_cache, save_cache
 from stratalog.engine.quorum.log import MetadataLog
-from stratalog.engine.quorum.pages import PARTITIONS_PER_PAGE, Page, PagedTopics, pack, pages_of
 from stratalog.engine.quorum.state import LogState
 from stratalog.engine.quorum.upkeep import keep_up
 from stratalog.partitions.errors import InvalidCallError
@@ -90,37 +87,30 @@ def test_nothing_of_a_log_is_forgotten(tmp_path: Path) -> None:
     assert remembered(tmp_path, state) == state
 
 
-def paged(image: ClusterImage) -> ClusterImage:
-    """As it is when it has been remembered: with topics in pages of which none is unpacked."""
-    pages = [pickle.loads(pickle.dumps(page)) for page in pages_of(image.topics)]
-    return replace(image, topics=PagedTopics(pages))
-
-
-def opened(topics: Mapping[str, TopicImage]) -> list[Page]:
-    """The pages of a remembered image that were unpacked."""
-    base = topics.base if isinstance(topics, Overlay) else topics
-    assert isinstance(base, PagedTopics)
-    return [page for page in base.pages if "topics" in page.__dict__]
-
-
 @pytest.mark.slow
 @given(seed=st.integers(0, 2**32), cut=st.integers(0, 300), again=st.integers(0, 300))
 def test_a_fold_in_one_go_equals_a_fold_that_was_remembered_in_between(seed: int, cut: int, again: int) -> None:
-    """Twice, so that pages are used again beside new ones."""
+    """Twice, so that what was remembered is changed and remembered again."""
     history = random_history(random.Random(seed), 90)
     first, second = sorted([cut, again])
-    image = apply(ClusterImage(), 0, history.records[:first])
-    assert paged(image) == image
-    image = apply(paged(image), image.next_offset, history.records[first:second])
-    assert paged(image) == image == paged(paged(image))
-    assert list(dump(paged(image))) == list(dump(image))
-    assert apply(paged(image), image.next_offset, history.records[second:]) == history.image
+    with tempfile.TemporaryDirectory() as folder:
+
+        def cached(image: ClusterImage) -> ClusterImage:
+            return remembered(Path(folder), LogState(image=image)).image
+
+        image = apply(ClusterImage(cluster_id=CLUSTER), 0, history.records[:first])
+        assert cached(image) == image
+        image = apply(cached(image), image.next_offset, history.records[first:second])
+        assert cached(image) == image
+        assert list(dump(cached(image))) == list(dump(image))
+        after = apply(cached(image), image.next_offset, history.records[second:])
+    assert after == apply(ClusterImage(cluster_id=CLUSTER), 0, history.records)
 
 
 def large(topics: int) -> ClusterImage:
-    """Topics with four to a page, in the order of their names and ids."""
+    """Topics in the order of their names and ids."""
     one = Metadata().image.topic("t").partitions[0]
-    partitions = tuple(structs.replace(one, partition=p) for p in range(PARTITIONS_PER_PAGE // 4))
+    partitions = tuple(structs.replace(one, partition=p) for p in range(3))
     ids = {f"t{number:03}": an_id(number) for number in range(topics)}
     images = {
         topic_id: TopicImage(
@@ -131,64 +121,7 @@ def large(topics: int) -> ClusterImage:
     return replace(Metadata().image, cluster_id=CLUSTER, topics=images, topic_ids=ids)
 
 
-def test_only_what_is_asked_for_is_unpacked() -> None:
-    """Opening a large cluster, following its log, and looking at one topic must not cost all topics."""
-    image = paged(large(100))
-    assert isinstance(image.topics, PagedTopics)
-    assert len(image.topics.pages) == 25
-    assert len(image.topics) == 100
-    assert an_id(3) in image.topics
-    assert an_id(777) not in image.topics
-    assert list(image.topics) == [an_id(number) for number in range(100)]
-    assert opened(image.topics) == []
-    assert image.topic("t005").topic_id == an_id(5)
-    change = PartitionChangeRecord(topic_id=an_id(9), partition=1, log_start_offset=5)
-    after = apply(image, image.next_offset, [change, RemoveTopicRecord(topic_id=an_id(13))])
-    assert [page.ids[0] for page in opened(after.topics)] == [an_id(4), an_id(8), an_id(12)]
-    assert list(after.topics) == [an_id(number) for number in range(100) if number != 13]
-    assert len(opened(after.topics)) == 3
-    with pytest.raises(KeyError):
-        after.topics[an_id(13)]
-    with pytest.raises(KeyError):
-        image.topics[an_id(777)]
-    fenced = apply(after, after.next_offset, [FenceBrokerRecord(broker_id=1)])
-    assert fenced.partition(an_id(99), 0).leader == 2
-
-
-def test_pages_of_which_nothing_has_changed_are_written_as_they_were_read() -> None:
-    """Remembering a few commits on a large cluster must not cost all topics either."""
-    image = paged(large(100))
-    assert isinstance(image.topics, PagedTopics)
-    before = image.topics.pages
-    assert pages_of(image.topics) == list(before)
-    change = PartitionChangeRecord(topic_id=an_id(9), partition=1, log_start_offset=5)
-    after = apply(image, image.next_offset, [change, RemoveTopicRecord(topic_id=an_id(13))])
-    pages = pages_of(after.topics)
-    assert [id(page) for page in pages[:23]] == [
-        id(page) for page in before if page.ids[0] not in (an_id(8), an_id(12))
-    ]
-    assert [topic_id for page in pages[23:] for topic_id in page.ids] == [
-        an_id(n) for n in (8, 9, 10, 11, 12, 14, 15)
-    ]
-    assert len(opened(after.topics)) == 2
-
-
-@pytest.mark.parametrize("sizes", [[], [0], [0] * 600, [1] * 513, [3 * PARTITIONS_PER_PAGE, 1], [511, 2, 1]])
-def test_a_page_ends_with_the_topic_that_fills_it(sizes: list[int]) -> None:
-    one = Metadata().image.topic("t")
-    topics = [
-        structs.replace(one, topic_id=an_id(number), name=f"t{number}", partitions=one.partitions * size)
-        for number, size in enumerate(sizes)
-    ]
-    pages = list(pack(topics))
-    assert [topic for page in pages for topic in page.topics.values()] == topics
-    held = [[max(1, len(topic.partitions)) for topic in page.topics.values()] for page in pages]
-    assert all(sum(page) >= PARTITIONS_PER_PAGE for page in held[:-1])
-    assert all(sum(page[:-1]) < PARTITIONS_PER_PAGE for page in held)
-
-
 def test_a_cache_of_another_release_is_ignored_before_anything_of_it_is_used(tmp_path: Path) -> None:
-    """Pages are unpacked late, when there is nothing to be had in their place."""
     save_cache(tmp_path, CLUSTER, LogState(image=large(2)), pytest.fail)
     assert load_cache(tmp_path, CLUSTER, pytest.fail).image == large(2)
     path = cache_file(tmp_path, CLUSTER)

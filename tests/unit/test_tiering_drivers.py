@@ -90,9 +90,8 @@ class World:
         ]
 
 
-@pytest.mark.parametrize(
-    "seeds", [range(4), *(pytest.param(range(4 + 20 * n, 24 + 20 * n), marks=pytest.mark.slow) for n in range(5))]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("seeds", [range(4), *(range(4 + 20 * n, 24 + 20 * n) for n in range(5))])
 def test_overlapping_runs_lose_nothing_and_commit_every_offset_once(tmp_path: Path, seeds: range) -> None:
     for seed in seeds:
         folder = tmp_path / str(seed)
