@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -35,10 +34,6 @@ class Failed(Generic[T]):
 
 
 Outcome = Done[T, R] | Failed[T]
-
-_LOOK_S = 0.005
-_BUSY = 0.5
-"""Threads that compute for this part of the time, all together, need no help."""
 
 
 def _one(_: object) -> int:
@@ -82,20 +77,15 @@ class ThreadRunner:
     The others wait in a pool for as long as the runner lives: a run of a few small items costs no new threads.
     Because the caller works, too, an item may itself run others on the same runner, however many threads are
     busy. A pickled runner begins with a pool of its own where it arrives.
-
-    With ``late``, and more items than threads, the others set in by and by, and only while those at work mostly
-    wait. Threads that compute are slower together than one alone: they hand Python's lock to each other all the
-    time.
     """
 
-    def __init__(self, threads: int, *, late: bool = False) -> None:
+    def __init__(self, threads: int) -> None:
         self._threads = threads
-        self._late = late
         self._helpers: ThreadPoolExecutor | None = None
         self._lock = threading.Lock()
 
-    def __reduce__(self) -> tuple[Callable[[int, bool], ThreadRunner], tuple[int, bool]]:
-        return _thread_runner, (self._threads, self._late)
+    def __reduce__(self) -> tuple[type[ThreadRunner], tuple[int]]:
+        return ThreadRunner, (self._threads,)
 
     def run(
         self, function: Callable[[T], R], items: Iterable[T], weigh: Callable[[T], int] = _one
@@ -106,9 +96,8 @@ class ThreadRunner:
             yield from SerialRunner().run(function, waiting)
             return
         expected = len(waiting)
-        run = _Run(function, waiting, self._pool(), helpers)
-        late = self._late and expected > self._threads
-        run.call(1 if late else helpers, late=late)
+        run = _Run(function, waiting)
+        run.call(self._pool(), helpers)
         try:
             for _ in range(expected):
                 yield run.next_outcome()
@@ -125,27 +114,15 @@ class ThreadRunner:
 class _Run(Generic[T, R]):
     """One run of a ``ThreadRunner``: its items, and those who work on them."""
 
-    def __init__(
-        self, function: Callable[[T], R], waiting: deque[T], pool: ThreadPoolExecutor, helpers: int
-    ) -> None:
+    def __init__(self, function: Callable[[T], R], waiting: deque[T]) -> None:
         self._function = function
         self._waiting = waiting
-        self._pool = pool
-        self._to_call = helpers
         self._called: list[Future[None]] = []
-        self._calling = threading.Lock()
         self._done: SimpleQueue[Outcome[T, R] | BaseException] = SimpleQueue()
-        self._over = threading.Event()
-        self._began = time.monotonic()
-        self._computed_s = 0.0
-        """Of all threads. Two that add to it at once may lose a part, which does no harm."""
 
-    def call(self, helpers: int, *, late: bool) -> None:
-        """Call up to ``helpers`` idle threads to work, too; ``late``: each begins only once it is needed."""
-        with self._calling:
-            for _ in range(min(helpers, self._to_call)):
-                self._to_call -= 1
-                self._called.append(self._pool.submit(self._help_late if late else self._help))
+    def call(self, pool: ThreadPoolExecutor, helpers: int) -> None:
+        """Call ``helpers`` idle threads to work, too."""
+        self._called += (pool.submit(self._help) for _ in range(helpers))
 
     def next_outcome(self) -> Outcome[T, R]:
         """Of an item that the caller has worked on, or another thread."""
@@ -153,7 +130,7 @@ class _Run(Generic[T, R]):
         if self._done.empty():
             with suppress(IndexError):
                 own = [self._waiting.popleft()]
-        outcome = self._attempt(own[0]) if own else self._done.get()
+        outcome = attempt(self._function, own[0]) if own else self._done.get()
         if isinstance(outcome, BaseException):
             raise outcome
         return outcome
@@ -161,44 +138,18 @@ class _Run(Generic[T, R]):
     def end(self) -> None:
         """Begin nothing any more, and wait for what has begun."""
         self._waiting.clear()
-        self._over.set()
         # One that has not started yet may have to wait for the threads of the very runs that wait here.
         wait([helper for helper in self._called if not helper.cancel()])
-
-    def _help_late(self) -> None:
-        if self._needs_help():
-            self.call(2, late=True)
-            self._help()
-
-    def _needs_help(self) -> bool:
-        """Looks on until those at work have mostly waited, or one item takes long; False when nothing is left."""
-        left = len(self._waiting)
-        while left and not self._over.wait(_LOOK_S):
-            before, left = left, len(self._waiting)
-            if left == before or self._computed_s < _BUSY * (time.monotonic() - self._began):
-                return left > 0
-        return False
 
     def _help(self) -> None:
         with suppress(IndexError):  # nothing is waiting any more
             while True:
                 item = self._waiting.popleft()
                 try:
-                    self._done.put(self._attempt(item))
+                    self._done.put(attempt(self._function, item))
                 except BaseException as error:  # a bug: the caller's to raise
                     self._waiting.clear()
                     self._done.put(error)
-
-    def _attempt(self, item: T) -> Outcome[T, R]:
-        before = time.thread_time()
-        try:
-            return attempt(self._function, item)
-        finally:
-            self._computed_s += time.thread_time() - before
-
-
-def _thread_runner(threads: int, late: bool) -> ThreadRunner:
-    return ThreadRunner(threads, late=late)
 
 
 def values(outcomes: Iterable[Outcome[T, R]]) -> list[R]:

@@ -99,7 +99,7 @@ class LocalTasks(ThreadRunner):
     processes = 1
 
     def __init__(self, threads: int) -> None:
-        super().__init__(threads, late=True)
+        super().__init__(threads)
         self.counts = StoreCounts()
 
 

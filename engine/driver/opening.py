@@ -182,7 +182,7 @@ def make_context(
         new_id=new_id,
         rng=random.Random(new_id()),
         tasks=tasks,
-        threads=ThreadRunner(_DRIVER_THREADS, late=True),
+        threads=ThreadRunner(_DRIVER_THREADS),
         progress=progress if progress is not None else Silent(),
         prober=prober,
         snapshot_metrics=metrics,

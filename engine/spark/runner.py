@@ -86,7 +86,7 @@ def run_counted(function: Callable[[W], R], items: Sequence[W]) -> tuple[list[Ou
     """The outcomes of the items, and what they asked of their stores."""
     stores = {id(store): store for item in items for store in item.stores_used()}
     before = [store.counts.snapshot() for store in stores.values()]
-    outcomes = list(ThreadRunner(ITEM_THREADS, late=True).run(function, items))
+    outcomes = list(ThreadRunner(ITEM_THREADS).run(function, items))
     spent = StoreCounts()
     for store, earlier in zip(stores.values(), before, strict=True):
         spent = spent + (store.counts - earlier)

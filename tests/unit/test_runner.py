@@ -14,7 +14,6 @@ RUNNERS = [
     pytest.param(SerialRunner(), id="serial"),
     pytest.param(ThreadRunner(1), id="one thread"),
     pytest.param(ThreadRunner(4), id="four threads"),
-    pytest.param(ThreadRunner(4, late=True), id="late threads"),
 ]
 
 
@@ -65,13 +64,6 @@ def test_threads_run_at_once() -> None:
     together = threading.Barrier(2, timeout=10)
     outcomes = ThreadRunner(2).run(lambda _: together.wait(), [0, 1])
     assert sorted(values(outcomes)) == [0, 1]
-
-
-def test_late_threads_set_in_where_the_caller_waits() -> None:
-    """As above: the caller alone would wait for ever."""
-    together = threading.Barrier(2, timeout=10)
-    runner = pickle.loads(pickle.dumps(ThreadRunner(2, late=True)))
-    assert sorted(values(runner.run(lambda _: together.wait(), range(4)))) == [0, 0, 1, 1]
 
 
 def test_items_may_run_others_on_the_same_runner_however_busy_it_is() -> None:
