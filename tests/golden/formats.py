@@ -77,17 +77,15 @@ def _without_library(value: Any) -> Any:
 
 
 def _cache(data: bytes) -> Iterator[str]:
-    """A digest of the rest; MessagePack, with compressed pages of topics. ``layout`` stands for a release."""
+    """A digest of the rest; MessagePack. ``layout`` stands for a release."""
     digest, body = data[:16], data[16:]
     assert hashlib.blake2b(body, digest_size=16).digest() == digest
-    fields = msgspec.msgpack.decode(body)
-    pages = fields.pop("topics")
-    for name, value in fields.items():
-        yield f"{name}: {'...' if name == 'layout' else repr(value)}"
-    for page in pages:
-        unpacked = pa.Codec("zstd").decompress(page.pop("packed"), page["size_bytes"], asbytes=True)
-        yield f"topics: {page}"
-        yield from (f"  {topic}" for topic in msgspec.msgpack.decode(unpacked))
+    for name, value in msgspec.msgpack.decode(body).items():
+        if name == "topics":
+            yield "topics:"
+            yield from (f"  {topic_id}: {topic}" for topic_id, topic in sorted(value.items()))
+        else:
+            yield f"{name}: {'...' if name == 'layout' else repr(value)}"
 
 
 def _parquet(data: bytes) -> Iterator[str]:
