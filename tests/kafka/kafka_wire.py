@@ -77,7 +77,7 @@ class KafkaWire:
         end = self._storage.internals.log.LogOffsetMetadata(4)
         then_ms = 1_000_000
         nobody = self._gateway.jvm.java.util.Optional.empty()
-        state = self._server.replica.ListedReplica(0, end, 5, then_ms, then_ms, nobody)
+        state = self._server.replica.ReplicaState(0, end, 5, then_ms, then_ms, nobody)
         return bool(state.isCaughtUp(5, then_ms + behind_ms, lag_time_max_ms))
 
     def _list(self, *items: Any) -> Any:
