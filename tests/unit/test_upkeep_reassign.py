@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from stratalog.engine.replication.throttle import Throttle
+from stratalog.engine.upkeep.replication import reassign
 from stratalog.partitions.errors import (
     InvalidCallError,
     InvalidReplicaAssignmentError,
@@ -370,3 +372,23 @@ def test_replicas_do_not_go_while_the_remote_lacks_what_only_they_have(tmp_path:
     live.cluster.heal().raise_for_failures()
     live.cluster.reassign({("t", 0): (3 - leader,)}).raise_for_failures()
     assert live.read() == {0: list("abcd")}
+
+
+def test_a_replica_may_be_gone_by_another_reassignment_meanwhile(
+    live: LiveCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last one counts; what it looks at is the partition as it is then."""
+    live.topic()
+    live.fill("abc")
+    moved, rest = replicas(live)[0], replicas(live)[1:]
+    other, looked = live.driver(), reassign._check_stand
+
+    def after_the_other(*given: Any) -> None:
+        monkeypatch.undo()
+        other.reassign({("t", 0): rest}).raise_for_failures()
+        looked(*given)
+
+    monkeypatch.setattr(reassign, "_check_stand", after_the_other)
+    live.cluster.reassign({("t", 0): rest[:1]}).raise_for_failures()
+    assert moved not in replicas(live)
+    assert replicas(live) == rest[:1]

@@ -18,7 +18,7 @@ from functools import partial
 from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.run import OperationRun
 from stratalog.engine.driver.while_it_changes import while_it_changes
-from stratalog.engine.metadata.image import ClusterImage, PartitionImage, PartitionView, TopicImage
+from stratalog.engine.metadata.image import ClusterImage, PartitionView, TopicImage
 from stratalog.engine.replication.damage import check_whole
 from stratalog.engine.replication.partition import PartitionReplicas, PartitionWork
 from stratalog.engine.replication.snapshots import check_stands_for_start
@@ -62,15 +62,16 @@ def plan_stand(
     context: Context,
     image: ClusterImage,
     topic: TopicImage,
-    present: PartitionImage,
+    partition: int,
     target: tuple[int, ...],
     run: OperationRun,
 ) -> StandWork | None:
-    """The files to read before the partition has the replicas ``target``; None when no replica goes.
+    """The files to read before a partition, as in ``image``, gets the replicas ``target``; None when no replica
+    goes.
 
     Raises: as ``remote_parts``.
     """
-    view = image.view(topic.topic_id, present.partition)
+    view, present = image.view(topic.topic_id, partition), topic.partitions[partition]
     going = tuple(broker for broker in present.original if broker not in target)
     if not going:
         return None
@@ -105,7 +106,7 @@ def check_joins(
         (replicas, brokers), topic = completing[key], image.topics.get(key[0])
         if topic is None:
             return None
-        work = plan_stand(context, image, topic, topic.partitions[key[1]], replicas.view.target, run)
+        work = plan_stand(context, image, topic, key[1], replicas.view.target, run)
         stay = [broker for broker in replicas.view.target if broker in replicas.view.isr]
         return None if work is None else replace(work, replicas=replicas, staying=(*brokers, *stay))
 

@@ -141,7 +141,7 @@ def _check_stand(context: Context, planned: dict[TopicIdPartition, _Planned], ru
 
     def plan(key: TopicIdPartition, image: ClusterImage) -> StandWork | None:
         topic, one = image.topics.get(key[0]), planned[key]
-        return None if topic is None else plan_stand(context, image, topic, one.before, one.replicas, run)
+        return None if topic is None else plan_stand(context, image, topic, key[1], one.replicas, run)
 
     for outcome in check_stands(context, planned, plan):
         one = planned[outcome.item]
