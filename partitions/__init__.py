@@ -6,6 +6,25 @@ Purpose
     package knows how to name, write, read, list, merge and expire those files, and nothing about who
     may: leadership, in-sync replicas and clusters are ``engine``'s business.
 
+Rooms
+    Names and numbers: ``paths`` (every name in storage), ``identity`` (ids), ``numbers``, ``offsets``,
+    ``isolation``, ``spelling``, ``printable``, ``errors`` (every error, by what the caller must do).
+
+    The folder of a replica: ``listing`` (live files, chain, ends), ``lineage`` (which epoch wrote what),
+    ``replica`` (one replica on one root), ``root`` (its ``broker.json``), ``register`` (small files),
+    ``discarded``, ``retention``.
+
+    A data file: ``records`` (columns), ``growth`` (of schemas), ``segment`` (reading), ``segment_writer``,
+    ``segment_footer``, ``segment_tail``, ``segment_check`` (every byte), ``segment_signature`` and
+    ``cluster_key``, ``digest``; of Parquet itself ``thrift``, ``parquet_footer``, ``parquet_pages``,
+    ``parquet_decoding``.
+
+    Several files together: ``producers``, ``transactions``, ``lookup`` (by time), ``merge`` (what becomes one
+    segment) and ``rewrite`` (making it).
+
+    Work: ``runner`` (threads), ``probing`` (questions to what may hang), ``backoff``, ``group_commit``,
+    ``clock``; memory: ``cache``, ``room``, ``bounded``, ``bulk``. Storage: ``store``.
+
 In and out
     In: a ``Store`` (memory, ``file://``, ``s3://``) and the names of ``paths``. Out: values
     (``Listing``, ``ReplicaLog``, ``SegmentFooter``) and plans (``merge``, ``retention``), which the

@@ -27,6 +27,12 @@ KIP-405's pieces, and what they are here
     DELETE_PARTITION_STARTED        the folder is emptied, the log of the table last
     DELETE_PARTITION_FINISHED       the folder is empty
 
+The table by the means of Delta
+    ``delta_reader`` and ``delta_table`` read and change it, through ``delta_entries`` (its log, checked before
+    delta-rs reads it), ``delta_options`` (addresses) and ``delta_schema``. ``remote_log`` is what it lists,
+    ``remote_change`` a batch of changes to it, ``listed_files`` the files by whom they are of,
+    ``foreign_files`` the records of those that others have written, ``remote_file`` a look into an object.
+
 The invariant
     Copy -> commit -> delete, always in this order. An object exists before the table lists it; the table
     lists it before a broker lets go of it; the table forgets it before the object goes. The remote holds

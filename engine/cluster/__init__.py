@@ -1,4 +1,8 @@
-"""The cluster as one object: what a notebook, a job, and a test hold."""
+"""The cluster as one object: what a notebook, a job, and a test hold.
+
+``client`` has the reads and appends of every day; ``topics``, ``brokers``, ``groups``, ``transactions`` and
+``quorum`` are its groups; ``arguments`` says once how names and bounds are given.
+"""
 
 from __future__ import annotations
 

@@ -4,7 +4,9 @@ are read.
     cluster_file          ``cluster.toml``: the brokers, their roots, the voters, the remote tier
     key_source            where a process has the cluster's key from
     definition            what a config key is: its type, its default, its bounds
-    keys, kafka_keys      every key of ours, and what becomes of those of Kafka
+    topic_config          the keys of a topic, each stated once
+    cluster_config        the keys of the cluster
+    kafka_keys            what becomes of those of Kafka
     settings              what applies to a topic, to the cluster
 
 The lowest floor of ``engine``: it imports no other one.

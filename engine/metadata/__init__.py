@@ -15,6 +15,8 @@ Purpose
         election_commands       ... elections
         reassignment_commands   ... other replicas
         partition_changes       what the commands on partitions share
+        description             the cluster without its places, for a restore
+        restore_commands        ... and what brings it back
         dump                    an image as records of a snapshot, and back
         probed_roots            what follows from how the roots of the brokers were found
         placement               replicas over racks

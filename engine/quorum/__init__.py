@@ -20,7 +20,6 @@ Purpose
         bootstrap    the first batch of a new cluster, and finding the log of an existing one
         upkeep       take a snapshot, move the log start, delete; why that is safe
         cache        what a driver remembers between its runs
-        pages        ... with topics that are unpacked when they are asked for
         inspection   what there is on each voter, for people
 
 In and out

@@ -5,7 +5,7 @@ once, zombies among them (protocol sections 2 and 3). They take ``PartitionRepli
 one partition under one view of the metadata, and never read the metadata themselves: callers commit first and list
 afterwards, or list first and check the metadata afterwards, as the protocol's rule 2 asks.
 
-    replicas      one partition: the view, and the replicas on their stores; what a task has to do on one
+    partition one partition: the view, and the replicas on their stores; what a task has to do on one
     leader    take over an epoch, the leader's log
     sync      bring followers to the leader's log
     append    put records at the end of the leader's log, then on every member of the ISR

@@ -2,6 +2,17 @@
 
 The contract is ``protocol.Store``; one suite (``tests/unit/test_store_contract_*.py``) holds all three
 to it. ``open_store(uri, options)`` picks the implementation by scheme.
+
+    protocol        the contract
+    rules           rules that no store may have otherwise: names, ranges, counting, stable listings
+    opening         from an address to its store
+    reader, crc32   a file over ranged reads; the checksum of pieces
+    memory          the twin of real storage
+    read_only       a store that is only read
+    local           folders; ``local_folder`` (no link is followed), ``local_scan`` (listings), ``local_staged``
+                    (files without a name yet), ``local_copy``, ``local_birth``, ``local_rights``
+    s3              buckets; ``s3_connection`` (requests), ``s3_bucket`` (by keys), ``s3_upload`` and ``s3_put``
+                    (the bytes first, the name later; or both at once)
 """
 
 from stratalog.partitions.store.opening import open_store

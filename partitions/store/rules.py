@@ -1,4 +1,4 @@
-"""Rules that all stores share: names, ranges, counting, listings that stable_listing, transfers in pieces.
+"""Rules that all stores share: names, ranges, counting, stable listings, transfers in pieces.
 
 The stores differ in how they reach bytes; a rule that must not differ between them stands here once.
 """

@@ -206,6 +206,13 @@ def test_no_two_classes_have_one_name() -> None:
     assert {name: where for name, where in places.items() if len(where) > 1} == {}
 
 
+def test_a_package_names_its_rooms() -> None:
+    """A newcomer finds a module by the docstring of its package. (A job is named by the command that it is.)"""
+    docs = {module.parent: ast.get_docstring(tree(module)) for module in MODULES if module.name == "__init__.py"}
+    rooms = [module for module in MODULES if module.stem != "__init__" and module.parts[0] != "jobs"]
+    assert [str(room) for room in rooms if not re.search(rf"\b{room.stem}\b", docs[room.parent] or "")] == []
+
+
 def test_no_file_grows_too_long() -> None:
     lines = {str(module): len((ROOT / module).read_text(encoding="utf-8").splitlines()) for module in MODULES}
     assert {module: count for module, count in lines.items() if count > LONGEST_FILE} == {}
