@@ -34,7 +34,8 @@ def whole(given: object, what: str, least: int | None = None, greatest: int = GR
     Raises: InvalidCallError for everything else, also for a bool and for a float such as 2.0.
     """
     try:
-        if isinstance(given, SupportsIndex) and not isinstance(given, bool):
+        # Of a plain int nobody asks the protocol: that takes ten times as long.
+        if type(given) is int or (isinstance(given, SupportsIndex) and not isinstance(given, bool)):
             number = operator.index(given)
             if (-GREATEST - 1 if least is None else least) <= number <= greatest:
                 return number

@@ -8,8 +8,10 @@ Verification
       that the file's footer states, before there is an object of that name (otherwise the leader's storage is
       damaged). S3 checks the CRC-32 of all that it receives, each part by itself. A rewritten run is
       read page by page, each against its own checksum;
-    * before the name appears: the leader is listed again, and the run is still in its log (protocol
-      section 3, step 4);
+    * before the name appears: a run of several files is still in the leader's log, which is listed again (protocol
+      section 3, step 4). Of a single file one ``stat`` says that it is the object that was listed, which does the
+      same, at a cost that does not grow with the log. Neither sees that the leader was deposed meanwhile: then the
+      commit leaves its segments out (``stratalog.engine.upkeep.tiering``);
     * afterwards: the store has the object with the size that was written, and its footer, with valid
       checksum, is the one that was copied or written;
     * a file that was there already (of a run that crashed before its commit, of another driver): all of it is
@@ -26,7 +28,7 @@ from contextlib import suppress
 
 from stratalog.partitions import paths
 from stratalog.partitions.errors import CorruptionError, SourceChangedError
-from stratalog.partitions.listing import DataFile
+from stratalog.partitions.listing import DataFile, Link
 from stratalog.partitions.merge import Run
 from stratalog.partitions.replica import Replica, errors_of
 from stratalog.partitions.rewrite import check_in_log, stage_run
@@ -41,7 +43,7 @@ from stratalog.tiering.statistics import statistics_json
 def upload(leader: Replica, run: Run, remote: Store, folder: str, *, compression: str) -> Uploaded:
     """Bring ``run`` into ``folder`` (the topic's) of ``remote``, under the name of its segment.
 
-    1. stage the bytes; 2. list the leader again: the run must still be in its log; 3. give them their name;
+    1. stage the bytes; 2. look at the leader again: the run must still be there; 3. give them their name;
     4. look for the object, and read back. A crash leaves at most a file that is not committed; the next upload
     reuses it. Where the bytes travel with their name (``StoreOptions.bytes_with_name``), step 2 comes before both:
     a leader that is deposed meanwhile is found when the segment is committed
@@ -61,7 +63,10 @@ def upload(leader: Replica, run: Run, remote: Store, folder: str, *, compression
     with errors_of(leader):
         staged, expected = _stage(leader, run, remote, name, compression)
     try:
-        check_in_log(leader, run)
+        if len(run.links) == 1:
+            _check_same_object(leader, run.links[0])
+        else:
+            check_in_log(leader, run)
         created = staged.commit()
     except BaseException:
         with suppress(Exception):
@@ -96,6 +101,17 @@ def _stage(leader: Replica, run: Run, remote: Store, name: str, compression: str
             staged.abort()
         raise
     return staged, segment.footer
+
+
+def _check_same_object(leader: Replica, link: Link) -> None:
+    """Raises: SourceChangedError unless the file is the object that was listed."""
+    listed = link.file.object
+    try:
+        same = leader.store.stat(listed.name).version == listed.version
+    except FileNotFoundError:
+        same = False
+    if not same:
+        raise SourceChangedError(f"{leader}: {link.name} left the log while it was being read")
 
 
 def found_object(remote: Store, name: str) -> StoredObject:

@@ -146,51 +146,52 @@ def append_given(
         for batch in given:
             check_columns(batch.schema, schema, f"append to {topic}-{partition}", fits=grew)
     earlier = earlier_tries(context, image, image_of_topic, who)
-    run = in_threads(context, batches)
-    return append_with(context, image, image_of_topic, run, who, acks=acks, earlier=earlier)
+    tasks = in_threads(context, batches)
+    return append_with(context, image, image_of_topic, tasks, who, acks=acks, earlier=earlier)
 
 
 def in_threads(context: Context, batches: Mapping[int, Sequence[pa.RecordBatch]]) -> RunTasks:
     """Runs the tasks of the partitions that have records in threads of this process."""
     filled = [partition for partition, given in batches.items() if any(batch.num_rows for batch in given)]
 
-    def run(task: PartitionTask, only: Sequence[int] | None) -> list[TaskResult]:
+    def run(task: PartitionTask, partitions: Sequence[int]) -> list[TaskResult]:
         def one(partition: int) -> TaskResult:
             return task(partition, iter(batches[partition]))
 
-        return values(context.threads.run(one, [p for p in filled if only is None or p in only]))
+        return values(context.threads.run(one, [p for p in filled if p in partitions]))
 
-    return run
+    return RunTasks(run, filled)
 
 
 def append_with(
     context: Context,
     image: ClusterImage,
     topic: TopicImage,
-    run: RunTasks,
+    tasks: RunTasks,
     who: ProducerAppend | None,
     *,
     acks: str = "all",
     partition_count: int | None = None,
     earlier: EarlierTries = _NONE,
 ) -> Report:
-    """Append what ``run`` feeds its tasks with to ``topic``, and acknowledge.
+    """Append the records of ``tasks`` to ``topic``, and acknowledge.
 
-    ``image`` is the metadata as it was just read. ``run`` is called again, for some partitions only, where a
+    ``image`` is the metadata as it was just read. ``tasks`` are run again, for some partitions only, where a
     leader has changed or a race was lost, and where some have it of ``earlier`` tries. Without ``who`` this driver
     is the producer; it tells its id only where the outcome of the append is unknown. A retry is told
     ``partition_count`` (``ProducerEntry``).
 
-    Raises: InvalidCallError, UnknownTopicOrPartitionError; what ``run`` raises; errors of reading the metadata.
+    Raises: InvalidCallError, UnknownTopicOrPartitionError; what ``tasks`` raise; errors of reading the metadata.
         Everything else is a failure of its partition in the report.
     """
     check_acks(acks)
     if who is not None:
         context.begun_sequences.begin(topic.topic_id, who)
-        return _append_as(context, image, topic, run, replace(who, partition_count=partition_count), acks, earlier)
+        who = replace(who, partition_count=partition_count)
+        return _append_as(context, image, topic, tasks, who, acks, earlier)
     mine = context.unnamed_producers.take(context.new_id)
     who = replace(mine, partition_count=partition_count)
-    report = _append_as(context, image, topic, run, who, acks, earlier, named=False)
+    report = _append_as(context, image, topic, tasks, who, acks, earlier, named=False)
     if all(row["outcome"] != "unknown" for row in report.rows):
         context.unnamed_producers.give_back(mine)
     return report
@@ -200,7 +201,7 @@ def _append_as(
     context: Context,
     image: ClusterImage,
     topic: TopicImage,
-    run: RunTasks,
+    tasks: RunTasks,
     who: ProducerAppend,
     acks: str,
     earlier: EarlierTries,
@@ -211,7 +212,7 @@ def _append_as(
         probed = probe_brokers(context, image)
         notes = list(probed.notes)
         options = append_options(topic, context.topic_config(probed.image, topic), acks)
-        states = _append_by_turns(context, probed.image, topic, run, who, options, earlier, notes)
+        states = _append_by_turns(context, probed.image, topic, tasks, who, options, earlier, notes)
     return answer(topic.name, who, states, measure, notes, named=named)
 
 
@@ -219,7 +220,7 @@ def _append_by_turns(
     context: Context,
     image: ClusterImage,
     topic: TopicImage,
-    run: RunTasks,
+    tasks: RunTasks,
     who: ProducerAppend,
     options: AppendOptions,
     earlier: EarlierTries,
@@ -228,9 +229,12 @@ def _append_by_turns(
     """First the partitions that have it of an earlier try, which can only compare; then, where all of these have
     the same records, the others."""
     late = replace(who, late=earlier.late)
+    given = tasks.partitions
+    if given is None:
+        given = [one.partition for one in topic.partitions]
     if not earlier.partitions:
-        return append_all(context, image, topic, run, late, options, None, notes)
-    states = append_all(context, image, topic, run, who, options, sorted(earlier.partitions), notes)
+        return append_all(context, image, topic, tasks, late, options, given, notes)
+    states = append_all(context, image, topic, tasks, who, options, sorted(earlier.partitions), notes)
     if who.on_changed_replay == "refuse":
         for partition in earlier.partitions - states.keys():
             error = ChangedReplayError(
@@ -238,9 +242,9 @@ def _append_by_turns(
                 "before with records for this partition, and now without; nothing of it is stored"
             )
             states[partition] = PendingAppend(image.view(topic.topic_id, partition), error=error)
-    others = [p.partition for p in topic.partitions if p.partition not in earlier.partitions]
+    others = [partition for partition in given if partition not in earlier.partitions]
     if others and all(state.error is None for state in states.values()):
-        states |= append_all(context, image, topic, run, late, options, others, notes)
+        states |= append_all(context, image, topic, tasks, late, options, others, notes)
     return states
 
 

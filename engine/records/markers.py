@@ -72,8 +72,8 @@ def _append_markers(
 ) -> MarkersWritten:
     row = _marker_row(schema_of(topic.key_schema, topic.value_schema), context.clock.now_ms())
     who = marker(ended.producer_id, ended.producer_epoch, commit=ended.state is State.PREPARE_COMMIT)
-    run = in_threads(context, {partition: [row] for partition in partitions})
-    report = append_with(context, image, topic, run, who)
+    tasks = in_threads(context, {partition: [row] for partition in partitions})
+    report = append_with(context, image, topic, tasks, who)
     done = [row for row in report.rows if row["outcome"] in ("acknowledged", "duplicate")]
     rows: list[dict[str, Value]] = [
         {"topic": topic.name, "partition": row["partition"], "marker": row["base_offset"]} for row in done

@@ -54,8 +54,15 @@ class TaskResult:
 PartitionTask = Callable[[int, Iterator[pa.RecordBatch]], TaskResult]
 """Appends the batches of one partition, in a thread or on an executor."""
 
-RunTasks = Callable[[PartitionTask, Sequence[int] | None], list[TaskResult]]
-"""Runs a task for each partition that has records, or only for those of a list; what the tasks answered."""
+
+@dataclass(frozen=True, slots=True)
+class RunTasks:
+    """The records of an append, as they are fed to its tasks."""
+
+    run: Callable[[PartitionTask, Sequence[int]], list[TaskResult]]
+    """Runs a task for each partition of a list that has records; what the tasks answered."""
+    partitions: Sequence[int] | None = None
+    """The partitions that have records; None where only the tasks find out."""
 
 
 def partition_task(
@@ -85,26 +92,25 @@ def append_all(
     context: Context,
     image: ClusterImage,
     topic: TopicImage,
-    run: RunTasks,
+    tasks: RunTasks,
     who: ProducerAppend,
     options: AppendOptions,
-    again: Sequence[int] | None,
+    partitions: Sequence[int],
     notes: list[str],
 ) -> dict[int, PendingAppend]:
-    """Append to all partitions that have records, or only to some, and bring every one to an end: acknowledged, or
-    failed."""
+    """Append to those of ``partitions`` that have records, and bring each to an end: acknowledged, or failed."""
     states: dict[int, PendingAppend] = {}
     for _ in range(_ROUNDS):
-        views = [image.view(topic.topic_id, partition.partition) for partition in topic.partitions]
-        replicas_of = {view.partition: context.replicas(view) for view in views}
+        views = {partition: image.view(topic.topic_id, partition) for partition in partitions}
+        replicas_of = {partition: context.replicas(view) for partition, view in views.items()}
         task = partition_task(replicas_of, who, options, context.clock, context.copies)
         raced: list[int] = []
         troubled: list[int] = []
         appended: dict[int, PendingAppend] = {}
         try:
-            results = run(task, again)
+            results = tasks.run(task, partitions)
         except OutcomeUnknownError as lost:  # tasks were lost: what they did, they did
-            for partition in replicas_of if again is None else again:
+            for partition in partitions:
                 states[partition] = PendingAppend(views[partition], error=lost, tried=True)
             break
         for result in results:
@@ -129,14 +135,14 @@ def append_all(
                 appended.clear()
             if not raced and not troubled:
                 break
-            image, again = _next_round(context, topic, states, raced, troubled, notes)
+            image, partitions = _next_round(context, topic, states, raced, troubled, notes)
         except StratalogError as error:  # the metadata is out of reach: the logs keep their records
             if options.acks_all:
                 for state in appended.values():  # those that were not brought to an end
                     state.error = error
             notes.append(f"it ended early: {error.code}: {error}")
             break
-        if not again:
+        if not partitions:
             break
     return states
 

@@ -32,8 +32,8 @@ def live(tmp_path: Path) -> LiveCluster:
 
 def _append_a_part(live: LiveCluster, who: ProducerAppend | None) -> Report:
     context, image = context_of(live.cluster), live.cluster.image
-    run = in_threads(context, {1: [batch(["a"])]})
-    return append_with(context, image, image.topic("t"), run, who, partition_count=2)
+    tasks = in_threads(context, {1: [batch(["a"])]})
+    return append_with(context, image, image.topic("t"), tasks, who, partition_count=2)
 
 
 def dealt(live: LiveCluster, producer: str = "p", epoch: int = 1, sequence: int = 7) -> int | None:
