@@ -25,6 +25,8 @@ start of the session.
     opening         opening a cluster that a driver remembers, against one without topics
     replaying       replaying small commits, against one snapshot
     state           a snapshot by Spark, against its own aggregation; commits of offsets, and lag
+    growth          how the cost of each operation grows, without Spark
+    growth_table    the fit of that, and its lines
     memory          the peak memory of worker processes, and of this one
     s3_server       a real S3 server on this machine, for tests too
 """

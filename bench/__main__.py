@@ -8,11 +8,12 @@ Settings come from the environment (or ``make bench NAME=value``):
     IDLE_PARTITIONS  of the run in which nothing happens: 10000
     METADATA_PARTITIONS  of the largest image of a cluster: 1000000
     COMMITS     small commits of metadata to replay: 100000
+    GROWTH      the largest size at which is measured how costs grow, of 10, 100 and so on up to it: 1000
     BENCH_DIR   a folder that is not there yet, on the disk to be measured: ./bench-data
     KAFKA       a Kafka to compare scans with: own (fetched from Maven Central, 50 MB, and started for it), or
                 the host:port of one that runs; without it that line is left out
     ONLY        some of calls,append,append3,replicate,hot,idle,tier,remote_log,scan,pruned,plan,ranges,
-                kafka,stream,remote_reads,bootstrap,quorum,metadata,replay,state
+                kafka,stream,remote_reads,bootstrap,quorum,metadata,replay,state,growth
 """
 
 from __future__ import annotations
@@ -20,8 +21,10 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+
+from pyspark.sql import SparkSession
 
 from bench import (
     appending,
@@ -31,6 +34,7 @@ from bench import (
     checkpointing,
     copying,
     expiring,
+    growth,
     hot,
     idle,
     kafka,
@@ -53,14 +57,16 @@ from bench.bench import Bench
 from bench.kafka_server import connector_class_path
 from bench.measuring import TURNS, seconds_of
 from bench.options import BenchOptions, bench_options, size_text
-from bench.table import Line, render
+from bench.table import Row, render
 from stratalog.jobs.jars import class_path, jar_folder
 from stratalog.jobs.session import spark_session
 from stratalog.partitions.errors import InvalidCallError, StratalogError
 
 ALL_DONE, SOMETHING_FAILED, BAD_CALL = 0, 1, 2
 
-_BENCHMARKS: dict[str, tuple[Callable[[Bench], list[Line]], ...]] = {
+WITHOUT_SPARK = {"growth"}
+
+_BENCHMARKS: dict[str, tuple[Callable[[Bench], Sequence[Row]], ...]] = {
     "calls": (calls.calls,),
     "append": (appending.append,),
     "append3": (replicated.append3,),
@@ -81,6 +87,7 @@ _BENCHMARKS: dict[str, tuple[Callable[[Bench], list[Line]], ...]] = {
     "metadata": (large_cluster.metadata, checkpointing.checkpoints, opening.opening),
     "replay": (replaying.replay,),
     "state": (state.snapshot, state.commits, state.lag),
+    "growth": (growth.growth,),
 }
 
 
@@ -120,22 +127,12 @@ def _settings(options: BenchOptions) -> dict[str, str]:
     return {"spark.driver.extraClassPath": os.pathsep.join([class_path(jar_folder()), connector_class_path()])}
 
 
-def _measure(options: BenchOptions, failed: list[str]) -> dict[str, list[Line]]:
+def _measure(options: BenchOptions, failed: list[str]) -> dict[str, list[Row]]:
     """The lines of each benchmark; those of one that did not fail are on the page as soon as it ends."""
     if {"tier", "remote_log", "quorum"} & set(options.only):
         uploading.reach_servers()
-    sessions: list[Bench] = []
-    settings = _settings(options)
-    started = seconds_of(lambda: sessions.append(Bench(spark_session("bench", settings=settings), options)))
-    bench = sessions[0]
-    print(
-        f"{options.records:,} records of 1 KiB, {size_text(options.bytes)}, {options.partitions} partitions, in "
-        f"{options.folder}\n{page.machine(bench.spark.version)}; zstd at level 1 on both sides; {TURNS} turns of "
-        "each, one beside the other: their medians, in brackets from where to where\nthe session started in "
-        f"{started:.1f} s, apart from everything below\n",
-        flush=True,
-    )
-    lines: dict[str, list[Line]] = {}
+    bench = _begun(options)
+    lines: dict[str, list[Row]] = {}
     for name in (name for name in _BENCHMARKS if name in options.only):
         if name in ("pruned", "bootstrap"):
             bench.remove_filled()
@@ -151,11 +148,29 @@ def _measure(options: BenchOptions, failed: list[str]) -> dict[str, list[Line]]:
                 bench.say("  ".join(filter(None, (cell.strip() for cell in line.cells))))
             lines[name] += measured
         if lines[name] and len(failed) == failures:
-            said = f"`{page.command(name, os.environ)}`, {page.machine(bench.spark.version)}"
+            spark = None if bench.session is None or name in WITHOUT_SPARK else bench.session.version
+            said = f"`{page.command(name, os.environ)}`, {page.machine(spark)}"
             text = page.filled(page.PAGE.read_text(encoding="utf-8"), name, said, lines[name])
             page.PAGE.write_text(text, encoding="utf-8")
-    bench.spark.stop()
+    if bench.session is not None:
+        bench.session.stop()
     return lines
+
+
+def _begun(options: BenchOptions) -> Bench:
+    """With a session, unless nothing that is asked for needs one."""
+    if set(options.only) <= WITHOUT_SPARK:
+        return Bench(None, options)
+    sessions: list[SparkSession] = []
+    started = seconds_of(lambda: sessions.append(spark_session("bench", settings=_settings(options))))
+    print(
+        f"{options.records:,} records of 1 KiB, {size_text(options.bytes)}, {options.partitions} partitions, in "
+        f"{options.folder}\n{page.machine(sessions[0].version)}; zstd at level 1 on both sides; {TURNS} turns of "
+        "each, one beside the other: their medians, in brackets from where to where\nthe session started in "
+        f"{started:.1f} s, apart from everything below\n",
+        flush=True,
+    )
+    return Bench(sessions[0], options)
 
 
 if __name__ == "__main__":

@@ -38,10 +38,21 @@ _ALPHABET = np.frombuffer(b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOP
 class Bench:
     """A session, the options, and a folder to work in."""
 
-    def __init__(self, spark: SparkSession, options: BenchOptions) -> None:
-        self.spark = spark
+    def __init__(self, session: SparkSession | None, options: BenchOptions) -> None:
+        """``session`` is None where no benchmark asks for one."""
+        self.session = session
         self.options = options
         self._shared: dict[int, BenchCluster] = {}
+
+    @property
+    def spark(self) -> SparkSession:
+        """The session.
+
+        Raises: InvalidCallError where there is none.
+        """
+        if self.session is None:
+            raise InvalidCallError("this benchmark needs Spark, and no session was started for it")
+        return self.session
 
     @property
     def folder(self) -> Path:
@@ -70,7 +81,7 @@ class Bench:
         for broker in range(1, brokers + 1):
             (folder / f"broker-{broker}").mkdir()
         file = cluster_file(folder, name, brokers, str(folder / "remote"))
-        return BenchCluster(Cluster.format(file, self.spark), folder, name, brokers)
+        return BenchCluster(Cluster.format(file, self.session), folder, name, brokers)
 
     def filled(self, partitions: int) -> BenchCluster:
         """A cluster of two brokers with all records in ``TOPIC``, which has two replicas, the followers

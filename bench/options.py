@@ -13,7 +13,7 @@ from stratalog.partitions.errors import InvalidCallError
 NAMES = (
     *("calls", "append", "append3", "replicate", "hot", "idle", "tier", "remote_log", "scan", "pruned"),
     *("plan", "ranges", "kafka", "stream"),
-    *("remote_reads", "bootstrap", "quorum", "metadata", "replay", "state"),
+    *("remote_reads", "bootstrap", "quorum", "metadata", "replay", "state", "growth"),
 )
 OWN_KAFKA = "own"
 RECORD_BYTES = 1024
@@ -35,6 +35,8 @@ class BenchOptions:
     """Of the largest image of a cluster."""
     commits: int = 100_000
     """Small ones, which are replayed."""
+    growth: int = 1_000
+    """The largest size at which operations are measured for how their costs grow."""
     kafka: str | None = None
     """``host:port`` of a broker to compare with; ``OWN_KAFKA``: one that is started for it; None: none at all."""
 
@@ -72,6 +74,7 @@ def bench_options(environ: Mapping[str, str], default_folder: Path) -> BenchOpti
         idle_partitions=number("IDLE_PARTITIONS", 10_000, 1, 100_000),
         metadata_partitions=number("METADATA_PARTITIONS", 1_000_000, 1000, 10_000_000),
         commits=number("COMMITS", 100_000, 100, 1_000_000),
+        growth=number("GROWTH", 1_000, 20, 100_000),
         kafka=environ.get("KAFKA") or None,
     )
 

@@ -7,12 +7,12 @@ import platform
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from bench.table import Line, render
+from bench.table import Row, render
 from stratalog.partitions.errors import InvalidCallError
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "performance.md"
 END = "\n<!-- end -->\n"
-_SETTINGS = ("BYTES", "PARTITIONS", "IDLE_PARTITIONS", "METADATA_PARTITIONS", "COMMITS", "KAFKA")
+_SETTINGS = ("BYTES", "PARTITIONS", "IDLE_PARTITIONS", "METADATA_PARTITIONS", "COMMITS", "GROWTH", "KAFKA")
 
 
 def begin(name: str) -> str:
@@ -26,13 +26,14 @@ def command(name: str, environ: Mapping[str, str]) -> str:
     return " ".join(["make bench", f"ONLY={name}", *settings])
 
 
-def machine(spark: str) -> str:
-    """The machine and the versions that figures depend on."""
+def machine(spark: str | None) -> str:
+    """The machine and the versions that figures depend on; None: they were taken without Spark."""
     python = platform.python_version()
-    return f"{os.cpu_count()} cores, {platform.system()} {platform.machine()}, Python {python}, Spark {spark}"
+    told = f"{os.cpu_count()} cores, {platform.system()} {platform.machine()}, Python {python}"
+    return told if spark is None else f"{told}, Spark {spark}"
 
 
-def filled(page: str, name: str, said: str, lines: Sequence[Line]) -> str:
+def filled(page: str, name: str, said: str, lines: Sequence[Row]) -> str:
     """The page with the figures of one benchmark. ``said`` stands above them.
 
     Raises: InvalidCallError where the page has no place for them.

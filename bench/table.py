@@ -4,10 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby
+from typing import ClassVar, Protocol
 
 from bench.options import size_text
 
-HEADINGS = ("what", "ours", "peer", "ratio", "to reach", "")
+
+class Row(Protocol):
+    """A line of some table."""
+
+    @property
+    def headings(self) -> tuple[str, ...]:
+        """The heads of the table that the line stands in."""
+
+    @property
+    def cells(self) -> tuple[str, ...]:
+        """The line as texts, one for each of the headings."""
+
+    @property
+    def note(self) -> str:
+        """What a reader has to know to judge the line; or nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +46,8 @@ class Limit:
 class Line:
     """One comparison. A line without a limit is told for what it is."""
 
+    headings: ClassVar[tuple[str, ...]] = ("what", "ours", "peer", "ratio", "to reach", "")
+
     what: str
     ours: str
     peer: str
@@ -49,7 +67,7 @@ class Line:
 
     @property
     def cells(self) -> tuple[str, ...]:
-        """The line as texts, one for each of ``HEADINGS``."""
+        """The line as texts, one for each of ``headings``."""
         ratio = "" if self.ratio is None else ratio_text(self.ratio)
         return self.what, self.ours, self.peer, ratio, "" if self.limit is None else str(self.limit), self.verdict
 
@@ -72,14 +90,21 @@ def ratio_text(ratio: float) -> str:
     return f"{ratio:.1f}" if ratio >= 10 else f"{ratio:.2f}"
 
 
-def render(lines: Sequence[Line]) -> str:
-    """The lines as a Markdown table, aligned to be read as it is; their notes below it."""
+def render(lines: Sequence[Row]) -> str:
+    """The lines as Markdown tables, aligned to be read as they are; notes below each. Lines that stand together
+    and have the same headings are one table.
+    """
+    return "\n\n".join(_table(headings, [*rows]) for headings, rows in groupby(lines, lambda line: line.headings))
+
+
+def _table(headings: tuple[str, ...], lines: Sequence[Row]) -> str:
     notes = list(dict.fromkeys(line.note for line in lines if line.note))
-    rows: list[tuple[str, ...]] = [HEADINGS]
+    rows: list[tuple[str, ...]] = [headings]
     for line in lines:
         mark = f" [{notes.index(line.note) + 1}]" if line.note else ""
-        rows.append((line.what + mark, *line.cells[1:]))
-    widths = [max(len(row[column]) for row in rows) for column in range(len(HEADINGS))]
+        what, *others = line.cells
+        rows.append((what + mark, *others))
+    widths = [max(len(row[column]) for row in rows) for column in range(len(headings))]
     ruler = tuple("-" * width for width in widths)
     texts = [
         "| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) + " |"

@@ -60,7 +60,7 @@ def test_sizes_are_told_in_three_digits(size: float, text: str) -> None:
 
 def test_an_empty_environment_measures_everything_on_two_gigabytes() -> None:
     options = bench_options({}, HERE)
-    assert options == BenchOptions(2_000_000_000, 8, HERE.absolute(), NAMES, 10_000, 1_000_000, 100_000)
+    assert options == BenchOptions(2_000_000_000, 8, HERE.absolute(), NAMES, 10_000, 1_000_000, 100_000, 1000)
     assert options.records == 1_953_125
 
 
@@ -73,8 +73,10 @@ def test_the_environment_chooses() -> None:
         "IDLE_PARTITIONS": "5",
         "METADATA_PARTITIONS": "2000",
         "COMMITS": "300",
+        "GROWTH": "5000",
     }
-    assert bench_options(given, HERE) == BenchOptions(1 << 30, 3, Path("/tmp/b"), ("scan", "append"), 5, 2000, 300)
+    only = ("scan", "append")
+    assert bench_options(given, HERE) == BenchOptions(1 << 30, 3, Path("/tmp/b"), only, 5, 2000, 300, 5000)
     assert bench_options(dict.fromkeys(given, ""), HERE) == bench_options({}, HERE)
 
 
@@ -88,6 +90,7 @@ def test_the_environment_chooses() -> None:
         ("IDLE_PARTITIONS", "0", "IDLE_PARTITIONS is '0'"),
         ("METADATA_PARTITIONS", "10", "METADATA_PARTITIONS is '10': a number from 1000 to"),
         ("COMMITS", "-1", "COMMITS is '-1'"),
+        ("GROWTH", "5", "GROWTH is '5': a number from 20 to"),
         ("ONLY", "scan,scam", "ONLY names 'scam': it takes some of calls, append"),
     ],
 )

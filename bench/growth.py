@@ -1,0 +1,332 @@
+"""How the cost of each operation grows with what is there, or with what it moves. Without Spark, with three
+replicas, on a file system in memory where there is one.
+
+The appends, group commits and metadata commits are real ones. Long logs of merged segments, backlogs of appends,
+and footers with many producers are laid out as files: the same bytes as an append writes, each with a footer of
+its own, in the folders of all replicas. ``verify`` goes over what was laid out, and finds nothing.
+"""
+
+from __future__ import annotations
+
+import io
+import itertools
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+import pyarrow as pa
+
+from bench.bench import TMPFS, TOPIC, Bench, BenchCluster, in_memory
+from bench.growth_table import NOTE, Cost, GrowthLine, sizes_up_to
+from bench.measuring import TURNS, in_child
+from stratalog import Cluster
+from stratalog.partitions.clock import Clock, SystemClock
+from stratalog.partitions.lineage import Lineage
+from stratalog.partitions.paths import DataName, WatermarkName
+from stratalog.partitions.producers import ProducerEntry
+from stratalog.partitions.records import physical_schema
+from stratalog.partitions.segment_writer import SegmentWriter
+from stratalog.partitions.store import Store, StoreCounts, StoreOptions, open_store
+
+REPLICAS = 3
+RECORDS = 100
+"""Of each append, and of each segment."""
+PARTITIONS_BY_SIZE = 4
+"""A topic has up to so many partitions for each unit of the largest size."""
+COMMITS_BY_SIZE = 0.3
+"""A group commits so often for each unit of the largest size."""
+LEAST_SIZE = 20
+NEW_PROCESSES = 3
+WARM = "warm"
+"""A topic on which a process does first what it is measured at: what it imports is no part of the cost."""
+_TIERED = {"remote.storage.enable": "true", "segment.bytes": "1"}
+_BYTES_BY_SIZE = 256 * 1024
+
+Costs = dict[str, dict[int, Cost]]
+"""By operation and size."""
+
+
+def growth(bench: Bench) -> list[GrowthLine]:
+    """A line for each operation."""
+    most = bench.options.growth
+    commits = max(LEAST_SIZE, int(most * COMMITS_BY_SIZE))
+    costs: Costs = {}
+    with _folder(bench, most * _BYTES_BY_SIZE) as folder:
+        for what, law, sizes in (
+            ("appends", appends, sizes_up_to(most)),
+            ("segments of a partition", _at_each(segments), sizes_up_to(most)),
+            ("files to catch up, and to merge", _at_each(backlogs), sizes_up_to(most)),
+            ("partitions of a topic", _at_each(partitions), sizes_up_to(most * PARTITIONS_BY_SIZE)),
+            ("producers of a partition", _at_each(producers), sizes_up_to(most)),
+            ("commits of a group", group_commits, sizes_up_to(commits)),
+            ("commits of metadata", metadata_commits, sizes_up_to(most)),
+        ):
+            began = time.perf_counter()
+            costs.update(law(bench, folder, sizes))
+            bench.say(f"growth over {what}, up to {sizes[-1]:,}: {time.perf_counter() - began:.0f} s")
+    notes = itertools.chain([NOTE], itertools.repeat(""))
+    return [GrowthLine(what, by_size, next(notes)) for what, by_size in costs.items()]
+
+
+def _at_each(law: Callable[[Bench, Path, int], dict[str, Cost]]) -> Callable[[Bench, Path, Sequence[int]], Costs]:
+    def measured(bench: Bench, folder: Path, sizes: Sequence[int]) -> Costs:
+        costs: Costs = {}
+        for size in sizes:
+            _note(costs, size, law(bench, folder, size))
+        return costs
+
+    return measured
+
+
+# ------------------------------------------------------------------------------------ the laws
+
+
+def appends(bench: Bench, folder: Path, sizes: Sequence[int]) -> Costs:
+    """Real appends to one partition, one after the other; nothing else is run meanwhile."""
+    with _cluster(bench, folder) as made:
+        append(made.cluster)  # imports come first
+        taken = [_cost(made.cluster, lambda: append(made.cluster), turns=1) for _ in range(sizes[-1])]
+        return {
+            "the n-th append to a partition": {size: _middle(taken[:size][-TURNS:]) for size in sizes},
+            "an append, average of n": {size: _average(taken[:size]) for size in sizes},
+        }
+
+
+def segments(bench: Bench, folder: Path, size: int) -> dict[str, Cost]:
+    """A partition of n merged segments. What it holds is sealed: a merge finds nothing to do."""
+    with _cluster(bench, folder, {"segment.bytes": "1"}) as made:
+        made.cluster.topics.create(WARM, partitions=1, replication_factor=REPLICAS, configs=_TIERED)
+        append(made.cluster, WARM)
+        end, file = lay_out(made, size, merged=True), made.folder / "cluster.toml"
+        retained = [in_child(retain_of_a_new_driver, str(file)) for _ in range(NEW_PROCESSES)]
+        cluster = Cluster.open(file)
+        found = {
+            "fetch from the middle, n segments": _cost(
+                cluster, lambda: cluster.fetch(TOPIC, 0, end // 2, max_bytes=1)
+            ),
+            "poll at the end of the log, n segments": _cost(cluster, lambda: cluster.fetch(TOPIC, 0, end)),
+            "offsets (latest), n segments": _cost(cluster, lambda: cluster.offsets(TOPIC, "latest")),
+            "plan_read of the last 100 records, n segments": _cost(
+                cluster, lambda: cluster.plan_read(TOPIC, last=RECORDS)
+            ),
+            "describe, n segments": _cost(cluster, lambda: cluster.describe(TOPIC)),
+            "replicate with nothing to do, n segments": _cost(cluster, cluster.replicate),
+            "append, n segments": _cost(cluster, lambda: append(cluster)),
+            "retain with nothing to do, by a new process, n segments": _middle(retained),
+        }
+        cluster.tier(WARM).raise_for_failures()
+        cluster.topics.alter_configs(TOPIC, {"remote.storage.enable": "true"})
+        found["tier of n segments"] = _cost(cluster, lambda: cluster.tier().raise_for_failures(), turns=1)
+        _check(made)
+        return found
+
+
+def backlogs(bench: Bench, folder: Path, size: int) -> dict[str, Cost]:
+    """What moves n files: linear is as good as it gets."""
+    with _cluster(bench, folder) as made:
+        lay_out(made, size, merged=False, followers=False)
+        behind = made.cluster
+        replicated = _cost(behind, lambda: behind.replicate().raise_for_failures(), turns=1)
+        _check(made)
+    with _cluster(bench, folder) as made:
+        made.cluster.topics.alter_configs(TOPIC, {"segment.merge.min.files": "2"})
+        lay_out(made, size, merged=False)
+        unmerged = made.cluster
+        merged = _cost(unmerged, lambda: unmerged.merge().raise_for_failures(), turns=1)
+        _check(made)
+    return {"replicate to followers that lack n files": replicated, "merge of n appends": merged}
+
+
+def partitions(bench: Bench, folder: Path, size: int) -> dict[str, Cost]:
+    """Appends to one partition of a topic that has n."""
+    with _cluster(bench, folder, partitions=size) as made:
+        append(made.cluster)
+        return {"append to one of n partitions": _cost(made.cluster, lambda: append(made.cluster))}
+
+
+def producers(bench: Bench, folder: Path, size: int) -> dict[str, Cost]:
+    """Appends to a partition to which n producers have appended today."""
+    with _cluster(bench, folder) as made:
+        lay_out(made, 1, merged=True, producers=size)
+        cluster = Cluster.open(made.folder / "cluster.toml")
+        found = {"append to a partition of n producers": _cost(cluster, lambda: append(cluster))}
+        _check(made)
+        return found
+
+
+def group_commits(bench: Bench, folder: Path, sizes: Sequence[int]) -> Costs:
+    """Real commits of one group, one after the other."""
+    with _cluster(bench, folder) as made:
+        append(made.cluster)
+        groups = made.cluster.groups
+
+        def commit() -> None:
+            groups.commit("bench", {(TOPIC, 0): RECORDS}).raise_for_failures()
+
+        commit()
+        taken = [_cost(made.cluster, commit, turns=1) for _ in range(sizes[-1])]
+        return {"the n-th commit of a group": {size: _middle(taken[:size][-TURNS:]) for size in sizes}}
+
+
+def metadata_commits(bench: Bench, folder: Path, sizes: Sequence[int]) -> Costs:
+    """Real commits of metadata, one after the other; a cluster that is opened anew after some of them."""
+    costs: Costs = {}
+    taken: list[Cost] = []
+    numbers = itertools.count(1000)
+    with _cluster(bench, folder) as made:
+
+        def commit() -> None:
+            made.cluster.topics.alter_configs(None, {"segment.bytes": str(next(numbers))})
+
+        for size in sizes:
+            taken += [_cost(made.cluster, commit, turns=1) for _ in range(len(taken), size)]
+            found = {
+                "open a cluster after n metadata commits": _middle([_opened(made) for _ in range(TURNS)]),
+                "read the metadata after n commits": _cost(made.cluster, lambda: made.cluster.image),
+                "the n-th metadata commit": _middle(taken[-TURNS:]),
+            }
+            _note(costs, size, found)
+    return costs
+
+
+# --------------------------------------------------------------------------------- the measuring
+
+
+def _cost(cluster: Cluster, work: Callable[[], object], turns: int = TURNS) -> Cost:
+    """The median of some turns. With several, a turn before them is not counted: it is a driver that lives."""
+    if turns > 1:
+        work()
+    taken = []
+    for _ in range(turns):
+        with cluster.measured() as measure:
+            began = time.process_time()
+            work()
+            cpu_s = time.process_time() - began
+        taken.append(_counted(cpu_s, measure.counts))
+    return _middle(taken)
+
+
+def _counted(cpu_s: float, counts: StoreCounts) -> Cost:
+    return Cost(cpu_s, counts.requests, counts.read_bytes + counts.written_bytes)
+
+
+def _middle(costs: Sequence[Cost]) -> Cost:
+    return Cost(
+        statistics.median(cost.cpu_s for cost in costs),
+        statistics.median_low(cost.requests for cost in costs),
+        statistics.median_low(cost.bytes for cost in costs),
+    )
+
+
+def _average(costs: Sequence[Cost]) -> Cost:
+    return Cost(
+        statistics.fmean(cost.cpu_s for cost in costs),
+        round(statistics.fmean(cost.requests for cost in costs)),
+        round(statistics.fmean(cost.bytes for cost in costs)),
+    )
+
+
+def _note(costs: Costs, size: int, found: Mapping[str, Cost]) -> None:
+    for what, cost in found.items():
+        costs.setdefault(what, {})[size] = cost
+
+
+def retain_of_a_new_driver(file: str) -> Cost:
+    """In a process of its own, which remembers no footer of the topic."""
+    cluster = Cluster.open(file)
+    cluster.retain(WARM).raise_for_failures()
+    return _cost(cluster, lambda: cluster.retain(TOPIC).raise_for_failures(), turns=1)
+
+
+def _opened(made: BenchCluster) -> Cost:
+    stores: list[Store] = []
+
+    def opener(uri: str, options: StoreOptions, clock: Clock) -> Store:
+        stores.append(open_store(uri, options, clock))
+        return stores[-1]
+
+    began = time.process_time()
+    image = Cluster.open(made.folder / "cluster.toml", opener=opener).image
+    cpu_s = time.process_time() - began
+    if len(image.brokers) != REPLICAS:
+        raise AssertionError(f"the cluster was opened with {len(image.brokers)} brokers")
+    return _counted(cpu_s, sum((store.counts for store in stores), StoreCounts()))
+
+
+# ---------------------------------------------------------------------------- what is measured on
+
+
+@contextmanager
+def _folder(bench: Bench, size_bytes: int) -> Iterator[Path]:
+    if TMPFS.is_dir():
+        with in_memory(size_bytes) as folder:
+            yield folder
+    else:
+        yield bench.folder / "growth"
+
+
+@contextmanager
+def _cluster(
+    bench: Bench, folder: Path, configs: Mapping[str, str] | None = None, partitions: int = 1
+) -> Iterator[BenchCluster]:
+    made = bench.cluster("growth", brokers=REPLICAS, within=folder)
+    made.cluster.topics.create(TOPIC, partitions=partitions, replication_factor=REPLICAS, configs=configs)
+    yield made
+    made.remove()
+
+
+def append(cluster: Cluster, topic: str = TOPIC) -> None:
+    """One small append, acknowledged by all."""
+    cluster.append_batches(topic, {0: [_batch()]}).raise_for_failures()
+
+
+def _batch() -> pa.RecordBatch:
+    """Records of now, which no retention deletes."""
+    schema = physical_schema()
+    columns = {
+        "timestamp": pa.repeat(pa.scalar(SystemClock().now_ms() * 1000, schema.field("timestamp").type), RECORDS),
+        "key": pa.nulls(RECORDS, pa.binary()),
+        "value": pa.array([b"x" * 100] * RECORDS, pa.binary()),
+        "headers": pa.nulls(RECORDS, schema.field("headers").type),
+    }
+    return pa.RecordBatch.from_pydict(columns)
+
+
+def lay_out(made: BenchCluster, files: int, *, merged: bool, followers: bool = True, producers: int = 0) -> int:
+    """So many files behind a real append: merged segments or appends, on the followers, too, or on the leader
+    alone. ``producers`` stand in the footer of each. Returns the log end offset.
+    """
+    append(made.cluster)
+    [view] = made.cluster.image.views(TOPIC)
+    [leader] = made.replicas(leading=True)
+    others = made.replicas(leading=False) if followers else []
+    now_ms, batch = SystemClock().now_ms(), _batch()
+    for start in range(RECORDS, RECORDS * (files + 1), RECORDS):
+        end = start + RECORDS
+        state = {f"producer-{number}": ProducerEntry(0, 0, start, end, now_ms) for number in range(producers)}
+        sink = io.BytesIO()
+        writer = SegmentWriter(sink, physical_schema(), topic_id=view.topic_id, partition=0, base_offset=start)
+        writer.write(batch)
+        writer.close(
+            lineage=Lineage([(view.leader_epoch, 0)]),
+            producers=partial(_given, state),
+            created_ms=now_ms,
+        )
+        name = str(DataName(start, end if merged else None, view.leader_epoch))
+        for folder in (leader, *others):
+            (folder / name).write_bytes(sink.getvalue())
+    if followers:
+        for folder in (leader, *others):
+            (folder / str(WatermarkName(end, view.leader_epoch))).touch()
+    return end
+
+
+def _given(producers: dict[str, ProducerEntry], _: int) -> dict[str, ProducerEntry]:
+    return producers
+
+
+def _check(made: BenchCluster) -> None:
+    made.cluster.verify(TOPIC).raise_for_failures()
