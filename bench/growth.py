@@ -36,9 +36,9 @@ RECORDS = 100
 """Of each append, and of each segment."""
 PARTITIONS_BY_SIZE = 4
 """A topic has up to so many partitions for each unit of the largest size."""
-COMMITS_BY_SIZE = 0.3
-"""A group commits so often for each unit of the largest size."""
 LEAST_SIZE = 20
+SECONDS, SECONDS_EACH = 60, 0.05
+"""What is repeated one after the other ends early when it takes longer: so long in all, and on average."""
 NEW_PROCESSES = 3
 WARM = "warm"
 """A topic on which a process does first what it is measured at: what it imports is no part of the cost."""
@@ -52,7 +52,6 @@ Costs = dict[str, dict[int, Cost]]
 def growth(bench: Bench) -> list[GrowthLine]:
     """A line for each operation."""
     most = bench.options.growth
-    commits = max(LEAST_SIZE, int(most * COMMITS_BY_SIZE))
     costs: Costs = {}
     with _folder(bench, most * _BYTES_BY_SIZE) as folder:
         for what, law, sizes in (
@@ -61,7 +60,7 @@ def growth(bench: Bench) -> list[GrowthLine]:
             ("files to catch up, and to merge", _at_each(backlogs), sizes_up_to(most)),
             ("partitions of a topic", _at_each(partitions), sizes_up_to(most * PARTITIONS_BY_SIZE)),
             ("producers of a partition", _at_each(producers), sizes_up_to(most)),
-            ("commits of a group", group_commits, sizes_up_to(commits)),
+            ("commits of a group", group_commits, sizes_up_to(most)),
             ("commits of metadata", metadata_commits, sizes_up_to(most)),
         ):
             began = time.perf_counter()
@@ -88,11 +87,12 @@ def appends(bench: Bench, folder: Path, sizes: Sequence[int]) -> Costs:
     """Real appends to one partition, one after the other; nothing else is run meanwhile."""
     with _cluster(bench, folder) as made:
         append(made.cluster)  # imports come first
-        taken = [_cost(made.cluster, lambda: append(made.cluster), turns=1) for _ in range(sizes[-1])]
-        return {
-            "the n-th append to a partition": {size: _middle(taken[:size][-TURNS:]) for size in sizes},
-            "an append, average of n": {size: _average(taken[:size]) for size in sizes},
-        }
+        taken = _one_after_the_other(made.cluster, lambda: append(made.cluster), sizes[-1])
+    reached = _reached(sizes, taken)
+    return {
+        "the n-th append to a partition": {size: _middle(taken[:size][-TURNS:]) for size in reached},
+        "an append, average of n": {size: _average(taken[:size]) for size in reached},
+    }
 
 
 def segments(bench: Bench, folder: Path, size: int) -> dict[str, Cost]:
@@ -167,8 +167,10 @@ def group_commits(bench: Bench, folder: Path, sizes: Sequence[int]) -> Costs:
             groups.commit("bench", {(TOPIC, 0): RECORDS}).raise_for_failures()
 
         commit()
-        taken = [_cost(made.cluster, commit, turns=1) for _ in range(sizes[-1])]
-        return {"the n-th commit of a group": {size: _middle(taken[:size][-TURNS:]) for size in sizes}}
+        taken = _one_after_the_other(made.cluster, commit, sizes[-1])
+    return {
+        "the n-th commit of a group": {size: _middle(taken[:size][-TURNS:]) for size in _reached(sizes, taken)}
+    }
 
 
 def metadata_commits(bench: Bench, folder: Path, sizes: Sequence[int]) -> Costs:
@@ -207,6 +209,19 @@ def _cost(cluster: Cluster, work: Callable[[], object], turns: int = TURNS) -> C
             cpu_s = time.process_time() - began
         taken.append(_counted(cpu_s, measure.counts))
     return _middle(taken)
+
+
+def _one_after_the_other(cluster: Cluster, work: Callable[[], object], times: int) -> list[Cost]:
+    """So many in a row, or as many as there is time for. What grows would take hours at the largest sizes."""
+    end = time.perf_counter() + max(SECONDS, times * SECONDS_EACH)
+    taken: list[Cost] = []
+    while len(taken) < times and (time.perf_counter() < end or len(taken) < LEAST_SIZE):
+        taken.append(_cost(cluster, work, turns=1))
+    return taken
+
+
+def _reached(sizes: Sequence[int], taken: Sequence[Cost]) -> list[int]:
+    return sorted({min(size, len(taken)) for size in sizes})
 
 
 def _counted(cpu_s: float, counts: StoreCounts) -> Cost:
