@@ -53,10 +53,10 @@ class CountingStore:
         self._told(READ, source_object.name)
         return self.inner.open(source_object)
 
-    def list(self, prefix: str) -> Sequence[StoredObject]:
+    def list(self, prefix: str, after: str = "") -> Sequence[StoredObject]:
         """See ``Store.list``."""
         self._told(LIST, prefix)
-        return self.inner.list(prefix)
+        return self.inner.list(prefix, after)
 
     def walk(self, prefix: str) -> Sequence[StoredObject]:
         """See ``Store.walk``."""

@@ -34,6 +34,11 @@ class BoundedCache(Generic[K, V]):
             self._values.move_to_end(key)
             return found[0]
 
+    def take(self, key: K) -> V | None:
+        """As ``get``; it is not kept any longer."""
+        with self._lock:
+            return self._forget(key)
+
     def put(self, key: K, value: V, weight: int = 1) -> None:
         """Keep a value; those that were used longest ago are forgotten for it. One that is heavier than all the
         cache is not kept.
@@ -53,7 +58,9 @@ class BoundedCache(Generic[K, V]):
             self._values.clear()
             self._weight = 0
 
-    def _forget(self, key: K) -> None:
+    def _forget(self, key: K) -> V | None:
         found = self._values.pop(key, None)
-        if found is not None:
-            self._weight -= found[1]
+        if found is None:
+            return None
+        self._weight -= found[1]
+        return found[0]

@@ -20,6 +20,7 @@ from stratalog.partitions.errors import (
 from stratalog.partitions.identity import same_root
 from stratalog.partitions.lineage import Lineage
 from stratalog.partitions.listing import DataFile, Listing, ReplicaLog, parse, resolve
+from stratalog.partitions.paths import DataName, EpochName
 from stratalog.partitions.producers import ProducerEntry, decode
 from stratalog.partitions.register import REGISTER_BYTES
 from stratalog.partitions.room import Room
@@ -122,10 +123,24 @@ class Replica:
             something is in the place of a folder, or of a file.
         """
         listing = parse(self.folder, self.store.list(self.folder), self.store.uri_of)
-        self._check_root()
+        self.check_root()
         return listing
 
-    def _check_root(self) -> None:
+    @_own
+    def list_behind(self, last: DataName) -> Listing:
+        """The files whose names sort behind that of ``last``, and all registers of epochs above its own: what has
+        come since a look at all of the log, at a cost that does not grow with it. The root is not checked.
+
+        Raises: as ``list``.
+        """
+        behind = str(last)
+        if behind > str(EpochName(last.epoch + 1)):  # offsets of ten thousand millions times the epoch
+            behind = str(EpochName(last.epoch))
+        return parse(self.folder, self.store.list(self.folder, behind), self.store.uri_of)
+
+    @_own
+    def check_root(self) -> None:
+        """Find out whether the root is still the registered incarnation. Raises: as ``list``."""
         if self.root:
             with suppress(FileNotFoundError):
                 if same_root(root_identity(self.store.stat(paths.BROKER_FILE)), self.root):

@@ -14,6 +14,7 @@ from stratalog.engine.config.settings import cluster_config, topic_config
 from stratalog.engine.config.topic_config import TopicConfig
 from stratalog.engine.driver.begun_sequences import BegunSequences
 from stratalog.engine.driver.fetching import Fetching
+from stratalog.engine.driver.log_ends import LogEnds
 from stratalog.engine.driver.metrics import SnapshotMetrics
 from stratalog.engine.driver.run import Measure, OperationRun
 from stratalog.engine.driver.state_cache import OwnProducer, StateCache
@@ -129,6 +130,8 @@ class Context:
     """This driver, as the producer of the engine's own topics."""
     unnamed_producers: UnnamedProducers = field(default_factory=UnnamedProducers)
     """This driver, as the producer of appends that name none."""
+    log_ends: LogEnds = field(default_factory=LogEnds)
+    """The ends of logs that this driver has appended to."""
     begun_sequences: BegunSequences = field(default_factory=BegunSequences)
     """This driver, as the producers that were named."""
     fetching: Fetching = field(default_factory=Fetching)

@@ -22,6 +22,7 @@ from stratalog.engine.replication.append import (
     Raced,
     append,
 )
+from stratalog.engine.replication.log_end import LogEnd
 from stratalog.engine.replication.partition import PartitionReplicas
 from stratalog.partitions.clock import Clock
 from stratalog.partitions.errors import (
@@ -71,15 +72,17 @@ def partition_task(
     options: AppendOptions,
     clock: Clock,
     copies: Runner,
+    known: Mapping[int, LogEnd],
 ) -> PartitionTask:
     """The function that appends one partition's batches. Running it twice appends once: ``who`` is the
-    same.
+    same. ``known`` has the ends of logs that an append before has found.
     """
 
     def task(partition: int, batches: Iterator[pa.RecordBatch]) -> TaskResult:
         replicas = replicas_of[partition]
         before = [store.counts.snapshot() for store in replicas.stores.values()]
-        outcome = append(replicas, who, batches, options, clock=clock, copies=copies)
+        end = known.get(partition)
+        outcome = append(replicas, who, batches, options, clock=clock, copies=copies, known=end)
         spent = StoreCounts()
         for store, earlier in zip(replicas.stores.values(), before, strict=True):
             spent = spent + (store.counts - earlier)
@@ -103,7 +106,8 @@ def append_all(
     for _ in range(_ROUNDS):
         views = {partition: image.view(topic.topic_id, partition) for partition in partitions}
         replicas_of = {partition: context.replicas(view) for partition, view in views.items()}
-        task = partition_task(replicas_of, who, options, context.clock, context.copies)
+        known = context.log_ends.of(views.values())
+        task = partition_task(replicas_of, who, options, context.clock, context.copies, known)
         raced: list[int] = []
         troubled: list[int] = []
         appended: dict[int, PendingAppend] = {}
@@ -131,8 +135,10 @@ def append_all(
                     troubled.append(result.partition)
         try:
             if options.acks_all:
+                ended = list(appended.values())
                 troubled += acknowledge(context, appended, options.min_insync_replicas, notes)
                 appended.clear()
+                _remember_ends(context, ended)
             if not raced and not troubled:
                 break
             image, partitions = _next_round(context, topic, states, raced, troubled, notes)
@@ -145,6 +151,13 @@ def append_all(
         if not partitions:
             break
     return states
+
+
+def _remember_ends(context: Context, ended: Sequence[PendingAppend]) -> None:
+    for state in ended:
+        end = None if state.appended is None else state.appended.end
+        if state.error is None and not state.missed and end is not None:
+            context.log_ends.remember(state.view, end)
 
 
 def _next_round(

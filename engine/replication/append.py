@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from stratalog.engine.replication.damage import is_damage_of
-from stratalog.engine.replication.leader import leader_log
+from stratalog.engine.replication.log_end import LogEnd, look_at_end
 from stratalog.engine.replication.partition import PartitionReplicas
 from stratalog.engine.replication.sync import SyncOptions, sync_followers
 from stratalog.partitions.clock import Clock
@@ -24,9 +24,9 @@ from stratalog.partitions.errors import (
     InvalidRecordError,
     NotEnoughReplicasError,
     RetriableError,
+    SourceChangedError,
     StratalogError,
 )
-from stratalog.partitions.listing import ReplicaLog
 from stratalog.partitions.paths import DataName
 from stratalog.partitions.producers import (
     ProducerAppend,
@@ -36,8 +36,9 @@ from stratalog.partitions.producers import (
     earlier_attempt,
     unexpired,
 )
-from stratalog.partitions.replica import EndState
-from stratalog.partitions.runner import Failed, Runner
+from stratalog.partitions.replica import EndState, errors_of
+from stratalog.partitions.runner import Done, Failed, Runner
+from stratalog.partitions.segment_check import check_copy
 from stratalog.partitions.segment_footer import TransactionPart
 from stratalog.partitions.segment_writer import SegmentWriter
 from stratalog.partitions.store import StagedWriter
@@ -61,6 +62,8 @@ class Appended:
     bytes: int
     missed: Mapping[int, StratalogError] = field(default_factory=dict)
     """Members of the maximal ISR that do not have them yet, by broker id, and why."""
+    end: LogEnd | None = None
+    """The end of the log where these records are its last ones; None where it was not seen."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,8 +155,10 @@ def append(
     *,
     clock: Clock,
     copies: Runner,
+    known: LogEnd | None = None,
 ) -> AppendOutcome:
-    """Append all records of ``batches`` (at least one) as one file, and sync the ISR to it.
+    """Append all records of ``batches`` (at least one) as one file, and sync the ISR to it. ``known`` is the end
+    that an earlier append under this view has left, if any.
 
     NotAppended has StaleMetadataError kinds when the view is stale; NotEnoughReplicasError before anything
     is written; DuplicateSequenceNumberError, OutOfOrderSequenceNumberError, InvalidProducerEpochError,
@@ -161,7 +166,7 @@ def append(
     """
     attempt = _Attempt()
     try:
-        appended = _append_to_leader(replicas, producer, batches, options, attempt, clock)
+        appended = _append_to_leader(replicas, producer, batches, options, attempt, clock, known)
     except DuplicateSequenceNumberError as error:  # it may have been appended before
         return NotAppended(error, tried=True, ours=attempt.tried)
     except StratalogError as error:
@@ -169,9 +174,43 @@ def append(
     if isinstance(appended, Raced) or not options.acks_all:
         return appended
     try:
+        end = appended.end
+        if (
+            end is not None
+            and end.acknowledged_to == appended.base_offset
+            and _copy_to_members(replicas, end, copies)
+        ):
+            return appended
         return replace(appended, missed=replicate(replicas, copies))
     except StratalogError as error:
         return NotAppended(error, tried=True, ours=attempt.tried)
+
+
+def _copy_to_members(replicas: PartitionReplicas, end: LogEnd, copies: Runner) -> bool:
+    """Step 5 where the members are known to hold all that lies before the append: the last file is all that they
+    lack. The object that the leader was just seen to hold is copied, and no other. Whether all of them have it.
+    """
+    leader, file = replicas.leader, end.last
+    assert file is not None
+
+    def copy_to(broker_id: int) -> None:
+        member = replicas.replica(broker_id)
+        with errors_of(leader):
+            segment = leader.segment(file)
+        copy = member.store.stage_copy(leader.store, file.object, member.path(file.name))
+        try:
+            with errors_of(leader):
+                check_copy(leader.store, segment, copy)
+            created = copy.commit()
+        except BaseException:
+            with suppress(Exception):
+                copy.abort()
+            raise
+        if not created:  # a sync may have been faster: it has to be looked at
+            raise SourceChangedError(f"{member}: {file.name} is there already")
+        member.check_root()
+
+    return all(isinstance(outcome, Done) for outcome in copies.run(copy_to, replicas.acknowledging))
 
 
 def replicate(replicas: PartitionReplicas, copies: Runner) -> dict[int, StratalogError]:
@@ -216,6 +255,7 @@ def _append_to_leader(
     options: AppendOptions,
     attempt: _Attempt,
     clock: Clock,
+    end: LogEnd | None = None,
 ) -> Appended | Raced:
     """Steps 1 to 4: the file is in the leader's log. Raises: what ``NotAppended`` has."""
     digest = None
@@ -225,10 +265,9 @@ def _append_to_leader(
     leader = replicas.leader
     for _ in range(_ATTEMPTS):
         # 1. The leader's log end, under this epoch.
-        log = leader_log(replicas)
+        end, seen = look_at_end(replicas, end, clock)
         # 2. An earlier attempt of this append: its bytes may not be everywhere yet.
-        state = leader.end_state(log)
-        earlier = earlier_attempt(state.producers, producer, str(replicas))
+        earlier = earlier_attempt(end.state.producers, producer, str(replicas))
         if earlier is not None:
             if (records := source.digested()) is not None:
                 check_same_records(earlier, producer, records.count, records.value, str(replicas))
@@ -237,21 +276,22 @@ def _append_to_leader(
                 earlier.next_offset,
                 duplicate=attempt.written == 0,
                 bytes=attempt.written,
+                end=end if earlier.next_offset == end.log_end else None,
             )
         if options.acks_all and not replicas.view.has_min_isr(options.min_insync_replicas):
             raise NotEnoughReplicasError(
                 f"{replicas}: {len(replicas.view.isr)} replicas are in sync, min.insync.replicas is "
                 f"{options.min_insync_replicas}; nothing was appended"
             )
-        attempt.names -= {link.name for link in log.chain}  # those are appends of others
+        attempt.names -= seen  # those are appends of others
         if not source.replayable:
             return Raced(attempt.tried)
         # 3. Create it at the log end. False: somebody else appended there first, or an answer to this very call
         #    was lost, and it has been repeated.
-        name = DataName(log.log_end, None, replicas.epoch)
+        name = DataName(end.log_end, None, replicas.epoch)
         staged = leader.store.stage_writer(leader.path(name))
         try:
-            _encode(staged, replicas, log, state, producer, source, options, clock)
+            _encode(staged, replicas, end, producer, source, options, clock)
             if _commit(staged, name, attempt):
                 attempt.written = staged.size_bytes
         finally:
@@ -275,8 +315,7 @@ def _commit(staged: StagedWriter, name: DataName, attempt: _Attempt) -> bool:
 def _encode(
     staged: StagedWriter,
     replicas: PartitionReplicas,
-    log: ReplicaLog,
-    state: EndState,
+    end: LogEnd,
     producer: ProducerAppend,
     source: ReplayableBatches,
     options: AppendOptions,
@@ -288,7 +327,7 @@ def _encode(
         options.schema,
         topic_id=replicas.view.topic_id,
         partition=replicas.view.partition,
-        base_offset=log.log_end,
+        base_offset=end.log_end,
         compression=options.compression,
     )
     try:
@@ -302,18 +341,18 @@ def _encode(
         raise
 
     def producers(next_offset: int) -> dict[str, ProducerEntry]:
-        kept = unexpired(state.producers, now_ms, options.producer_expiration_ms)
+        kept = unexpired(end.state.producers, now_ms, options.producer_expiration_ms)
         records = source.digested()
         digest = None if records is None else records.value
-        return after_append(kept, producer, log.log_end, next_offset, now_ms, digest)
+        return after_append(kept, producer, end.log_end, next_offset, now_ms, digest)
 
-    transaction = _part(state, producer) if producer.transactional else None
+    transaction = _part(end.state, producer) if producer.transactional else None
     writer.close(
-        lineage=log.lineage,
+        lineage=end.lineage,
         producers=producers,
         created_ms=now_ms,
         transaction=transaction,
-        last_transactional_offset=state.last_transactional_offset if transaction is None else log.log_end,
+        last_transactional_offset=end.state.last_transactional_offset if transaction is None else end.log_end,
     )
 
 

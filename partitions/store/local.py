@@ -40,6 +40,7 @@ from stratalog.partitions.store.local_scan import (
     in_order,
     names_of,
     objects,
+    scan_behind,
     scan_folder,
     version_of,
 )
@@ -161,9 +162,12 @@ class LocalStore:
 
         return RangeReader(source_object.size_bytes, fetch, lambda: os.close(descriptor)).as_file()
 
-    def list(self, prefix: str) -> Sequence[StoredObject]:
+    def list(self, prefix: str, after: str = "") -> Sequence[StoredObject]:
         """See ``Store.list``. Any failure to read folders means that the root is not there."""
-        return objects(self._scanned(folder_prefix(prefix), in_order, stable_listing))
+        folder = folder_prefix(prefix)
+        if after:
+            return objects(self._listed(folder, lambda: scan_behind(self._folder, folder, after), stable_listing))
+        return objects(self._scanned(folder, in_order, stable_listing))
 
     def walk(self, prefix: str) -> Sequence[StoredObject]:
         return objects(self._scanned(folder_prefix(prefix), in_order, at_once))
@@ -236,17 +240,23 @@ class LocalStore:
         collect: Callable[[Iterator[Entry]], Listed],
         rule: Callable[[Callable[[], Listed], str], Listed],
     ) -> Listed:
-        """The result of scans of a folder by a rule.
+        """The result of scans of all of a folder by a rule. Raises: as ``_listed``."""
+        return self._listed(folder, lambda: collect(scan_folder(self._folder, folder)), rule)
+
+    def _listed(
+        self, folder: str, scan: Callable[[], Listed], rule: Callable[[Callable[[], Listed], str], Listed]
+    ) -> Listed:
+        """The result of scans by a rule.
 
         Raises: BrokerUnreachableError, CorruptionError; what the rule raises.
         """
 
-        def scan() -> Listed:
+        def counted() -> Listed:
             self._tally.add(lists=1)
-            return collect(scan_folder(self._folder, folder))
+            return scan()
 
         try:
-            listed = rule(scan, self._folder.path_of(folder))
+            listed = rule(counted, self._folder.path_of(folder))
             if not listed and not os.path.isdir(self.root):
                 raise BrokerUnreachableError(f"the root {self.root!r} is not there: is its volume mounted?")
         except (SpecialFileError, CrowdedFolderError) as error:

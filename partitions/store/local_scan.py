@@ -6,6 +6,7 @@ import os
 import stat
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from itertools import islice
 from typing import TypeVar
 
 from stratalog.partitions import paths
@@ -97,6 +98,37 @@ def _scan(root: RootFolder, descriptor: int, folder: str, device: int, depth: in
                     os.close(below)
 
 
+def scan_behind(root: RootFolder, folder: str, after: str) -> list[Seen]:
+    """The files in the folder of a log (with ``/`` at its end) whose names sort behind ``after``, by name. Of the
+    other names only the name is read: nothing is asked about them. The same bounds as those of ``scan_folder``.
+
+    Raises: CrowdedFolderError, SpecialFileError, OSError.
+    """
+    path = os.path.join(root.path, folder.rstrip("/"))
+    try:
+        descriptor = root.open_folder(folder.rstrip("/"), READ)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    try:
+        with os.scandir(descriptor) as entries:
+            names = [entry.name for entry in islice(entries, MOST_NAMES + 1)]
+        if len(names) > MOST_NAMES:
+            raise CrowdedFolderError(path, CROWDED)
+        behind = sorted(name for name in names if name > after)
+        if sum(not paths.may_be_ours(name) for name in behind) > MOST_STRANGERS:
+            raise CrowdedFolderError(path, f"more than {MOST_STRANGERS} files of others: move them out of there")
+        device = os.fstat(descriptor).st_dev
+        found = []
+        for name in behind:
+            with suppress(FileNotFoundError):
+                now = os.stat(name, dir_fd=descriptor, follow_symlinks=False)
+                if not stat.S_ISDIR(now.st_mode) or now.st_dev != device:
+                    found.append(_seen(folder + name, now))
+        return found
+    finally:
+        os.close(descriptor)
+
+
 def names_of(entries: Iterator[Entry]) -> frozenset[str]:
     """The names alone: no file is asked about."""
     return frozenset(name for name, _ in entries)
@@ -107,13 +139,15 @@ def in_order(entries: Iterator[Entry]) -> list[Seen]:
     found = []
     for name, entry in entries:
         with suppress(FileNotFoundError):
-            now = entry.stat(follow_symlinks=False)
-            if stat.S_ISREG(now.st_mode):
-                found.append((name, now.st_size, now.st_mtime_ns, now.st_ino, ""))
-            else:
-                special = "a mount point" if stat.S_ISDIR(now.st_mode) else kind_of(now.st_mode)
-                found.append((name, 0, now.st_mtime_ns, now.st_ino, special))
+            found.append(_seen(name, entry.stat(follow_symlinks=False)))
     return sorted(found)
+
+
+def _seen(name: str, now: os.stat_result) -> Seen:
+    if stat.S_ISREG(now.st_mode):
+        return name, now.st_size, now.st_mtime_ns, now.st_ino, ""
+    special = "a mount point" if stat.S_ISDIR(now.st_mode) else kind_of(now.st_mode)
+    return name, 0, now.st_mtime_ns, now.st_ino, special
 
 
 def at_once(scan: Callable[[], Listed], where: str) -> Listed:

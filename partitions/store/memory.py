@@ -97,12 +97,16 @@ class MemoryStore:
 
         return RangeReader(len(data), fetch).as_file()
 
-    def list(self, prefix: str) -> Sequence[StoredObject]:
+    def list(self, prefix: str, after: str = "") -> Sequence[StoredObject]:
         folder = folder_prefix(prefix)
         self._tally.add(lists=1)
         with self._lock:
             return sorted(
-                (listed for name, (listed, _) in self._objects.items() if name.startswith(folder)),
+                (
+                    listed
+                    for name, (listed, _) in self._objects.items()
+                    if name.startswith(folder) and (not after or name > folder + after)
+                ),
                 key=lambda listed: listed.name,
             )
 

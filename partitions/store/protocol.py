@@ -201,10 +201,11 @@ class Store(Protocol):
         """
         ...
 
-    def list(self, prefix: str) -> Sequence[StoredObject]:
+    def list(self, prefix: str, after: str = "") -> Sequence[StoredObject]:
         """All objects whose name starts with the folder ``prefix`` (``""``: the whole root), sorted
         by name. Repeats until two listings in a row agree where one listing is no snapshot
-        (protocol section 1). Staged objects are not listed. A missing folder is empty.
+        (protocol section 1). Staged objects are not listed. A missing folder is empty. With ``after``, a name in
+        the folder, only what sorts behind it: that costs what is there, however much lies before.
 
         Raises: BrokerUnreachableError when the root itself is not there; StorageAuthorizationError when it may not
             be listed; ListingUnstableError; CorruptionError where what should be the folder is a link or another

@@ -45,8 +45,8 @@ class ReadOnlyStore:
     def open(self, source_object: StoredObject) -> BinaryIO:
         return self._inner.open(source_object)
 
-    def list(self, prefix: str) -> Sequence[StoredObject]:
-        return self._inner.list(prefix)
+    def list(self, prefix: str, after: str = "") -> Sequence[StoredObject]:
+        return self._inner.list(prefix, after)
 
     def names(self, prefix: str) -> frozenset[str]:
         return self._inner.names(prefix)

@@ -203,19 +203,25 @@ class S3Store:
             self._must_exist(source_object)
         return RangeReader(source_object.size_bytes, fetch).as_file()
 
-    def list(self, prefix: str) -> Sequence[StoredObject]:
+    def list(self, prefix: str, after: str = "") -> Sequence[StoredObject]:
         """See ``Store.list``. A server that cannot be reached, a bucket that is missing or refuses us: the
         root is not there."""
-        return self._listed(prefix, lambda once, where: stable_listing(once, where, lambda pages: pages[0] == 1))
+
+        def agreed(once: _Once, where: str) -> _Pages:
+            return stable_listing(once, where, lambda pages: pages[0] == 1)
+
+        return self._listed(prefix, agreed, after)
 
     def walk(self, prefix: str) -> Sequence[StoredObject]:
         return self._listed(prefix, lambda once, where: once())
 
-    def _listed(self, prefix: str, look: Callable[[_Once, str], _Pages]) -> Sequence[StoredObject]:
+    def _listed(
+        self, prefix: str, look: Callable[[_Once, str], _Pages], after: str = ""
+    ) -> Sequence[StoredObject]:
         folder = folder_prefix(prefix)
         where = self.uri_of(folder)
         try:
-            _, listed = look(partial(self._list_once, folder), where)
+            _, listed = look(partial(self._list_once, folder, after), where)
         except S3Refusal as refused:
             error = refused.as_error(f"cannot list {where}", "list", where)
             if isinstance(error, StorageAuthorizationError):  # the root is there, but not for this caller
@@ -316,11 +322,11 @@ class S3Store:
         staging_key = join(self.prefix, STAGING_FOLDER, self._new_id())
         return Place(self._objects.connection, self._tally, self.bucket, self._key(name), staging_key)
 
-    def _list_once(self, folder: str) -> tuple[int, Sequence[StoredObject]]:
+    def _list_once(self, folder: str, after: str) -> tuple[int, Sequence[StoredObject]]:
         """One walk through the pages of a folder: how many there were, and the objects, by name."""
         root = self.prefix and self.prefix + "/"
         most = MOST_NAMES if is_log_folder(folder.rstrip("/")) else None
-        pages, listed = self._objects.list(root + folder, most)
+        pages, listed = self._objects.list(root + folder, most, after and root + folder + after)
         if most is not None and len(listed) > most:
             raise CorruptionError(f"{self.uri_of(folder)} holds {CROWDED}")
         named = (

@@ -78,9 +78,11 @@ class Bucket:
 
         return self.connection.repeatable(f"look for s3://{self.name}/{key}", attempt)
 
-    def list(self, key_prefix: str, most: int | None = None) -> tuple[int, Sequence[StoredObject]]:
-        """The objects whose keys start so, and how many pages they came in: one page is a snapshot. Nothing is
-        asked for any more when there are more than ``most``.
+    def list(
+        self, key_prefix: str, most: int | None = None, after: str = ""
+    ) -> tuple[int, Sequence[StoredObject]]:
+        """The objects whose keys start so, behind the key ``after``; and how many pages they came in: one page is
+        a snapshot. Nothing is asked for any more when there are more than ``most``.
 
         Raises: Refused, StorageError, StoreTimeoutError.
         """
@@ -91,7 +93,7 @@ class Bucket:
 
         pages = 0
         listed: list[StoredObject] = []
-        following: dict[str, str] | None = {}
+        following: dict[str, str] | None = {"StartAfter": after} if after else {}
         while following is not None:
             what = f"list s3://{self.name}/{key_prefix}"
             page = self.connection.repeatable(what, partial(attempt, following))

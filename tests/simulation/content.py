@@ -21,14 +21,13 @@ import stratalog.partitions.segment
 from stratalog.engine.metadata.records import MetadataRecord, decode
 from stratalog.engine.quorum.batch import Batch, decode_batch
 from stratalog.engine.replication.append import AppendOptions, ReplayableBatches
+from stratalog.engine.replication.log_end import LogEnd
 from stratalog.engine.replication.partition import PartitionReplicas
 from stratalog.partitions.clock import Clock
 from stratalog.partitions.errors import SourceChangedError
 from stratalog.partitions.lineage import Lineage
-from stratalog.partitions.listing import ReplicaLog
 from stratalog.partitions.paths import DataName, base_name, parse_name
 from stratalog.partitions.producers import ProducerAppend
-from stratalog.partitions.replica import EndState
 from stratalog.partitions.segment_footer import FOOTER_KEY, SegmentFooter
 from stratalog.partitions.store import StagedWriter, Store
 from stratalog.partitions.store.memory import MemoryStore
@@ -133,20 +132,19 @@ _encoded: dict[Hashable, bytes] = {}
 def _encode_once(
     staged: StagedWriter,
     replicas: PartitionReplicas,
-    log: ReplicaLog,
-    state: EndState,
+    end: LogEnd,
     producer: ProducerAppend,
     source: ReplayableBatches,
     options: AppendOptions,
     clock: Clock,
 ) -> None:
     values = tuple(value for batch in source for value in batch.column("value").to_pylist())
-    known = state.last_transactional_offset, *sorted(state.producers.items())
+    known = end.state.last_transactional_offset, *sorted(end.state.producers.items())
     key = (
         replicas.view.topic_id,
         replicas.view.partition,
-        log.log_end,
-        log.lineage,
+        end.log_end,
+        end.lineage,
         known,
         producer,
         values,
@@ -154,7 +152,7 @@ def _encode_once(
     )
     if key not in _encoded:
         memory = MemoryStore("memory://encoded").stage_writer("one")
-        _encode(memory, replicas, log, state, producer, source, options, clock)
+        _encode(memory, replicas, end, producer, source, options, clock)
         if len(_encoded) > _MOST:
             _encoded.clear()
         _encoded[key] = memory._buffer.bytes_written()  # type: ignore[attr-defined]

@@ -164,7 +164,7 @@ MUTATIONS: Sequence[Mutation] = (
     Mutation(
         "no root check",
         "after every listing, broker.json must hold the directory id that is registered",
-        variants.patched(Replica, "_check_root", lambda replica: None),
+        variants.patched(Replica, "check_root", lambda replica: None),
         theme="wipe",
         first=60,
     ),

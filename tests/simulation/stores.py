@@ -169,12 +169,14 @@ class SimStore:
         """See ``Store.sweep_staging``: staged bytes go with their writer."""
         return 0
 
-    def list(self, prefix: str) -> Sequence[StoredObject]:
+    def list(self, prefix: str, after: str = "") -> Sequence[StoredObject]:
         """See ``Store.list``; with pages, by the rule of all stores whose listings are no snapshots."""
         self.counts.lists += 1
         if not self._page():
-            return self.call("list", prefix, lambda: self.root.listing(prefix))
-        return stable_listing(lambda: self._list_in_pages(prefix), f"{self.uri}/{prefix}")
+            listed = self.call("list", prefix, lambda: self.root.listing(prefix))
+        else:
+            listed = stable_listing(lambda: self._list_in_pages(prefix), f"{self.uri}/{prefix}")
+        return [stored for stored in listed if stored.name > f"{prefix}/{after}"] if after else listed
 
     def names(self, prefix: str) -> frozenset[str]:
         """See ``Store.names``."""

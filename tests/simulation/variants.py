@@ -31,7 +31,7 @@ from stratalog.engine.driver.state_cache import ReadState
 from stratalog.engine.metadata.image import TopicImage
 from stratalog.engine.replicas.in_sync import Progressed, adding, joined, propose
 from stratalog.engine.replication.append import Appended, AppendOptions, ReplayableBatches, _commit, _encode
-from stratalog.engine.replication.leader import leader_log
+from stratalog.engine.replication.log_end import LogEnd, look_at_end
 from stratalog.engine.replication.partition import PartitionReplicas
 from stratalog.engine.state.transaction_state import Transaction, TransactionStates
 from stratalog.partitions.clock import Clock
@@ -156,21 +156,21 @@ def append_without_looking_again(
     options: AppendOptions,
     attempt: Any,
     clock: Clock,
+    end: LogEnd | None = None,
 ) -> Appended:
     """Steps 1 to 3, without step 4: whoever created the file has appended."""
     source, leader = ReplayableBatches(batches, options.replay_bytes), replicas.leader
     for _ in range(50):
-        log = leader_log(replicas)
-        state = leader.end_state(log)
-        earlier = earlier_attempt(state.producers, producer, str(replicas))
+        end, _ = look_at_end(replicas, end, clock)
+        earlier = earlier_attempt(end.state.producers, producer, str(replicas))
         if earlier is not None:
             return Appended(earlier.base_offset, earlier.next_offset, duplicate=True, bytes=0)
-        name = DataName(log.log_end, None, replicas.epoch)
+        name = DataName(end.log_end, None, replicas.epoch)
         staged = leader.store.stage_writer(leader.path(name))
-        _encode(staged, replicas, log, state, producer, source, options, clock)
+        _encode(staged, replicas, end, producer, source, options, clock)
         if _commit(staged, name, attempt):
             records = sum(batch.num_rows for batch in source)
-            return Appended(log.log_end, log.log_end + records, duplicate=False, bytes=staged.size_bytes)
+            return Appended(end.log_end, end.log_end + records, duplicate=False, bytes=staged.size_bytes)
     raise RetriableError("others were faster")
 
 
@@ -288,8 +288,8 @@ class RegisterLater:
                 created.append((name, data))
                 return True
 
-            def list(self, prefix: str) -> Any:
-                listed = [*follower.store.list(prefix)]
+            def list(self, prefix: str, after: str = "") -> Any:
+                listed = [*follower.store.list(prefix, after)]
                 return [*listed, *(tests.simulation.stores.StoredObject(n, len(d), 0, "0") for n, d in created)]
 
         started = _start(replicas, replace(follower, store=Hold()), mine, log, options)  # type: ignore[arg-type]

@@ -54,8 +54,8 @@ class FaultyStore:
     def open(self, source_object: StoredObject) -> BinaryIO:
         return self._through("open", source_object.name, lambda: self.inner.open(source_object))
 
-    def list(self, prefix: str) -> Sequence[StoredObject]:
-        return self._through("list", prefix, lambda: self.inner.list(prefix))
+    def list(self, prefix: str, after: str = "") -> Sequence[StoredObject]:
+        return self._through("list", prefix, lambda: self.inner.list(prefix, after))
 
     def walk(self, prefix: str) -> Sequence[StoredObject]:
         return self._through("list", prefix, lambda: self.inner.walk(prefix))

@@ -54,8 +54,8 @@ class HookedStore:
         assert isinstance(found, StoredObject)
         return found
 
-    def list(self, prefix: str) -> Sequence[StoredObject]:
-        listing = self.hook("list", prefix, lambda: self.inner.list(prefix))
+    def list(self, prefix: str, after: str = "") -> Sequence[StoredObject]:
+        listing = self.hook("list", prefix, lambda: self.inner.list(prefix, after))
         assert isinstance(listing, Sequence)
         return listing
 

@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from stratalog.engine.cluster import Cluster
+from stratalog.engine.replication.log_end import LOOK_AGAIN_MS
 from stratalog.partitions.errors import (
     CorruptionError,
     CorruptSegmentError,
@@ -378,6 +379,7 @@ def test_a_file_that_is_missing_in_the_middle_of_the_leader_is_a_gap(live: LiveC
         report = live.cluster.verify()
         assert set(codes(report)) == {"LOG_GAP"}
         assert all("b1" in f.message or "t-0 on broker 1" in f.message for f in report.failures)
+    live.clock.advance_ms(LOOK_AGAIN_MS)
     report = live.append(["f"]).raise_for_failures()
     assert any("broker 1 leaves the ISR" in note for note in report.notes)
     assert live.leader() != 1

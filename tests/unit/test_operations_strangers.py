@@ -12,6 +12,7 @@ import pytest
 
 from stratalog.engine.driver.report import Failure
 from stratalog.engine.replication.leader import leader_log
+from stratalog.engine.replication.log_end import LOOK_AGAIN_MS
 from stratalog.engine.replication.sync import SyncOptions, sync
 from stratalog.partitions.lineage import Lineage
 from stratalog.partitions.paths import EpochName, LocalStartName, WatermarkName
@@ -89,6 +90,7 @@ def test_a_register_of_an_epoch_that_nobody_committed_is_damage_that_heals(
     leader = live.leader()
     broker = leader if leads else live.followers()[0]
     register(live, broker, EpochName(epoch), content)
+    live.clock.advance_ms(LOOK_AGAIN_MS)
     began_s = live.clock.monotonic_s()
     live.append(["d"]).raise_for_failures()
     assert live.clock.monotonic_s() - began_s < 5, "nobody waits for it"
@@ -262,6 +264,7 @@ def test_nobody_follows_a_local_start_beyond_the_log(live: LiveCluster, leads: b
     leader = live.leader()
     broker = leader if leads else live.followers()[0]
     register(live, broker, LocalStartName(8 * 10**18), encode({}))
+    live.clock.advance_ms(LOOK_AGAIN_MS)
     began_s = live.clock.monotonic_s()
     live.append(["d"]).raise_for_failures()
     assert live.clock.monotonic_s() - began_s < 5

@@ -237,8 +237,8 @@ class WipedWhileListed(MemoryStore):
 
     wipe = False
 
-    def list(self, prefix: str):  # type: ignore[no-untyped-def]
-        found = super().list(prefix)
+    def list(self, prefix: str, after: str = ""):  # type: ignore[no-untyped-def]
+        found = super().list(prefix, after)
         if self.wipe:
             self.delete([BROKER_FILE])
             self.create(
@@ -369,8 +369,8 @@ class VanishingFiles(MemoryStore):
 
     vanishing: int = 0
 
-    def list(self, prefix: str):  # type: ignore[no-untyped-def]
-        found = super().list(prefix)
+    def list(self, prefix: str, after: str = ""):  # type: ignore[no-untyped-def]
+        found = super().list(prefix, after)
         data = [stored.name for stored in found if stored.name.endswith(".parquet")]
         if self.vanishing and data:
             self.vanishing -= 1

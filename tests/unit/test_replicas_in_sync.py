@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from stratalog.engine.driver.report import Report
+from stratalog.engine.replication.log_end import LOOK_AGAIN_MS
 from stratalog.partitions.errors import OutcomeUnknownError, StorageError
 from tests.unit.cluster_harness import LiveCluster, rows_of, the_failure
 from tests.unit.faulty_store import CHANGES, Faults
@@ -136,6 +137,7 @@ def test_a_damaged_member_is_not_waited_for(live: Disks) -> None:
     live.fill("abc")
     follower = live.followers()[0]
     live.lose(follower, 1)
+    live.clock.advance_ms(LOOK_AGAIN_MS)
     began = live.clock.now_ms()
     report = live.append(["d"])
     assert rows_of(report, "outcome") == [("acknowledged",)]
@@ -206,6 +208,7 @@ def test_an_append_finds_a_damaged_leader_and_goes_to_the_next(live: Disks) -> N
     live.fill("abc")
     old = live.leader()
     live.lose(old, 2)
+    live.clock.advance_ms(LOOK_AGAIN_MS)
     report = live.append(["d"])
     assert rows_of(report, "outcome", "base_offset") == [("acknowledged", 3)]
     assert any(f"broker {old} leaves the ISR" in note for note in report.notes)

@@ -261,13 +261,13 @@ class ReplacedBeforeTheCheck(MemoryStore):
 
     name: str | None = None
 
-    def list(self, prefix: str):  # type: ignore[no-untyped-def]
+    def list(self, prefix: str, after: str = ""):  # type: ignore[no-untyped-def]
         if self.name is not None:
             name, self.name = self.name, None
             data = self.read(name)
             self.delete([name])
             self.create(name, data)
-        return super().list(prefix)
+        return super().list(prefix, after)
 
 
 def test_v2_a_file_whose_name_was_taken_again_after_it_was_read_is_not_the_one_that_was_read() -> None:

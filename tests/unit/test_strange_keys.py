@@ -35,7 +35,7 @@ class Listed(S3Store):
     def __init__(self, keys: Sequence[str]) -> None:
         super().__init__("bucket", "root", StoreOptions())
         found = [StoredObject(f"root/{key}", 1, 1, "e.1") for key in keys]
-        self._objects.list = lambda prefix, most=None: (1, found)  # type: ignore[method-assign]
+        self._objects.list = lambda prefix, most=None, after="": (1, found)  # type: ignore[method-assign]
 
 
 @pytest.mark.parametrize("key", STRANGE)
@@ -117,9 +117,9 @@ class _Showing:
     def uri_of(self, name: str) -> str:
         return f"{self._store.uri}/{name}"
 
-    def list(self, prefix: str) -> list[StoredObject]:
+    def list(self, prefix: str, after: str = "") -> list[StoredObject]:
         return [
-            *self._store.list(prefix),
+            *self._store.list(prefix, after),
             *(found for found in self._shown if found.name.startswith(f"{prefix}/")),
         ]
 

@@ -277,7 +277,7 @@ def test_a_duplicate_is_one_also_where_its_first_leader_failed_in_the_sync(tmp_p
                 raise StorageError(f"{uri} is away")
 
     faults.before = fail_in_the_sync
-    report = live.append(["a"], producer="p", sequence=1)
+    report = live.append(["a"], producer="p", sequence=1, driver=live.driver())
     assert live.leader() == follower
     assert rows_of(report, "outcome", "base_offset") == [("acknowledged" if times == 1 else "duplicate", 1)]
 

@@ -229,7 +229,7 @@ def test_records_of_aborted_transactions_stay_unseen_in_the_remote_tier(tmp_path
     for _ in range(2):
         live.cluster.retain("t").raise_for_failures()
     assert live.log(live.leader()).chain == ()
-    live.append(["d"], at_ms=live.clock.now_ms()).raise_for_failures()
+    live.append(["d"], at_ms=live.clock.now_ms(), driver=live.driver()).raise_for_failures()
     remote = [part for part in live.cluster.plan_read("t", isolation="read_committed") if part.remote]
     assert remote
     assert all(part.marked for part in remote)
