@@ -41,8 +41,8 @@ class LogEnd:
     looked_ms: int
     """When all of the log was looked at."""
     acknowledged_to: int | None = None
-    """The end of the append before, which was acknowledged under this view: all of the maximal ISR holds the log up
-    to there, and the leader has a high watermark that says so. None after a look at all of the log."""
+    """The end of the append before, which was acknowledged under this view: all of the maximal ISR holds the log
+    up to there, and the leader has a high watermark that says so. None after a look at all of the log."""
 
 
 def look_at_end(

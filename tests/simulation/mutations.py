@@ -16,6 +16,7 @@ import stratalog.engine.quorum.log
 import stratalog.engine.records.acknowledge
 import stratalog.engine.records.coordinator
 import stratalog.engine.replication.append
+import stratalog.engine.replication.log_end
 import stratalog.engine.replication.sync
 import stratalog.engine.upkeep.replication.merge
 import stratalog.engine.upkeep.replication.replicate
@@ -107,6 +108,17 @@ _REUSE = (
     ("d1", ""),  # it expires, and is deleted
     ("d0", ""),  # d0 gives its name to other records, sees that they are in no log, and appends them again
     ("d2", ""),
+)
+_REMEMBERED = small(
+    "append p0 0 0 1; append p0 1 0 1",
+    "append p1 0 0 1; retain; retain",
+    setup="append p9 0 0 1",
+    retention_bytes="0",
+)
+_FORGOTTEN = (
+    ("d0", "commit 2.1 b2"),  # d0 has appended 1.1, and is about to append behind it
+    ("d1", ""),  # d1 has appended 2.1; it expires, and is deleted
+    ("d0", ""),  # d0 gives its name to other records
 )
 _UNSEEN = small(
     "replicate",
@@ -212,6 +224,18 @@ MUTATIONS: Sequence[Mutation] = (
         shaped=_deleting,
         theme="reuse",
         first=2030,
+    ),
+    Mutation(
+        "an end that is known for good",
+        "append 4: the end that is known is the end, unless a register behind it says otherwise",
+        variants.patched(stratalog.engine.replication.log_end, "_goes_on", variants.true),
+        directed=_REMEMBERED,
+        script=_FORGOTTEN,
+    ),
+    Mutation(
+        "an end that is known under every view",
+        "append 1: an end is known under the view under which it was found",
+        variants.ends_of_any_view,
     ),
     Mutation(
         "not there is not written",

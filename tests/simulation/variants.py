@@ -5,7 +5,7 @@ Nothing here patches anything while a run is on: several drivers are inside a fu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any
@@ -27,8 +27,9 @@ import stratalog.partitions.transactions
 import tests.simulation.content
 import tests.simulation.stores
 from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.log_ends import LogEnds
 from stratalog.engine.driver.state_cache import ReadState
-from stratalog.engine.metadata.image import TopicImage
+from stratalog.engine.metadata.image import PartitionView, TopicImage
 from stratalog.engine.replicas.in_sync import Progressed, adding, joined, propose
 from stratalog.engine.replication.append import Appended, AppendOptions, ReplayableBatches, _commit, _encode
 from stratalog.engine.replication.log_end import LogEnd, look_at_end
@@ -172,6 +173,16 @@ def append_without_looking_again(
             records = sum(batch.num_rows for batch in source)
             return Appended(end.log_end, end.log_end + records, duplicate=False, bytes=staged.size_bytes)
     raise RetriableError("others were faster")
+
+
+def ends_of_any_view() -> AbstractContextManager[object]:
+    """A driver goes on from an end that it knows, whatever has changed about the partition since."""
+
+    def known(ends: LogEnds, views: Iterable[PartitionView]) -> dict[int, LogEnd]:
+        kept = {view.partition: ends._ends.take(view.key) for view in views}
+        return {partition: one[1] for partition, one in kept.items() if one is not None}
+
+    return patched(LogEnds, "of", known)()
 
 
 def not_there_is_not_written(staged: Any, name: DataName, attempt: Any) -> bool:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from stratalog.engine.metadata.image import ClusterImage, PartitionView
-from tests.unit.cluster_harness import LiveCluster
+from stratalog.engine.replication.log_end import LOOK_AGAIN_MS
+from stratalog.partitions.store.memory import MemoryStore
+from stratalog.partitions.store.protocol import StoredObject
+from tests.unit.cluster_harness import LiveCluster, rows_of
 
 
 def test_an_append_to_one_partition_looks_at_no_other_one_of_its_topic(
@@ -25,3 +29,74 @@ def test_an_append_to_one_partition_looks_at_no_other_one_of_its_topic(
     monkeypatch.setattr(ClusterImage, "view", viewed)
     live.append({7: ["a"], 9: ["b"]}).raise_for_failures()
     assert looked_at == {7, 9}
+
+
+def test_an_append_sees_as_many_files_however_long_the_log_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once a minute it looks at all of the log, for storage may have lost some of it."""
+    live = LiveCluster(tmp_path)
+    live.topic()
+    seen: list[int] = []
+    listing = MemoryStore.list
+
+    def listed(store: MemoryStore, prefix: str, after: str = "") -> Sequence[StoredObject]:
+        found = listing(store, prefix, after)
+        if "/t-" in prefix:
+            seen.append(len(found))
+        return found
+
+    monkeypatch.setattr(MemoryStore, "list", listed)
+
+    def seen_by_the_next() -> list[int]:
+        seen.clear()
+        live.append(["a"]).raise_for_failures()
+        return list(seen)
+
+    live.fill("a" * 10)
+    tenth = seen_by_the_next()
+    live.fill("a" * 100)
+    assert seen_by_the_next() == tenth == [2, 3]  # a high watermark, an epoch; and the file of this append
+    live.clock.advance_ms(LOOK_AGAIN_MS)
+    assert max(seen_by_the_next()) > 200
+    assert seen_by_the_next() == tenth
+
+
+def test_drivers_that_take_turns_see_what_the_others_have_appended(tmp_path: Path) -> None:
+    live = LiveCluster(tmp_path)
+    live.topic()
+    other = live.driver()
+    for number in range(6):
+        report = live.append([str(number)], driver=other if number % 2 else None)
+        assert rows_of(report, "outcome", "base_offset") == [("acknowledged", number)]
+    assert live.read() == {0: [str(number) for number in range(6)]}
+
+
+def test_an_append_goes_on_behind_what_was_merged_or_deleted_meanwhile(tmp_path: Path) -> None:
+    live = LiveCluster(tmp_path)
+    live.topic(segment_merge_min_files="2", file_delete_delay_ms="0")
+    live.fill("abcd")
+    other = live.driver()
+    other.merge().raise_for_failures()
+    other.replicate().raise_for_failures()
+    other.retain().raise_for_failures()
+    assert len(live.data(live.leader())) < 4
+    live.append(["e"]).raise_for_failures()
+    live.cluster.verify(deep=True).raise_for_failures()
+    assert live.read() == {0: list("abcde")}
+    other.topics.delete_records("t", {0: 5}).raise_for_failures()
+    live.append(["f"]).raise_for_failures()
+    assert live.read() == {0: ["f"]}
+
+
+def test_nothing_is_gone_on_from_under_another_leader(tmp_path: Path) -> None:
+    live = LiveCluster(tmp_path)
+    live.topic()
+    live.fill("ab")
+    other, former = live.driver(), live.leader()
+    other.elect("t", leader=live.followers()[0]).raise_for_failures()
+    live.append(["c"], driver=other).raise_for_failures()
+    live.append(["d"]).raise_for_failures()
+    assert live.leader() != former
+    assert live.read() == {0: list("abcd")}
+    live.cluster.verify(deep=True).raise_for_failures()
