@@ -90,7 +90,7 @@ def commit_line(roots: Sequence[Root]) -> Line:
         names = [f"plain/{next(rounds)}" for _ in range(COMMITS)]
         return seconds_of(lambda: [store.create(name, data) for name in names for store in stores.values()])
 
-    MetadataClient(log).submit(AlterConfigs(None, {_CONFIG: "1"}))
+    MetadataClient(log, SystemClock(), print).submit(AlterConfigs(None, {_CONFIG: "1"}))
     ours_s, plain_s = in_turn(ours, plain)
     return Line(
         f"commit, {VOTERS} voters",
@@ -123,7 +123,7 @@ def drivers_lines(roots: Sequence[Root], where: str) -> list[Line]:
 
 def claims_per_second(roots: Sequence[Root], seconds: float = SECONDS) -> float:
     """Commands of two drivers that take turns."""
-    clients = [MetadataClient(_driver(roots, seed)) for seed in (1, 2)]
+    clients = [MetadataClient(_driver(roots, seed), SystemClock(), print) for seed in (1, 2)]
     done, began = 0, time.perf_counter()
     while time.perf_counter() < began + seconds:
         clients[done % 2].submit(AlterConfigs(None, {_CONFIG: str(1 + done)}))
@@ -148,7 +148,7 @@ def commands_of(roots: Sequence[Root], drivers: int, seconds: float = SECONDS) -
 
 
 def _drive(roots: Sequence[Root], seed: int, together: Barrier, seconds: float, counts: SimpleQueue[int]) -> None:
-    client = MetadataClient(_driver(roots, seed))
+    client = MetadataClient(_driver(roots, seed), SystemClock(), print)
     client.image()
     encode_batch(_CLUSTER, DataName(0, None, 1), Lineage([(1, 0)]), [NoOpRecord()], 0)  # imports come first
     together.wait(READY_WITHIN_S)

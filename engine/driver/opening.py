@@ -177,7 +177,7 @@ def make_context(
         file=file,
         stores=stores,
         remote=None if file.remote is None else opener(file.remote, remote_options, clock),
-        metadata=MetadataClient(log),
+        metadata=MetadataClient(log, clock, _warn),
         clock=clock,
         new_id=new_id,
         rng=random.Random(new_id()),

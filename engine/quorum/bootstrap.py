@@ -19,7 +19,7 @@ from stratalog.engine.quorum.contents import Note
 from stratalog.engine.quorum.finding import Search
 from stratalog.engine.quorum.log import MetadataLog
 from stratalog.engine.quorum.state import LogState
-from stratalog.engine.quorum.upkeep import Upkeep, keep_up
+from stratalog.engine.quorum.upkeep import NEVER_MS, Upkeep, keep_up
 from stratalog.engine.quorum.voter import Voter
 from stratalog.partitions.clock import Clock
 from stratalog.partitions.cluster_key import ClusterKey
@@ -148,8 +148,6 @@ def find_log(
 
 
 _SNAPSHOTS = 2
-_NEVER_MS = 1 << 62
-"""So old is no snapshot: the log starts at the second latest."""
 
 
 def sign_log(log: MetadataLog, clock: Clock) -> Upkeep:
@@ -163,6 +161,6 @@ def sign_log(log: MetadataLog, clock: Clock) -> Upkeep:
         with suppress(NotControllerError, OutcomeUnknownError):  # a faster driver has committed something
             log.claim()
             log.commit((NoOpRecord(),))
-        done = keep_up(log, clock, lag_ms=_NEVER_MS)
+        done = keep_up(log, clock, lag_ms=NEVER_MS)
     assert done is not None
     return done

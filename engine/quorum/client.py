@@ -17,8 +17,11 @@ from stratalog.engine.metadata.fold import apply
 from stratalog.engine.metadata.image import ClusterImage
 from stratalog.engine.metadata.records import MetadataRecord, NoOpRecord, VoterId, check_readable
 from stratalog.engine.metadata.voter_commands import AddVoter, RemoveVoter
+from stratalog.engine.quorum.contents import Note
 from stratalog.engine.quorum.log import MetadataLog
 from stratalog.engine.quorum.state import LogState
+from stratalog.engine.quorum.upkeep import NEVER_MS, keep_up
+from stratalog.partitions.clock import Clock
 from stratalog.partitions.errors import (
     CorruptionError,
     InvalidCallError,
@@ -32,6 +35,12 @@ from stratalog.partitions.paths import DataName
 
 Answer = TypeVar("Answer")
 T = TypeVar("T")
+
+MOST_BATCHES = 50
+"""So many batches since the latest snapshot are reason for the next one: opening a cluster is a request for each. A
+snapshot costs 15 requests a voter, the commits between two 150, so that a commit pays a tenth for it; in CPU
+seconds a snapshot of 10,000 partitions is 15 commits.
+"""
 
 _ATTEMPTS = 20
 _MOST_COMMANDS = 256
@@ -96,8 +105,15 @@ def _decided(command: Command[Answer], image: ClusterImage) -> Decision[Answer]:
 class MetadataClient:
     """Linearizable reads of the metadata, and commands on it. Thread-safe."""
 
-    def __init__(self, log: MetadataLog) -> None:
+    def __init__(self, log: MetadataLog, clock: Clock, note: Note, most_batches: int = MOST_BATCHES) -> None:
+        """After ``most_batches`` since the latest snapshot a commit takes the next one; ``note`` is told where
+        that fails."""
         self._log = log
+        self._clock = clock
+        self._note = note
+        self._most_batches = most_batches
+        self._kept_up_to = 0
+        """The end of the log at this driver's last attempt to keep it short."""
         self._commits: GroupCommit[_Request] = GroupCommit(_MOST_COMMANDS)
 
     def image(self) -> ClusterImage:
@@ -143,7 +159,34 @@ class MetadataClient:
         if isinstance(mine.outcome, _Refused):
             raise mine.outcome.error
         assert mine.outcome is not None
+        if mine.tried:
+            self._keep_short()
         return cast(Answer, mine.outcome.answer)
+
+    def _keep_short(self) -> None:
+        """Keep the log up where it has grown long. The commands are committed: nothing here is their error, and
+        what failed is left to the commit that comes ``most_batches`` later. Of several drivers one does it; where
+        others are at work, the next commit looks again.
+        """
+        if not self._is_long():
+            return
+        with self._commits.turn:
+            try:
+                if not self._is_long() or self._log.read_at_once() is None or not self._is_long():
+                    return  # another thread has done it, others are at work, another driver has done it
+                self._kept_up_to = self._log.last_known.end
+                done = keep_up(self._log, self._clock, lag_ms=NEVER_MS)
+                failures = [one.failure for one in done.voters if one.failure is not None]
+            except StratalogError as error:
+                failures = [error]
+        for failure in failures:
+            self._note(f"the metadata log was not kept short, a later commit tries again: {failure}")
+
+    def _is_long(self) -> bool:
+        batches = self._log.last_known.files
+        if len(batches) < self._most_batches:
+            return False
+        return sum(name.base_offset >= self._kept_up_to for name in batches) >= self._most_batches
 
     def change_voters(self, command: AddVoter | RemoveVoter, *, dry_run: bool = False) -> tuple[VoterId, ...]:
         """Add or remove one voter; the voters then. Safe to repeat after any error. ``dry_run``: nothing is

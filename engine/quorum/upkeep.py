@@ -1,5 +1,8 @@
 """Keeping the metadata log short: take a snapshot, give it to every voter, move the log start, delete.
 
+A commit does it when enough batches have come (``stratalog.engine.quorum.client``), so that the log stays short by
+itself; the snapshot job does it by bytes, changes and age.
+
 The steps, each of which may be the last one that a run takes (protocol I7):
 
 1. *Settle* the log: all of the snapshot is committed, and its end is a batch boundary. It is never of less
@@ -58,6 +61,9 @@ from stratalog.partitions.store.protocol import StoredObject
 from stratalog.snapshots.chunks import stale_chunks
 from stratalog.snapshots.policy import SinceSnapshot, SnapshotPolicy, is_old, reason_to_wait
 from stratalog.snapshots.snapshot_id import EMPTY, SnapshotId
+
+NEVER_MS = 1 << 62
+"""So old is no snapshot: the log starts at the second latest."""
 
 _UNREACHABLE = (RetriableError, StaleMetadataError, OutcomeUnknownError)
 

@@ -13,6 +13,8 @@ READERS_IN = 4
 FOR_EVER = 10**12
 """A lag after which the log start moves, in ms: never within a run."""
 
+LONG_IN = 5
+"""So many seeds have one whose commits take snapshots."""
 KEYS_IN = 3
 """So many seeds have one whose cluster has a key."""
 
@@ -40,6 +42,8 @@ class Configuration(Plan):
     """Whether files are what they are in storage, or stand-ins for them (see ``remembering``)."""
     chunk_bytes: int = 0
     """Snapshots above this size are fetched in chunks; 0: those that are so in the product."""
+    most_batches: int = 50
+    """A commit takes a snapshot after so many batches since the latest one."""
     key: bool = False
     """Whether the cluster has a key; a stranger without it writes to a voter then."""
 
@@ -123,6 +127,9 @@ def configuration_of(seed: int, theme_name: str | None = None) -> Configuration:
         real_files=seed % 10 == 0,
         chunk_bytes=2000 if seed % 20 == 0 else 0,
     )
+    if seed % LONG_IN == 1:
+        made = replace(made, most_batches=random.Random(f"long {seed}").randint(1, 4))
+        made = replace(made, tags=made.tags | {"commits that snapshot"})
     made = with_key(made) if seed % KEYS_IN == 0 else made
     return with_readers(made) if seed % READERS_IN == 0 else made
 

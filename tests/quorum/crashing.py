@@ -29,6 +29,7 @@ class Scenario:
     """The broker that has lost its storage since."""
     real_files: bool = False
     chunk_bytes: int = 0
+    most_batches: int = 50
 
     @property
     def configuration(self) -> Configuration:
@@ -42,6 +43,7 @@ class Scenario:
             constant_roots=False,
             real_files=self.real_files,
             chunk_bytes=self.chunk_bytes,
+            most_batches=self.most_batches,
             tick_ms=1,
         )
 
@@ -50,6 +52,8 @@ SCENARIOS: Sequence[Scenario] = (
     Scenario("claim and commit", "commit"),
     Scenario("claim and commit, one voter", "commit", voters=1),
     Scenario("commit over what another left", "commit", setup="commit; commit", left_at="create b2"),
+    Scenario("commit that snapshots", "commit", setup="commit; commit; commit", most_batches=1),
+    Scenario("commit that snapshots, one voter", "commit", setup="commit; commit", voters=1, most_batches=2),
     Scenario("commits of three threads", "together 3"),
     Scenario("read", "read"),
     Scenario("read what another left", "read", setup="commit", left_at="create b2"),

@@ -8,7 +8,7 @@ import pytest
 from tests.quorum.crashing import AGAIN, FAULTS, FAULTY, SCENARIOS, Scenario, outcomes_of, run_each
 from tests.simulation.scheduler import Verdict
 
-QUICK = ("claim and commit", "snapshot and freeze")
+QUICK = ("claim and commit", "commit that snapshots", "snapshot and freeze")
 
 
 def is_slow(scenario: Scenario, verdict: Verdict) -> bool:

@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable, Collection, Sequence
 from functools import lru_cache
 from types import TracebackType
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 from greenlet import getcurrent
@@ -107,9 +107,10 @@ class Lock:
 class Client(MetadataClient):
     """The product's client; its threads are greenlets."""
 
-    def __init__(self, log: MetadataLog, turn: Any) -> None:
-        super().__init__(log)
-        self._commits.turn = turn
+    def __init__(self, log: MetadataLog, process: Process) -> None:
+        world = process.world
+        super().__init__(log, process.clock, world.heard, world.configuration.most_batches)
+        self._commits.turn = cast(Any, Lock(world))
 
 
 class Clock:
@@ -166,7 +167,7 @@ class Process:
             key=self.world.key,
         )
         log.world, log.who = self.world, self.name
-        self.client = Client(log, Lock(self.world))
+        self.client = Client(log, self)
 
     def open(self, cached: LogState) -> None:
         """As ``Cluster.open`` does; what it has seen may be cached, though nobody has confirmed it.

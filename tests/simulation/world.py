@@ -90,11 +90,15 @@ class SerialTasks(SerialRunner):
         return super().run(function, items, weigh)
 
 
+def _unheard(note: str) -> None:
+    """Notes of the metadata are nobody's business here."""
+
+
 class CoarseClient(MetadataClient):
     """The product's client; the calls of one request to the metadata are one step together."""
 
-    def __init__(self, log: WatchedLog, driver: Driver) -> None:
-        super().__init__(log)
+    def __init__(self, log: WatchedLog, clock: DriverClock, note: Callable[[str], None], driver: Driver) -> None:
+        super().__init__(log, clock, note)
         self._driver = driver
 
     def image(self) -> ClusterImage:
@@ -251,7 +255,9 @@ class World:
             file=self.file,
             stores=stores,
             remote=view(self.remote),
-            metadata=MetadataClient(log) if self.configuration.fine_metadata else CoarseClient(log, driver),
+            metadata=MetadataClient(log, clock, _unheard)
+            if self.configuration.fine_metadata
+            else CoarseClient(log, clock, _unheard, driver),
             clock=clock,
             new_id=new_id,
             rng=random.Random(f"{self.configuration.seed} {prefix} context"),
@@ -303,7 +309,7 @@ class Formatted:
             file=self.file,
             stores=stores,
             remote=SimStore(Root("remote"), driver, clock.now_ms, lambda *_: None),
-            metadata=MetadataClient(log),
+            metadata=MetadataClient(log, clock, _unheard),
             clock=clock,
             new_id=new_id,
             rng=random.Random(0),

@@ -193,7 +193,7 @@ class Quorum:
         self.root(broker_id)
 
     def client(self, seed: int = 0, through: Sequence[Store] | None = None) -> MetadataClient:
-        return MetadataClient(self.log(seed, through))
+        return MetadataClient(self.log(seed, through), self.clock, self.notes.append)
 
     def names(self, broker_id: int) -> list[str]:
         """What is in a voter's folder, without the folder."""

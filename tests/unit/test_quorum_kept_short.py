@@ -1,0 +1,144 @@
+"""A commit keeps the metadata log short: what opening, reading and committing ask for does not grow with it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from stratalog.engine.metadata.topic_commands import AlterConfigs
+from stratalog.engine.quorum.client import MOST_BATCHES, MetadataClient
+from stratalog.partitions.paths import CheckpointName, ClaimName, DataName, parse_name
+from tests.unit.quorum_harness import Quorum, config, unreachable
+from tests.unit.quorum_snapshots import bases, ends, listing, takes_no_snapshot
+
+
+def commit(client: MetadataClient, count: int, first: int = 1) -> None:
+    for value in range(first, first + count):
+        client.submit(AlterConfigs(None, {"segment.bytes": str(value)}))
+
+
+def requests(quorum: Quorum, work: Callable[[], object]) -> int:
+    before = sum(store.counts.requests for store in quorum.stores.values())
+    work()
+    return sum(store.counts.requests for store in quorum.stores.values()) - before
+
+
+def newest(quorum: Quorum) -> str:
+    return quorum.log().read().configs["segment.bytes"]
+
+
+@pytest.mark.parametrize(
+    ("voters", "commits"),
+    [(1, 10), (1, 1_000), pytest.param(1, 10_000, marks=pytest.mark.slow), (3, 10), (3, 1_000)],
+)
+def test_opening_reading_and_committing_are_flat(voters: int, commits: int) -> None:
+    """Opening asks for the batches since the latest snapshot besides; the folders hold two such lengths."""
+    opening, reading, committing = (6, 2, 3) if voters == 1 else (12, 4, 9)
+    quorum = Quorum(voters)
+    client = quorum.client()
+    commit(client, commits)
+    assert requests(quorum, quorum.look) <= opening + MOST_BATCHES
+    assert requests(quorum, client.image) == reading
+    counts = [requests(quorum, lambda at=at: commit(client, 1, commits + at)) for at in range(1, 5)]
+    assert counts == [committing] * 4
+    for broker in quorum.stores:
+        assert len(quorum.names(broker)) <= 2 * MOST_BATCHES + 4
+    assert newest(quorum) == str(commits + 4)
+    assert quorum.notes == []
+
+
+@pytest.mark.parametrize("voters", [1, 3])
+def test_opening_asks_for_no_more_than_the_batches_since_the_latest_snapshot(voters: int) -> None:
+    """At every length of the log; right after a snapshot it is a handful."""
+    quorum = Quorum(voters)
+    client = quorum.client()
+    counts = []
+    for value in range(1, 4 * MOST_BATCHES):
+        commit(client, 1, value)
+        counts.append(requests(quorum, quorum.look))
+    assert max(counts) <= (5 if voters == 1 else 11) + MOST_BATCHES
+    assert min(counts[MOST_BATCHES:]) <= (8 if voters == 1 else 14)
+
+
+@pytest.mark.parametrize("voters", [1, 3])
+def test_drivers_that_commit_once_leave_neither_claims_nor_epochs(voters: int) -> None:
+    """Each claims an epoch, and each batch has the lineage; both reach back to the log start."""
+    quorum = Quorum(voters)
+    for value in range(1, 6 * MOST_BATCHES):
+        commit(quorum.client(value), 1, value)
+        found = listing(quorum, 1)
+        assert len(found.claim_names) <= 1 + MOST_BATCHES
+        assert len(found.files) <= 2 * MOST_BATCHES + 2
+    batch = max(found.files)
+    assert found.files[batch].size_bytes <= 1.5 * min(one.size_bytes for one in found.files.values())
+    log = quorum.log()
+    log.read()
+    assert len(list(log.last_known.lineage)) <= 2 * MOST_BATCHES + 2
+
+
+def test_of_several_drivers_one_takes_the_snapshot() -> None:
+    quorum = Quorum()
+    clients = [quorum.client(seed) for seed in range(4)]
+    made: set[int] = set()
+    for value in range(4 * MOST_BATCHES):
+        commit(clients[value % 4], 1, 1 + value)
+        made.update(ends(quorum))
+    assert len(made) == 4
+    assert all(
+        later - earlier >= MOST_BATCHES for earlier, later in zip(sorted(made), sorted(made)[1:], strict=False)
+    )
+
+
+def test_a_command_that_is_refused_or_changes_nothing_takes_no_snapshot() -> None:
+    quorum = Quorum()
+    log = quorum.log()
+    for value in range(MOST_BATCHES + 1):
+        log.claim()
+        log.commit(config(value + 1))
+    client = quorum.client()
+    commit(client, 1, MOST_BATCHES + 1)
+    assert ends(quorum) == []
+    commit(client, 1, MOST_BATCHES + 2)
+    assert ends(quorum) == [MOST_BATCHES + 3]
+
+
+def test_a_snapshot_that_fails_is_a_note_and_tried_again_after_as_many_batches() -> None:
+    quorum = Quorum()
+    through = quorum.hooked()
+    client = quorum.client(through=through)
+    through[0].hook = takes_no_snapshot
+    commit(client, MOST_BATCHES)
+    (note,) = quorum.notes
+    assert "a later commit tries again" in note
+    commit(client, MOST_BATCHES - 2)
+    assert len(quorum.notes) == 1
+    through[0].hook = lambda what, name, call: call()
+    commit(client, 2, 1000)
+    assert len(ends(quorum)) == 1
+    assert newest(quorum) == "1001"
+
+
+def test_a_voter_without_the_snapshot_does_not_make_every_commit_try() -> None:
+    quorum = Quorum(3)
+    through = quorum.hooked()
+    client = quorum.client(through=through)
+    through[2].hook = takes_no_snapshot
+    commit(client, MOST_BATCHES + 10)
+    assert len(quorum.notes) == 1
+    assert (len(ends(quorum, 1)), len(ends(quorum, 3))) == (1, 0)
+    through[2].hook = unreachable
+    commit(client, 3 * MOST_BATCHES, 100)
+    assert len(bases(quorum, 1)) <= 2 * MOST_BATCHES + 2
+    assert len(bases(quorum, 3)) >= MOST_BATCHES, "a voter that is away keeps what it has"
+    through[2].hook = lambda what, name, call: call()
+    commit(client, MOST_BATCHES, 1000)
+    assert ends(quorum, 3)[-1] == ends(quorum, 1)[-1]
+    assert len(bases(quorum, 3)) <= 2 * MOST_BATCHES + 2
+
+
+def test_a_folder_holds_nothing_else() -> None:
+    quorum = Quorum()
+    commit(quorum.client(), 3 * MOST_BATCHES)
+    kinds = {type(parse_name(name)) for name in quorum.names(1)}
+    assert kinds == {CheckpointName, ClaimName, DataName}
