@@ -58,7 +58,8 @@ class Mutation:
         """Of a seed, as this mutation needs it."""
         if self.directed is not None:
             return self.shaped(replace(self.directed, seed=seed))
-        return self.shaped(configuration_of(seed, self.theme))
+        made = replace(configuration_of(seed, self.theme), most_batches=50)  # snapshots as operations alone
+        return self.shaped(made)
 
     def run(self, seed: int) -> Result:
         """The run of a seed; patch the product before."""
