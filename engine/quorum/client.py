@@ -37,9 +37,9 @@ Answer = TypeVar("Answer")
 T = TypeVar("T")
 
 MOST_BATCHES = 50
-"""So many batches since the latest snapshot are reason for the next one: opening a cluster is a request for each. A
-snapshot costs 15 requests a voter, the commits between two 150, so that a commit pays a tenth for it; in CPU
-seconds a snapshot of 10,000 partitions is 15 commits.
+"""Since the latest snapshot; then a commit takes the next one. Opening a cluster is a request for each. A snapshot
+costs 15 requests a voter, and 50 commits cost 150: a commit pays a tenth for it. In CPU seconds a snapshot of
+10,000 partitions is 15 commits.
 """
 
 _ATTEMPTS = 20
