@@ -225,10 +225,6 @@ _SYNC_LISTS = (
     Call(PARTITION, READ, 1, "the leader's .epoch: its lineage"),
     Call(PARTITION, READ, 1, "the footer of the leader's last file: where the log ends"),
 )
-_COPY_LISTS = (
-    Call(PARTITION, LIST, 2, "the leader, for each follower that copies: after the bytes, before the names (!)"),
-    Call(PARTITION, STAT, 2, "its root after each of these"),
-)
 _WATERMARK = (Call(PARTITION, CREATE, BROKERS, "the high watermark on every replica"),)
 
 _FIRST_LOOK = (
@@ -243,8 +239,7 @@ _APPEND = (
     Call(PARTITION, LIST, 2, "the followers: what they lack"),
     Call(PARTITION, LIST, 1, "the leader after them", least=0),
     Call(PARTITION, STAT, 5, "a root after each of these listings", least=4),
-    Call(PARTITION, COPY, 2, "the bytes to each follower (!)"),
-    *_COPY_LISTS,
+    Call(PARTITION, COPY, 2, "the bytes to each follower, of the object that was listed (!)"),
     Call(PARTITION, CREATE, 2, "the names on each follower"),
     *_WATERMARK,
 )
@@ -325,7 +320,6 @@ SCENARIOS = (
         (
             *_BEGIN,
             *_SYNC_LISTS[:-1],
-            *_COPY_LISTS,
             Call(FILE, READ, 1, "its footer on the leader: no file is missing behind it"),
             Call(FILE, COPY, 2, "its bytes to each follower"),
             Call(FILE, CREATE, 2, "its name on each follower"),

@@ -386,7 +386,7 @@ def _merged_over(mine: ReplicaLog, link: Link) -> bool:
 
 
 def _groups(links: Sequence[Link]) -> Iterator[list[Link]]:
-    """The files that are staged before one look at the leader: in order, bounded in number and bytes."""
+    """The files that are staged together: in order, bounded in number and bytes."""
     group: list[Link] = []
     size = 0
     for link in links:
@@ -400,7 +400,10 @@ def _groups(links: Sequence[Link]) -> Iterator[list[Link]]:
 
 
 def _copy(leader: Replica, follower: Replica, group: list[Link], copies: Runner) -> None:
-    """Stage and check every byte, look at the leader, name the files; those before one that failed are named.
+    """Stage and check every byte, then name the files; those before one that failed are named.
+
+    The store reads the object that was listed, and no other: a name that was freed meanwhile, and created again
+    with other bytes, is not copied (I2, I8). So the leader need not be listed again (protocol section 3, step 4).
 
     Raises: CorruptSegmentError when the leader gave out other bytes than it was once given; LogGapError,
         SourceChangedError; StorageError and its like.
@@ -419,13 +422,9 @@ def _copy(leader: Replica, follower: Replica, group: list[Link], copies: Runner)
 
     try:
         failed = {one.item: one.error for one in copies.run(stage, group) if isinstance(one, Failed)}
-        present = {link.name: link.file.object.version for link in leader.log().chain}
         for link in group:
             if link in failed:
                 raise failed[link]
-            # Of the object that was listed: a freed name may have been created again, with other bytes (I2, I8).
-            if present.get(link.name) != link.file.object.version:
-                raise SourceChangedError(f"{leader}: {link.name} left the log while it was being copied")
             staged.pop(link.name).commit()
     finally:
         for left in staged.values():

@@ -290,7 +290,7 @@ MUTATIONS: Sequence[Mutation] = (
     ),
     Mutation(
         "copies of names",
-        "a copy is of the listed object; the leader is listed again before the copy gets its name",
+        "a copy is of the listed object",
         variants.patched(stratalog.engine.replication.sync, "_copy", variants.copy_of_the_name),
         directed=_REUSED_NAMES,
         script=_REUSE,

@@ -328,8 +328,7 @@ def register_later() -> AbstractContextManager[object]:
 
 
 def copy_of_the_name(leader: Replica, follower: Replica, group: Any, copies: Any) -> None:
-    """A copy of whatever has the name, as long as its bytes are those that its writer put down; and no look at the
-    leader before it gets its own name."""
+    """A copy of whatever has the name, as long as its bytes are those that its writer put down."""
     for link in group:
         with errors_of(leader):
             try:
