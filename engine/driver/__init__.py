@@ -7,6 +7,7 @@
     metrics               what this driver has measured of snapshots
     state_cache           the engine's own topics, as far as this driver has read them
     begun_sequences, unnamed_producers   this driver, as the producer of appends
+    log_ends              the ends of logs that it has appended to, from which its next appends go on
     fetching, record_reader   the threads of its fetches, and what they have read
     remote_quota          what it may copy and fetch of the remote tier in a second
     known_image           the metadata as last seen

@@ -7,6 +7,7 @@ afterwards, or list first and check the metadata afterwards, as the protocol's r
 
     partition one partition: the view, and the replicas on their stores; what a task has to do on one
     leader    take over an epoch, the leader's log
+    log_end   the end of the leader's log, as an append finds it and leaves it
     sync      bring followers to the leader's log
     append    put records at the end of the leader's log, then on every member of the ISR
     watermark advance the high watermark by proof
@@ -17,8 +18,10 @@ afterwards, or list first and check the metadata afterwards, as the protocol's r
     throttle  a bound on the bytes that a task copies in a second
 
 Where this differs from the protocol's text
-    * Sync lists the leader once per group of staged copies, not once per file: the rule asks that the
-      list comes after the bytes and before the name, and one list serves a group as well.
+    * Sync does not list the leader again between the bytes of a copy and its name. A copy is of the object that
+      was listed, by its version; stores give out no other. The protocol says that this does the same.
+    * An append goes on from the end that the one before has left under the same view (``log_end``). It looks only
+      behind that end, before and after its file is there, and gives the file to members that hold all before it.
     * Sync also copies a merged segment of the leader that the follower holds as appends, instead of
       merging again there: bytes are copied, never re-encoded, so equal listings stay equal files.
     * An append that loses the race for its base offset encodes again, for offsets stand in the file. It
