@@ -8,8 +8,8 @@ which all has expired holds no file, and its local start is its end.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 from stratalog.partitions.discarded import discarded
 from stratalog.partitions.listing import Listing, ReplicaLog, litter
@@ -26,17 +26,22 @@ class LogFile:
     start: int
     end: int
     size_bytes: int
-    max_timestamp_ms: int
+    max_timestamp: int | Callable[[], int]
+    """In ms, or how to read it, which may cost a request."""
     written_ms: int = 2**63 - 1
     """When the file was written, by the clock of its storage; the default: nobody knows."""
+
+    @property
+    def max_timestamp_ms(self) -> int:
+        """The largest timestamp of its records."""
+        return self.max_timestamp if isinstance(self.max_timestamp, int) else self.max_timestamp()
 
     def latest_ms(self, now_ms: int) -> int:
         """How old the file is for the purpose of retention: its largest timestamp, unless that is in the future.
         Then no record of it can be as young as it says, and it counts as from when it was written.
         """
-        if self.max_timestamp_ms <= now_ms:
-            return self.max_timestamp_ms
-        return min(self.max_timestamp_ms, self.written_ms)
+        max_timestamp_ms = self.max_timestamp_ms
+        return max_timestamp_ms if max_timestamp_ms <= now_ms else min(max_timestamp_ms, self.written_ms)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,9 +77,15 @@ def retained_from(extents: Sequence[LogFile], limits: RetentionLimits, now_ms: i
     return keep_from
 
 
-def in_future(extents: Sequence[LogFile], now_ms: int) -> LogFile | None:
-    """The first file with a timestamp that is yet to come."""
-    return next((extent for extent in extents if now_ms < extent.max_timestamp_ms < UNKNOWN_MS), None)
+def in_future(extents: Sequence[LogFile], keep_from: int, now_ms: int) -> LogFile | None:
+    """The first file with a timestamp that is yet to come. Where timestamps have to be read, only of files up to
+    the first one that stays, and of the last one: the others are looked at when it is their turn.
+    """
+    for extent in extents:
+        cheap = isinstance(extent.max_timestamp, int) or extent.start <= keep_from or extent is extents[-1]
+        if cheap and now_ms < (at_ms := extent.max_timestamp_ms) < UNKNOWN_MS:
+            return replace(extent, max_timestamp=at_ms)
+    return None
 
 
 def local_start_for(log: ReplicaLog, wanted: int) -> int:

@@ -8,6 +8,7 @@ import pytest
 
 from stratalog.engine.driver.run import OperationRun
 from stratalog.engine.upkeep.retention.remote import Expiry
+from stratalog.partitions import segment
 from stratalog.partitions.errors import InvalidConfigError
 from stratalog.partitions.paths import METADATA_TOPIC
 from tests.contexts import context_of
@@ -28,6 +29,30 @@ def live(tmp_path: Path) -> LiveCluster:
 
 def remote_files(live: LiveCluster) -> list[Path]:
     return sorted(live.remote.glob("*/0/*.parquet"))
+
+
+# ------------------------------------------------------------------------------------- the cost
+
+
+def test_a_driver_that_has_just_started_reads_as_much_however_long_the_logs_are(live: LiveCluster) -> None:
+    """Kafka's retention looks at the oldest segments until one stays."""
+    live.topic(retention_ms=str(HOUR_MS))
+
+    def read() -> int:
+        return sum(live.store(broker).counts.reads for broker in (1, 2, 3))
+
+    def read_by_a_new_driver() -> int:
+        driver = live.driver()
+        segment.forget()
+        before = read()
+        driver.retain("t").raise_for_failures()
+        return read() - before
+
+    live.fill("abcde", at_ms=live.clock.now_ms())
+    few = read_by_a_new_driver()
+    live.fill("abcde" * 10, at_ms=live.clock.now_ms())
+    assert read_by_a_new_driver() <= few
+    assert live.read() == {0: list("abcde" * 11)}
 
 
 # ------------------------------------------------------------------------------------- the limits

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 
 from stratalog.engine.driver.while_it_changes import while_it_changes
 from stratalog.engine.replication.damage import check_whole
@@ -26,7 +27,7 @@ from stratalog.engine.replication.partition import PartitionWork
 from stratalog.engine.replication.snapshots import latest_snapshot, newest_id, usable_snapshot
 from stratalog.partitions.clock import Clock
 from stratalog.partitions.errors import CorruptSegmentError, LogGapError, StratalogError
-from stratalog.partitions.listing import ReplicaLog
+from stratalog.partitions.listing import Link, ReplicaLog
 from stratalog.partitions.paths import DataName, LocalStartName, parse_name
 from stratalog.partitions.producers import encode
 from stratalog.partitions.replica import Replica
@@ -133,7 +134,7 @@ def wanted_log_start(work: RetainWork) -> Wanted:
     extents = both_tiers(work.safe(log), local_extents(leader, log, work.total))
     extents = [extent for extent in extents if extent.end > start]
     by_limits = retained_from(extents, work.total, now_ms) or 0
-    ahead = None if work.total.retention_ms == UNLIMITED else in_future(extents, now_ms)
+    ahead = None if work.total.retention_ms == UNLIMITED else in_future(extents, by_limits, now_ms)
     return Wanted(max(start, min(by_limits, log.high_watermark)), ahead)
 
 
@@ -152,20 +153,18 @@ def _check_gap(work: RetainWork, log: ReplicaLog, remote: tuple[RemoteSegment, .
 def local_extents(replica: Replica, log: ReplicaLog, limits: RetentionLimits) -> list[LogFile]:
     """The files of a replica's log; their timestamps are looked up only where a limit asks for them."""
 
-    def latest_ms(index: int) -> int:
-        if limits.retention_ms == UNLIMITED:
-            return 0
-        return replica.footer(log.chain[index].file).latest_ms
+    def latest_ms(link: Link) -> int:
+        return 0 if limits.retention_ms == UNLIMITED else replica.footer(link.file).latest_ms
 
     return [
         LogFile(
             link.start,
             link.end,
             link.file.object.size_bytes,
-            latest_ms(index),
+            partial(latest_ms, link),
             link.file.object.modified_ms,
         )
-        for index, link in enumerate(log.chain)
+        for link in log.chain
     ]
 
 
