@@ -30,7 +30,13 @@ def newest(quorum: Quorum) -> str:
 
 @pytest.mark.parametrize(
     ("voters", "commits"),
-    [(1, 10), (1, 1_000), pytest.param(1, 10_000, marks=pytest.mark.slow), (3, 10), (3, 1_000)],
+    [
+        (1, 10),
+        (1, 1_000),
+        pytest.param(1, 10_000, marks=pytest.mark.slow),
+        (3, 10),
+        pytest.param(3, 1_000, marks=pytest.mark.slow),
+    ],
 )
 def test_opening_reading_and_committing_are_flat(voters: int, commits: int) -> None:
     """Opening asks for the batches since the latest snapshot besides; the folders hold two such lengths."""
@@ -48,6 +54,7 @@ def test_opening_reading_and_committing_are_flat(voters: int, commits: int) -> N
     assert quorum.notes == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("voters", [1, 3])
 def test_opening_asks_for_no_more_than_the_batches_since_the_latest_snapshot(voters: int) -> None:
     """At every length of the log; right after a snapshot it is a handful."""
@@ -61,6 +68,7 @@ def test_opening_asks_for_no_more_than_the_batches_since_the_latest_snapshot(vot
     assert min(counts[MOST_BATCHES:]) <= (8 if voters == 1 else 14)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("voters", [1, 3])
 def test_drivers_that_commit_once_leave_neither_claims_nor_epochs(voters: int) -> None:
     """Each claims an epoch, and each batch has the lineage; both reach back to the log start."""
@@ -77,6 +85,7 @@ def test_drivers_that_commit_once_leave_neither_claims_nor_epochs(voters: int) -
     assert len(list(log.last_known.lineage)) <= 2 * MOST_BATCHES + 2
 
 
+@pytest.mark.slow
 def test_of_several_drivers_one_takes_the_snapshot() -> None:
     quorum = Quorum()
     clients = [quorum.client(seed) for seed in range(4)]
