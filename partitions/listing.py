@@ -313,10 +313,16 @@ def litter(listing: Listing) -> list[str]:
     """Names of registers that say nothing any more: a smaller ``.local``, an ``.hw`` that is smaller
     or equal in both offset and epoch. (Never the greatest ``.epoch`` or ``.local``: V6.)
     """
-    names: list[str] = [str(name) for name, _ in listing.local_starts if name.offset < listing.local_start]
+    starts = [str(name) for name, _ in listing.local_starts if name.offset < listing.local_start]
+    return [*starts, *map(str, old_watermarks(listing))]
+
+
+def old_watermarks(listing: Listing) -> list[WatermarkName]:
+    """The high watermarks that say nothing any more."""
+    found: list[WatermarkName] = []
     greatest = -1
     for mark in sorted(listing.watermarks, key=lambda mark: (mark.epoch, mark.offset), reverse=True):
         if mark.offset <= greatest:
-            names.append(str(mark))
+            found.append(mark)
         greatest = max(greatest, mark.offset)
-    return names
+    return found

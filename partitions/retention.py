@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from stratalog.partitions.discarded import discarded
-from stratalog.partitions.listing import Listing, ReplicaLog, litter
+from stratalog.partitions.discarded import HiddenBy, discarded
+from stratalog.partitions.listing import Listing, ReplicaLog, litter, old_watermarks
 
 UNLIMITED = -1
 UNKNOWN_MS = 2**63 // 1000 + 1
@@ -115,6 +115,17 @@ def removable(log: ReplicaLog, now_ms: int, delay_ms: int) -> list[str]:
     ]
     needed = {str(name) for name, _ in listing.local_starts if name.offset >= lasting}
     return [*names, *(name for name in litter(listing) if name not in needed)]
+
+
+def superseded(log: ReplicaLog, now_ms: int, delay_ms: int) -> list[str]:
+    """Of ``removable``, what appends and merges leave behind: files that merged segments have hidden ``delay_ms``
+    ago, and high watermarks that say nothing any more."""
+    hidden = [
+        str(each.file.name)
+        for each in discarded(log)
+        if isinstance(each.why, HiddenBy) and (at := each.deletable_ms(delay_ms)) is not None and at <= now_ms
+    ]
+    return [*hidden, *(str(mark) for mark in old_watermarks(log.listing))]
 
 
 def _lasting_local_start(listing: Listing, until_ms: int) -> int:

@@ -41,6 +41,7 @@ from stratalog.engine.upkeep.replication import merge as merging
 from stratalog.engine.upkeep.replication import reassign as reassigning
 from stratalog.engine.upkeep.replication import replicate as replicating
 from stratalog.engine.upkeep.replication.elect import elect
+from stratalog.engine.upkeep.replication.keep_short import keep_short
 from stratalog.engine.upkeep.replication.reassignments import reassignments
 from stratalog.engine.upkeep.restoring import drill as drilling
 from stratalog.engine.upkeep.restoring import restore as restoring
@@ -104,13 +105,15 @@ class Cluster(Client):
         voters_as_logged: bool = False,
         selectors: Mapping[str, MakeSelector] | None = None,
         cluster_key: KeySource = key_of_environment,
+        keeps_short: bool = True,
     ) -> Cluster:
         """Open the cluster that a ``cluster.toml`` describes. With ``spark`` the work runs on its executors
         and DataFrames can be read and appended; without, in threads of this process. ``voters_as_logged``: the
         file may name other metadata voters than those of the log. ``selectors``: those of one's own from among
         which ``replica.selector.class`` picks one by its name. ``cluster_key`` gives the key that the metadata are
         signed with (``stratalog.engine.config.key_source``); without it a signed cluster is read only, and nothing
-        is verified.
+        is verified. ``keeps_short``: logs that this driver appends to are kept short by it, in a thread of its own
+        (``stratalog.engine.upkeep.replication.keep_short``).
 
         Raises: InvalidCallError for errors in the file, or when the cluster was never formatted;
             LogDirError, InconsistentClusterIdError for roots of somebody else; NoMajorityError.
@@ -128,7 +131,7 @@ class Cluster(Client):
             as_logged=voters_as_logged,
         )
         context.selector = CurrentSelector(OfferedSelectors(selectors))
-        return cls(context, spark)
+        return cls(keep_short(context, opener) if keeps_short else context, spark)
 
     @classmethod
     def format(
@@ -142,10 +145,11 @@ class Cluster(Client):
         opener: OpenStore = open_store,
         prober: Prober | None = None,
         cluster_key: KeySource = key_of_environment,
+        keeps_short: bool = True,
     ) -> Cluster:
         """Make the folders of a ``cluster.toml`` a cluster: format all roots, begin the metadata log, register the
         brokers. Finished steps stay as they are: a second call completes one that stopped half-way. With a
-        ``cluster_key``, as of ``open``, all of it is signed.
+        ``cluster_key``, as of ``open``, all of it is signed. ``keeps_short`` is as of ``open``.
 
         Raises: as ``open``; UnsupportedStoreError for storage without exclusive create.
         """
@@ -160,7 +164,7 @@ class Cluster(Client):
             progress=progress,
             prober=prober,
         )
-        return cls(context, spark)
+        return cls(keep_short(context, opener) if keeps_short else context, spark)
 
     @classmethod
     def plan_format(
@@ -240,6 +244,10 @@ class Cluster(Client):
             )
 
         return restoring.restore(file, former, heir, opener=opener, clock=clock, key=key, dry_run=dry_run)
+
+    def close(self, timeout_s: float | None = 30.0) -> None:
+        """Wait until the logs that this driver has appended to are short, or the time is over."""
+        self._context.behind_appends.wait(timeout_s)
 
     def using(self, spark: SparkSession) -> Cluster:
         """This cluster with its work on the executors of ``spark``, and DataFrames in that session."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from stratalog.engine.config.definition import TRUE_OR_FALSE, Scope, at_least, between, key, keys_of, one_of
 from stratalog.partitions.merge import MergePolicy
@@ -44,6 +44,14 @@ class TopicConfig:
         at_least(2),
         unit="files",
         doc="Merge once this number of appends lie side by side, even where they do not fill a segment yet.",
+    )
+    segment_merge_inline_bytes: int = key(
+        64 * 1024**2,
+        at_least(0),
+        unit="bytes",
+        doc="A driver that appends keeps the log short behind its acknowledgements: it merges small appends into "
+        "segments of up to this size, and deletes what they replace after file.delete.delay.ms. 0: only merge and "
+        "retain do.",
     )
     retention_ms: int = key(
         _SEVEN_DAYS_MS,
@@ -215,6 +223,11 @@ class TopicConfig:
     def merging(self) -> MergePolicy:
         """When small appends become segments."""
         return MergePolicy(self.segment_bytes, self.segment_ms, self.segment_merge_min_files)
+
+    @property
+    def merging_inline(self) -> MergePolicy:
+        """When small appends become segments behind an acknowledgement: of a bounded size."""
+        return replace(self.merging, segment_bytes=min(self.segment_bytes, self.segment_merge_inline_bytes))
 
     @property
     def snapshotting(self) -> SnapshotPolicy:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol, TypeVar
@@ -21,6 +21,7 @@ from stratalog.engine.driver.state_cache import OwnProducer, StateCache
 from stratalog.engine.driver.unnamed_producers import UnnamedProducers
 from stratalog.engine.metadata.image import ClusterImage, PartitionView, TopicImage
 from stratalog.engine.quorum.client import MetadataClient
+from stratalog.engine.replication.log_end import LogEnd
 from stratalog.engine.replication.partition import PartitionReplicas
 from stratalog.engine.replication.replica_selector import CurrentSelector
 from stratalog.partitions import paths
@@ -73,6 +74,27 @@ class Work(Protocol):
 
 COPY_THREADS = 4
 """Copies at once within one task."""
+
+
+class BehindAppends(Protocol):
+    """The work that a driver does behind its appends."""
+
+    def appended(self, image: ClusterImage, ended: Sequence[tuple[PartitionView, LogEnd]]) -> None:
+        """Appends to partitions of one topic were acknowledged just now, under these views. Returns at once."""
+        ...
+
+    def wait(self, timeout_s: float | None = None) -> None:
+        """Until nothing is left to do, or the time is over."""
+        ...
+
+
+class Nothing:
+    """No work behind appends."""
+
+    def appended(self, image: ClusterImage, ended: Sequence[tuple[PartitionView, LogEnd]]) -> None: ...
+
+    def wait(self, timeout_s: float | None = None) -> None: ...
+
 
 W = TypeVar("W", bound=Work)
 R = TypeVar("R")
@@ -132,6 +154,8 @@ class Context:
     """This driver, as the producer of appends that name none."""
     log_ends: LogEnds = field(default_factory=LogEnds)
     """The ends of logs that this driver has appended to."""
+    behind_appends: BehindAppends = field(default_factory=Nothing)
+    """Keeps the logs short that this driver appends to."""
     begun_sequences: BegunSequences = field(default_factory=BegunSequences)
     """This driver, as the producers that were named."""
     fetching: Fetching = field(default_factory=Fetching)

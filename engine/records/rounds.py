@@ -138,7 +138,7 @@ def append_all(
                 ended = list(appended.values())
                 troubled += acknowledge(context, appended, options.min_insync_replicas, notes)
                 appended.clear()
-                _remember_ends(context, ended)
+                _remember_ends(context, image, ended)
             if not raced and not troubled:
                 break
             image, partitions = _next_round(context, topic, states, raced, troubled, notes)
@@ -153,11 +153,16 @@ def append_all(
     return states
 
 
-def _remember_ends(context: Context, ended: Sequence[PendingAppend]) -> None:
-    for state in ended:
-        end = None if state.appended is None else state.appended.end
-        if state.error is None and not state.missed and end is not None:
-            context.log_ends.remember(state.view, end)
+def _remember_ends(context: Context, image: ClusterImage, ended: Sequence[PendingAppend]) -> None:
+    ends = [
+        (state.view, state.appended.end)
+        for state in ended
+        if state.error is None and not state.missed and state.appended is not None
+    ]
+    known = [(view, end) for view, end in ends if end is not None]
+    for view, end in known:
+        context.log_ends.remember(view, end)
+    context.behind_appends.appended(image, known)
 
 
 def _next_round(

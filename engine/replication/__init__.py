@@ -12,6 +12,7 @@ afterwards, or list first and check the metadata afterwards, as the protocol's r
     append    put records at the end of the leader's log, then on every member of the ISR
     watermark advance the high watermark by proof
     damage    replicas that hold less than they once did, and whose fault it is
+    hidden    files that merged segments have replaced, and whether these can stand for them
     snapshots which snapshot of a replica counts, and how followers get the leader's (KIP-630)
     unreadable records that cannot be read from a copy: the error, and going on to another copy
     replica_selector which replica a reader reads from: the plugin of KIP-392, and the two that ship

@@ -15,7 +15,7 @@ Once in ``LOOK_AGAIN_MS`` all of the log is looked at in any case: storage that 
 from __future__ import annotations
 
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from stratalog.engine.replication.leader import leader_log
 from stratalog.engine.replication.partition import PartitionReplicas
@@ -26,6 +26,8 @@ from stratalog.partitions.paths import DataName
 from stratalog.partitions.replica import EndState, Replica
 
 LOOK_AGAIN_MS = 60_000
+_NAMES_OF_AN_APPEND = 2
+"""Its records, and the high watermark that acknowledges it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +42,8 @@ class LogEnd:
     """The state that the next append goes on from."""
     looked_ms: int
     """When all of the log was looked at."""
+    names: int
+    """About how many names of records and of high watermarks the leader's folder has."""
     acknowledged_to: int | None = None
     """The end of the append before, which was acknowledged under this view: all of the maximal ISR holds the log
     up to there, and the leader has a high watermark that says so. None after a look at all of the log."""
@@ -66,8 +70,13 @@ def look_at_end(
                 return _after(leader, known, found[0]), {found[0].name}
     log = leader_log(replicas)
     last = log.chain[-1].file if log.chain else None
-    end = LogEnd(log.lineage, last, log.log_end, replicas.leader.end_state(log), now_ms)
+    end = LogEnd(log.lineage, last, log.log_end, replicas.leader.end_state(log), now_ms, names_in(log.listing))
     return end, {link.name for link in log.chain}
+
+
+def names_in(listing: Listing) -> int:
+    """How many names a folder has that come with each append."""
+    return len(listing.data) + len(listing.watermarks)
 
 
 def _goes_on(behind: Listing, known: LogEnd) -> bool:
@@ -87,4 +96,5 @@ def _after(leader: Replica, known: LogEnd, file: DataFile) -> LogEnd:
     """The end of the log with one file more."""
     footer = leader.footer(file)
     state = EndState(dict(footer.producers), footer.last_transactional_offset)
-    return LogEnd(known.lineage, file, leader.end_of_append(file), state, known.looked_ms, known.acknowledged_to)
+    end = leader.end_of_append(file)
+    return replace(known, last=file, log_end=end, state=state, names=known.names + _NAMES_OF_AN_APPEND)

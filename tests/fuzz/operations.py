@@ -65,7 +65,12 @@ def open_cluster(
     """A driver; one that does one thing after the other, or one as they are."""
     prober = SerialProber() if in_turn else None
     cluster = Cluster.open(
-        folder / "cluster.toml", clock=clock, new_id=new_id, prober=prober, cluster_key=cluster_key
+        folder / "cluster.toml",
+        clock=clock,
+        new_id=new_id,
+        prober=prober,
+        cluster_key=cluster_key,
+        keeps_short=False,
     )
     if in_turn:
         context = context_of(cluster)

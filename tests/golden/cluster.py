@@ -74,12 +74,22 @@ class World:
 
     def format(self) -> Cluster:
         return Cluster.format(
-            self.file, clock=self.clock, new_id=self.new_id, opener=self.open_root, cluster_key=self._key
+            self.file,
+            clock=self.clock,
+            new_id=self.new_id,
+            opener=self.open_root,
+            cluster_key=self._key,
+            keeps_short=False,
         )
 
     def open(self) -> Cluster:
         return Cluster.open(
-            self.file, clock=self.clock, new_id=self.new_id, opener=self.open_root, cluster_key=self._key
+            self.file,
+            clock=self.clock,
+            new_id=self.new_id,
+            opener=self.open_root,
+            cluster_key=self._key,
+            keeps_short=False,
         )
 
     def restore(self, heir: Path) -> Cluster:
@@ -90,7 +100,7 @@ class World:
         )
         given: dict[str, Any] = {"clock": self.clock, "new_id": self.new_id, "opener": self.open_root}
         Cluster.restore(heir, self.cluster_id, **given).raise_for_failures()
-        return Cluster.open(heir, **given)
+        return Cluster.open(heir, **given, keeps_short=False)
 
     def files(self) -> dict[str, bytes]:
         """Every file of every root in memory, of the remote tier and of the cache, by its path."""

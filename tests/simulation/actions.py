@@ -21,6 +21,7 @@ from stratalog.engine.replicas.in_sync import without
 from stratalog.engine.upkeep.healing.heal import heal
 from stratalog.engine.upkeep.replication.bootstrap import bootstrap
 from stratalog.engine.upkeep.replication.elect import elect
+from stratalog.engine.upkeep.replication.keep_short import shorten_log
 from stratalog.engine.upkeep.replication.merge import merge
 from stratalog.engine.upkeep.replication.reassign import cancel, reassign
 from stratalog.engine.upkeep.replication.replicate import replicate
@@ -271,6 +272,20 @@ def tidy(actor: Actor, *_: int) -> str:
     return ", ".join(done)
 
 
+def shorten_one(actor: Actor, partition: int) -> str:
+    """As the driver of an append does behind its acknowledgement."""
+    image = actor.context.metadata.image()
+    view = image.view(actor.world.topic_id, partition)
+    done = shorten_log(actor.context, image, view)
+    if done is None:
+        return "nothing is merged"
+    for error in done.failed:
+        if isinstance(error, CorruptionError):
+            actor.world.ledger.excuse_corruption(f"{view.topic}-{partition}", f"{error.code}: {error}")
+    actor.world.ledger.count(f"shortened by {done.segments}" if done.segments < 2 else "shortened by more")
+    return ", ".join(sorted({error.code for error in done.failed})) or "ok"
+
+
 def tier_uncommitted(actor: Actor, *_: int) -> str:
     """As a driver that is cut off from the table, or dies, when all is uploaded."""
     assert isinstance(actor.context, SimulatedContext)
@@ -353,6 +368,7 @@ ACTIONS: dict[str, Action] = {
     "append_leader": Action(lambda rng, s, slot, i: (i, rng.randrange(s.partitions), 1, "leader"), append_once),
     "replicate": Action(_nothing, _reported(replicate)),
     "merge": Action(_nothing, _reported(merge)),
+    "shorten": Action(_a_partition, shorten_one),
     "retain": Action(_nothing, _reported(retain)),
     "tier": Action(_nothing, _reported(tier)),
     "tier_uncommitted": Action(_nothing, tier_uncommitted),

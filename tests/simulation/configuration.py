@@ -126,8 +126,12 @@ def configuration_of(seed: int, theme_name: str | None = None, voters: int | Non
             theme = TRANSACTIONS
         if random.Random(f"checks {seed}").random() < _IN_CHECKS:
             theme = random.Random(f"kind of checks {seed}").choice(CHECKS)
+        if random.Random(f"short {seed}").random() < _IN_SHORT:
+            theme = random.Random(f"kind of short {seed}").choice(SHORT)
     else:
-        theme = rng.choice([theme for theme in (*THEMES, TRANSACTIONS, *CHECKS) if theme.name == theme_name])
+        theme = rng.choice(
+            [theme for theme in (*THEMES, TRANSACTIONS, *CHECKS, *SHORT) if theme.name == theme_name]
+        )
     if voters is not None:
         brokers = max(brokers, voters)
     else:
@@ -169,7 +173,7 @@ def configuration_of(seed: int, theme_name: str | None = None, voters: int | Non
     )
     if theme.unclean:
         shape, operations = _with_tiering(seed, shape, operations)
-    if theme is TRANSACTIONS:
+    if "transact" in dict(theme.weights):
         shape, operations = _with_transactions(seed, shape, operations)
     operations = _with_litter(seed, theme, shape, operations)
     operations = _with_replays(seed, shape, operations)
@@ -419,6 +423,28 @@ CHECKS = (
 """Verify and heal beside everything that changes a log."""
 
 _IN_CHECKS = 0.1
+
+_SHORT = (
+    *(("append", 18), ("append_leader", 1), ("shorten", 8), ("replicate", 2), ("elect", 2), ("shrink", 2)),
+    *(
+        ("fence", 1),
+        ("reassign", 1),
+        ("cancel", 1),
+        ("read_replica", 1),
+        ("transact", 1),
+        ("finish", 1),
+        ("merge", 1),
+        ("retain", 1),
+    ),
+)
+SHORT = (
+    Theme("short", _SHORT, length=(3, 7)),
+    Theme("short", (*_SHORT, ("tier", 4), ("vacuum", 1)), ("cut", "double", "fill"), length=(3, 7), tiered=True),
+    Theme("short", (*_SHORT, ("verify", 1), ("heal", 2)), ("wipe", "replace", "cut", "double"), length=(3, 7)),
+)
+"""Drivers that keep logs short behind their appends, beside everything that changes a log."""
+
+_IN_SHORT = 0.1
 
 
 def _events(rng: random.Random, theme: Theme, shape: Shape, slots: int, horizon: int) -> tuple[Event, ...]:

@@ -9,16 +9,19 @@ from dataclasses import replace
 
 import stratalog.engine.metadata.image
 import stratalog.engine.replication.damage
+import stratalog.engine.replication.hidden
 import stratalog.engine.replication.sync
 import stratalog.engine.upkeep.replication.reassign
 import stratalog.engine.upkeep.replication.replicate
+import stratalog.engine.upkeep.replication.shorten
 import stratalog.engine.upkeep.retention.tasks
 import stratalog.engine.upkeep.verification.audit
 import stratalog.engine.upkeep.verification.content
 import stratalog.engine.upkeep.verification.structure
 import stratalog.partitions.lineage
+from stratalog.partitions.retention import removable
 from tests.simulation import variants_of_bytes as variants
-from tests.simulation.configuration import Configuration
+from tests.simulation.configuration import Configuration, small
 from tests.simulation.mutations import Mutation
 from tests.simulation.variants import all_of, patched
 
@@ -33,9 +36,11 @@ def _flipping(configuration: Configuration) -> Configuration:
 _Patch = Callable[[], AbstractContextManager[object]]
 
 
-def _unread(name: str, what: str, *patches: _Patch, theme: str | None = None) -> Mutation:
+def _unread(
+    name: str, what: str, *patches: _Patch, theme: str | None = None, directed: Configuration | None = None
+) -> Mutation:
     """Of runs in which bits flip: somebody does not look at bytes that he relies upon."""
-    return Mutation(name, what, all_of(*patches), theme=theme, shaped=_flipping)
+    return Mutation(name, what, all_of(*patches), theme=theme, directed=directed, shaped=_flipping)
 
 
 def _untrue(name: str, what: str, *patches: _Patch) -> Mutation:
@@ -43,6 +48,18 @@ def _untrue(name: str, what: str, *patches: _Patch) -> Mutation:
     return Mutation(name, what, all_of(*patches), theme="checks")
 
 
+_DROPPED_LOCALLY = replace(
+    small(
+        "shorten 0; shorten 0; replicate",
+        "append p1 0 0 1; shorten 0; replicate",
+        setup="append p9 0 0 1; append p9 1 0 1; append p9 2 0 1; tier; retain",
+        segment_merge_min_files="2",
+        segment_bytes="1",
+        remote_storage_enable="true",
+        local_retention_bytes="0",
+    ),
+    horizon=60,
+)
 _DROPPED = "nothing local is dropped before what stands for it was compared where it lies"
 
 MUTATIONS_OF_BYTES: Sequence[Mutation] = (
@@ -54,9 +71,15 @@ MUTATIONS_OF_BYTES: Sequence[Mutation] = (
     _unread(
         "dropped before it was read",
         _DROPPED,
-        patched(stratalog.engine.upkeep.retention.tasks, "verify_bytes", variants.unchecked),
+        patched(stratalog.engine.replication.hidden, "verify_bytes", variants.unchecked),
         patched(stratalog.engine.upkeep.retention.tasks, "verify_remote", variants.unchecked),
         theme="tier",
+    ),
+    _unread(
+        "shortened over what the remote tier stands for",
+        _DROPPED,
+        patched(stratalog.engine.upkeep.replication.shorten, "superseded", removable),
+        directed=_DROPPED_LOCALLY,
     ),
     _unread(
         "replicas go before the others were read",

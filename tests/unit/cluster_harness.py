@@ -98,7 +98,12 @@ class LiveCluster:
                 self.root(broker).mkdir()
         self.file.write_text("\n".join(lines))
         self.cluster = Cluster.format(
-            self.file, clock=self.clock, new_id=self.new_id, opener=self.open_root, cluster_key=cluster_key
+            self.file,
+            clock=self.clock,
+            new_id=self.new_id,
+            opener=self.open_root,
+            cluster_key=cluster_key,
+            keeps_short=False,
         )
 
     def new_id(self) -> str:
@@ -115,8 +120,8 @@ class LiveCluster:
                 store = LocalStore(rest, clock)
             return self.through(uri, store)
 
-    def driver(self, progress: Progress | None = None) -> Cluster:
-        """Another driver of the same cluster."""
+    def driver(self, progress: Progress | None = None, *, keeps_short: bool = False) -> Cluster:
+        """Another driver of the same cluster. Only one that ``keeps_short`` works behind its appends."""
         return Cluster.open(
             self.file,
             progress=progress,
@@ -125,6 +130,7 @@ class LiveCluster:
             opener=self.open_root,
             selectors=self.selectors,
             cluster_key=self.cluster_key,
+            keeps_short=keeps_short,
         )
 
     def select_by(self, **selectors: MakeSelector) -> None:

@@ -63,7 +63,13 @@ class Heir:
         return not root.list("")
 
     def open(self) -> Cluster:
-        return Cluster.open(self.file, clock=self.live.clock, new_id=self.live.new_id, opener=self.live.open_root)
+        return Cluster.open(
+            self.file,
+            clock=self.live.clock,
+            new_id=self.live.new_id,
+            opener=self.live.open_root,
+            keeps_short=False,
+        )
 
     def live_again(self) -> LiveCluster:
         """The harness on the restored cluster."""

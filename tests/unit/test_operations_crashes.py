@@ -118,7 +118,9 @@ class Copy(LiveCluster):
         for uri, files in saved.roots.items():
             for name, data in files.items():
                 self.stores_of[uri].create(name, data)
-        self.cluster = Cluster.open(self.file, clock=self.clock, new_id=self.new_id, opener=self.open_root)
+        self.cluster = Cluster.open(
+            self.file, clock=self.clock, new_id=self.new_id, opener=self.open_root, keeps_short=False
+        )
         there = [b for b, store in self.cluster.stores.items() if BROKER_FILE in saved.roots[store.uri]]
         self.cluster.brokers.register(there, trust_copy=True).raise_for_failures()
 

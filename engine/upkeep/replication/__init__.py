@@ -2,6 +2,7 @@
 
 replicate      leaders to followers, the high watermark, the expansion of the ISR
 merge          small appends into segments
+shorten        merge one log, and delete what is replaced; keep_short: behind a driver's appends
 elect          preferred leaders, leaders by hand, unclean ones
 candidates     possible leaders, and the loss with each
 short_local_logs  replicas that hold much less locally than others, because the rest is tiered

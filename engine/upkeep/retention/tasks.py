@@ -22,6 +22,7 @@ from functools import partial
 
 from stratalog.engine.driver.while_it_changes import while_it_changes
 from stratalog.engine.replication.damage import check_whole
+from stratalog.engine.replication.hidden import covered
 from stratalog.engine.replication.leader import look_at_leader
 from stratalog.engine.replication.partition import PartitionWork
 from stratalog.engine.replication.snapshots import latest_snapshot, newest_id, usable_snapshot
@@ -40,7 +41,6 @@ from stratalog.partitions.retention import (
     removable,
     retained_from,
 )
-from stratalog.partitions.segment_check import verify_bytes
 from stratalog.partitions.store import Store, StoredObject
 from stratalog.snapshots.start_offset import follower_start_offset
 from stratalog.tiering.divergence import agreeing
@@ -215,7 +215,8 @@ class _Dropping:
         if start > log.local_start and not work.dry_run:
             producers = next(replica.footer(link.file).producers for link in log.chain if link.end == start)
             replica.store.create(replica.path(LocalStartName(start)), encode(producers))
-        names = self._covered(replica, log, self._deletable(replica, log))
+        names, damaged = covered(replica, log, self._deletable(replica, log))
+        self.failed += [(f"{self.work} on broker {broker}", error) for error in damaged]
         sizes = {str(file.name): file.object.size_bytes for file in log.listing.data}
         if names and not work.dry_run:
             replica.store.delete([replica.path(name) for name in names])
@@ -289,20 +290,6 @@ class _Dropping:
         self.failed.append((f"{self.work} on broker {replica.broker_id}", error))
         return [name for name in names if name not in below]
 
-    def _covered(self, replica: Replica, log: ReplicaLog, names: list[str]) -> list[str]:
-        """Without the files that a merge has hidden whose records cannot be had from what hides them."""
-        doomed, bad = set(names), set[DataName]()
-        hidden = [file.name for file in log.hidden if str(file.name) in doomed]
-        for link in log.chain:
-            over = [name for name in hidden if link.start < _least_end(name) and name.base_offset < link.end]
-            if over:
-                try:
-                    verify_bytes(replica.store, link.file)
-                except CorruptSegmentError as error:
-                    self.failed.append((f"{self.work} on broker {replica.broker_id}", error))
-                    bad |= set(over)
-        return [name for name in names if parse_name(name) not in bad]
-
     def _relied_upon(self, log: ReplicaLog, wanted: int) -> int:
         """The greatest offset up to ``wanted`` below which the remote copy can be relied upon."""
         begin = max(log.local_start, self.work.replicas.view.log_start_offset)
@@ -321,7 +308,3 @@ class _Dropping:
             except StratalogError as error:
                 self.bad[segment.path] = error
         return segment.path in self.sound
-
-
-def _least_end(name: DataName) -> int:
-    return name.base_offset + 1 if name.next_offset is None else name.next_offset

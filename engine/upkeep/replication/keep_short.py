@@ -1,0 +1,179 @@
+"""Logs that stay short by themselves: a driver shortens the logs that it appends to, behind its acknowledgements.
+
+An append leaves two names in the folder of each replica. Once so many are new that a look at all of them is paid
+for, the partition is due: a thread of this driver shortens its log (``shorten``), under the view that the append
+was acknowledged under. So the cost of it stays in proportion to the appends, however many files wait for their
+deletion. Any number of drivers may do so at once; a run that dies leaves nothing that the next one does not use.
+
+A failure here is no failure of an append: it is told to the log ``stratalog.engine.upkeep``, each code once. The
+next appends make the partition due again, and so do ``merge`` and ``retain``.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.opening import OpenStore, open_stores
+from stratalog.engine.metadata.image import ClusterImage, PartitionView
+from stratalog.engine.replication.log_end import LogEnd
+from stratalog.engine.upkeep.replication.shorten import Shortened, ShortenWork, shorten
+from stratalog.engine.upkeep.tiering.schedule import load_schedule
+from stratalog.partitions.errors import SourceChangedError, StaleMetadataError, StratalogError
+from stratalog.partitions.identity import TopicIdPartition
+from stratalog.partitions.printable import printable
+from stratalog.partitions.store import Store
+
+_FRACTION = 4
+"""A folder is looked at again when it has grown by this part of what was left there."""
+_MOST_PARTITIONS = 100_000
+"""Of which it is remembered what was left."""
+_AT_THE_END_S = 30.0
+"""How long the work that is due goes on when the process has nothing else to do."""
+
+_log = logging.getLogger("stratalog.engine.upkeep")
+
+
+@dataclass(frozen=True, slots=True)
+class _Due:
+    """A log that is to be shortened, as its last append has seen it."""
+
+    image: ClusterImage
+    view: PartitionView
+    names: int
+
+
+@dataclass(frozen=True, slots=True)
+class _LastTime:
+    """The last time that a log was shortened."""
+
+    names: int
+    """In its folder, as the append that made it due has counted them."""
+    left: int
+    """There, afterwards."""
+
+
+_NONE = _LastTime(0, 0)
+
+
+class KeptShort:
+    """The logs that one driver keeps short. Thread-safe."""
+
+    def __init__(self, context: Context, open_stores: Callable[[], Mapping[int, Store]]) -> None:
+        """``open_stores`` opens the roots of the brokers once more: requests to these count as nobody's."""
+        self._context = context
+        self._open_stores = open_stores
+        self._last: dict[TopicIdPartition, _LastTime] = {}
+        self._due: dict[TopicIdPartition, _Due] = {}
+        self._lock = threading.Lock()
+        self._worker: threading.Thread | None = None
+        self._told: set[str] = set()
+
+    def appended(self, image: ClusterImage, ended: Sequence[tuple[PartitionView, LogEnd]]) -> None:
+        """Appends to partitions of one topic were acknowledged under these views. Where logs are due now, a thread
+        begins."""
+        due = self._find_due(image, ended)
+        if not due:
+            return
+        with self._lock:
+            self._due |= due
+            if self._worker is None:
+                # No daemon: a process that appends once, and ends, does its share of the work before it does.
+                self._worker = threading.Thread(target=self._work, name="stratalog-keep-short", daemon=False)
+                self._worker.start()
+
+    def wait(self, timeout_s: float | None = None) -> None:
+        """Until nothing is due, or the time is over."""
+        with self._lock:
+            worker = self._worker
+        if worker is not None:
+            worker.join(timeout_s)
+
+    def _find_due(
+        self, image: ClusterImage, ended: Sequence[tuple[PartitionView, LogEnd]]
+    ) -> dict[TopicIdPartition, _Due]:
+        """Those of which enough is new since the last run."""
+        due: dict[TopicIdPartition, _Due] = {}
+        topic = image.topics.get(ended[0][0].topic_id) if ended else None
+        if topic is None:
+            return due
+        config = self._context.topic_config(image, topic)
+        if config.segment_merge_inline_bytes == 0:
+            return due
+        for view, end in ended:
+            last = self._last.get(view.key, _NONE)
+            if end.names < last.names:  # it was looked at again since, and is that short
+                last = self._last[view.key] = _LastTime(end.names, last.left)
+            if end.names - last.names >= max(2 * config.segment_merge_min_files, last.left // _FRACTION):
+                due[view.key] = _Due(image, view, end.names)
+        return due
+
+    def _work(self) -> None:
+        clock = self._context.clock
+        context = replace(self._context, stores=self._open_stores())
+        ends_s: float | None = None
+        while True:
+            if ends_s is None and not threading.main_thread().is_alive():
+                ends_s = clock.monotonic_s() + _AT_THE_END_S
+            with self._lock:
+                if not self._due or (ends_s is not None and clock.monotonic_s() > ends_s):
+                    self._worker = None
+                    return
+                due = self._due.pop(next(iter(self._due)))
+            if len(self._last) >= _MOST_PARTITIONS:
+                self._last.clear()
+            self._last[due.view.key] = _LastTime(
+                due.names, due.names
+            )  # also where it fails: not at every append again
+            try:
+                if (done := shorten_log(context, due.image, due.view)) is not None:
+                    self._last[due.view.key] = _LastTime(due.names, done.names)
+                    for error in done.failed:
+                        self._tell(due.view, error)
+            except StratalogError as error:
+                self._tell(due.view, error)
+            except Exception:
+                if ends_s is not None or not threading.main_thread().is_alive():
+                    return  # the interpreter has begun to end: some of it is no longer there
+                _log.exception("%s-%d was not kept short", due.view.topic, due.view.partition)
+
+    def _tell(self, view: PartitionView, error: StratalogError) -> None:
+        passing = isinstance(error, SourceChangedError | StaleMetadataError) or error.code in self._told
+        self._told.add(error.code)
+        level = logging.DEBUG if passing else logging.WARNING
+        what = f"{view.topic}-{view.partition} was not kept short: {error.code}: {error}"
+        _log.log(level, "%s", printable(what))
+
+
+def keep_short(context: Context, opener: OpenStore) -> Context:
+    """The context, which from now on keeps the logs short that it appends to."""
+    context.behind_appends = KeptShort(context, lambda: open_stores(context.file, context.clock, opener))
+    return context
+
+
+def shorten_log(context: Context, image: ClusterImage, view: PartitionView) -> Shortened | None:
+    """Shorten one log, as its topic is configured; None where the topic is gone, or is not to be merged.
+
+    Raises: as ``shorten``.
+    """
+    topic = image.topics.get(view.topic_id)
+    config = None if topic is None else context.topic_config(image, topic)
+    if config is None or config.segment_merge_inline_bytes == 0:
+        return None
+    from_offset = view.log_start_offset
+    if config.remote_storage_enable:
+        entry = load_schedule(context, image).schedule.entries.get(view.key)
+        from_offset = max(from_offset, (entry.remote_end if entry is not None else None) or 0)
+    return shorten(
+        ShortenWork(
+            replicas=context.replicas(view),
+            policy=config.merging_inline,
+            from_offset=from_offset,
+            compression=config.compression_type,
+            clock=context.clock,
+            delay_ms=config.file_delete_delay_ms,
+        )
+    )
