@@ -1,7 +1,7 @@
 """Logs that stay short by themselves: a driver shortens the logs that it appends to, behind its acknowledgements.
 
-An append leaves two names in the folder of each replica. Once so many are new that a look at all of them is paid
-for, the partition is due: a thread of this driver shortens its log (``shorten``), under the view that the append
+An append leaves two names in the folder of each replica. Once the new names are a quarter of those that were left,
+and enough for a merge, the partition is due: a thread of this driver shortens its log (``shorten``), under the view that the append
 was acknowledged under. So the cost of it stays in proportion to the appends, however many files wait for their
 deletion. Any number of drivers may do so at once; a run that dies leaves nothing that the next one does not use.
 
