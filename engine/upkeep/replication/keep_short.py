@@ -1,9 +1,10 @@
 """Logs that stay short by themselves: a driver shortens the logs that it appends to, behind its acknowledgements.
 
-An append leaves two names in the folder of each replica. Once the new names are a quarter of those that were left,
-and enough for a merge, the partition is due: a thread of this driver shortens its log (``shorten``), under the view that the append
-was acknowledged under. So the cost of it stays in proportion to the appends, however many files wait for their
-deletion. Any number of drivers may do so at once; a run that dies leaves nothing that the next one does not use.
+An append leaves two names in the folder of each replica. Once the new names are a quarter of those that were
+left, and enough for a merge, the partition is due: a thread of this driver shortens its log (``shorten``),
+under the view that the append was acknowledged under. So the cost of it stays in proportion to the appends,
+however many files wait for their deletion. Any number of drivers may do so at once; a run that dies leaves
+nothing that the next one does not use.
 
 A failure here is no failure of an append: it is told to the log ``stratalog.engine.upkeep``, each code once. The
 next appends make the partition due again, and so do ``merge`` and ``retain``.

@@ -63,7 +63,7 @@ def shorten(work: ShortenWork) -> Shortened:
     done.segments = merge_partition(work).segments
     if done.segments:
         done.names += done.segments
-        # A member that it does not reach is not named: this view may be of long ago, and the next append finds out.
+        # A member that it does not reach is not named: this view may be old, and the next append finds out.
         replicate(replicas, SerialRunner())
     return done
 
