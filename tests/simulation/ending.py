@@ -90,11 +90,12 @@ class LoneDriver:
             replicate(actor.context)
             heal(actor.context)
             if not any(self._world.copies.damaged()):
-                return
+                break
         copies = self._world.copies
         damaged = list(copies.damaged())
-        named_by(actor, verify(actor.context, deep=True), damaged)
-        excused = {each[0] for each in damaged if copies.is_nobodys_loss(each)}
+        if damaged:
+            named_by(actor, verify(actor.context, deep=True), damaged)
+        excused = {*copies.without_register()} | {each[0] for each in damaged if copies.is_nobodys_loss(each)}
         for key, broker, name in damaged:
             if key not in excused:
                 raise Violation(
