@@ -255,8 +255,11 @@ class _CopySources:
         return put, holes
 
     def _may(self, copy: Copy, name: DataName | None, in_place: bool) -> bool:
-        """The last member of an ISR takes the very file that it had, or what the remote has committed."""
-        return not in_place or name is None or copy.place is None or copy.held.name == name
+        """The last member of an ISR takes the very file that it had, or what is committed: in the remote tier, or
+        below the high watermark that its holder knows."""
+        if not in_place or name is None or copy.place is None or copy.held.name == name:
+            return True
+        return copy.place in self._looks and copy.held.end <= self._looks[copy.place].high_watermark
 
 
 def _is_live(name: DataName, lineage: Lineage) -> bool:
