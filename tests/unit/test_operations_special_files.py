@@ -12,6 +12,7 @@ import pytest
 
 from stratalog.engine.cluster import Cluster
 from stratalog.engine.driver.report import Report
+from stratalog.engine.replication.log_end import LOOK_AGAIN_MS
 from stratalog.partitions.errors import LogDirError
 from stratalog.partitions.paths import (
     CheckpointName,
@@ -147,6 +148,7 @@ def test_what_is_no_file_takes_its_replica_out_and_is_back_when_it_is_taken_away
     name = {"data": listing.data[-1].name, "epoch": listing.epochs[-1][0], "watermark": listing.watermarks[-1]}[of]
     path = replica_folder(live, 2) / str(name)
     aside = put(kind, path, victim)
+    live.clock.advance_ms(LOOK_AGAIN_MS)
     with untouched(victim):
         live.append("c").raise_for_failures()
         assert live.isr() == {1, 3}

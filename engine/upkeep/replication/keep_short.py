@@ -139,14 +139,15 @@ class KeptShort:
             except Exception:
                 if ends_s is not None or not threading.main_thread().is_alive():
                     return  # the interpreter has begun to end: some of it is no longer there
-                _log.exception("%s-%d was not kept short", due.view.topic, due.view.partition)
+                note = f"{due.view.topic}-{due.view.partition} was not kept short"
+                _log.exception("%s", printable(note))
 
     def _tell(self, view: PartitionView, error: StratalogError) -> None:
         passing = isinstance(error, SourceChangedError | StaleMetadataError) or error.code in self._told
         self._told.add(error.code)
-        level = logging.DEBUG if passing else logging.WARNING
-        what = f"{view.topic}-{view.partition} was not kept short: {error.code}: {error}"
-        _log.log(level, "%s", printable(what))
+        if not passing:
+            note = f"{view.topic}-{view.partition} was not kept short: {error.code}: {error}"
+            _log.warning("%s", printable(note))
 
 
 def keep_short(context: Context, opener: OpenStore) -> Context:
