@@ -28,6 +28,7 @@ CONFIGS = {
     "remote.storage.enable": "true",
     "segment.bytes": "10900",
     "segment.merge.min.files": "2",
+    "segment.merge.inline.bytes": "0",  # merge is a job to be run here
     "local.retention.bytes": "1",
     "file.delete.delay.ms": "0",
 }
