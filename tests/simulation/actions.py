@@ -111,17 +111,24 @@ def deep_verify(actor: Actor, *_: int) -> str:
     world = actor.world
 
     def readable() -> set[tuple[Key, int | None, str]]:
-        brokers = world.oracle.image.brokers
         return {
             (key, broker, name)
             for key, broker, name in world.copies.damaged()
-            if broker is None or (world.roots[broker].reachable and not brokers[broker].fenced)
+            if broker is None or world.roots[broker].reachable
         }
 
-    before = readable()
+    def fenced() -> set[int]:
+        """Brokers that were fenced at the beginning or later, if only for a time: they are passed over."""
+        images = [image for end, image in oracle.images.items() if end >= begin] or [oracle.image]
+        return {broker.broker_id for image in images for broker in image.brokers.values() if broker.fenced}
+
+    oracle = world.oracle
+    begin, before = oracle.image.next_offset, readable()
     report = verify(actor.context, deep=True)
     told = {failure.item.split(" ")[0] for failure in report.failures if failure.code not in _CORRUPT}
-    named_by(actor, report, (each for each in before & readable() if world.invariants.name(each[0]) not in told))
+    passed_over = fenced()
+    damaged = (each for each in before & readable() if each[1] not in passed_over)
+    named_by(actor, report, (each for each in damaged if world.invariants.name(each[0]) not in told))
     return check_report(actor, report)
 
 
