@@ -10,7 +10,7 @@ import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -122,6 +122,8 @@ class BenchCluster:
     folder: Path
     name: str
     brokers: int
+    drivers: list[Cluster] = field(default_factory=list)
+    """Opened besides ``cluster``."""
 
     def create_topic(
         self, partitions: int, replicas: int = 1, value: str | None = None, compression: str = "zstd"
@@ -132,9 +134,10 @@ class BenchCluster:
             TOPIC, partitions=partitions, replication_factor=replicas, value=value, configs=configs
         )
 
-    def driver(self, spark: SparkSession) -> Cluster:
+    def driver(self, spark: SparkSession | None = None) -> Cluster:
         """Another driver, which knows nothing yet, as a job does that has just been started."""
-        return Cluster.open(self.folder / "cluster.toml", spark)
+        self.drivers.append(Cluster.open(self.folder / "cluster.toml", spark))
+        return self.drivers[-1]
 
     def append(
         self,
@@ -168,7 +171,9 @@ class BenchCluster:
         return found
 
     def remove(self) -> None:
-        """Free the disk."""
+        """Free the disk, when no driver keeps a log short any more."""
+        for driver in (self.cluster, *self.drivers):
+            driver.close()
         shutil.rmtree(self.folder)
 
 

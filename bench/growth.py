@@ -102,7 +102,7 @@ def segments(bench: Bench, folder: Path, size: int) -> dict[str, Cost]:
         append(made.cluster, WARM)
         end, file = lay_out(made, size, merged=True), made.folder / "cluster.toml"
         retained = [in_child(retain_of_a_new_driver, str(file)) for _ in range(NEW_PROCESSES)]
-        cluster = Cluster.open(file)
+        cluster = made.driver()
         found = {
             "fetch from the middle, n segments": _cost(
                 cluster, lambda: cluster.fetch(TOPIC, 0, end // 2, max_bytes=1)
@@ -151,7 +151,7 @@ def producers(bench: Bench, folder: Path, size: int) -> dict[str, Cost]:
     """Appends to a partition to which n producers have appended today."""
     with _cluster(bench, folder) as made:
         lay_out(made, 1, merged=True, producers=size)
-        cluster = Cluster.open(made.folder / "cluster.toml")
+        cluster = made.driver()
         found = {"append to a partition of n producers": _cost(cluster, lambda: append(cluster))}
         _check(made)
         return found

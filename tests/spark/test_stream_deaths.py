@@ -130,7 +130,9 @@ def test_a_job_that_is_killed_copies_every_record_once(
 def test_a_query_that_is_stopped_amid_its_batches_copies_every_record_once(
     cluster: Cluster, spark: SparkSession, folder: Path, topic: str, tmp_path: Path
 ) -> None:
-    """``stop`` interrupts whatever runs; the format's own sink."""
+    """``stop`` interrupts whatever runs; the format's own sink. A stop amid the first file of a checkpoint is left
+    out: Spark refuses the checkpoint that it leaves.
+    """
     cluster.topics.create("stopped", partitions=2, replication_factor=2, key="STRING", value=VALUE)
     numbers = Numbers(cluster, spark, topic)
     numbers.append(200)
@@ -142,8 +144,9 @@ def test_a_query_that_is_stopped_amid_its_batches_copies_every_record_once(
         writer = writer.option("topic", "stopped").option("checkpointLocation", str(tmp_path))
         return (writer.trigger(availableNow=True) if now else writer).start()
 
-    for pause in (1.0, 2.2, 3.1):
+    for pause in (0.5, 2.2, 3.1):
         query = start(now=False)
+        wait_for("a batch", (tmp_path / "offsets" / "0").exists)
         query.awaitTermination(pause)
         query.stop()
     start(now=True).awaitTermination()
