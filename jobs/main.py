@@ -8,8 +8,9 @@ from collections.abc import Sequence
 
 JOBS = (
     *("format", "topics", "append", "read", "tail", "offsets"),
-    *("replicate", "merge", "tier", "retain", "vacuum", "bootstrap", "fence", "verify", "recover", "describe"),
-    *("elect", "reassign", "snapshot", "delete_records", "quorum", "groups", "transactions", "restore", "package"),
+    *("maintain", "replicate", "merge", "tier", "retain", "vacuum", "bootstrap", "fence", "verify"),
+    *("recover", "describe", "elect", "reassign", "snapshot", "delete_records", "quorum", "groups"),
+    *("transactions", "restore", "package"),
 )
 
 

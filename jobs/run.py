@@ -114,6 +114,10 @@ class Job:
         with printing():
             show_report(report, as_json=self.arguments.json)
 
+    def show_line(self, report: Report) -> None:
+        """As ``show``; of a table the headline, and below it the notes and failures. Raises: NobodyReadsError."""
+        self.show(report if self.arguments.json else replace(report, rows=()))
+
     def close(self) -> None:
         """Give the terminal back, and stop the session, if this job has started it."""
         self.progress.finish()

@@ -10,6 +10,7 @@
         <end>-<epoch>.checkpoint        a snapshot: the state after the records [0, end), the last of them of epoch
         <end>-<epoch>.checkpoint.<position>.part    bytes of a snapshot on its way here, from that position on
     <incarnation>/__remote_log_manager/<version>.schedule           which partitions are due for tiering; a hint
+    <incarnation>/__maintenance/<version>.schedule                  what `maintain` did last when; a hint
     <directory_id>/__cluster_metadata/                              the folder of one voter
         <epoch>.claim                   the claimant's id; <epoch>.<tag>.claim where the cluster has a key
         <base>.<epoch>.parquet          one committed batch of metadata records
@@ -43,6 +44,9 @@ METADATA_TOPIC = "__cluster_metadata"
 DELTA_LOG = "_delta_log"
 """The folder of a Delta table's log, in that of the table."""
 DESCRIPTIONS = "_clusters"
+REMOTE_LOG_MANAGER, MAINTENANCE = "__remote_log_manager", "__maintenance"
+SCHEDULES = (REMOTE_LOG_MANAGER, MAINTENANCE)
+"""Jobs that remember when they did what."""
 MAX_TOPIC_LENGTH = 222
 """Kafka's is 249, with room for a partition's number. Here a folder's name has 33 characters of the topic id, and
 no file system takes more than 255. Object storage would, but a restore may move a topic from it to folders."""
@@ -302,18 +306,18 @@ def is_log_folder(path: str) -> bool:
     return base_name(path) == METADATA_TOPIC or parse_replica_path(path) is not None
 
 
-def schedule_folder(incarnation_folder: str) -> str:
-    """The folder of the list of partitions that are due for tiering, under the root of a broker."""
-    return f"{incarnation_folder}/__remote_log_manager"
+def schedule_folder(incarnation_folder: str, of: str) -> str:
+    """The folder of a schedule, one of ``SCHEDULES``, under the root of a broker."""
+    return f"{incarnation_folder}/{of}"
 
 
-def schedule_path(incarnation_folder: str, version: int) -> str:
-    """One version of that list."""
-    return f"{schedule_folder(incarnation_folder)}/{_digits(version)}.schedule"
+def schedule_path(incarnation_folder: str, of: str, version: int) -> str:
+    """One version of it."""
+    return f"{schedule_folder(incarnation_folder, of)}/{_digits(version)}.schedule"
 
 
 def parse_schedule_name(text: str) -> int | None:
-    """The version in a file name (without folder), or None when it is no such list."""
+    """The version in a file name (without folder), or None when it is no schedule."""
     m = _SCHEDULE.match(text)
     return None if m is None else int(m[1])
 

@@ -13,7 +13,6 @@ is used only where the remote log itself cannot be read.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
@@ -22,10 +21,6 @@ import msgspec
 from stratalog.partitions.bounded import parse_json
 from stratalog.partitions.identity import TopicIdPartition
 from stratalog.partitions.numbers import Int64
-
-_DIGEST_BYTES = 16
-MOST_BYTES = 128 * 1024 * 1024
-"""Of the list; a million partitions have some 100 MB. A longer one is not read: every partition is due then."""
 
 
 class Entry(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -161,19 +156,15 @@ class _DueFile(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fiel
 
 
 def encode(schedule: Schedule) -> bytes:
-    """A line of JSON, and a digest of it."""
+    """A line of JSON."""
     topics: dict[str, list[tuple[int, Entry]]] = {}
     for (topic_id, partition), entry in sorted(schedule.entries.items()):
         topics.setdefault(topic_id, []).append((partition, entry))
-    line = msgspec.json.encode(_DueFile(1, topics))
-    return line + b"\n" + _digest(line)
+    return msgspec.json.encode(_DueFile(1, topics))
 
 
-def decode(data: bytes) -> Schedule:
-    """The inverse of ``encode``; an empty list where the bytes are not whole, or another version's."""
-    line, _, digest = data.partition(b"\n")
-    if digest != _digest(line):
-        return Schedule()
+def decode(line: bytes) -> Schedule:
+    """The inverse of ``encode``; an empty list from an empty line, or another version's."""
     try:
         file = parse_json(line, _DueFile)
     except ValueError:
@@ -185,7 +176,3 @@ def decode(data: bytes) -> Schedule:
             for partition, entry in entries
         }
     )
-
-
-def _digest(line: bytes) -> bytes:
-    return hashlib.blake2b(line, digest_size=_DIGEST_BYTES).hexdigest().encode()

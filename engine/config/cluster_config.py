@@ -25,6 +25,11 @@ _SEVEN_DAYS_MS = 7 * 24 * 60 * 60 * 1000
 class ClusterConfig:
     """The configs that apply to the cluster."""
 
+    auto_leader_rebalance_enable: bool = key(
+        True,
+        TRUE_OR_FALSE,
+        doc="maintain lets preferred replicas lead again where others do.",
+    )
     broker_session_timeout_ms: int = key(
         9_000,
         at_least(1),
@@ -63,6 +68,18 @@ class ClusterConfig:
         at_least(1),
         unit="replicas",
         doc="Default for new topics.",
+    )
+    leader_imbalance_check_interval_seconds: int = key(
+        300,
+        at_least(1),
+        unit="s",
+        doc="How often maintain looks for leaders that are not the preferred ones.",
+    )
+    log_retention_check_interval_ms: int = key(
+        5 * 60 * 1000,
+        at_least(1),
+        unit="ms",
+        doc="How often maintain merges, applies retention, and looks for snapshots to take.",
     )
     num_partitions: int = key(
         1,
@@ -139,6 +156,18 @@ class ClusterConfig:
         between(0, 0.5),
         doc="Jitter: the fraction by which the back-off varies at random.",
     )
+    scrub_interval_ms: int = key(
+        _SEVEN_DAYS_MS,
+        at_least(1),
+        unit="ms",
+        doc="maintain reads every byte of every copy once in so long, and heals what it finds damaged.",
+    )
+    scrub_max_bytes: int = key(
+        1024**3,
+        at_least(1),
+        unit="bytes",
+        doc="The bound on what a run of maintain reads to find damage; it reads one partition at least.",
+    )
     transaction_max_timeout_ms: int = key(
         15 * 60 * 1000,
         at_least(1),
@@ -168,6 +197,13 @@ class ClusterConfig:
         at_least(1),
         unit="ms",
         doc="A transactional id that has not been used for this long is forgotten, by the job snapshot.",
+    )
+
+    vacuum_interval_ms: int = key(
+        24 * 60 * 60 * 1000,
+        at_least(1),
+        unit="ms",
+        doc="How often maintain deletes litter.",
     )
 
     @property

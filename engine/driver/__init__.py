@@ -9,6 +9,7 @@
     begun_sequences, unnamed_producers   this driver, as the producer of appends
     log_ends              the ends of logs that it has appended to, from which its next appends go on
     fetching, record_reader   the threads of its fetches, and what they have read
+    stored_schedule       what a job did when, for its next run: hints
     remote_quota          what it may copy and fetch of the remote tier in a second
     known_image           the metadata as last seen
     while_it_changes      a look is taken again, while others change what is looked at

@@ -7,6 +7,7 @@
     healing        damaged files are replaced; truncated records are found again
     snapshots      short logs of topics that are state, and of the metadata (KIP-630)
     restoring      a cluster from its remote tier alone
+    maintenance    what of all this is due, as one job
 
 Each is *plan, tasks, commit, report*, and takes a ``Context``. Tasks create files, those of ``retention`` also
 delete what no log can need again; all are harmless when run twice. Whatever commits, to the metadata or to the

@@ -12,11 +12,11 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from stratalog.engine.config.key_source import read_key
+from stratalog.engine.driver.stored_schedule import SchedulePlace
 from stratalog.engine.quorum.batch import KIND, decode_batch
 from stratalog.engine.quorum.checkpoints import read_checkpoint
 from stratalog.engine.quorum.voter import Voter
 from stratalog.engine.upkeep.tiering.point import read_description
-from stratalog.engine.upkeep.tiering.schedule import _Place
 from stratalog.partitions.clock import ManualClock
 from stratalog.partitions.errors import UnsignedError
 from stratalog.partitions.paths import (
@@ -30,7 +30,6 @@ from stratalog.partitions.paths import (
 from stratalog.partitions.root import check_broker_file, check_signed, read_broker_file
 from stratalog.partitions.segment_signature import check_signature_of
 from stratalog.partitions.store.memory import MemoryStore
-from stratalog.tiering.schedule import Schedule
 from tests.fuzz.changes import Change
 from tests.fuzz.mutations import WEIGHTS, Specimen, Specimens, description_name, mutate_content
 from tests.fuzz.oracle import WrongError
@@ -111,8 +110,9 @@ def _schedule(specimen: Specimen, data: bytes) -> object:
     store.create(path, data)
     version = parse_schedule_name(base_name(path))
     assert version is not None
-    found = _Place(store, path.partition("/")[0], KEY).read(version)
-    if found == Schedule():
+    incarnation, of, _ = path.split("/")
+    found = SchedulePlace(store, "", incarnation, of, KEY).read(version)
+    if not found:
         raise UnsignedError(f"{path} counts for nothing")
     return found
 

@@ -96,7 +96,11 @@ def test_the_page_of_formats_names_every_kind_of_file_every_column_and_every_rec
     files = [
         *(paths.DataName(0, None, 1), paths.EpochName(1), paths.WatermarkName(0, 1), paths.LocalStartName(0)),
         *(paths.ClaimName(1), paths.CheckpointName(1, 1), paths.ChunkName(1, 1, 0), paths.BROKER_FILE),
-        *(paths.schedule_path("", 0), paths.description_path("", 0, ""), paths.probe_name("")),
+        *(
+            *(paths.schedule_path("", of, 0) for of in paths.SCHEDULES),
+            paths.description_path("", 0, ""),
+            paths.probe_name(""),
+        ),
     ]
     words = [
         *(f".{str(file).rpartition('.')[2]}`" for file in files),

@@ -157,12 +157,7 @@ def test_what_is_written_is_read(entries: dict[TopicIdPartition, Entry]) -> None
     assert decode(encode(Schedule(entries))) == Schedule(entries)
 
 
-@given(st.data())
-def test_a_torn_or_damaged_list_is_an_empty_one(data: st.DataObject) -> None:
+@pytest.mark.parametrize("line", [b"", b"{}", b"[2,{}]", b"[1,{}", b"\xff"])
+def test_a_list_of_another_version_is_an_empty_one(line: bytes) -> None:
     """It is a hint: everything is due, nothing is lost."""
-    whole = encode(Schedule({A: Entry(1, 5), C: Entry(2, 6)}))
-    cut = data.draw(st.integers(0, len(whole) - 1))
-    assert decode(whole[:cut]) == Schedule()
-    flipped = bytearray(whole)
-    flipped[cut] ^= 1
-    assert decode(bytes(flipped)) == Schedule()
+    assert decode(line) == Schedule()

@@ -62,9 +62,16 @@ class _Job:
         return str(self.replicas.replica(self.repairs[0].broker_id))
 
 
-def heal(context: Context, topics: Sequence[str] | None = None, *, dry_run: bool = False) -> Report:
-    """Verify the topics (all when None) and mend them. One row for every damage; damage that is
-    left afterwards is a failure. ``dry_run`` reads everything and changes nothing.
+def heal(
+    context: Context,
+    topics: Sequence[str] | None = None,
+    *,
+    only: Collection[TopicIdPartition] | None = None,
+    dry_run: bool = False,
+) -> Report:
+    """Verify the topics (all when None; of them the partitions in ``only``, where it is given) and mend them. One
+    row for every damage; damage that is left afterwards is a failure. ``dry_run`` reads everything and changes
+    nothing.
 
     Raises: UnknownTopicOrPartitionError.
     """
@@ -75,7 +82,11 @@ def heal(context: Context, topics: Sequence[str] | None = None, *, dry_run: bool
             probed = probe_brokers(context)
             image = probed.image
             run.notes += probed.notes
-        audits = audit(context, image, context.topics(image, topics), run, deep=True)
+        chosen = context.topics(image, topics)
+        if only is not None:
+            topic_ids = {key.topic_id for key in only}
+            chosen = [topic for topic in chosen if topic.topic_id in topic_ids]
+        audits = audit(context, image, chosen, run, deep=True, only=only)
         plans: dict[TopicIdPartition, tuple[Audited, HealPlan]] = {}
         jobs: list[RebuildJob] = []
         rewritten = rewrites_of(audits)

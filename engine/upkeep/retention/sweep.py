@@ -69,7 +69,7 @@ def sweep_roots(context: Context, run: OperationRun, *, older_than_ms: int = _DA
                 continue  # what an earlier incarnation left may be all that there is of a partition
             kept = {
                 paths.voter_path(registered.directory_id),
-                paths.schedule_folder(registered.incarnation_folder),
+                *(paths.schedule_folder(registered.incarnation_folder, of) for of in paths.SCHEDULES),
             }
             litter: dict[str, list[str]] = {}
             for stored in objects:

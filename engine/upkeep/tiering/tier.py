@@ -26,7 +26,7 @@ from stratalog.engine.replicas.damaged import replace_leaders
 from stratalog.engine.replication.damage import is_damage_of
 from stratalog.engine.upkeep.tiering.point import describe_first
 from stratalog.engine.upkeep.tiering.remote_logs import ask_remote
-from stratalog.engine.upkeep.tiering.schedule import StoredSchedule, load_schedule, save_schedule
+from stratalog.engine.upkeep.tiering.schedule import KeptSchedule, load_schedule, save_schedule
 from stratalog.engine.upkeep.tiering.state import PartitionTiering, TopicTiering, histories
 from stratalog.engine.upkeep.tiering.tasks import PlanWork, plan_partition
 from stratalog.engine.upkeep.tiering.uploads import Uploads
@@ -53,7 +53,7 @@ def tier(
         run.notes += _not_copied(image, topics or (), tiered, run.failures)
         leader_epochs = _leader_epochs(tiered.values())
         intervals = context.cluster_config(image).tier_intervals
-        kept = load_schedule(context, image) if tiered else StoredSchedule()
+        kept = load_schedule(context, image) if tiered else KeptSchedule()
         schedule = kept.schedule.assigned(leader_epochs)
         now_ms = context.clock.now_ms()
         times = schedule.due(now_ms, intervals.longest_ms) if due else _all(schedule)

@@ -1,0 +1,277 @@
+"""The jobs of a cluster, as methods: what keeps its logs whole, short and in their places."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+from stratalog.engine.admin.describe import describe
+from stratalog.engine.cluster.arguments import TopicNames, names
+from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.opening import OpenStore
+from stratalog.engine.driver.report import Report
+from stratalog.engine.metadata.reassignment_plan import ReplicaChange, ReplicaPlan
+from stratalog.engine.upkeep.healing import heal as healing
+from stratalog.engine.upkeep.healing import history as histories
+from stratalog.engine.upkeep.healing import recover as recovering
+from stratalog.engine.upkeep.maintenance import maintain as maintaining
+from stratalog.engine.upkeep.replication import bootstrap as bootstrapping
+from stratalog.engine.upkeep.replication import merge as merging
+from stratalog.engine.upkeep.replication import reassign as reassigning
+from stratalog.engine.upkeep.replication import replicate as replicating
+from stratalog.engine.upkeep.replication.elect import elect
+from stratalog.engine.upkeep.replication.reassignments import reassignments
+from stratalog.engine.upkeep.restoring import drill as drilling
+from stratalog.engine.upkeep.retention import retain
+from stratalog.engine.upkeep.retention import vacuum as vacuuming
+from stratalog.engine.upkeep.snapshots import snapshot as snapshotting
+from stratalog.engine.upkeep.snapshots.read_snapshot import list_snapshots, metrics
+from stratalog.engine.upkeep.tiering import tier
+from stratalog.engine.upkeep.verification import verify
+from stratalog.partitions.numbers import whole, whole_or_none, wholes
+from stratalog.partitions.store import open_store
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+class Jobs:
+    """An open cluster, as its jobs use it."""
+
+    _context: Context
+    _spark: SparkSession | None
+
+    def maintain(
+        self,
+        *,
+        only: Sequence[str] | str = (),
+        leave_out: Sequence[str] | str = (),
+        budget_s: float | None = None,
+        dry_run: bool = False,
+    ) -> Report:
+        """Do what is due of all below, healing included: the one job to schedule. ``only`` and ``leave_out`` name
+        steps; none begins after ``budget_s`` seconds. A row a step; see
+        ``stratalog.engine.upkeep.maintenance.maintain``.
+
+            cluster.maintain().raise_for_failures()
+            cluster.maintain(only=["replicate", "tier"], budget_s=60)
+
+        Raises: InvalidCallError for a step that is not there.
+        """
+        return maintaining.maintain(
+            self._context,
+            lambda dry_run: self.snapshot(dry_run=dry_run),
+            only=names(only) or (),
+            leave_out=names(leave_out) or (),
+            budget_s=budget_s,
+            dry_run=dry_run,
+        )
+
+    def describe(self, topics: TopicNames = None) -> Report:
+        """Every replica of the topics, as a table."""
+        return describe(self._context, names(topics))
+
+    def elect(
+        self,
+        topics: TopicNames = None,
+        partitions: Sequence[int] | None = None,
+        *,
+        unclean: bool = False,
+        leader: int | None = None,
+        dry_run: bool = False,
+    ) -> Report:
+        """Let the preferred replicas (or ``leader``) lead where others do. ``unclean``: give partitions without
+        a leader the replica that holds most, and lose what only lost storage had. See
+        ``stratalog.engine.upkeep.replication.elect``.
+        """
+        return elect(
+            self._context,
+            names(topics),
+            partitions,
+            unclean=unclean,
+            leader=whole_or_none(leader, "leader: broker"),
+            dry_run=dry_run,
+        )
+
+    def plan_replicas(
+        self,
+        topics: TopicNames = None,
+        *,
+        add: Sequence[int] | int = (),
+        remove: Sequence[int] | int = (),
+        move: Mapping[int, int] | None = None,
+        drain: Sequence[int] | int = (),
+        replication_factor: int | None = None,
+    ) -> ReplicaPlan:
+        """Plan the brokers of the topics' partitions after a change, where they differ from now: add replicas on
+        brokers, remove them from others, move them from one to another, take all off (``drain``), or give each
+        partition ``replication_factor`` replicas. ``reassign`` carries it out.
+
+        Raises: UnknownBrokerError, InvalidReplicaAssignmentError, InvalidReplicationFactorError.
+        """
+        change = ReplicaChange(
+            add=wholes(add, "broker"),
+            remove=wholes(remove, "broker"),
+            move={whole(old, "broker"): whole(new, "broker") for old, new in (move or {}).items()},
+            drain=wholes(drain, "broker"),
+            replication_factor=whole_or_none(replication_factor, "replication factor"),
+        )
+        return reassigning.plan_replicas(self._context, names(topics), change)
+
+    def reassign(
+        self,
+        plan: ReplicaPlan,
+        *,
+        force: bool = False,
+        throttle_bytes_per_s: float | None = None,
+        dry_run: bool = False,
+    ) -> Report:
+        """Move replicas: ``cluster.reassign({("trips", 0): [2, 3]})``, or what ``plan_replicas`` gives. The
+        newcomers are copied to before the old replicas go; see ``stratalog.engine.upkeep.replication.reassign``.
+        """
+        return reassigning.reassign(
+            self._context, plan, force=force, throttle_bytes_per_s=throttle_bytes_per_s, dry_run=dry_run
+        )
+
+    def reassignments(self, topics: TopicNames = None) -> Report:
+        """Reassignments in progress, as a table: what each newcomer still lacks."""
+        return reassignments(self._context, names(topics))
+
+    def cancel_reassignments(self, topics: TopicNames = None, *, dry_run: bool = False) -> Report:
+        """Take reassignments in progress back."""
+        return reassigning.cancel(self._context, names(topics), dry_run=dry_run)
+
+    def replicate(
+        self, topics: TopicNames = None, *, brokers: Sequence[int] | int | None = None, dry_run: bool = False
+    ) -> Report:
+        """Bring followers to their leaders, and caught-up ones into the ISR."""
+        chosen = None if brokers is None else wholes(brokers, "broker")
+        return replicating.replicate(self._context, names(topics), brokers=chosen, dry_run=dry_run)
+
+    def merge(self, topics: TopicNames = None, *, dry_run: bool = False) -> Report:
+        """Merge small appends into segments."""
+        return merging.merge(self._context, names(topics), dry_run=dry_run)
+
+    def bootstrap(
+        self,
+        brokers: Sequence[int] | int,
+        topics: TopicNames = None,
+        *,
+        add: bool = False,
+        instead_of: int | None = None,
+        trust_copy: bool = False,
+        dry_run: bool = False,
+    ) -> Report:
+        """Format and register brokers that are new or lost their storage, and bring their replicas into the ISR.
+        ``add``: they get replicas of all partitions of the topics; ``instead_of``: those of another broker.
+        ``trust_copy``: their roots are faithful copies of what they had, and are not formatted.
+        """
+        return bootstrapping.bootstrap(
+            self._context,
+            wholes(brokers, "broker"),
+            names(topics),
+            add=add,
+            instead_of=whole_or_none(instead_of, "broker"),
+            trust_copy=trust_copy,
+            dry_run=dry_run,
+        )
+
+    def verify(self, topics: TopicNames = None, *, deep: bool = False) -> Report:
+        """Compare every replica and the remote with each other: names, sizes, contiguity and footers; with
+        ``deep`` every byte against its checksums.
+        """
+        return verify.verify(self._context, names(topics), deep=deep)
+
+    def heal(self, topics: TopicNames = None, *, dry_run: bool = False) -> Report:
+        """Verify every byte, and replace damaged or missing files on brokers by verified copies of other replicas
+        or of the remote. Remaining damage is a failure.
+        """
+        return healing.heal(self._context, names(topics), dry_run=dry_run)
+
+    def history(self, topics: TopicNames = None) -> Report:
+        """Files that replicas have discarded and still hold, as a table."""
+        return histories.history(self._context, names(topics))
+
+    def recover(
+        self,
+        topics: TopicNames,
+        to: str,
+        *,
+        partitions: Sequence[int] | None = None,
+        broker: int | None = None,
+        dry_run: bool = False,
+    ) -> Report:
+        """Export what replicas (of ``broker`` only, where it is given) hold of other histories, as Parquet files
+        in the folder or bucket ``to``.
+        """
+        return recovering.recover(
+            self._context,
+            names(topics),
+            to,
+            partitions=partitions,
+            broker=whole_or_none(broker, "broker"),
+            dry_run=dry_run,
+        )
+
+    def tier(self, topics: TopicNames = None, *, due: bool = False, dry_run: bool = False) -> Report:
+        """Copy sealed segments to the remote table; with ``due`` only of partitions whose time has come."""
+        return tier.tier(self._context, names(topics), due=due, dry_run=dry_run)
+
+    def retain(self, topics: TopicNames = None, *, dry_run: bool = False) -> Report:
+        """Apply local and total retention, and delete what left the log long enough ago."""
+        return retain.retain(self._context, names(topics), dry_run=dry_run)
+
+    def vacuum(
+        self, topics: TopicNames = None, *, older_than_ms: int = vacuuming.DAY_MS, dry_run: bool = False
+    ) -> Report:
+        """Delete litter: in the remote tier, and, where no topics are named, on the brokers, also the folders of
+        former replicas; see ``stratalog.engine.upkeep.retention.vacuum``.
+        """
+        return vacuuming.vacuum(self._context, names(topics), older_than_ms=older_than_ms, dry_run=dry_run)
+
+    def snapshots(self, topics: TopicNames = None) -> Report:
+        """Every snapshot of every replica, as a table."""
+        return list_snapshots(self._context, names(topics))
+
+    def metrics(self) -> Report:
+        """The metrics of KIP-630: ``GenSnapshotLatencyMs``, ``LoadSnapshotLatencyMs`` (of this driver),
+        ``SnapshotSizeBytes``, ``SnapshotLag`` (of every partition with snapshots, and of the metadata log)."""
+        return metrics(self._context)
+
+    def snapshot(
+        self,
+        topics: TopicNames = None,
+        *,
+        by_hand: bool = False,
+        memory_bytes: int = snapshotting.MEMORY_BYTES,
+        dry_run: bool = False,
+    ) -> Report:
+        """Make snapshots where the policy wants them (``by_hand``: of all that is new), copy them to the other
+        replicas, let log starts grow, delete those that the log start has passed. Without ``topics`` of all, the
+        metadata log too, which can be named as ``__cluster_metadata``. Partitions that are larger than
+        ``memory_bytes`` are reduced by Spark, the others by one task each.
+        """
+        reduce_large: snapshotting.ReduceLarge = snapshotting.needs_spark
+        if self._spark is not None:
+            from stratalog.engine.spark.reducing import make_large_snapshot
+
+            reduce_large = partial(make_large_snapshot, self._spark)
+        return snapshotting.snapshot(
+            self._context,
+            names(topics),
+            reduce_large=reduce_large,
+            by_hand=by_hand,
+            memory_bytes=memory_bytes,
+            dry_run=dry_run,
+        )
+
+    def drill(self, *, deep: bool = False, opener: OpenStore = open_store) -> Report:
+        """Restore this cluster from its remote tier to a temporary folder beside it, compare the two, and remove
+        the copy: whether a restore would work, how long it takes, and what would be lost. Changes nothing,
+        neither here nor in the remote tier. ``deep``: reads all of the remote tier. See
+        ``stratalog.engine.upkeep.restoring.drill``.
+
+        Raises: InvalidCallError when the remote tier does not describe this cluster yet.
+        """
+        return drilling.drill(self._context, opener, deep=deep)

@@ -1,0 +1,62 @@
+"""The one job to schedule: it does what is due, in this order, and no more than the budget allows.
+
+  replicate, elect, merge, tier, retain, snapshot, vacuum, scrub (a rolling verify --deep --heal)
+
+  jobs/maintain.py                         one run, for a scheduler
+  jobs/maintain.py --every 30s             in one process, until interrupted; a line a round
+  jobs/maintain.py --budget 5m             begins no step after five minutes; the next run goes on there
+  jobs/maintain.py --except scrub,vacuum   the other steps
+  jobs/maintain.py --dry-run               which steps are due, and when the others will be
+
+replicate and tier are part of every run; the intervals of the others are configs of the cluster
+(log.retention.check.interval.ms and others). Several at once harm nothing. Each step is also a job of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from stratalog import Report
+from stratalog.jobs.arguments import add_dry_run, duration
+from stratalog.jobs.repeat import repeat
+from stratalog.jobs.run import Job, JobMain
+from stratalog.partitions.clock import SystemClock
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    add_dry_run(parser, "say which steps are due, and plan them; change nothing")
+    parser.add_argument("--only", metavar="STEP,STEP", type=_steps, default=[], help="these steps")
+    parser.add_argument(
+        "--except", dest="leave_out", metavar="STEP,STEP", type=_steps, default=[], help="not these"
+    )
+    parser.add_argument("--budget", metavar="TIME", type=duration, help="begin no step after so long (5m)")
+    often = parser.add_mutually_exclusive_group()
+    often.add_argument("--once", action="store_true", help="one run, and no more (the default)")
+    often.add_argument(
+        "--every", metavar="TIME", type=duration, help="so long after each run again (30s), until interrupted"
+    )
+
+
+def _steps(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",")]
+
+
+def maintain(job: Job) -> Report:
+    given = job.arguments
+
+    def once() -> Report:
+        return job.on_workers().maintain(
+            only=given.only, leave_out=given.leave_out, budget_s=given.budget, dry_run=given.dry_run
+        )
+
+    if given.every is None:
+        return once()
+    return repeat("maintain", once, job.show_line, lambda _: given.every, SystemClock())
+
+
+main = JobMain("maintain", __doc__, arguments, maintain)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

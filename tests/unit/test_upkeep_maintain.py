@@ -1,0 +1,205 @@
+"""Maintain: the one job to schedule."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from stratalog import Report
+from stratalog.engine.upkeep.maintenance import maintain as maintaining
+from stratalog.engine.upkeep.maintenance.maintain import STEPS
+from stratalog.jobs.maintain import main as maintain_job
+from stratalog.partitions.errors import InvalidCallError, StorageError
+from stratalog.partitions.paths import MAINTENANCE, base_name
+from tests.unit.cluster_harness import LiveCluster, fence, the_failure
+from tests.unit.jobs_harness import report as printed
+
+HOUR_S = 3600
+
+
+def outcomes(report: Report) -> dict[str, str]:
+    return {str(row["step"]): str(row["outcome"]) for row in report.rows}
+
+
+def done(report: Report) -> set[str]:
+    return {step for step, outcome in outcomes(report).items() if outcome == "done"}
+
+
+@pytest.fixture
+def live(tmp_path: Path) -> LiveCluster:
+    return LiveCluster(tmp_path)
+
+
+def test_a_first_run_does_every_step_and_leaves_a_log_in_good_order(live: LiveCluster) -> None:
+    live.tiered()
+    live.append(["a"], acks="leader")
+    live.append(["b"], acks="leader")
+    first = live.cluster.maintain().raise_for_failures()
+    assert list(outcomes(first)) == list(STEPS)
+    assert done(first) == {*STEPS}
+    assert live.read() == {0: ["a", "b"]}
+    assert live.isr() == {1, 2, 3}
+    assert len(live.in_remote()) > 1
+    live.cluster.verify(deep=True).raise_for_failures()
+
+
+def test_what_was_done_is_not_due_before_its_interval_is_over(live: LiveCluster) -> None:
+    live.topic()
+    live.cluster.maintain()
+    again = live.driver().maintain()
+    assert done(again) == {"replicate", "tier"}
+    waits = {row["step"]: row["due_in_s"] for row in again.rows}
+    assert (waits["merge"], waits["vacuum"], waits["scrub"]) == (300, 24 * HOUR_S, 7 * 24 * HOUR_S)
+    live.clock.advance_ms(300_000)
+    assert done(live.cluster.maintain()) == {"replicate", "elect", "merge", "tier", "retain", "snapshot"}
+    live.clock.advance_ms(7 * 24 * HOUR_S * 1000)
+    assert done(live.cluster.maintain()) == {*STEPS}
+
+
+def test_a_dry_run_says_what_is_due_and_changes_nothing(live: LiveCluster) -> None:
+    live.tiered()
+    live.append(["a"], acks="leader")
+    with live.unchanged():
+        plan = live.cluster.maintain(dry_run=True)
+    assert set(outcomes(plan).values()) == {"due"}
+    live.cluster.maintain()
+    with live.unchanged():
+        assert outcomes(live.cluster.maintain(dry_run=True))["merge"] == "not due"
+
+
+def test_steps_can_be_chosen_and_left_out(live: LiveCluster) -> None:
+    assert list(outcomes(live.cluster.maintain(only=["tier", "replicate"]))) == ["replicate", "tier"]
+    assert "scrub" not in outcomes(live.cluster.maintain(leave_out="scrub"))
+    with pytest.raises(InvalidCallError, match="'compact' is no step of maintain; the steps are replicate, elect"):
+        live.cluster.maintain(only=["compact"])
+
+
+def test_a_run_that_is_out_of_time_leaves_the_rest_to_the_next_one(
+    live: LiveCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Replicate is part of each. What was not reached comes next, so that nothing starves: here a step takes a
+    minute, and there is time for two.
+    """
+    live.topic()
+
+    def slow(step: Callable[..., Report]) -> Callable[..., Report]:
+        def run(*args: object, **kwargs: object) -> Report:
+            live.clock.advance_ms(60_000)
+            return step(*args, **kwargs)
+
+        return run
+
+    for name in ("replicate", "elect", "merge", "tier", "retain", "vacuum"):
+        monkeypatch.setattr(maintaining, name, slow(getattr(maintaining, name)))
+    runs = [live.cluster.maintain(budget_s=90, leave_out=["snapshot", "scrub"]) for _ in range(5)]
+    assert [done(run) - {"replicate"} for run in runs] == [{"elect"}, {"merge"}, {"tier"}, {"retain"}, {"vacuum"}]
+    assert set(outcomes(runs[0]).values()) == {"done", "not reached"}
+
+
+def test_a_step_that_fails_stops_no_other_and_is_tried_again_when_it_is_due(
+    live: LiveCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away(*_: object, **__: object) -> Report:
+        raise StorageError("the bucket is away")
+
+    monkeypatch.setattr("stratalog.engine.upkeep.maintenance.maintain.merge", away)
+    found = live.cluster.maintain()
+    assert outcomes(found) == {step: "failed" if step == "merge" else "done" for step in STEPS}
+    assert the_failure(found) == "merge: KAFKA_STORAGE_ERROR: the bucket is away"
+    monkeypatch.undo()
+    assert outcomes(live.cluster.maintain())["merge"] == "not due"
+    live.clock.advance_ms(300_000)
+    assert outcomes(live.cluster.maintain())["merge"] == "done"
+
+
+def test_a_broker_that_comes_back_is_replicated_to_and_leads_what_it_preferably_leads(tmp_path: Path) -> None:
+    live = LiveCluster(tmp_path, on_disk=True, voters=(3,))
+    live.topic()
+    preferred = live.leader()
+    live.append(["a"])
+    with live.unreachable(preferred):
+        live.cluster.maintain()
+        assert live.leader() != preferred
+    live.clock.advance_ms(HOUR_S * 1000)
+    live.cluster.maintain()
+    assert live.isr() == {1, 2, 3}
+    live.clock.advance_ms(HOUR_S * 1000)
+    live.cluster.maintain()
+    assert live.leader() == preferred
+
+
+def test_a_preferred_leader_that_is_away_is_no_failure(live: LiveCluster) -> None:
+    live.topic()
+    fence(live, live.leader())
+    live.cluster.maintain(only="elect").raise_for_failures()
+    live.cluster.topics.alter_configs(None, {"auto.leader.rebalance.enable": "false"})
+    assert outcomes(live.cluster.maintain(only="elect")) == {"elect": "switched off"}
+
+
+# ------------------------------------------------------------------------------------ the scrub
+
+
+def test_a_scrub_finds_and_heals_a_flipped_bit(tmp_path: Path) -> None:
+    live = LiveCluster(tmp_path, on_disk=True)
+    live.topic()
+    live.append(["a" * 1000])
+    (name,) = live.data(2)
+    path = live.root(2) / live.replica(2).path(base_name(name))
+    whole = path.read_bytes()
+    path.write_bytes(whole[:600] + bytes([whole[600] ^ 1]) + whole[601:])
+    found = live.cluster.maintain()
+    assert outcomes(found)["scrub"] == "done"
+    assert path.read_bytes() == whole
+    live.cluster.verify(deep=True).raise_for_failures()
+
+
+def test_a_scrub_is_bounded_and_goes_round(live: LiveCluster) -> None:
+    """A byte is more than nothing: each run reads one partition, and never the same before all others."""
+    live.topic(partitions=5)
+    live.append({p: [str(p)] for p in range(5)})  # type: ignore[arg-type]
+    live.cluster.topics.alter_configs(None, {"scrub.max.bytes": "1"})
+    read: Counter[object] = Counter()
+    for _ in range(5):
+        plan = live.cluster.maintain(only="scrub", dry_run=True)
+        before = plan.rows[0]["items"]
+        live.cluster.maintain(only="scrub")
+        after = live.cluster.maintain(only="scrub", dry_run=True).rows[0]["items"]
+        read[int(before or 0) - int(after or 0)] += 1
+    assert read == {1: 5}
+    assert outcomes(live.cluster.maintain(only="scrub")) == {"scrub": "not due"}
+
+
+# ------------------------------------------------------------------------- what is remembered
+
+
+def test_what_is_remembered_is_a_hint(live: LiveCluster) -> None:
+    """Without it everything is due."""
+    live.topic()
+    live.cluster.maintain()
+    store = live.store(1)
+    kept = [one.name for one in store.list("") if f"/{MAINTENANCE}/" in one.name]
+    assert 1 <= len(kept) <= 2
+    store.delete(kept)
+    assert done(live.cluster.maintain()) == {*STEPS}
+    live.cluster.vacuum().raise_for_failures()
+    assert [one.name for one in store.list("") if f"/{MAINTENANCE}/" in one.name]
+
+
+# ---------------------------------------------------------------------------------- the job
+
+
+def test_the_job(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    live = LiveCluster(tmp_path, on_disk=True)
+    live.topic()
+    live.append(["a"])
+    at = ["--cluster", str(live.file), "--json"]
+    with live.unchanged():
+        assert maintain_job([*at, "--dry-run"]) == 0
+        assert maintain_job([*at, "--only", "compact"]) == 2
+        assert maintain_job([*at, "--every", "5s", "--once"]) == 2
+    capsys.readouterr()
+    assert maintain_job([*at, "--once", "--except", "scrub, vacuum", "--budget", "5m"]) == 0
+    assert printed(capsys)["totals"] == {"steps": "replicate elect merge tier retain snapshot"}
