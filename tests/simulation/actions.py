@@ -19,6 +19,7 @@ from stratalog.engine.metadata.partition_commands import AlterPartition
 from stratalog.engine.records.append import append_batches, who_appends
 from stratalog.engine.replicas.in_sync import without
 from stratalog.engine.upkeep.healing.heal import heal
+from stratalog.engine.upkeep.maintenance.maintain import maintain
 from stratalog.engine.upkeep.replication.bootstrap import bootstrap
 from stratalog.engine.upkeep.replication.elect import elect
 from stratalog.engine.upkeep.replication.keep_short import shorten_log
@@ -293,6 +294,17 @@ def shorten_one(actor: Actor, partition: int) -> str:
     return ", ".join(sorted({error.code for error in done.failed})) or "ok"
 
 
+def maintain_within(actor: Actor, budget_ms: int) -> str:
+    """All that is due, most of it within a budget that lasts for two or three steps."""
+    context = actor.context
+    report = maintain(
+        context, lambda dry_run: snapshot_metadata(context, dry_run=dry_run), budget_s=budget_ms / 1000
+    )
+    for row in report.rows:
+        actor.world.ledger.count(f"maintain: {row['step']} {row['outcome']}")
+    return check_report(actor, report)
+
+
 def tier_uncommitted(actor: Actor, *_: int) -> str:
     """As a driver that is cut off from the table, or dies, when all is uploaded."""
     assert isinstance(actor.context, SimulatedContext)
@@ -377,6 +389,7 @@ ACTIONS: dict[str, Action] = {
     "merge": Action(_nothing, _reported(merge)),
     "shorten": Action(_a_partition, shorten_one),
     "retain": Action(_nothing, _reported(retain)),
+    "maintain": Action(lambda rng, s, slot, i: (rng.choice((1, 1, 1, 50, 500)),), maintain_within),
     "tier": Action(_nothing, _reported(tier)),
     "tier_uncommitted": Action(_nothing, tier_uncommitted),
     "reseal": Action(lambda rng, s, slot, i: (rng.choice((1, 5000, 1_000_000)),), reseal),

@@ -128,9 +128,11 @@ def configuration_of(seed: int, theme_name: str | None = None, voters: int | Non
             theme = random.Random(f"kind of checks {seed}").choice(CHECKS)
         if random.Random(f"short {seed}").random() < _IN_SHORT:
             theme = random.Random(f"kind of short {seed}").choice(SHORT)
+        if random.Random(f"maintain {seed}").random() < _IN_MAINTAIN:
+            theme = random.Random(f"kind of maintain {seed}").choice(MAINTAIN)
     else:
         theme = rng.choice(
-            [theme for theme in (*THEMES, TRANSACTIONS, *CHECKS, *SHORT) if theme.name == theme_name]
+            [theme for theme in (*THEMES, TRANSACTIONS, *CHECKS, *SHORT, *MAINTAIN) if theme.name == theme_name]
         )
     if voters is not None:
         brokers = max(brokers, voters)
@@ -163,6 +165,7 @@ def configuration_of(seed: int, theme_name: str | None = None, voters: int | Non
         cluster_configs=(
             ("replica.lag.time.max.ms", rng.choice(("1", "300"))),
             ("follower.fetch.last.tiered.offset.enable", rng.choice(("true", "false"))),
+            *(_ALWAYS_DUE.items() if theme in MAINTAIN else ()),
         ),
         placement=rng.randrange(3),
     )
@@ -445,6 +448,26 @@ SHORT = (
 """Drivers that keep logs short behind their appends, beside everything that changes a log."""
 
 _IN_SHORT = 0.1
+
+_MAINTAIN = (
+    *(("append", 12), ("append_leader", 2), ("maintain", 10), ("elect", 2), ("shrink", 2), ("fence", 1)),
+    *(("read", 1), ("read_replica", 1), ("transact", 1), ("reassign", 1)),
+)
+MAINTAIN = (
+    Theme("maintain", (*_MAINTAIN, ("tidy", 1)), length=(2, 5)),
+    Theme("maintain", _MAINTAIN, ("cut", "double", "fill"), length=(2, 5), tiered=True),
+    Theme("maintain", _MAINTAIN, ("wipe", "replace", "cut", "double"), length=(2, 5)),
+)
+"""Several drivers that do all that is due, beside appends and everything that changes a log."""
+
+_IN_MAINTAIN = 0.08
+_ALWAYS_DUE = {
+    "leader.imbalance.check.interval.seconds": "1",
+    "log.retention.check.interval.ms": "1",
+    "vacuum.interval.ms": "1",
+    "scrub.interval.ms": "100",
+    "scrub.max.bytes": "4000",
+}
 
 
 def _events(rng: random.Random, theme: Theme, shape: Shape, slots: int, horizon: int) -> tuple[Event, ...]:

@@ -211,7 +211,9 @@ def world_folders(world: World) -> set[tuple[int, str]]:
     owned = {(broker, "") for broker in world.roots}
     owned |= {(broker, paths.voter_path(directory_id)) for broker, directory_id in world.voters.items()}
     owned |= {
-        (b.broker_id, paths.schedule_folder(b.incarnation_folder)) for b in world.oracle.image.brokers.values()
+        (b.broker_id, paths.schedule_folder(b.incarnation_folder, of))
+        for b in world.oracle.image.brokers.values()
+        for of in paths.SCHEDULES
     }
     for topic_id, topic in world.oracle.image.topics.items():
         for partition in topic.partitions:
