@@ -51,7 +51,7 @@ class Jobs:
         dry_run: bool = False,
     ) -> Report:
         """Do what is due of all below, healing included: the one job to schedule. ``only`` and ``leave_out`` name
-        steps; none begins after ``budget_s`` seconds. A row a step; see
+        steps; after ``budget_s`` seconds no further one begins. A row a step; see
         ``stratalog.engine.upkeep.maintenance.maintain``.
 
             cluster.maintain().raise_for_failures()

@@ -13,8 +13,8 @@
 
 1. replicate comes first in every run: it alone stands between acknowledged records and a lost disk
 2. the other steps that are due follow, the longest not done first; when all are, in the order above
-3. before each step, and between two pieces of a scrub, the budget is asked; steps that are not reached come first
-   in the next run
+3. before each further step, and between two pieces of a scrub, the budget is asked; steps that are not reached come
+   first in the next run
 4. after each step its time is kept, whether or not it went well: a step that fails stops no other, and is tried
    again when it is due again
 
@@ -57,10 +57,10 @@ def maintain(
     budget_s: float | None = None,
     dry_run: bool = False,
 ) -> Report:
-    """Do the steps of ``only`` (all when empty) but those to ``leave_out``, where they are due; begin none when
-    ``budget_s`` seconds are over. ``make_snapshots`` is the step snapshot; it is told whether it is a dry run.
-    A row a step: what became of it, how many ``items`` it had (rows of its own report), its cost, and in how many
-    seconds it is due again. Failures and notes are those of the steps.
+    """Do the steps of ``only`` (all when empty) but those to ``leave_out``, where they are due. When ``budget_s``
+    seconds are over, begin none but ``replicate`` and one other. ``make_snapshots`` is the step snapshot; it is told
+    whether it is a dry run. A row a step: what became of it, how many ``items`` it had (rows of its own report),
+    its cost, and in how many seconds it is due again. Failures and notes are those of the steps.
 
     ``dry_run`` changes nothing: a step that is due is planned by its own dry run (the scrub reads nothing).
 
@@ -125,7 +125,7 @@ class _Maintenance:
             return _row(name, "not due", due_in_s=wait / 1000)
         if self._over():
             return _row(name, "not reached", due_in_s=0.0)
-        self._begun = True
+        self._begun = name != "replicate"
         try:
             report = self._steps[name]()
         except StratalogError as error:
@@ -155,7 +155,9 @@ class _Maintenance:
         return wait_ms(last.get(name), intervals[name], now_ms) if name in intervals else 0
 
     def _over(self) -> bool:
-        """Whether the budget is used up; one step is always done."""
+        """Whether the budget is used up. One step beside ``replicate`` is always done: a slow ``replicate`` would
+        keep all others from ever being done.
+        """
         return self._begun and self._end_s is not None and self._context.clock.monotonic_s() >= self._end_s
 
     # ------------------------------------------------------------------------------ the scrub
