@@ -13,8 +13,8 @@
 
 1. replicate comes first in every run: it alone stands between acknowledged records and a lost disk
 2. the other steps that are due follow, the longest not done first; when all are, in the order above
-3. before each further step, and between two pieces of a scrub, the budget is asked; steps that are not reached come
-   first in the next run
+3. before each further step, and between two pieces of a scrub, the budget is asked; steps that are not reached are
+   the first of the next run
 4. after each step its time is kept, whether or not it went well: a step that fails stops no other, and is tried
    again when it is due again
 
@@ -58,8 +58,8 @@ def maintain(
     dry_run: bool = False,
 ) -> Report:
     """Do the steps of ``only`` (all when empty) but those to ``leave_out``, where they are due. When ``budget_s``
-    seconds are over, begin none but ``replicate`` and one other. ``make_snapshots`` is the step snapshot; it is told
-    whether it is a dry run. A row a step: what became of it, how many ``items`` it had (rows of its own report),
+    seconds are over, begin none but ``replicate`` and one other. ``make_snapshots`` is the step snapshot; it
+    is told whether it is a dry run. A row a step: what became of it, how many ``items`` it had (rows of its own report),
     its cost, and in how many seconds it is due again. Failures and notes are those of the steps.
 
     ``dry_run`` changes nothing: a step that is due is planned by its own dry run (the scrub reads nothing).
