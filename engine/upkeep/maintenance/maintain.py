@@ -58,9 +58,9 @@ def maintain(
     dry_run: bool = False,
 ) -> Report:
     """Do the steps of ``only`` (all when empty) but those to ``leave_out``, where they are due. When ``budget_s``
-    seconds are over, begin none but ``replicate`` and one other. ``make_snapshots`` is the step snapshot; it
-    is told whether it is a dry run. A row a step: what became of it, how many ``items`` it had (rows of its own report),
-    its cost, and in how many seconds it is due again. Failures and notes are those of the steps.
+    seconds are over, begin none but ``replicate`` and one other. ``make_snapshots`` is the step snapshot; it is
+    told whether it is a dry run. A row a step: its outcome, its ``items`` (rows of its own report), its cost, and
+    in how many seconds it is due again. Failures and notes are those of the steps.
 
     ``dry_run`` changes nothing: a step that is due is planned by its own dry run (the scrub reads nothing).
 
