@@ -366,6 +366,7 @@ SCENARIOS = (
             Call(RUN, READ, 1, "that version"),
             Call(RUN, LIST, 1, "the remote tier: it describes the cluster as it is"),
             Call(RUN, LIST, 1, "the log of the table: how large it is, before delta-rs reads it"),
+            Call(RUN, READ, 1, "the root that holds the list: it is the registered one, and no empty mount point"),
             Call(RUN, CREATE, 1, "the next version: when everything is due again"),
             Call(RUN, DELETE, 1, "the last version but one"),
             Call(PARTITION, LIST, 1, "the leader: it looks as it did when nothing was due"),
