@@ -1,5 +1,5 @@
 """``make bench``: how fast this log is on this machine, against the plainest tools for the same bytes. The figures
-are printed, and written into docs/performance.md in the place of earlier ones.
+are printed, and written into docs/performance.md (those of costs into docs/costs.md) in the place of earlier ones.
 
 Settings come from the environment (or ``make bench NAME=value``):
 
@@ -13,7 +13,7 @@ Settings come from the environment (or ``make bench NAME=value``):
     KAFKA       a Kafka to compare scans with: own (fetched from Maven Central, 50 MB, and started for it), or
                 the host:port of one that runs; without it that line is left out
     ONLY        some of calls,append,append3,replicate,hot,idle,tier,remote_log,scan,pruned,plan,ranges,
-                kafka,stream,remote_reads,bootstrap,quorum,metadata,replay,state,growth
+                kafka,stream,remote_reads,bootstrap,quorum,metadata,replay,state,growth,costs
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from bench import (
     calls,
     checkpointing,
     copying,
+    costs,
     expiring,
     growth,
     hot,
@@ -64,7 +65,7 @@ from stratalog.partitions.errors import InvalidCallError, StratalogError
 
 ALL_DONE, SOMETHING_FAILED, BAD_CALL = 0, 1, 2
 
-WITHOUT_SPARK = {"growth"}
+WITHOUT_SPARK = {"growth", "costs"}
 
 _BENCHMARKS: dict[str, tuple[Callable[[Bench], Sequence[Row]], ...]] = {
     "calls": (calls.calls,),
@@ -88,6 +89,7 @@ _BENCHMARKS: dict[str, tuple[Callable[[Bench], Sequence[Row]], ...]] = {
     "replay": (replaying.replay,),
     "state": (state.snapshot, state.commits, state.lag),
     "growth": (growth.growth,),
+    "costs": (costs.costs,),
 }
 
 
@@ -129,7 +131,7 @@ def _settings(options: BenchOptions) -> dict[str, str]:
 
 def _measure(options: BenchOptions, failed: list[str]) -> dict[str, list[Row]]:
     """The lines of each benchmark; those of one that did not fail are on the page as soon as it ends."""
-    if {"tier", "remote_log", "quorum"} & set(options.only):
+    if {"tier", "remote_log", "quorum", "costs"} & set(options.only):
         uploading.reach_servers()
     bench = _begun(options)
     lines: dict[str, list[Row]] = {}
@@ -150,8 +152,8 @@ def _measure(options: BenchOptions, failed: list[str]) -> dict[str, list[Row]]:
         if lines[name] and len(failed) == failures:
             spark = None if bench.session is None or name in WITHOUT_SPARK else bench.session.version
             said = f"`{page.command(name, os.environ)}`, {page.machine(spark)}"
-            text = page.filled(page.PAGE.read_text(encoding="utf-8"), name, said, lines[name])
-            page.PAGE.write_text(text, encoding="utf-8")
+            text = page.filled(page.of(name).read_text(encoding="utf-8"), name, said, lines[name])
+            page.of(name).write_text(text, encoding="utf-8")
     if bench.session is not None:
         bench.session.stop()
     return lines

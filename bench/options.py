@@ -13,7 +13,7 @@ from stratalog.partitions.errors import InvalidCallError
 NAMES = (
     *("calls", "append", "append3", "replicate", "hot", "idle", "tier", "remote_log", "scan", "pruned"),
     *("plan", "ranges", "kafka", "stream"),
-    *("remote_reads", "bootstrap", "quorum", "metadata", "replay", "state", "growth"),
+    *("remote_reads", "bootstrap", "quorum", "metadata", "replay", "state", "growth", "costs"),
 )
 OWN_KAFKA = "own"
 RECORD_BYTES = 1024

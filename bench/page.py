@@ -1,4 +1,6 @@
-"""The figures of ``docs/performance.md``: a run fills the places of what it measured. Every other figure stays."""
+"""The figures of ``docs/performance.md`` and ``docs/costs.md``: a run fills the places of what it measured. Every
+other figure stays.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +13,14 @@ from bench.table import Row, render
 from stratalog.partitions.errors import InvalidCallError
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "performance.md"
+COSTS = PAGE.with_name("costs.md")
 END = "\n<!-- end -->\n"
 _SETTINGS = ("BYTES", "PARTITIONS", "IDLE_PARTITIONS", "METADATA_PARTITIONS", "COMMITS", "GROWTH", "KAFKA")
+
+
+def of(name: str) -> Path:
+    """The page that has the figures of a benchmark."""
+    return COSTS if name == "costs" else PAGE
 
 
 def begin(name: str) -> str:
@@ -41,5 +49,7 @@ def filled(page: str, name: str, said: str, lines: Sequence[Row]) -> str:
     before, found, rest = page.partition(begin(name))
     _, ended, after = rest.partition(END)
     if not found or not ended:
-        raise InvalidCallError(f"{PAGE.name} has no place for {name}: write {begin(name)!r} and {END!r} into it")
+        raise InvalidCallError(
+            f"the page of {name} has no place for it: write {begin(name)!r} and {END!r} into it"
+        )
     return f"{before}{begin(name)}\n{said}:\n\n{render(lines)}\n{END}{after}"

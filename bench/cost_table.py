@@ -1,0 +1,315 @@
+"""What a cluster costs a day: requests, bytes and machines times a list of prices. Pure.
+
+The formulas are on the page ``docs/costs.md``; the requests of our operations are measured (``bench/costs.py``).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+import msgspec
+
+PRICES = Path(__file__).with_name("prices.toml")
+DAY_S, HOURS, MONTH_DAYS = 86_400, 24, 30.4
+GIB_PER_MIB, GB_PER_GIB = 1 / 1024, 1.0737
+
+
+class Bucket(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Prices of an object store."""
+
+    put_per_1000: float
+    get_per_1000: float
+    gb_month: float
+
+
+class Network(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Prices of bytes between zones."""
+
+    cross_zone_gb: float
+
+
+class Disk(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Prices of disks of machines."""
+
+    gb_month: float
+    used: float
+
+
+class Machine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A machine, and what it does in a second."""
+
+    hour: float
+    kafka_mib_s: float
+    driver_mib_s: float
+
+
+class Diskless(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """When a broker of diskless topics writes an object."""
+
+    interval_ms: float
+    object_mib: float
+
+
+class Use(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How a cluster is used."""
+
+    append_s: float
+    maintain_s: float
+    check_s: float
+    retention_days: float
+    local_hours: float
+    segment_mib: float
+
+
+class Shape(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A cluster with three replicas."""
+
+    partitions: int
+    mib_s: float
+    """Appended in a second, to all partitions together."""
+
+
+class Prices(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """``bench/prices.toml``."""
+
+    bucket: Bucket
+    network: Network
+    disk: Disk
+    machine: Machine
+    diskless: Diskless
+    use: Use
+    shape: tuple[Shape, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Requests:
+    """Requests by what they cost: those at the price of a PUT, those at that of a GET."""
+
+    puts: float = 0.0
+    gets: float = 0.0
+
+    def __add__(self, other: Requests) -> Requests:
+        return Requests(self.puts + other.puts, self.gets + other.gets)
+
+    def times(self, number: float) -> Requests:
+        """As many, that often."""
+        return Requests(self.puts * number, self.gets * number)
+
+    def dollars(self, bucket: Bucket) -> float:
+        """Their price."""
+        return (self.puts * bucket.put_per_1000 + self.gets * bucket.get_per_1000) / 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """The requests of one operation: each run, and each of its partitions."""
+
+    run: Requests
+    partition: Requests
+
+    def of(self, partitions: float) -> Requests:
+        """One run over so many partitions."""
+        return self.run + self.partition.times(partitions)
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What was counted."""
+
+    appends: Mapping[float, Operation]
+    """By their MiB a partition."""
+    merged: Requests
+    """Of a merge, for each append that it takes in."""
+    idle: Operation
+    """Replicate and tier, which find nothing to do."""
+    checked: Operation
+    """Merge and retain, which find nothing to do."""
+    segment: Requests
+    """The tiering of a segment."""
+
+    def append(self, mib: float) -> Operation:
+        """An append of that size a partition: as the next larger one that was measured, or as the largest, again
+        and again.
+        """
+        larger = [size for size in sorted(self.appends) if size >= mib]
+        if larger:
+            return self.appends[larger[0]]
+        largest = max(self.appends)
+        again = math.ceil(mib / largest)
+        return Operation(self.appends[largest].run, self.appends[largest].partition.times(again))
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """Dollars a day."""
+
+    requests: float = 0.0
+    storage: float = 0.0
+    network: float = 0.0
+    machines: float = 0.0
+
+    @property
+    def total(self) -> float:
+        """All of them."""
+        return self.requests + self.storage + self.network + self.machines
+
+
+def in_buckets(prices: Prices, shape: Shape, measured: Measured) -> Costs:
+    """Ours, with brokers that are buckets."""
+    use, bucket = prices.use, prices.bucket
+    runs = DAY_S / use.append_s
+    each_mib = shape.mib_s * use.append_s / shape.partitions
+    segments = max(shape.mib_s * DAY_S / use.segment_mib, shape.partitions)  # one a partition and day at least
+    requests = (
+        measured.append(each_mib).of(shape.partitions).times(runs)
+        + measured.merged.times(shape.partitions * runs)
+        + measured.idle.of(shape.partitions).times(DAY_S / use.maintain_s)
+        + measured.checked.of(shape.partitions).times(DAY_S / use.check_s)
+        + measured.segment.times(segments)
+    )
+    held = _held_gb(prices, shape, use.retention_days + 3 * use.local_hours / HOURS)
+    return Costs(
+        requests.dollars(bucket),
+        held * bucket.gb_month / MONTH_DAYS,
+        0.0,
+        _machines(prices, shape.mib_s / prices.machine.driver_mib_s, 1),
+    )
+
+
+def on_disks(prices: Prices, shape: Shape, measured: Measured) -> Costs:
+    """Ours, with brokers that are disks of three machines in three zones; the remote tier is a bucket."""
+    use = prices.use
+    segments = max(shape.mib_s * DAY_S / use.segment_mib, shape.partitions)
+    return Costs(
+        measured.segment.times(segments).dollars(prices.bucket),
+        _remote_and_local(prices, shape),
+        _cross_zone(prices, shape, 2),  # the copies of two followers
+        _machines(prices, shape.mib_s / prices.machine.driver_mib_s, 3),
+    )
+
+
+def kafka(prices: Prices, shape: Shape) -> Costs:
+    """Kafka with tiered storage: two thirds of what is produced come from other zones, and two copies are made."""
+    segments = max(shape.mib_s * DAY_S / prices.use.segment_mib, shape.partitions)
+    return Costs(
+        Requests(puts=3 * segments).dollars(prices.bucket),  # the segment, its indexes, its metadata
+        _remote_and_local(prices, shape),
+        _cross_zone(prices, shape, 2 + 2 / 3),
+        _machines(prices, 3 * shape.mib_s / prices.machine.kafka_mib_s, 3),
+    )
+
+
+def diskless(prices: Prices, shape: Shape) -> Costs:
+    """Diskless topics (KIP-1150): an object a broker and interval, each read once by each of three zones' caches;
+    one merged copy is held.
+    """
+    machines = max(3, math.ceil(3 * shape.mib_s / prices.machine.kafka_mib_s))
+    by_time = machines * 1000 / prices.diskless.interval_ms
+    objects = max(by_time, shape.mib_s / prices.diskless.object_mib) * DAY_S
+    return Costs(
+        Requests(puts=objects, gets=3 * objects).dollars(prices.bucket),
+        _held_gb(prices, shape, prices.use.retention_days) * prices.bucket.gb_month / MONTH_DAYS,
+        0.0,
+        _machines(prices, machines, machines),
+    )
+
+
+def per_gib(prices: Prices, operation: Operation, mib: float, partitions: int) -> float:
+    """Dollars of requests for a GiB that is appended in pieces of ``mib`` a partition."""
+    return operation.of(partitions).dollars(prices.bucket) / (partitions * mib * GIB_PER_MIB)
+
+
+def _held_gb(prices: Prices, shape: Shape, days: float) -> float:
+    return shape.mib_s * GIB_PER_MIB * GB_PER_GIB * DAY_S * days
+
+
+def _remote_and_local(prices: Prices, shape: Shape) -> float:
+    remote = _held_gb(prices, shape, prices.use.retention_days) * prices.bucket.gb_month
+    local = _held_gb(prices, shape, 3 * prices.use.local_hours / HOURS) * prices.disk.gb_month / prices.disk.used
+    return (remote + local) / MONTH_DAYS
+
+
+def _cross_zone(prices: Prices, shape: Shape, copies: float) -> float:
+    return _held_gb(prices, shape, 1) * copies * prices.network.cross_zone_gb
+
+
+def _machines(prices: Prices, wanted: float, least: int) -> float:
+    return max(least, math.ceil(wanted)) * prices.machine.hour * HOURS
+
+
+@dataclass(frozen=True, slots=True)
+class RequestLine:
+    """What an operation asks of a bucket, and what that costs."""
+
+    headings: ClassVar[tuple[str, ...]] = (
+        "operation",
+        "at a PUT's price",
+        "at a GET's price",
+        "dollars a million",
+    )
+
+    what: str
+    requests: Requests
+    bucket: Bucket
+    note: str = ""
+
+    @property
+    def cells(self) -> tuple[str, ...]:
+        """The line as texts."""
+        told = (f"{number:.1f}".removesuffix(".0") for number in (self.requests.puts, self.requests.gets))
+        return self.what, *told, f"{self.requests.dollars(self.bucket) * 1e6:,.2f}"
+
+
+@dataclass(frozen=True, slots=True)
+class AppendLine:
+    """Requests of appends, by the GiB and by the day."""
+
+    headings: ClassVar[tuple[str, ...]] = ("MiB a partition and append", "dollars a GiB", "a partition and day")
+
+    what: str
+    gib: float
+    day: float
+    note: str = ""
+
+    @property
+    def cells(self) -> tuple[str, ...]:
+        """The line as texts."""
+        return self.what, f"{self.gib:.4f}", f"{self.day:.3f}"
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterLine:
+    """A cluster of some shape, as one system."""
+
+    headings: ClassVar[tuple[str, ...]] = (
+        *("cluster", "requests", "storage", "between zones", "machines", "dollars a day", "a TB"),
+    )
+
+    what: str
+    costs: Costs
+    tb_day: float
+    """Appended in a day."""
+    note: str = ""
+
+    @property
+    def cells(self) -> tuple[str, ...]:
+        """The line as texts."""
+        costs = self.costs
+        parts = (
+            costs.requests,
+            costs.storage,
+            costs.network,
+            costs.machines,
+            costs.total,
+            costs.total / self.tb_day,
+        )
+        return self.what, *(f"{part:,.2f}" for part in parts)
+
+
+def read_prices(path: Path = PRICES) -> Prices:
+    """The list of prices. Raises: msgspec.ValidationError, OSError."""
+    return msgspec.toml.decode(path.read_bytes(), type=Prices)

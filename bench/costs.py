@@ -1,0 +1,220 @@
+"""What a cluster in buckets costs: the requests of its operations, counted on a real S3 server, and the prices of
+``bench/prices.toml``. Written into docs/costs.md.
+
+Counted are the calls of the S3 client, retries left out, by what a bucket's operator bills for them. Three
+brokers are prefixes of one bucket; a multipart upload is completed exclusively, as Amazon's are.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import botocore.client
+import numpy as np
+import pyarrow as pa
+
+from bench.bench import TOPIC, Bench, record_batch
+from bench.cost_table import (
+    DAY_S,
+    AppendLine,
+    ClusterLine,
+    Measured,
+    Operation,
+    Prices,
+    RequestLine,
+    Requests,
+    diskless,
+    in_buckets,
+    kafka,
+    on_disks,
+    per_gib,
+    read_prices,
+)
+from bench.s3_server import S3Endpoint
+from bench.table import Row
+from bench.uploading import fresh_server
+from stratalog import Cluster, Report
+
+REPLICAS = 3
+FEW, MORE = 1, 3
+"""Partitions: the difference between runs over them is the cost of a partition."""
+SIZES_MIB = (1, 8, 64)
+MERGED = 16
+"""Appends, by the default of segment.merge.min.files."""
+RECORD_BYTES = 64 * 1024
+AS_PUTS = {
+    *("PutObject", "CopyObject", "ListObjectsV2", "ListMultipartUploads", "ListParts"),
+    *("CreateMultipartUpload", "UploadPart", "UploadPartCopy", "CompleteMultipartUpload"),
+}
+AS_GETS = {"GetObject", "HeadObject"}
+FREE = {"DeleteObject", "DeleteObjects", "AbortMultipartUpload"}
+
+
+def costs(bench: Bench) -> Sequence[Row]:
+    """Lines of requests, of appends, and of clusters."""
+    prices = read_prices()
+    measured = _measured(bench)
+    operations = [
+        *((f"append of {mib} MiB, a partition", each.partition) for mib, each in measured.appends.items()),
+        ("append, besides", measured.appends[SIZES_MIB[0]].run),
+        ("merge, for each append that it takes in", measured.merged),
+        ("idle round of replicate and tier, a partition", measured.idle.partition),
+        ("idle round of replicate and tier, besides", measured.idle.run),
+        ("idle round of merge and retain, a partition", measured.checked.partition),
+        ("idle round of merge and retain, besides", measured.checked.run),
+        ("tier, a segment", measured.segment),
+    ]
+    lines: list[Row] = [RequestLine(what, requests, prices.bucket) for what, requests in operations]
+    for mib, operation in measured.appends.items():
+        day = operation.partition.dollars(prices.bucket) * DAY_S / prices.use.append_s
+        lines.append(AppendLine(f"{mib:g}", per_gib(prices, operation, mib, 100), day))
+    return [*lines, *_clusters(prices, measured)]
+
+
+def _clusters(prices: Prices, measured: Measured) -> Iterator[ClusterLine]:
+    for shape in prices.shape:
+        tb_day = shape.mib_s * 1024**2 * DAY_S / 1e12
+        told = f"{shape.partitions:,} partitions, {shape.mib_s:g} MiB/s"
+        yield ClusterLine(f"{told}: ours, brokers in buckets", in_buckets(prices, shape, measured), tb_day)
+        yield ClusterLine(f"{told}: ours, brokers on disks", on_disks(prices, shape, measured), tb_day)
+        yield ClusterLine(f"{told}: Kafka with tiering", kafka(prices, shape), tb_day)
+        yield ClusterLine(f"{told}: diskless topics", diskless(prices, shape), tb_day)
+
+
+# ------------------------------------------------------------------------------ the measuring
+
+
+def _measured(bench: Bench) -> Measured:
+    appends: dict[float, Operation] = {}
+    with fresh_server(bench.folder / "s3") as endpoint:
+        for mib in SIZES_MIB:
+            bench.say(f"costs of appends of {mib} MiB")
+            appends[mib] = _operation(bench, endpoint, f"append{mib}", _filled, _appending(mib))
+        bench.say("costs of idle rounds, of merging and of tiering")
+        idle = _operation(bench, endpoint, "idle", _tiered, lambda cluster, _: _replicated_and_tiered(cluster))
+        checked = _operation(bench, endpoint, "checked", _tiered, lambda cluster, _: _merged_and_retained(cluster))
+        merged = _operation(bench, endpoint, "merge", _small_appends, lambda cluster, _: _done(cluster.merge()))
+        segment = _operation(bench, endpoint, "tier", _sealed, lambda cluster, _: _done(cluster.tier()))
+    return Measured(appends, merged.partition.times(1 / MERGED), idle, checked, segment.partition)
+
+
+def _operation(
+    bench: Bench,
+    endpoint: S3Endpoint,
+    name: str,
+    prepare: Callable[[Cluster, int], None],
+    run: Callable[[Cluster, int], None],
+) -> Operation:
+    """The requests of a run, and of each of its partitions: of a driver that has done it once before."""
+    found: dict[int, Requests] = {}
+    for partitions in (FEW, MORE):
+        file = _cluster_file(bench.folder / f"{name}-{partitions}", endpoint, f"{name}-{partitions}")
+        cluster = Cluster.format(file, keeps_short=False)
+        prepare(cluster, partitions)
+        with counted() as calls:
+            run(cluster, partitions)
+        found[partitions] = _billed(calls)
+    step = MORE - FEW
+    partition = Requests(
+        (found[MORE].puts - found[FEW].puts) / step,
+        (found[MORE].gets - found[FEW].gets) / step,
+    )
+    return Operation(found[FEW] + partition.times(-FEW), partition)
+
+
+def _cluster_file(folder: Path, endpoint: S3Endpoint, name: str) -> Path:
+    folder.mkdir(parents=True)
+    root = f"s3://{endpoint.bucket}/{name}"
+    lines = ["[cluster]", f'id = "{name}"', f'remote = "{root}/remote"', "voters = [1]"]
+    for broker in range(1, REPLICAS + 1):
+        lines += ["[[brokers]]", f"id = {broker}", f'rack = "r{broker}"', f'log_dir = "{root}/b{broker}"']
+    lines += ["[s3]", f"endpoint_url = {json.dumps(endpoint.url)}", "exclusive_multipart = true"]
+    file = folder / "cluster.toml"
+    file.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return file
+
+
+def _filled(cluster: Cluster, partitions: int) -> None:
+    _create(cluster, partitions, {})
+    _appending(1)(cluster, partitions)
+
+
+def _tiered(cluster: Cluster, partitions: int) -> None:
+    """All is done, and remembered."""
+    _sealed(cluster, partitions)
+    for _ in range(2):
+        _done(cluster.maintain())
+
+
+def _sealed(cluster: Cluster, partitions: int) -> None:
+    """A segment a partition waits for its tiering."""
+    _create(cluster, partitions, {"remote.storage.enable": "true", "segment.bytes": "1"})
+    _appending(64)(cluster, partitions)
+
+
+def _create(cluster: Cluster, partitions: int, configs: dict[str, str]) -> None:
+    configs = {"compression.type": "uncompressed"} | configs
+    cluster.topics.create(TOPIC, partitions=partitions, replication_factor=REPLICAS, configs=configs)
+
+
+def _appending(mib: int) -> Callable[[Cluster, int], None]:
+    def append(cluster: Cluster, partitions: int) -> None:
+        records = mib * 1024**2 // RECORD_BYTES
+        data = np.random.default_rng(mib).bytes(RECORD_BYTES)
+        batch = record_batch(pa.array([data] * records, pa.binary()))
+        _done(cluster.append_batches(TOPIC, {partition: [batch] for partition in range(partitions)}))
+
+    return append
+
+
+def _small_appends(cluster: Cluster, partitions: int) -> None:
+    """As many as a merge takes in at least."""
+    _create(cluster, partitions, {})
+    for _ in range(MERGED):
+        _appending(1)(cluster, partitions)
+
+
+def _replicated_and_tiered(cluster: Cluster) -> None:
+    _done(cluster.maintain(only=["replicate", "tier"]))
+
+
+def _merged_and_retained(cluster: Cluster) -> None:
+    _done(cluster.merge())
+    _done(cluster.retain())
+
+
+def _done(report: Report) -> None:
+    report.raise_for_failures()
+
+
+@contextmanager
+def counted() -> Iterator[Counter[str]]:
+    """The operations that S3 clients of this process call meanwhile, by name."""
+    calls: Counter[str] = Counter()
+    plain = botocore.client.BaseClient._make_api_call
+
+    def telling(self: Any, operation_name: str, parameters: Any) -> Any:
+        calls[operation_name] += 1
+        return plain(self, operation_name, parameters)
+
+    botocore.client.BaseClient._make_api_call = telling
+    try:
+        yield calls
+    finally:
+        botocore.client.BaseClient._make_api_call = plain
+
+
+def _billed(calls: Counter[str]) -> Requests:
+    """Raises: AssertionError for a call whose price is not known here."""
+    unknown = calls.keys() - AS_PUTS - AS_GETS - FREE
+    if unknown:
+        raise AssertionError(f"calls without a price: {', '.join(sorted(unknown))}")
+    return Requests(
+        sum(number for name, number in calls.items() if name in AS_PUTS),
+        sum(number for name, number in calls.items() if name in AS_GETS),
+    )
