@@ -172,8 +172,7 @@ MUTATIONS: Sequence[Mutation] = (
         everywhere(stratalog.engine.quorum.voter.position_of, variants.by_offset),
         theme="threads",
         shaped=_troubled,
-        first=6161,
-        seeds=150,
+        first=541,
     ),
     Mutation(
         "snapshot after the batch",
