@@ -26,6 +26,7 @@ from stratalog.engine.quorum.batch import encode_batch
 from stratalog.engine.quorum.bootstrap import bootstrap, find_log
 from stratalog.engine.quorum.client import MetadataClient
 from stratalog.engine.quorum.log import MetadataLog
+from stratalog.engine.quorum.repeated import BatchRecords
 from stratalog.engine.quorum.voter import Voter
 from stratalog.partitions.clock import SystemClock
 from stratalog.partitions.errors import RetriableError
@@ -150,7 +151,8 @@ def commands_of(roots: Sequence[Root], drivers: int, seconds: float = SECONDS) -
 def _drive(roots: Sequence[Root], seed: int, together: Barrier, seconds: float, counts: SimpleQueue[int]) -> None:
     client = MetadataClient(_driver(roots, seed), SystemClock(), print)
     client.image()
-    encode_batch(_CLUSTER, DataName(0, None, 1), Lineage([(1, 0)]), [NoOpRecord()], 0)  # imports come first
+    content = BatchRecords.of(DataName(0, None, 1), [NoOpRecord()], 0)
+    encode_batch(_CLUSTER, content, Lineage([(1, 0)]))  # imports come first
     together.wait(READY_WITHIN_S)
     done, began = 0, time.perf_counter()
     while time.perf_counter() < began + seconds:

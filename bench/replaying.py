@@ -20,6 +20,7 @@ from stratalog.engine.metadata.records import MetadataRecord, PartitionChangeRec
 from stratalog.engine.quorum.batch import encode_batch
 from stratalog.engine.quorum.bootstrap import find_log
 from stratalog.engine.quorum.checkpoints import write_checkpoint
+from stratalog.engine.quorum.repeated import BatchRecords
 from stratalog.engine.quorum.state import LogState
 from stratalog.engine.quorum.voter import Voter
 from stratalog.partitions.clock import SystemClock
@@ -100,7 +101,7 @@ def write_commits(log: Log, numbers: range) -> None:
 
 def _write(log: Log, offset: int, records: list[MetadataRecord]) -> None:
     name = DataName(offset, None, _EPOCH)
-    (log.folder / str(name)).write_bytes(encode_batch(CLUSTER, name, _LINEAGE, records, offset))
+    (log.folder / str(name)).write_bytes(encode_batch(CLUSTER, BatchRecords.of(name, records, offset), _LINEAGE))
 
 
 def measure_replay(folder: Path, log: Log, commits: int) -> Replaying:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -28,8 +28,8 @@ from stratalog.partitions.identity import NewId, random_id
 from stratalog.partitions.paths import METADATA_TOPIC
 from stratalog.partitions.printable import printable
 from stratalog.partitions.probing import Prober, ThreadProber
-from stratalog.partitions.root import check_broker_file, read_broker_file
-from stratalog.partitions.runner import Failed, ThreadRunner
+from stratalog.partitions.root import BrokerFile, check_broker_file, read_broker_file
+from stratalog.partitions.runner import Done, Failed, ThreadRunner
 from stratalog.partitions.store import Store, StoreOptions, open_store
 
 _DRIVER_THREADS = 16
@@ -50,35 +50,44 @@ def check_owners(file: ClusterFile, stores: Mapping[int, Store], brokers: Sequen
 
     Raises: InconsistentClusterIdError, LogDirError.
     """
-    for error in foreign_roots(file, stores, brokers, prober):
+    for error in _owners(file, stores, brokers, prober).foreign:
         raise error
 
 
-def check_voters(file: ClusterFile, stores: Mapping[int, Store], prober: Prober) -> list[StratalogError]:
+def check_voters(file: ClusterFile, stores: Mapping[int, Store], prober: Prober) -> Owners:
     """As ``check_owners``, of the voters that the file names: a minority of them may be somebody else's, and what
     is wrong with these is returned. A majority goes on without them.
 
     Raises: InconsistentClusterIdError, LogDirError.
     """
-    found = foreign_roots(file, stores, file.voters, prober)
-    if 2 * (len(file.voters) - len(found)) <= len(file.voters):
-        raise found[0]
+    found = _owners(file, stores, file.voters, prober)
+    if 2 * (len(file.voters) - len(found.foreign)) <= len(file.voters):
+        raise found.foreign[0]
     return found
 
 
-def foreign_roots(
-    file: ClusterFile, stores: Mapping[int, Store], brokers: Sequence[int], prober: Prober
-) -> list[StratalogError]:
-    """An error for each root of these brokers that belongs to somebody else."""
+@dataclass(frozen=True, slots=True)
+class Owners:
+    """Whose the roots of some brokers are, by their own words."""
 
-    def check(broker_id: int) -> None:
+    ours: Mapping[int, BrokerFile]
+    """By broker; without those that could not be read."""
+    foreign: Sequence[StratalogError]
+    """An error for each that belongs to somebody else."""
+
+
+def _owners(file: ClusterFile, stores: Mapping[int, Store], brokers: Sequence[int], prober: Prober) -> Owners:
+    def check(broker_id: int) -> BrokerFile | None:
         found = read_broker_file(stores[broker_id])
         if found is not None:
             check_broker_file(found, stores[broker_id], file.cluster_id, broker_id)
+        return found
 
     deadline_s = cluster_config({}).broker_session_timeout_ms / 1000  # the cluster's own is not known yet
     outcomes = prober.probe(check, brokers, deadline_s)
-    return [one.error for one in outcomes if isinstance(one, Failed) and isinstance(one.error, InvalidCallError)]
+    failed = [one.error for one in outcomes if isinstance(one, Failed)]
+    ours = {one.item: one.value for one in outcomes if isinstance(one, Done) and one.value is not None}
+    return Owners(ours, [error for error in failed if isinstance(error, InvalidCallError)])
 
 
 def _warn(note: str) -> None:
@@ -119,9 +128,10 @@ def find_metadata(
     *,
     as_logged: bool = False,
     key: ClusterKey | None = None,
+    whose: Mapping[int, BrokerFile],
 ) -> FoundLog:
-    """The metadata log of an existing cluster: one listing of each voter, and of the log what is not remembered
-    in ``file.cache``.
+    """The metadata log of an existing cluster: a listing of a majority of its voters, and of the log what is not
+    remembered in ``file.cache``.
 
     Raises: as ``find_log``.
     """
@@ -135,6 +145,7 @@ def find_metadata(
         loading=partial(metrics.loading, METADATA_TOPIC, 0, clock),
         as_logged=as_logged,
         key=key,
+        whose=whose,
     )
     spared = cached.end > 0 and 0 <= found.state.end - cached.end <= SAVE_AFTER
     if file.cache is not None and not spared:
@@ -209,9 +220,12 @@ def open_context(
     """
     stores = open_stores(file, clock, opener)
     prober = prober if prober is not None else ThreadProber()
-    notes = [str(error) for error in check_voters(file, stores, prober)]
+    owners = check_voters(file, stores, prober)
+    notes = [str(error) for error in owners.foreign]
     metrics = SnapshotMetrics()
-    found = find_metadata(file, stores, notes.append, clock, metrics, as_logged=as_logged, key=key)
+    found = find_metadata(
+        file, stores, notes.append, clock, metrics, as_logged=as_logged, key=key, whose=owners.ours
+    )
     file = replace(file, warnings=(*file.warnings, *notes))
     log = metadata_log(file, stores, found.voters, clock, new_id, metrics, found.state, key)
     tasks = tasks if tasks is not None else local_tasks()

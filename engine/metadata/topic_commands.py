@@ -262,7 +262,8 @@ class AlterConfigs:
                 after[name] = check_config(scope, name, text, what)
         if self.topic is None:
             topic_config({}, after, what)
-            for topic in image.topics.values():
+            # One topic for all that have the same configs: there are few kinds, and any number of topics.
+            for topic in {frozenset(topic.configs.items()): topic for topic in image.topics.values()}.values():
                 whose = f"{what}: topic {topic.name!r}"
                 check_disabling(
                     topic_config(topic.configs, image.configs, whose),

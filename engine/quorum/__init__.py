@@ -5,6 +5,7 @@ Purpose
     with any number of drivers at once, some of them zombies, and no server.
 
         batch        one committed batch: a data file of ``partitions``, one row per record
+        repeated     batches that a later one repeats, so that one request brings many
         voter        one voter: a folder on the root of a broker; look, claim, create
         state        a log up to its end, and the voters that show it; snapshots count as log
         checkpoints  snapshots in the folders of voters: written, read, copied

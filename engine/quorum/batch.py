@@ -1,4 +1,8 @@
-"""One committed batch of metadata records: a data file like any other, one row per record. Pure."""
+"""One committed batch of metadata records: a data file like any other, one row per record. Pure.
+
+A batch repeats the records of those before it in its footer (``stratalog.engine.quorum.repeated``): opening a
+cluster takes the latest snapshot and the last batch, and no others.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +15,8 @@ from functools import partial
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from stratalog.engine.metadata import records
 from stratalog.engine.metadata.records import MetadataRecord
+from stratalog.engine.quorum.repeated import REPEATED_KEY, BatchRecords, decode_repeated, encode_repeated
 from stratalog.partitions.cluster_key import ClusterKey
 from stratalog.partitions.errors import (
     CorruptionError,
@@ -47,29 +51,37 @@ _BESIDE_VALUE_BYTES = 32
 class Batch:
     """Records ``[name.base_offset, next_offset)``, and the lineage of the log that ends with them."""
 
-    name: DataName
-    next_offset: int
+    content: BatchRecords
     lineage: Lineage
     records: tuple[MetadataRecord, ...]
-    appended_ms: int
-    """When it was made, by the clock of its claimant."""
+    """Those of ``content``."""
+    repeated: tuple[BatchRecords, ...] = ()
+    """Batches right before it, ascending; the last one ends where this begins."""
     signed: bool = False
     """Whether it has a tag; that this is the right one was found before."""
+
+    @property
+    def name(self) -> DataName:
+        return self.content.name
+
+    @property
+    def next_offset(self) -> int:
+        return self.content.next_offset
 
 
 def encode_batch(
     cluster_id: str,
-    name: DataName,
+    content: BatchRecords,
     lineage: Lineage,
-    batch: Sequence[MetadataRecord],
-    now_ms: int,
     key: ClusterKey | None = None,
+    repeated: Sequence[BatchRecords] = (),
 ) -> bytes:
-    """The content of the data file ``name``. ``lineage`` includes the epoch of ``name``. With ``key`` it is
-    signed.
+    """The content of the data file ``content.name``, whose epoch ``lineage`` includes; of ``repeated`` it repeats
+    what its lineage tells of. With ``key`` it is signed.
 
     Raises: InvalidCallError for a batch that is too large to be read again.
     """
+    name, values, now_ms = content.name, content.values, content.appended_ms
     sink = io.BytesIO()
     writer = SegmentWriter(
         sink,
@@ -80,14 +92,20 @@ def encode_batch(
         sign=None if key is None else partial(key.tag, KIND, str(name)),
     )
     stamp = pa.scalar(now_ms * 1000, pa.int64()).cast(TIMESTAMP)
-    values = [records.encode(record) for record in batch]
     decoded_bytes = sum(map(len, values)) + _BESIDE_VALUE_BYTES * len(values)
     if len(values) > MOST_RECORDS or decoded_bytes > DECODED_BYTES:
         raise _too_large(len(values), decoded_bytes)
-    stamps = pa.repeat(stamp, len(batch))
+    stamps = pa.repeat(stamp, len(values))
     writer.write(pa.record_batch({"timestamp": stamps, "value": pa.array(values, pa.binary())}))
     digest = _digest(lineage, values, now_ms)
-    writer.close(lineage=lineage, producers=lambda _: {}, created_ms=now_ms, batch_id=digest)
+    told = [one for one in repeated if lineage.epoch_at(one.name.base_offset) == one.name.epoch]
+    writer.close(
+        lineage=lineage,
+        producers=lambda _: {},
+        created_ms=now_ms,
+        batch_id=digest,
+        metadata=lambda: encode_repeated(told),
+    )
     data = sink.getvalue()
     if len(data) > BATCH_BYTES:
         raise _too_large(len(values), len(data))
@@ -112,7 +130,8 @@ def decode_batch(cluster_id: str, name: DataName, data: bytes, what: str) -> Bat
         parquet = pq.ParquetFile(pa.BufferReader(data), page_checksum_verification=True)
         footer = decode_footer((parquet.metadata.metadata or {})[FOOTER_KEY])
         lineage = Lineage(footer.lineage)
-        values = [value for some in _values(parquet) for value in some]
+        values = tuple(value for some in _values(parquet) for value in some)
+        repeated = decode_repeated((parquet.metadata.metadata or {}).get(REPEATED_KEY))
     except (pa.ArrowException, OSError, KeyError, ValueError, CorruptionError) as error:
         if is_of_this_process(error):
             raise
@@ -123,12 +142,16 @@ def decode_batch(cluster_id: str, name: DataName, data: bytes, what: str) -> Bat
         raise CorruptSegmentError(f"{what} is damaged: its digest or its epoch is wrong")
     if footer.base_offset != name.base_offset or footer.next_offset != footer.base_offset + len(values):
         raise CorruptSegmentError(f"{what} holds {len(values)} records from offset {footer.base_offset} on")
+    ends = [*(one.name.base_offset for one in repeated), name.base_offset]
+    for one, end in zip(repeated, ends[1:], strict=False):
+        if one.next_offset != end or lineage.epoch_at(one.name.base_offset) != one.name.epoch:
+            raise CorruptSegmentError(f"{what} repeats {one.name}, which is not of its log")
+    content = BatchRecords(name, values, footer.created_ms)
     try:
-        decoded = tuple(map(records.decode, values))
+        decoded = content.records()
     except CorruptionError as error:
         raise CorruptionError(f"{what}: {error}") from error
-    signed = TAG_KEY in parquet.metadata.metadata
-    return Batch(name, footer.next_offset, lineage, decoded, footer.created_ms, signed)
+    return Batch(content, lineage, decoded, repeated, TAG_KEY in parquet.metadata.metadata)
 
 
 def _values(parquet: pq.ParquetFile) -> Iterator[list[bytes]]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from stratalog.engine.metadata.image import ClusterImage
 from stratalog.engine.metadata.records import NoOpRecord, VoterId, VotersRecord
@@ -30,7 +31,7 @@ from stratalog.partitions.errors import (
     OutcomeUnknownError,
     StorageAuthorizationError,
 )
-from stratalog.partitions.root import read_broker_file
+from stratalog.partitions.root import BrokerFile, read_broker_file
 from stratalog.partitions.store.protocol import Store
 
 
@@ -103,19 +104,26 @@ def find_log(
     loading: Loading = nullcontext,
     as_logged: bool = False,
     key: ClusterKey | None = None,
+    whose: Mapping[int, BrokerFile] = MappingProxyType({}),
 ) -> FoundLog:
     """The voters of an existing cluster, and the log that they hold. ``stores`` are the roots of all brokers,
-    ``named`` those that the cluster file names as voters. Where these do not show the log's own voters, all
-    brokers are looked at. ``cached``: a log that was read before, used where it fits. ``as_logged``: whatever
-    the file says. With ``key``, unsigned objects count for nothing.
+    ``named`` those that the cluster file names as voters, and ``whose`` what some roots were just found to say.
+    Where these do not show the log's own voters, all brokers are looked at. ``cached``: a log that was read
+    before, used where it fits. ``as_logged``: whatever the file says. With ``key``, unsigned objects count for
+    nothing.
+
+    However long the log, it takes of each voter of a majority its ``broker.json`` before (unless in ``whose``) and
+    after a listing, the latest snapshot (2 requests), and the last batch: 6 requests with one voter, 9 with three.
+    Large batches, of which the last ones repeat few, are up to 3 requests more. The least that the protocol allows
+    is 2 a voter of a majority, 1 for the snapshot, and 1 for the batch.
 
     Raises: InvalidCallError when there is no cluster, or the file names other voters than the log;
         InconsistentClusterIdError, LogDirError when a root is somebody else's; NoMajorityError, or
         StorageAuthorizationError when all of them refuse this driver; CorruptionError kinds.
     """
     others = {broker: store for broker, store in stores.items() if broker not in named}
-    search = Search(cluster_id, cached, note, loading, key)
-    state = search.at({broker: stores[broker] for broker in named})
+    search = Search(cluster_id, cached, note, loading, key, whose)
+    state = search.at({broker: stores[broker] for broker in named}, majority=True)
     if not {voter.broker_id for voter in state.image.voters} <= set(named) or state.end == 0:
         state = search.at(others)
     if state.end == 0:

@@ -19,6 +19,7 @@ from stratalog.engine.metadata.records import MetadataRecord, NoOpRecord, VoterI
 from stratalog.engine.metadata.voter_commands import AddVoter, RemoveVoter
 from stratalog.engine.quorum.contents import Note
 from stratalog.engine.quorum.log import MetadataLog
+from stratalog.engine.quorum.repeated import unrepeated
 from stratalog.engine.quorum.state import LogState
 from stratalog.engine.quorum.upkeep import NEVER_MS, keep_up
 from stratalog.partitions.clock import Clock
@@ -37,9 +38,13 @@ Answer = TypeVar("Answer")
 T = TypeVar("T")
 
 MOST_BATCHES = 50
-"""Since the latest snapshot; then a commit takes the next one. Opening a cluster is a request for each. A snapshot
-costs 15 requests a voter, and 50 commits cost 150: a commit pays a tenth for it. In CPU seconds a snapshot of
-10,000 partitions is 15 commits.
+"""Since the latest snapshot; then a commit takes the next one. A snapshot costs 15 requests a voter, and 50
+commits cost 150: a commit pays a tenth for it. In CPU seconds a snapshot of 10,000 partitions is 15 commits.
+"""
+
+MOST_UNREPEATED = 4
+"""Batches since the latest snapshot that no later one repeats, for they are large: opening a cluster is a request
+for each of them.
 """
 
 _ATTEMPTS = 20
@@ -183,10 +188,11 @@ class MetadataClient:
             self._note(f"the metadata log was not kept short, a later commit tries again: {failure}")
 
     def _is_long(self) -> bool:
-        batches = self._log.last_known.files
-        if len(batches) < self._most_batches:
+        known = self._log.last_known
+        if len(known.files) < min(self._most_batches, MOST_UNREPEATED):
             return False
-        return sum(name.base_offset >= self._kept_up_to for name in batches) >= self._most_batches
+        batches = [name for name in known.files if name.base_offset >= self._kept_up_to]
+        return len(batches) >= self._most_batches or unrepeated(batches, known.latest) >= MOST_UNREPEATED
 
     def change_voters(self, command: AddVoter | RemoveVoter, *, dry_run: bool = False) -> tuple[VoterId, ...]:
         """Add or remove one voter; the voters then. Safe to repeat after any error. ``dry_run``: nothing is

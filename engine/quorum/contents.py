@@ -11,6 +11,7 @@ from stratalog.engine.metadata.records import MetadataRecord
 from stratalog.engine.quorum.batch import KIND, Batch, decode_batch
 from stratalog.engine.quorum.checkpoints import Loading, copy_checkpoint, read_checkpoint
 from stratalog.engine.quorum.damage import DAMAGED
+from stratalog.engine.quorum.repeated import BatchRecords, latest_of
 from stratalog.engine.quorum.state import LogState, greatest_of
 from stratalog.engine.quorum.voter import VoterLook, position_of
 from stratalog.partitions.errors import (
@@ -50,11 +51,14 @@ class Contents:
         self._note = note
         self._loading = loading
         self._batches: dict[DataName, Batch] = {}
+        self._repeated: dict[DataName, BatchRecords] = {}
+        """Batches that these repeat. A batch has one content, wherever it stands (I6)."""
         self._loaded: dict[CheckpointName, LogState] = {}
 
     def forget(self) -> None:
         """Drop what was read, once it is folded into the known log."""
         self._batches.clear()
+        self._repeated.clear()
         self._loaded.clear()
 
     # ------------------------------------------------------------------------- the greatest log
@@ -69,6 +73,8 @@ class Contents:
         self._check_kept(known, looks)
         if last is None or position_of(last) <= known.position:
             return known
+        if last in {hint.snapshot, *(one.name for one in hint.latest[-1:])}:
+            return hint  # a file of that name ends one log, and no other
         found = self._found(last, looks, known.end)
         if known.end > 0 and _lies_on(known, found) is False:
             raise CorruptionError(
@@ -141,6 +147,7 @@ class Contents:
         records: list[MetadataRecord] = []
         files = set(base.files)
         offset, appended_ms, signed = base.end, base.appended_ms, base.signed
+        self._gather(found, base.end)
         for name in found.live:
             if name.base_offset < base.end:
                 continue
@@ -148,9 +155,11 @@ class Contents:
                 raise LogGapError(
                     f"the metadata log has a gap at offset {offset}, before {name}: {_named(found.looks)}"
                 )
-            batch = self.batch(name, found.looks)
-            records += batch.records
-            offset, appended_ms, signed = batch.next_offset, batch.appended_ms, signed or batch.signed
+            read = self._batches.get(name)
+            batch = self._repeated[name] if read is None else read.content
+            records += batch.records() if read is None else read.records
+            offset, appended_ms = batch.next_offset, batch.appended_ms
+            signed = signed or (read is not None and read.signed)
             files.add(name)
         if isinstance(found.last, CheckpointName) and offset != found.last.end_offset:
             raise LogGapError(
@@ -158,15 +167,28 @@ class Contents:
                 f"{_named(found.looks)}"
             )
         image = apply(base.image, base.end, records)
-        last = found.last.epoch
-        return LogState(image, found.lineage, last, base.start, frozenset(files), appended_ms, signed)
+        last, latest = found.last.epoch, latest_of(self._latest(found), base.start)
+        return LogState(image, found.lineage, last, base.start, frozenset(files), appended_ms, signed, latest)
+
+    def _latest(self, found: _GreatestLog) -> tuple[BatchRecords, ...]:
+        if not isinstance(found.last, DataName):
+            return ()
+        batch = self.batch(found.last, found.looks)
+        return *batch.repeated, batch.content
+
+    def _gather(self, found: _GreatestLog, start: int) -> None:
+        """Read the batches from ``start`` on, the last one first: what one repeats is not asked for."""
+        for name in reversed(found.live):
+            if name.base_offset >= start and name not in self._repeated:
+                self.batch(name, found.looks)
 
     # ------------------------------------------------------------------------------------ files
 
     def batch(self, name: DataName, looks: Iterable[VoterLook]) -> Batch:
         """The batch of a data file. Raises: as ``_fetch``."""
         if name not in self._batches:
-            self._batches[name] = self._fetch(name, looks)[1]
+            batch = self._batches[name] = self._fetch(name, looks)[1]
+            self._repeated.update((one.name, one) for one in batch.repeated)
         return self._batches[name]
 
     def _fetch(self, name: DataName, looks: Iterable[VoterLook]) -> tuple[bytes, Batch]:

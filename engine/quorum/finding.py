@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext, suppress
+from types import MappingProxyType
 
 from stratalog.engine.metadata.records import VoterId
 from stratalog.engine.quorum.checkpoints import Loading
 from stratalog.engine.quorum.contents import Contents, Note
-from stratalog.engine.quorum.damage import DAMAGED, far_ahead, without_damaged
+from stratalog.engine.quorum.damage import DAMAGED, FAR_AHEAD, far_ahead, without_damaged
 from stratalog.engine.quorum.state import LogState, is_majority
 from stratalog.engine.quorum.voter import Voter, VoterLook
 from stratalog.partitions.cluster_key import ClusterKey
 from stratalog.partitions.errors import LogGapError, NoMajorityError, SourceChangedError, StratalogError
-from stratalog.partitions.root import check_broker_file, read_broker_file
+from stratalog.partitions.root import BrokerFile, check_broker_file, read_broker_file
 from stratalog.partitions.store.protocol import Store
 
 _ATTEMPTS = 5
@@ -30,25 +31,32 @@ class Search:
         note: Note,
         loading: Loading = nullcontext,
         key: ClusterKey | None = None,
+        whose: Mapping[int, BrokerFile] = MappingProxyType({}),
     ) -> None:
-        """``cached``: a log that was read before, used where it fits. ``key``: by which its files are known."""
+        """``cached``: a log that was read before, used where it fits. ``key``: by which its files are known.
+        ``whose``: what the roots of these brokers were found to say; a look tells if they say it no more."""
         self._cluster_id = cluster_id
         self._cached = cached
         self._key = key
         self._note = note
         self._contents = Contents(cluster_id, note, loading)
+        self._whose = dict(whose)
         self._roots: dict[int, Store] = {}
         self.failures: list[StratalogError] = []
         """Roots that are not there, or damaged, or somebody else's, at the last look."""
 
-    def at(self, stores: Mapping[int, Store]) -> LogState:
-        """The greatest log on these brokers and those before.
+    def at(self, stores: Mapping[int, Store], *, majority: bool = False) -> LogState:
+        """The greatest log on these brokers and those before. ``majority``: only a majority of them is looked at,
+        where it is one of the voters, too, and nothing is wrong: every committed batch is there.
 
         Raises: CorruptionError kinds; InconsistentClusterIdError; RetriableError.
         """
         self._roots.update(stores)
         for _ in range(_ATTEMPTS):
             with suppress(SourceChangedError):  # deleted since it was listed: look again
+                found = self._at_majority() if majority else None
+                if found is not None:
+                    return found
                 looks = self._looks()
                 try:
                     return self._greatest({look.voter.id: look for look in looks})
@@ -61,6 +69,18 @@ class Search:
         raise SourceChangedError(
             f"the metadata of cluster {self._cluster_id!r} changes faster than it can be read"
         )
+
+    def _at_majority(self) -> LogState | None:
+        """The greatest log of the first majority of the roots; None where more than these have to be looked at."""
+        looks = self._looks(len(self._roots) // 2 + 1)
+        epochs = sorted(look.epoch for look in looks)
+        if self.failures or not looks or epochs[-1] > epochs[0] + FAR_AHEAD:
+            return None
+        with suppress(*DAMAGED):
+            state = self._contents.greatest(looks, LogState(), self._cached)
+            if is_majority((look.voter.id for look in looks), state.image.voters):
+                return state
+        return None
 
     def _greatest(self, looks: dict[VoterId, VoterLook]) -> LogState:
         """The greatest log of these; where some of them are damaged, of the others, if they are a majority of the
@@ -89,12 +109,13 @@ class Search:
         self._note(f"{look.voter} is left out: {error}")
         self.failures.append(error)
 
-    def _looks(self) -> list[VoterLook]:
+    def _looks(self, most: int | None = None) -> list[VoterLook]:
+        """Looks at the first ``most`` of the roots, or at all."""
         looks: list[VoterLook] = []
         self.failures.clear()
-        for broker_id, store in self._roots.items():
+        for broker_id, store in list(self._roots.items())[:most]:
             try:
-                found = read_broker_file(store)
+                found = self._whose.pop(broker_id, None) or read_broker_file(store)
                 if found is not None:
                     check_broker_file(found, store, self._cluster_id, broker_id)
                     looks.append(Voter(broker_id, store, found.directory_id, self._key).look())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from stratalog.engine.metadata.fold import apply
 from stratalog.engine.metadata.image import ClusterImage
@@ -26,7 +26,8 @@ from stratalog.engine.quorum.electorate import (
 )
 from stratalog.engine.quorum.patience import ClaimBackoff, Patience
 from stratalog.engine.quorum.proof import UnprovenError
-from stratalog.engine.quorum.state import LogState, is_majority
+from stratalog.engine.quorum.repeated import BatchRecords, latest_of
+from stratalog.engine.quorum.state import CommittedLog, LogState, is_majority
 from stratalog.engine.quorum.voter import Voter, VoterListing, VoterLook
 from stratalog.partitions.clock import Clock
 from stratalog.partitions.cluster_key import ClusterKey
@@ -45,14 +46,6 @@ from stratalog.partitions.identity import NewId
 from stratalog.partitions.numbers import GREATEST_EPOCH
 from stratalog.partitions.paths import DataName
 from stratalog.partitions.store.protocol import Store
-
-
-@dataclass(frozen=True, slots=True)
-class CommittedLog:
-    """A log that is known to be committed, and what was on those of its voters that could be listed then."""
-
-    state: LogState
-    listings: tuple[VoterListing, ...]
 
 
 class MetadataLog:
@@ -400,6 +393,7 @@ class MetadataLog:
         assert claim is not None
         image = apply(claim.state.image, name.base_offset, records)
         now_ms = self._clock.now_ms()
+        content = BatchRecords.of(name, records, now_ms)
         files = claim.state.files | {name}
         after = replace(
             claim.state,
@@ -409,12 +403,13 @@ class MetadataLog:
             files=files,
             appended_ms=now_ms,
             signed=claim.state.signed or self._key is not None,
+            latest=latest_of((*claim.state.latest, content), claim.state.start),
         )
         if any(isinstance(record, VotersRecord) for record in records) and claim.state.end > 0:
             claim.check_change(after)
         electorates = [self._electorate.of(claim.state), self._electorate.of(after)]
         everybody = list(dict.fromkeys(voter for voters in electorates for voter in voters))
-        data = encode_batch(self._cluster_id, name, claim.lineage, records, now_ms, self._key)
+        data = encode_batch(self._cluster_id, content, claim.lineage, self._key, claim.state.latest)
         looks = dict(claim.looks)
         written = False
         failure: StratalogError | None = None

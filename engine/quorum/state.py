@@ -12,11 +12,12 @@ again, is litter from its first moment on.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from stratalog.engine.metadata.image import ClusterImage
 from stratalog.engine.metadata.records import VoterId
-from stratalog.engine.quorum.voter import Position, VoterLook, position_of
+from stratalog.engine.quorum.repeated import BatchRecords, latest_of
+from stratalog.engine.quorum.voter import Position, VoterListing, VoterLook, position_of
 from stratalog.partitions.lineage import Lineage
 from stratalog.partitions.paths import CheckpointName, DataName
 
@@ -36,6 +37,8 @@ class LogState:
     """When the last batch was appended, by the clock of its claimant."""
     signed: bool = False
     """Whether any of its files that were read has a tag: the cluster has a key."""
+    latest: tuple[BatchRecords, ...] = field(default=(), compare=False)
+    """Its last batches, for the next one to repeat, up to where the log ends; empty where they are not known."""
 
     @property
     def end(self) -> int:
@@ -92,7 +95,15 @@ class LogState:
         if start <= self.start:
             return self
         kept = frozenset(name for name in self.files if name.base_offset >= start)
-        return replace(self, start=start, files=kept)
+        return replace(self, start=start, files=kept, latest=latest_of(self.latest, start))
+
+
+@dataclass(frozen=True, slots=True)
+class CommittedLog:
+    """A log that is known to be committed, and what was on those of its voters that could be listed then."""
+
+    state: LogState
+    listings: tuple[VoterListing, ...]
 
 
 def is_majority(some: Iterable[VoterId], electorate: Sequence[VoterId]) -> bool:

@@ -44,8 +44,8 @@ from stratalog.engine.quorum.checkpoints import (
     write_checkpoint,
 )
 from stratalog.engine.quorum.damage import DAMAGED, check_voter
-from stratalog.engine.quorum.log import CommittedLog, MetadataLog
-from stratalog.engine.quorum.state import LogState, is_majority
+from stratalog.engine.quorum.log import MetadataLog
+from stratalog.engine.quorum.state import CommittedLog, LogState, is_majority
 from stratalog.engine.quorum.voter import Voter, VoterListing, position_of
 from stratalog.partitions.clock import Clock
 from stratalog.partitions.errors import (

@@ -9,6 +9,7 @@ versions and sizes are left out.
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 import re
@@ -22,6 +23,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 CHECKSUMS, TAG, MARK = b"log.segment.crc", b"log.segment.tag", b"log.snapshot"
+REPEATED = b"log.metadata.repeated"
 BY_LIBRARY = {
     "timestamp",
     "txnId",
@@ -126,6 +128,10 @@ def _metadata(data: bytes, key: bytes, value: bytes) -> str:
         mark = json.loads(value)
         assert zlib.crc32(data[: mark["record_bytes"]]) == mark["record_crc"]
         return json.dumps(mark | {"record_bytes": "...", "record_crc": "..."})
+    if key == REPEATED:
+        packed = json.loads(value)
+        repeated = pa.decompress(base64.b64decode(packed["zstd"]), packed["size_bytes"], "zstd", asbytes=True)
+        return json.dumps(packed | {"zstd": "..."}) + f" of {repeated.decode()}"
     return "..." if key in (CHECKSUMS, TAG) else value.decode()
 
 

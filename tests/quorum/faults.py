@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from stratalog.engine.metadata.records import ConfigRecord, ConfigResource, VoterId
+from stratalog.engine.quorum.repeated import BatchRecords
 from stratalog.partitions.lineage import Lineage
 from stratalog.partitions.numbers import GREATEST_EPOCH
 from stratalog.partitions.paths import (
@@ -297,7 +298,7 @@ class Events:
                 return self._rng.choice(signed)
             lineage = Lineage([(name.epoch, name.base_offset)] if name.base_offset else [(name.epoch, 0)])
             encode = encoded if self._world.configuration.real_files else stand_in_for_batch
-            return encode("c", name, lineage, records, 0)
+            return encode("c", BatchRecords.of(name, records, 0), lineage)
         return b"somebody"
 
     def _flip(self, root: Root, directory: str, path: str) -> None:

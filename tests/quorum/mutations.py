@@ -172,8 +172,7 @@ MUTATIONS: Sequence[Mutation] = (
         everywhere(stratalog.engine.quorum.voter.position_of, variants.by_offset),
         theme="threads",
         shaped=_troubled,
-        first=6161,
-        seeds=150,
+        first=541,
     ),
     Mutation(
         "snapshot after the batch",
@@ -212,6 +211,11 @@ MUTATIONS: Sequence[Mutation] = (
         "after an unknown outcome: a retry is recognised",
         patched(MetadataLog, "contains", variants.never),
     ),
+    Mutation(
+        "what was tried is repeated",
+        "commit: a batch repeats what its log has under a name, not what its claimant wanted there",
+        patched(MetadataLog, "commit", variants.commit_and_repeat_what_was_tried),
+    ),
     # ----------------------------------------------------------------------------- read
     Mutation(
         "read without with_outcomes",
@@ -223,6 +227,7 @@ MUTATIONS: Sequence[Mutation] = (
         "read alone: nothing beyond the answer was committed before the read began",
         patched(stratalog.engine.quorum.proof, "_may_be_committed", variants.never),
         shaped=with_readers,
+        first=61,
     ),
     Mutation(
         "a claimant may have left it out",

@@ -29,6 +29,7 @@ import stratalog.snapshots.reader
 from stratalog.engine.metadata.image import ClusterImage
 from stratalog.engine.metadata.records import MetadataRecord
 from stratalog.engine.quorum.batch import KIND, Batch, decode_batch, encode_batch
+from stratalog.engine.quorum.repeated import BatchRecords
 from stratalog.partitions.clock import Clock
 from stratalog.partitions.cluster_key import ClusterKey
 from stratalog.partitions.errors import CorruptSegmentError, StratalogError
@@ -79,25 +80,23 @@ def decoded(cluster_id: str, name: DataName, data: bytes, what: str) -> Batch:
 @lru_cache(maxsize=_MOST)
 def _encoded(
     cluster_id: str,
-    name: DataName,
+    content: BatchRecords,
     lineage: Lineage,
-    records: tuple[MetadataRecord, ...],
-    now_ms: int,
     key: ClusterKey | None,
+    repeated: tuple[BatchRecords, ...],
 ) -> bytes:
-    return encode_batch(cluster_id, name, lineage, records, now_ms, key)
+    return encode_batch(cluster_id, content, lineage, key, repeated)
 
 
 def encoded(
     cluster_id: str,
-    name: DataName,
+    content: BatchRecords,
     lineage: Lineage,
-    batch: Sequence[MetadataRecord],
-    now_ms: int,
     key: ClusterKey | None = None,
+    repeated: Sequence[BatchRecords] = (),
 ) -> bytes:
     """As ``encode_batch``."""
-    return _encoded(cluster_id, name, lineage, tuple(batch), now_ms, key)
+    return _encoded(cluster_id, content, lineage, key, tuple(repeated))
 
 
 class _Bytes:
@@ -195,16 +194,16 @@ def _stand_in(kind: type[Any], data: bytes, what: str) -> Any:
 
 def stand_in_for_batch(
     cluster_id: str,
-    name: DataName,
+    content: BatchRecords,
     lineage: Lineage,
-    batch: Sequence[MetadataRecord],
-    now_ms: int,
     key: ClusterKey | None = None,
+    repeated: Sequence[BatchRecords] = (),
 ) -> bytes:
     """As ``encode_batch``."""
-    made = Batch(name, name.base_offset + len(batch), lineage, tuple(batch), now_ms, key is not None)
-    sign = None if key is None else partial(key.tag, KIND, str(name))
-    return _put(made, sign, cluster_id, str(name), lineage, made.records, now_ms)
+    told = tuple(one for one in repeated if lineage.epoch_at(one.name.base_offset) == one.name.epoch)
+    made = Batch(content, lineage, content.records(), told, key is not None)
+    sign = None if key is None else partial(key.tag, KIND, str(content.name))
+    return _put(made, sign, cluster_id, content, lineage, told)
 
 
 class _StandInWriter:

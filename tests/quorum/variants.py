@@ -15,8 +15,9 @@ from stratalog.engine.metadata.voter_commands import AddVoter, RemoveVoter
 from stratalog.engine.quorum import upkeep
 from stratalog.engine.quorum.client import MetadataClient
 from stratalog.engine.quorum.electorate import Electorate
-from stratalog.engine.quorum.log import CommittedLog, MetadataLog
-from stratalog.engine.quorum.state import LogState
+from stratalog.engine.quorum.log import MetadataLog
+from stratalog.engine.quorum.repeated import BatchRecords
+from stratalog.engine.quorum.state import CommittedLog, LogState
 from stratalog.engine.quorum.upkeep import VoterUpkeep
 from stratalog.engine.quorum.voter import Position, Voter, VoterListing, VoterLook, position_of
 from stratalog.partitions.errors import NotControllerError, OutcomeUnknownError, RetriableError, StratalogError
@@ -142,6 +143,22 @@ def commit_and_keep_the_claim(log: MetadataLog, records: Sequence[MetadataRecord
     except StratalogError:
         log._claim = claim
         raise
+
+
+def commit_and_repeat_what_was_tried(log: MetadataLog, records: Sequence[MetadataRecord]) -> ClusterImage:
+    """The next batch repeats under a name what this driver wanted to have at its offset first."""
+    tried: dict[int, tuple[bytes, ...]] = log.__dict__.setdefault("tried", {})
+    tried.setdefault(log.next_name.base_offset, BatchRecords.of(log.next_name, records, 0).values)
+    image = _commit(log, records)
+    claim = log._claim
+    assert claim is not None
+    latest = tuple(
+        replace(one, values=wanted) if len(wanted) == len(one.values) else one
+        for one in claim.state.latest
+        for wanted in (tried.get(one.name.base_offset, one.values),)
+    )
+    log._claim = replace(claim, state=replace(claim.state, latest=latest))
+    return image
 
 
 def shown_whatever_is_claimed(state: LogState, look: VoterLook) -> bool:

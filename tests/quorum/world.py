@@ -17,8 +17,8 @@ from stratalog.engine.quorum.bootstrap import bootstrap, find_log
 from stratalog.engine.quorum.checkpoints import read_checkpoint
 from stratalog.engine.quorum.client import MetadataClient
 from stratalog.engine.quorum.electorate import Survey
-from stratalog.engine.quorum.log import CommittedLog, MetadataLog, Patience
-from stratalog.engine.quorum.state import LogState
+from stratalog.engine.quorum.log import MetadataLog, Patience
+from stratalog.engine.quorum.state import CommittedLog, LogState
 from stratalog.engine.quorum.voter import Voter
 from stratalog.partitions.cluster_key import ClusterKey
 from stratalog.partitions.errors import CorruptionError

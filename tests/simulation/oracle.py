@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 
 from stratalog.engine.metadata.fold import apply
 from stratalog.engine.metadata.image import ClusterImage, PartitionImage
-from stratalog.engine.quorum.log import CommittedLog, MetadataLog
-from stratalog.engine.quorum.state import LogState
+from stratalog.engine.quorum.log import MetadataLog
+from stratalog.engine.quorum.state import CommittedLog, LogState
 from stratalog.engine.quorum.voter import VoterLook
 from stratalog.partitions.paths import DataName
 from tests.simulation.content import records_of_batch

@@ -11,7 +11,7 @@ from typing import BinaryIO, cast
 import pytest
 
 from stratalog.engine.metadata.records import ConfigRecord, ConfigResource, MetadataRecord
-from stratalog.engine.quorum.bootstrap import bootstrap, find_log
+from stratalog.engine.quorum.bootstrap import FoundLog, bootstrap, find_log
 from stratalog.engine.quorum.client import MetadataClient
 from stratalog.engine.quorum.log import MetadataLog
 from stratalog.engine.quorum.patience import Patience
@@ -175,10 +175,13 @@ class Quorum:
             key=key,
         )
 
+    def find(self, cached: LogState = LogState()) -> FoundLog:  # noqa: B008 - immutable
+        """As a process does that opens the cluster."""
+        return find_log(CLUSTER, self.stores.keys(), self.stores, cached=cached, as_logged=True, key=self.key)
+
     def look(self) -> None:
         """Let drivers from now on begin with the present voters, as those do that open a cluster now."""
-        found = find_log(CLUSTER, self.stores.keys(), self.stores, as_logged=True, key=self.key)
-        self.voters = list(found.voters)
+        self.voters = list(self.find().voters)
 
     def root(self, broker_id: int) -> Voter:
         """The root of a broker as it is now, voter or not."""

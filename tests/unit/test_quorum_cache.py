@@ -23,6 +23,7 @@ from stratalog.engine.metadata.topic_commands import AlterConfigs
 from stratalog.engine.quorum.bootstrap import find_log
 from stratalog.engine.quorum.cache import SAVE_AFTER, cache_file, load_cache, save_cache
 from stratalog.engine.quorum.log import MetadataLog
+from stratalog.engine.quorum.repeated import BatchRecords
 from stratalog.engine.quorum.state import LogState
 from stratalog.engine.quorum.upkeep import keep_up
 from stratalog.partitions.errors import InvalidCallError
@@ -78,6 +79,7 @@ def test_nothing_of_a_log_is_forgotten(tmp_path: Path) -> None:
         files=frozenset({DataName(9, None, 3), DataName(10, None, 7)}),
         appended_ms=5,
         signed=True,
+        latest=(BatchRecords(DataName(10, None, 7), (b"{}",), 5),),  # which opening reads, to see what came later
     )
     for told, default in ((state, LogState()), (image, ClusterImage())):
         same = [

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
+import stratalog.engine.quorum.batch
+import stratalog.engine.quorum.repeated
 from stratalog.engine.metadata.topic_commands import AlterConfigs
-from stratalog.engine.quorum.client import MOST_BATCHES, MetadataClient
+from stratalog.engine.quorum.bootstrap import FoundLog
+from stratalog.engine.quorum.cache import load_cache, save_cache
+from stratalog.engine.quorum.client import MOST_BATCHES, MOST_UNREPEATED, MetadataClient
 from stratalog.partitions.paths import CheckpointName, ClaimName, DataName, parse_name
-from tests.unit.quorum_harness import Quorum, config, unreachable
+from tests.unit.quorum_harness import CLUSTER, Quorum, config, unreachable
 from tests.unit.quorum_snapshots import bases, ends, listing, takes_no_snapshot
 
 
@@ -39,12 +44,12 @@ def newest(quorum: Quorum) -> str:
     ],
 )
 def test_opening_reading_and_committing_are_flat(voters: int, commits: int) -> None:
-    """Opening asks for the batches since the latest snapshot besides; the folders hold two such lengths."""
-    opening, reading, committing = (6, 2, 3) if voters == 1 else (12, 4, 9)
+    """The folders hold the batches of two snapshots."""
+    opening, reading, committing = (6, 2, 3) if voters == 1 else (9, 4, 9)
     quorum = Quorum(voters)
     client = quorum.client()
     commit(client, commits)
-    assert requests(quorum, quorum.look) <= opening + MOST_BATCHES
+    assert requests(quorum, quorum.look) <= opening
     assert requests(quorum, client.image) == reading
     counts = [requests(quorum, lambda at=at: commit(client, 1, commits + at)) for at in range(1, 5)]
     assert counts == [committing] * 4
@@ -54,18 +59,57 @@ def test_opening_reading_and_committing_are_flat(voters: int, commits: int) -> N
     assert quorum.notes == []
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("voters", [1, 3])
-def test_opening_asks_for_no_more_than_the_batches_since_the_latest_snapshot(voters: int) -> None:
-    """At every length of the log; right after a snapshot it is a handful."""
+def test_opening_is_a_handful_of_requests_at_every_length_of_the_log(voters: int) -> None:
+    """Before a snapshot, right after one, between two; the first read of a driver then asks for no file."""
+    opening, reading = (6, 2) if voters == 1 else (9, 4)
     quorum = Quorum(voters)
     client = quorum.client()
-    counts = []
-    for value in range(1, 4 * MOST_BATCHES):
+    for value in range(1, 2 * MOST_BATCHES + 2):
         commit(client, 1, value)
-        counts.append(requests(quorum, quorum.look))
-    assert max(counts) <= (5 if voters == 1 else 11) + MOST_BATCHES
-    assert min(counts[MOST_BATCHES:]) <= (8 if voters == 1 else 14)
+        found: list[FoundLog] = []
+        assert requests(quorum, lambda to=found: to.append(quorum.find())) <= opening
+        log = quorum.log(value, hint=found[0].state)
+        assert requests(quorum, log.read) == reading
+        assert log.read().configs["segment.bytes"] == str(value)
+
+
+def test_drivers_that_come_and_go_leave_no_batch_that_has_to_be_read_alone(tmp_path: Path) -> None:
+    """Each opens the cluster from what its machine remembers, and commits once."""
+    quorum = Quorum(3)
+    for value in range(1, MOST_BATCHES - 2):
+        cached = load_cache(tmp_path, CLUSTER, pytest.fail)
+        found = quorum.find(cached)
+        save_cache(tmp_path, CLUSTER, found.state, pytest.fail)
+        log = quorum.log(value, hint=found.state)
+        commit(MetadataClient(log, quorum.clock, pytest.fail), 1, value)
+        assert requests(quorum, quorum.find) == 7
+    assert newest(quorum) == str(value)
+
+
+def test_after_batches_that_repeat_nothing_the_log_is_kept_short_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a release of before has written them; opening asks for each of them until somebody commits."""
+    quorum = Quorum(3)
+    with monkeypatch.context() as before:
+        before.setattr(stratalog.engine.quorum.batch, "encode_repeated", lambda batches: {})
+        commit(quorum.client(), 10)
+    assert requests(quorum, quorum.look) == 6 + 11
+    commit(quorum.client(1), 1, 11)
+    assert len(ends(quorum)) == 1
+    assert requests(quorum, quorum.look) == 9
+    assert newest(quorum) == "11"
+
+
+def test_large_batches_are_few_requests_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They repeat few of those before them, and a snapshot comes early."""
+    monkeypatch.setattr(stratalog.engine.quorum.repeated, "MOST_REPEATED_BYTES", 150)  # of two such commits
+    quorum = Quorum(3)
+    client = quorum.client()
+    for value in range(1, 60):
+        commit(client, 1, value)
+        assert requests(quorum, quorum.look) <= 9 + MOST_UNREPEATED - 1
+    assert newest(quorum) == "59"
+    assert len(bases(quorum)) <= 12
 
 
 @pytest.mark.slow

@@ -14,6 +14,7 @@ from stratalog.engine.metadata.records import MetadataRecord
 from stratalog.engine.quorum.batch import KIND, decode_batch, encode_batch
 from stratalog.engine.quorum.checkpoints import read_checkpoint, write_checkpoint
 from stratalog.engine.quorum.log import MetadataLog
+from stratalog.engine.quorum.repeated import BatchRecords
 from stratalog.engine.quorum.state import LogState
 from stratalog.engine.quorum.upkeep import keep_up
 from stratalog.engine.quorum.voter import Voter
@@ -67,7 +68,7 @@ def evil_batch(
     lineage = state_of(quorum).lineage
     if lineage.latest_epoch < name.epoch:
         lineage = lineage.continued_by(name.epoch, name.base_offset)
-    return encode_batch(CLUSTER, name, lineage, records, 0, key)
+    return encode_batch(CLUSTER, BatchRecords.of(name, records, 0), lineage, key)
 
 
 def evil_checkpoint(quorum: Quorum, key: ClusterKey | None, more: int) -> tuple[CheckpointName, bytes]:
@@ -236,7 +237,7 @@ def test_without_a_key_one_voter_is_trusted_with_the_whole_cluster() -> None:
 
 def test_a_batch_is_signed_for_its_name_and_its_cluster_and_in_every_byte() -> None:
     name = DataName(2, None, 3)
-    content = encode_batch(CLUSTER, name, Lineage([(1, 0), (3, 2)]), config(1), 0, KEY)
+    content = encode_batch(CLUSTER, BatchRecords.of(name, config(1), 0), Lineage([(1, 0), (3, 2)]), KEY)
     check_signature_of(KEY, KIND, str(name), content, "here")
     assert decode_batch(CLUSTER, name, content, "here").signed
     for key, kind, as_name in (
@@ -263,7 +264,7 @@ def test_a_batch_is_signed_for_its_name_and_its_cluster_and_in_every_byte() -> N
 
 def test_without_a_key_a_file_is_byte_for_byte_what_it_was() -> None:
     name = DataName(2, None, 3)
-    content = encode_batch(CLUSTER, name, Lineage([(1, 0), (3, 2)]), config(1), 0)
+    content = encode_batch(CLUSTER, BatchRecords.of(name, config(1), 0), Lineage([(1, 0), (3, 2)]))
     assert b"log.segment.tag" not in content
     assert not decode_batch(CLUSTER, name, content, "here").signed
     quorum = Quorum(1)
@@ -318,7 +319,7 @@ def test_who_may_not_write_reads_past_a_file_of_a_stranger_that_an_unfinished_ba
     lineage = state.lineage.continued_by(last.epoch, last.base_offset)
     for voter in quorum.voters:
         assert voter.claim(last.epoch, "who died")
-    put(quorum, 1, last, encode_batch(CLUSTER, last, lineage, config(5), 0, KEY))
+    put(quorum, 1, last, encode_batch(CLUSTER, BatchRecords.of(last, config(5), 0), lineage, KEY))
     assert quorum.log(2, key=None).read() == before
 
 

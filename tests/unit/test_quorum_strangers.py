@@ -10,6 +10,7 @@ from stratalog.engine.quorum.batch import encode_batch
 from stratalog.engine.quorum.bootstrap import find_log
 from stratalog.engine.quorum.damage import FAR_AHEAD, believed_epoch
 from stratalog.engine.quorum.inspection import inspect
+from stratalog.engine.quorum.repeated import BatchRecords
 from stratalog.engine.quorum.state import LogState
 from stratalog.engine.quorum.upkeep import keep_up
 from stratalog.engine.quorum.voter import Voter, VoterLook
@@ -43,7 +44,8 @@ def put(name: str, data: bytes = b"") -> Callable[[Quorum, int], None]:
 
 
 def batch_of(name: DataName, cluster: str = CLUSTER) -> bytes:
-    return encode_batch(cluster, name, Lineage([(1, 0), (name.epoch, name.base_offset)]), config(66), 0)
+    lineage = Lineage([(1, 0), (name.epoch, name.base_offset)])
+    return encode_batch(cluster, BatchRecords.of(name, config(66), 0), lineage)
 
 
 def last_replaced(data: bytes) -> Callable[[Quorum, int], None]:

@@ -1,0 +1,133 @@
+"""Batches that a later batch repeats, so that one request brings what many have committed. Pure.
+
+A batch is known by its name and has one content (``stratalog.engine.quorum``), wherever that stands. A claimant
+knows all that its epoch goes on from, so each of its batches has the records of those before it in its footer,
+with a digest. Names alone tell which batches are the log's, and which voter has them; a repeated batch only saves
+a request. A release that knows nothing of this reads the files.
+
+The repeated batches are bounded in bytes. Where they do not reach back to the snapshot, the batch before them,
+which a reader has to fetch, repeats others that lie further back.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import msgspec
+import pyarrow as pa
+
+from stratalog.engine.metadata import records
+from stratalog.engine.metadata.records import MetadataRecord
+from stratalog.partitions.bounded import parse_json
+from stratalog.partitions.numbers import Epoch, Int64, Natural
+from stratalog.partitions.paths import DataName
+
+REPEATED_KEY = b"log.metadata.repeated"
+"""In Parquet's footer."""
+
+MOST_REPEATED_BYTES = 256 * 1024
+"""Of values; as JSON of one kind they take about a tenth in the file."""
+_MOST_TEXT_BYTES = 4 * MOST_REPEATED_BYTES
+"""Of their JSON, with names and escapes."""
+_DIGEST_BYTES = 16
+
+
+@dataclass(frozen=True, slots=True)
+class BatchRecords:
+    """The records of one batch, encoded, under its name."""
+
+    name: DataName
+    values: tuple[bytes, ...]
+    appended_ms: int
+    """When it was made, by the clock of its claimant."""
+
+    @classmethod
+    def of(cls, name: DataName, batch: Iterable[MetadataRecord], now_ms: int) -> BatchRecords:
+        """Of records that are to be committed."""
+        return cls(name, tuple(map(records.encode, batch)), now_ms)
+
+    @property
+    def next_offset(self) -> int:
+        """Where it ends."""
+        return self.name.base_offset + len(self.values)
+
+    def records(self) -> tuple[MetadataRecord, ...]:
+        """The records. Raises: CorruptionError for one of a later version."""
+        return tuple(map(records.decode, self.values))
+
+
+def latest_of(batches: Sequence[BatchRecords], start: int) -> tuple[BatchRecords, ...]:
+    """The last ones that a batch after them repeats: none below ``start``, and not too many bytes."""
+    left = MOST_REPEATED_BYTES
+    kept: list[BatchRecords] = []
+    for one in reversed(batches):
+        left -= sum(map(len, one.values))
+        if left < 0 or one.name.base_offset < start:
+            break
+        kept.append(one)
+    return tuple(reversed(kept))
+
+
+def unrepeated(files: Collection[DataName], repeated: Sequence[BatchRecords]) -> int:
+    """How many of a log's files no later batch repeats, at most: a reader asks for each of them."""
+    if not repeated:
+        return len(files)
+    return sum(name.base_offset < repeated[0].name.base_offset for name in files)
+
+
+class _Text(msgspec.Struct, frozen=True):
+    size_bytes: Natural
+    digest: str
+    """Of what is compressed: Parquet's checksums do not guard the footer."""
+    zstd: str
+    """In base 64: footers are text."""
+
+
+class _Batch(msgspec.Struct, frozen=True, array_like=True):
+    base_offset: Natural
+    epoch: Epoch
+    appended_ms: Int64
+    values: tuple[str, ...]
+
+
+def encode_repeated(batches: Sequence[BatchRecords]) -> Mapping[bytes, bytes]:
+    """As metadata of Parquet's footer."""
+    if not batches:
+        return {}
+    held = [
+        _Batch(
+            one.name.base_offset, one.name.epoch, one.appended_ms, tuple(value.decode() for value in one.values)
+        )
+        for one in batches
+    ]
+    data = msgspec.json.encode(held)
+    zstd = base64.b64encode(pa.compress(data, codec="zstd", asbytes=True)).decode()
+    return {REPEATED_KEY: msgspec.json.encode(_Text(len(data), _digest(data), zstd))}
+
+
+def decode_repeated(text: bytes | None) -> tuple[BatchRecords, ...]:
+    """The batches in a footer. Raises: ValueError for another text, or a damaged one; Arrow's errors."""
+    if text is None:
+        return ()
+    found = parse_json(text, _Text)
+    if found.size_bytes > _MOST_TEXT_BYTES:
+        raise ValueError(f"{found.size_bytes} bytes are more than any batch repeats")
+    packed = base64.b64decode(found.zstd, validate=True)
+    data = pa.decompress(packed, decompressed_size=found.size_bytes, codec="zstd", asbytes=True)
+    if _digest(data) != found.digest:
+        raise ValueError("the digest of what it repeats is wrong")
+    return tuple(
+        BatchRecords(
+            DataName(one.base_offset, None, one.epoch),
+            tuple(value.encode() for value in one.values),
+            one.appended_ms,
+        )
+        for one in parse_json(data, list[_Batch])
+    )
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.blake2b(data, digest_size=_DIGEST_BYTES).hexdigest()
