@@ -27,6 +27,7 @@ start of the session.
     state           a snapshot by Spark, against its own aggregation; commits of offsets, and lag
     growth          how the cost of each operation grows, without Spark
     growth_table    the fit of that, and its lines
+    hour            a producer for an hour, with nothing beside it but maintain: python -m bench.hour
     memory          the peak memory of worker processes, and of this one
     s3_server       a real S3 server on this machine, for tests too
 """
