@@ -19,6 +19,7 @@ start of the session.
     remote_log      opening and planning over a hundred thousand remote segments
     scanning        scan, against spark.read.parquet; one column of twenty, against all
     bootstrapping   bootstrap from the last tiered offset on, against a full copy
+    restoring       a cluster that lost all its brokers: until it takes appends again, until it is whole
     quorum          commits of metadata, against plain files; many drivers at once
     large_cluster   KIP-630's million partitions: one small record, its replay, reads and commits after it
     checkpointing   generating and loading a snapshot of them, against the codec alone
