@@ -32,8 +32,8 @@ AT_ONCE = 1_000
 TRIED_EVERY_S = 0.2
 NOTE = (
     "Seconds from the command on. Requests are those to brokers and remote; on folders a listing is two scans, "
-    "hence two. In buckets it takes about requests x latency / 16, for so many are on their way at once, and a "
-    "listing is one."
+    "hence two. In buckets a listing is one request, 16 are on their way at once, and the time is about "
+    "requests x latency / 16."
 )
 
 

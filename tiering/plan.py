@@ -186,6 +186,16 @@ def changes_at_ms(
     return max(now_ms, sealed_ms)
 
 
+def waiting_since_ms(log: ReplicaLog, start: int, oldest_ms: Callable[[Link], int]) -> int | None:
+    """Since when the first record at or above ``start``, the end of the remote log, is there; None without one.
+    ``oldest_ms`` is as by ``sealed_runs``.
+
+    Raises: as ``oldest_ms``.
+    """
+    waiting = [link for link in log.chain if link.end > start]
+    return oldest_of(waiting, oldest_ms) if waiting else None
+
+
 def expired_segments(remote: RemoteLog, log_starts: Mapping[int, int]) -> list[RemoteSegment]:
     """The segments that lie wholly below the log start offset of their partition, in order. One that only
     begins below it stays, readers skip its first records: files are never cut for retention.

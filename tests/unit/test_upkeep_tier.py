@@ -50,8 +50,11 @@ def test_a_record_waits_no_longer_than_segment_ms_however_often_it_is_merged(tmp
     footer = replica.footer(link.file)
     assert (footer.oldest_ms, footer.created_ms) == (born_ms, born_ms + 5 * (HOUR_MS // 6))
     assert link.file.object.modified_ms == live.clock.now_ms()
+    described = live.cluster.describe()
+    assert set(rows_of(described, "copy_lag_records", "copy_lag_ms")) == {(6, HOUR_MS)}
     live.cluster.tier().raise_for_failures()
     assert offsets_in(live) == [*range(6)]
+    assert set(rows_of(live.cluster.describe(), "copy_lag_records", "copy_lag_ms")) == {(0, 0)}
     live.cluster.verify(deep=True).raise_for_failures()
 
 

@@ -13,7 +13,7 @@ from stratalog.partitions.clock import Clock
 from stratalog.partitions.errors import StoreTimeoutError, StratalogError
 from stratalog.partitions.lineage import Lineage
 from stratalog.partitions.listing import Link, Listing, parse
-from stratalog.partitions.merge import MergePolicy, Run, made_ms
+from stratalog.partitions.merge import MergePolicy, Run, oldest_by
 from stratalog.partitions.probing import NoAnswerError, Prober
 from stratalog.partitions.runner import Done, Failed
 from stratalog.partitions.store import Store
@@ -77,10 +77,6 @@ def plan_partition(work: PlanWork) -> PlannedUploads:
     def latest_ms(link: Link) -> int:
         return leader.footer(link.file).latest_ms
 
-    def oldest_ms(link: Link) -> int:
-        made = made_ms(link)
-        return min(made, leader.footer(link.file).oldest_ms) if link.name.merged else made
-
     log_start, foreign = work.replicas.view.log_start_offset, False
     if work.segments is None:
         start = max(work.entry.remote_end or 0, log_start, log.local_start)
@@ -98,7 +94,7 @@ def plan_partition(work: PlanWork) -> PlannedUploads:
         lag=work.lag,
         expires_ms=work.expires_ms,
         latest_ms=latest_ms,
-        oldest_ms=oldest_ms,
+        oldest_ms=oldest_by(leader.footer),
         transactions=transactions_of(log, leader.footer, start),
     )
     pending = sum(link.file.object.size_bytes for link in log.chain if link.start >= plan.end)
@@ -112,7 +108,7 @@ def plan_partition(work: PlanWork) -> PlannedUploads:
         now_ms=now_ms,
         expires_ms=work.expires_ms,
         latest_ms=latest_ms,
-        oldest_ms=oldest_ms,
+        oldest_ms=oldest_by(leader.footer),
     )
     return PlannedUploads(plan, pending, log.lineage, seen=_seen(work, log.listing), quiet_until_ms=until_ms)
 
