@@ -19,6 +19,7 @@ start of the session.
     remote_log      opening and planning over a hundred thousand remote segments
     scanning        scan, against spark.read.parquet; one column of twenty, against all
     bootstrapping   bootstrap from the last tiered offset on, against a full copy
+    restoring       a cluster that lost all its brokers: until it takes appends again, until it is whole
     quorum          commits of metadata, against plain files; many drivers at once
     large_cluster   KIP-630's million partitions: one small record, its replay, reads and commits after it
     checkpointing   generating and loading a snapshot of them, against the codec alone
@@ -27,6 +28,7 @@ start of the session.
     state           a snapshot by Spark, against its own aggregation; commits of offsets, and lag
     growth          how the cost of each operation grows, without Spark
     growth_table    the fit of that, and its lines
+    hour            a producer for an hour, with nothing beside it but maintain: python -m bench.hour
     memory          the peak memory of worker processes, and of this one
     s3_server       a real S3 server on this machine, for tests too
 """

@@ -1,11 +1,13 @@
 """``make bench``: how fast this log is on this machine, against the plainest tools for the same bytes. The figures
-are printed, and written into docs/performance.md (those of costs into docs/costs.md) in the place of earlier ones.
+are printed, and written into docs/performance.md (those of costs into docs/costs.md, of restore into
+docs/operations.md) in the place of earlier ones.
 
 Settings come from the environment (or ``make bench NAME=value``):
 
     BYTES       bytes of the records' values, 1 KiB each: 2GB (the default), 200MB, 1GiB
     PARTITIONS  of the topics: 8
     IDLE_PARTITIONS  of the run in which nothing happens: 10000
+    RESTORE_PARTITIONS  of the largest cluster that is restored: 10000
     METADATA_PARTITIONS  of the largest image of a cluster: 1000000
     COMMITS     small commits of metadata to replay: 100000
     GROWTH      the largest size at which is measured how costs grow, of 10, 100 and so on up to it: 1000
@@ -13,7 +15,7 @@ Settings come from the environment (or ``make bench NAME=value``):
     KAFKA       a Kafka to compare scans with: own (fetched from Maven Central, 50 MB, and started for it), or
                 the host:port of one that runs; without it that line is left out
     ONLY        some of calls,append,append3,replicate,hot,idle,tier,remote_log,scan,pruned,plan,ranges,
-                kafka,stream,remote_reads,bootstrap,quorum,metadata,replay,state,growth,costs
+                kafka,stream,remote_reads,bootstrap,restore,quorum,metadata,replay,state,growth,costs
 """
 
 from __future__ import annotations
@@ -49,6 +51,7 @@ from bench import (
     remote_reads,
     replaying,
     replicated,
+    restoring,
     scanning,
     state,
     streaming,
@@ -65,7 +68,7 @@ from stratalog.partitions.errors import InvalidCallError, StratalogError
 
 ALL_DONE, SOMETHING_FAILED, BAD_CALL = 0, 1, 2
 
-WITHOUT_SPARK = {"growth", "costs"}
+WITHOUT_SPARK = {"restore", "growth", "costs"}
 
 _BENCHMARKS: dict[str, tuple[Callable[[Bench], Sequence[Row]], ...]] = {
     "calls": (calls.calls,),
@@ -84,6 +87,7 @@ _BENCHMARKS: dict[str, tuple[Callable[[Bench], Sequence[Row]], ...]] = {
     "stream": (streaming.stream,),
     "remote_reads": (remote_reads.remote_reads,),
     "bootstrap": (bootstrapping.bootstrap, bootstrap_many.bootstrap_many),
+    "restore": (restoring.restore,),
     "quorum": (quorum.quorum,),
     "metadata": (large_cluster.metadata, checkpointing.checkpoints, opening.opening),
     "replay": (replaying.replay,),

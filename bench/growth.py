@@ -293,9 +293,9 @@ def _cluster(
     made.remove()
 
 
-def append(cluster: Cluster, topic: str = TOPIC) -> None:
+def append(cluster: Cluster, topic: str = TOPIC, partition: int = 0) -> None:
     """One small append, acknowledged by all."""
-    cluster.append_batches(topic, {0: [_batch()]}).raise_for_failures()
+    cluster.append_batches(topic, {partition: [_batch()]}).raise_for_failures()
 
 
 def _batch() -> pa.RecordBatch:

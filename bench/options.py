@@ -13,7 +13,7 @@ from stratalog.partitions.errors import InvalidCallError
 NAMES = (
     *("calls", "append", "append3", "replicate", "hot", "idle", "tier", "remote_log", "scan", "pruned"),
     *("plan", "ranges", "kafka", "stream"),
-    *("remote_reads", "bootstrap", "quorum", "metadata", "replay", "state", "growth", "costs"),
+    *("remote_reads", "bootstrap", "restore", "quorum", "metadata", "replay", "state", "growth", "costs"),
 )
 OWN_KAFKA = "own"
 RECORD_BYTES = 1024
@@ -31,6 +31,8 @@ class BenchOptions:
     """Made for the run, and removed after it; must not be there before."""
     only: tuple[str, ...]
     idle_partitions: int = 10_000
+    restore_partitions: int = 10_000
+    """Of the largest cluster that is restored."""
     metadata_partitions: int = 1_000_000
     """Of the largest image of a cluster."""
     commits: int = 100_000
@@ -72,6 +74,7 @@ def bench_options(environ: Mapping[str, str], default_folder: Path) -> BenchOpti
         folder=folder,
         only=only or NAMES,
         idle_partitions=number("IDLE_PARTITIONS", 10_000, 1, 100_000),
+        restore_partitions=number("RESTORE_PARTITIONS", 10_000, 10, 100_000),
         metadata_partitions=number("METADATA_PARTITIONS", 1_000_000, 1000, 10_000_000),
         commits=number("COMMITS", 100_000, 100, 1_000_000),
         growth=number("GROWTH", 1_000, 20, 100_000),

@@ -1,5 +1,5 @@
-"""The figures of ``docs/performance.md`` and ``docs/costs.md``: a run fills the places of what it measured. Every
-other figure stays.
+"""The figures on the pages of ``docs``, most of them on ``performance.md``: a run fills the places of what it
+measured. Every other figure stays.
 """
 
 from __future__ import annotations
@@ -13,14 +13,18 @@ from bench.table import Row, render
 from stratalog.partitions.errors import InvalidCallError
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "performance.md"
-COSTS = PAGE.with_name("costs.md")
+ELSEWHERE = {"costs": PAGE.with_name("costs.md"), "restore": PAGE.with_name("operations.md")}
+"""By benchmark."""
 END = "\n<!-- end -->\n"
-_SETTINGS = ("BYTES", "PARTITIONS", "IDLE_PARTITIONS", "METADATA_PARTITIONS", "COMMITS", "GROWTH", "KAFKA")
+_SETTINGS = (
+    *("BYTES", "PARTITIONS", "IDLE_PARTITIONS", "RESTORE_PARTITIONS", "METADATA_PARTITIONS", "COMMITS", "GROWTH"),
+    "KAFKA",
+)
 
 
 def of(name: str) -> Path:
     """The page that has the figures of a benchmark."""
-    return COSTS if name == "costs" else PAGE
+    return ELSEWHERE.get(name, PAGE)
 
 
 def begin(name: str) -> str:

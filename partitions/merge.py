@@ -23,7 +23,7 @@ from itertools import groupby
 
 from stratalog.partitions.listing import Link, ReplicaLog
 from stratalog.partitions.paths import DataName
-from stratalog.partitions.transactions import Fate, LogTransactions
+from stratalog.partitions.transactions import Fate, FooterOf, LogTransactions
 
 _SMALLEST_TIER_BYTES = 64 * 1024
 
@@ -79,6 +79,25 @@ class Run:
         return DataName(self.start, self.end, self.links[-1].name.epoch)
 
 
+def made_ms(link: Link) -> int:
+    """When the file of a link was made."""
+    return link.file.object.modified_ms
+
+
+def oldest_by(footer: FooterOf) -> Callable[[Link], int]:
+    """Since when the first record of a link is there: a merge makes a younger file of it, and ``footer`` tells."""
+
+    def oldest_ms(link: Link) -> int:
+        return min(made_ms(link), footer(link.file).oldest_ms) if link.name.merged else made_ms(link)
+
+    return oldest_ms
+
+
+def oldest_of(links: Sequence[Link], oldest_ms: Callable[[Link], int]) -> int:
+    """Since when the first record of these links is there; ``oldest_ms`` is asked of the first link alone."""
+    return min([oldest_ms(links[0]), *map(made_ms, links)])
+
+
 def sealed_runs(
     log: ReplicaLog,
     policy: MergePolicy,
@@ -86,15 +105,17 @@ def sealed_runs(
     now_ms: int,
     transactions: LogTransactions | None = None,
     has_expired: Callable[[Link], bool] = lambda _: False,
+    oldest_ms: Callable[[Link], int] = made_ms,
 ) -> list[Run]:
     """The runs at or above ``from_offset`` that are sealed, in order. ``from_offset`` is the end of the
     remote log; a link that straddles it is cut there. ``transactions`` are those of the log from there on; None
     where it is known to have none. An active tail of which all ``has_expired`` is sealed, as Kafka rolls it.
+    ``oldest_ms`` says since when the first record of a link is there (``oldest_by``). Merges go by the files: a
+    tail that is old would else be rewritten for each few appends that join it.
     """
     sealed, active = _roll(_mergeable(log, from_offset, transactions), policy)
     while active and (
-        now_ms - min(link.file.object.modified_ms for link in active) >= policy.segment_ms
-        or all(map(has_expired, reversed(active)))
+        now_ms - oldest_of(active, oldest_ms) >= policy.segment_ms or all(map(has_expired, reversed(active)))
     ):
         first, rest = active[0], active[1:]
         # As large as all that came after it: rewriting it for them, each segment.ms again, would be quadratic.

@@ -86,7 +86,8 @@ def stage_run(
         latest = last.last_transactional_offset
         if latest is not None and segments[0].footer.may_hold_control:
             latest = max(latest, run.start)  # it may begin in what was cut off
-        footer = _write(source, run, schema, staged, last, markers, latest, compression)
+        oldest_ms = min(segment.footer.oldest_ms for segment in segments)
+        footer = _write(source, run, schema, staged, last, markers, latest, oldest_ms, compression)
     except BaseException:
         with suppress(Exception):
             staged.abort()
@@ -108,6 +109,7 @@ def _write(
     last: SegmentFooter,
     markers: tuple[TransactionPart, ...],
     last_transactional_offset: int | None,
+    oldest_ms: int,
     compression: str,
 ) -> SegmentFooter:
     writer = SegmentWriter(
@@ -140,6 +142,7 @@ def _write(
         created_ms=last.created_ms,
         last_transactional_offset=last_transactional_offset,
         markers=markers,
+        first_created_ms=oldest_ms if oldest_ms < last.created_ms else None,
     )
 
 

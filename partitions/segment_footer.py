@@ -71,6 +71,8 @@ class SegmentFooter(msgspec.Struct, frozen=True, kw_only=True):
     """Where the last such append up to this file's end begins, of the whole partition; None without one."""
     markers: tuple[TransactionPart, ...] = ()
     """Of a merged segment: the markers in it that end transactions which began before it."""
+    first_created_ms: Int64 | None = None
+    """Of a merged segment: when the first append in it was made; None: at ``created_ms``."""
 
     @property
     def may_hold_control(self) -> bool:
@@ -78,16 +80,21 @@ class SegmentFooter(msgspec.Struct, frozen=True, kw_only=True):
         return self.last_transactional_offset is not None and self.last_transactional_offset >= self.base_offset
 
     @property
+    def oldest_ms(self) -> int:
+        """When the first append in it was made."""
+        return self.created_ms if self.first_created_ms is None else self.first_created_ms
+
+    @property
     def latest_ms(self) -> int:
         """The largest timestamp in milliseconds, rounded up; where no record has one, when the file was made."""
         return self.created_ms if self.max_timestamp_offset is None else -(-self.max_timestamp_us // 1000)
 
 
-_OPTIONAL = ("transaction", "last_transactional_offset", "markers")
+_OPTIONAL = ("transaction", "last_transactional_offset", "markers", "first_created_ms")
 
 
 def encode_footer(footer: SegmentFooter) -> bytes:
-    """JSON, as in the file; without transactions, byte for byte what it was before there were any."""
+    """JSON, as in the file; what does not apply is left out."""
     fields = msgspec.structs.asdict(footer) | {"producers": plain(footer.producers)}
     return msgspec.json.encode(
         {name: v for name, v in fields.items() if v not in (None, ()) or name not in _OPTIONAL}

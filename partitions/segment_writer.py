@@ -149,6 +149,7 @@ class SegmentWriter:
         transaction: TransactionPart | None = None,
         last_transactional_offset: int | None = None,
         markers: tuple[TransactionPart, ...] = (),
+        first_created_ms: int | None = None,
         metadata: Callable[[], Mapping[bytes, bytes]] = dict,
     ) -> SegmentFooter:
         """Finish the file; the sink stays open.
@@ -179,6 +180,7 @@ class SegmentWriter:
             transaction=transaction,
             last_transactional_offset=last_transactional_offset,
             markers=markers,
+            first_created_ms=first_created_ms,
         )
         encoded = _encoded(footer)
         self._check_chunks()

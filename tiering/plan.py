@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from stratalog.partitions.errors import CorruptionError, LogGapError
 from stratalog.partitions.listing import Link, ReplicaLog
-from stratalog.partitions.merge import MergePolicy, Run, sealed_runs
+from stratalog.partitions.merge import MergePolicy, Run, made_ms, oldest_of, sealed_runs
 from stratalog.partitions.retention import UNLIMITED, LogFile
 from stratalog.partitions.transactions import LogTransactions
 from stratalog.tiering.remote_log import RemoteLog
@@ -125,12 +125,14 @@ def plan_uploads(
     lag: CopyLag = AT_ONCE,
     expires_ms: int = UNLIMITED,
     latest_ms: LatestMs = lambda _: 0,
+    oldest_ms: Callable[[Link], int] = made_ms,
     transactions: LogTransactions | None = None,
 ) -> UploadPlan:
     """The uploads that are due of the leader's log from ``start`` on, the ``earliest_pending_upload`` (of what was
     remote after the leader was listed). An active tail that has expired on the brokers, for it is older than
     ``expires_ms``, is sealed: it may leave them only when it is remote. ``latest_ms`` is asked only where that, or
-    ``lag``, is a time. ``transactions`` are those of the log from there on; None without any.
+    ``lag``, is a time; ``oldest_ms`` as by ``sealed_runs``. ``transactions`` are those of the log from there on;
+    None without any.
 
     Raises: as ``latest_ms``.
     """
@@ -143,7 +145,7 @@ def plan_uploads(
 
     runs: list[Run] = []
     position = start
-    for run in sealed_runs(log, policy, start, now_ms, transactions, has_expired):
+    for run in sealed_runs(log, policy, start, now_ms, transactions, has_expired, oldest_ms):
         if run.start != position or run.end > log.high_watermark:
             break  # only runs that follow directly, and only committed ones
         runs.append(run)
@@ -168,6 +170,7 @@ def changes_at_ms(
     now_ms: int,
     expires_ms: int = UNLIMITED,
     latest_ms: LatestMs = lambda _: 0,
+    oldest_ms: Callable[[Link], int] = made_ms,
 ) -> int:
     """When the plan may become another one at the earliest, by the time alone; ``now_ms`` where it already may.
     Only asked of a plan without uploads. Raises: as ``latest_ms``.
@@ -177,10 +180,20 @@ def changes_at_ms(
         return 2**63 - 1
     if plan.held_bytes and lag.ms > 0:
         return now_ms  # by the records' own timestamps: they are looked up each time
-    sealed_ms = min(link.file.object.modified_ms for link in left) + policy.segment_ms
+    sealed_ms = oldest_of(left, oldest_ms) + policy.segment_ms
     if expires_ms != UNLIMITED:  # not before the last file has expired
         sealed_ms = min(sealed_ms, latest_ms(left[-1]) + expires_ms + 1)
     return max(now_ms, sealed_ms)
+
+
+def waiting_since_ms(log: ReplicaLog, start: int, oldest_ms: Callable[[Link], int]) -> int | None:
+    """Since when the first record at or above ``start``, the end of the remote log, is there; None without one.
+    ``oldest_ms`` is as by ``sealed_runs``.
+
+    Raises: as ``oldest_ms``.
+    """
+    waiting = [link for link in log.chain if link.end > start]
+    return oldest_of(waiting, oldest_ms) if waiting else None
 
 
 def expired_segments(remote: RemoteLog, log_starts: Mapping[int, int]) -> list[RemoteSegment]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.known_image import known_image
@@ -13,6 +13,7 @@ from stratalog.engine.state.internal_topics import INTERNAL_TOPICS
 from stratalog.engine.upkeep.tiering.remote_logs import load_remotes, rewrites
 from stratalog.engine.upkeep.tiering.schedule import load_schedule
 from stratalog.partitions.errors import BrokerUnreachableError, StorageAuthorizationError, StratalogError
+from stratalog.partitions.identity import TopicIdPartition
 from stratalog.tiering.remote_log import RemoteLog
 from stratalog.tiering.schedule import Entry
 
@@ -33,8 +34,11 @@ def describe(context: Context, topics: Sequence[str] | None = None) -> Report:
         image = known_image(context, run)
         chosen = context.topics(image, topics)
         remote = load_remotes(context, image, chosen, run)
-        works = [DescribeWork(replicas) for replicas in context.replicas_of(image, chosen)]
         due = load_schedule(context, image).schedule.entries if remote or run.failures else {}
+        works = [
+            DescribeWork(replicas, _remote_end(replicas.view, remote, due))
+            for replicas in context.replicas_of(image, chosen)
+        ]
         for work, looks in run.done(context.tasks.run(list_replicas, works)):
             for look in looks:
                 match look.found:
@@ -47,7 +51,11 @@ def describe(context: Context, topics: Sequence[str] | None = None) -> Report:
                 empty += len(looks)
                 continue
             cold, entry = remote.get(view.topic_id), due.get(view.key)
-            run.rows += [_row(view, look, cold, entry, context.clock.now_ms()) for look in looks]
+            for look in looks:
+                row = _row(view, look, cold)
+                if work.remote_end is not None:
+                    row |= _tiering(work, look, entry, context.clock.now_ms())
+                run.rows.append(row)
     for broker, errors in sorted(unreachable.items()):  # one line, not one for each of its thousand replicas
         run.fail(f"broker {broker}, which has {len(errors)} of these replicas", errors[0])
     run.rows.sort(key=lambda row: (str(row["topic"]), row["partition"], row["broker"]))
@@ -56,6 +64,17 @@ def describe(context: Context, topics: Sequence[str] | None = None) -> Report:
         run.totals["empty_internal_replicas"] = empty
     run.notes += rewrites(image, remote)
     return run.report()
+
+
+def _remote_end(
+    view: PartitionView, remote: Mapping[str, RemoteLog], due: Mapping[TopicIdPartition, Entry]
+) -> int | None:
+    """Where the remote log of the partition ends; where that cannot be read, where the list last saw it end. None
+    for a partition that is not tiered.
+    """
+    if view.topic_id in remote:
+        return remote[view.topic_id].end(view.partition) or 0
+    return due[view.key].remote_end or 0 if view.key in due else None
 
 
 def _says_nothing(view: PartitionView, looks: Iterable[ListedReplica]) -> bool:
@@ -68,9 +87,7 @@ def _says_nothing(view: PartitionView, looks: Iterable[ListedReplica]) -> bool:
     )
 
 
-def _row(
-    view: PartitionView, look: ListedReplica, cold: RemoteLog | None, entry: Entry | None, now_ms: int
-) -> dict[str, Value]:
+def _row(view: PartitionView, look: ListedReplica, cold: RemoteLog | None) -> dict[str, Value]:
     """None for what is not known of a replica that cannot be looked at."""
     log = look.found if isinstance(look.found, ListedLog) else None
     return {
@@ -87,21 +104,22 @@ def _row(
         "files": None if log is None else len(log.files),
         "local_bytes": None if log is None else sum(file.size_bytes for file in log.files),
         "remote_bytes": None if cold is None else cold.bytes_of(view.partition),
-        **_tiering(entry, log, now_ms),
     }
 
 
-def _tiering(entry: Entry | None, log: ListedLog | None, now_ms: int) -> dict[str, Value]:
-    """The part of the replica's log that is not in the remote tier, and the failures of the last tier runs: since
-    when, how often in a row, with what error. Empty for a partition that is not tiered.
+def _tiering(work: DescribeWork, look: ListedReplica, entry: Entry | None, now_ms: int) -> dict[str, Value]:
+    """The part of the replica's log that is not in the remote tier, which a restore would lose: acknowledged
+    records, the bytes of their files, and the age of the first append. And the failures of the last tier runs:
+    since when, how often in a row, with what error.
     """
-    if entry is None:
-        return {}
-    end = 0 if entry.remote_end is None else entry.remote_end
-    behind = [] if log is None else [file for file in log.files if file.end > end]
+    log = look.found if isinstance(look.found, ListedLog) else None
+    end = max(work.remote_end or 0, work.replicas.view.log_start_offset)
+    since_ms = None if log is None else log.waiting_since_ms
+    entry = entry or Entry(0)
     return {
-        "copy_lag_bytes": None if log is None else sum(file.size_bytes for file in behind),
-        "copy_lag_ms": None if log is None else max([0, *(now_ms - file.modified_ms for file in behind)]),
+        "copy_lag_records": None if log is None else max(0, log.high_watermark - end),
+        "copy_lag_bytes": None if log is None else sum(file.size_bytes for file in log.files if file.end > end),
+        "copy_lag_ms": None if log is None else 0 if since_ms is None else max(0, now_ms - since_ms),
         "copy_error": entry.code or None,
         "copy_attempts": entry.attempts,
         "copy_failing_ms": max(0, now_ms - entry.failing_since_ms) if entry.attempts else 0,

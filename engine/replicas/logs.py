@@ -4,22 +4,26 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from stratalog.engine.replication.partition import PartitionReplicas, PartitionWork
+from stratalog.engine.replication.partition import PartitionWork
 from stratalog.partitions.errors import StratalogError
+from stratalog.partitions.merge import oldest_by
+from stratalog.tiering.plan import waiting_since_ms
 
 
 @dataclass(frozen=True, slots=True)
 class DescribeWork(PartitionWork):
     """Look at every replica of one partition."""
 
+    remote_end: int | None = None
+    """Of its remote log: since when what follows is there is found out. None: that is not asked."""
+
 
 @dataclass(frozen=True, slots=True)
 class ReplicaFile:
-    """One file of a log: where it ends, when it was made."""
+    """One file of a log."""
 
     end: int
     size_bytes: int
-    modified_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +34,8 @@ class ListedLog:
     high_watermark: int
     log_end: int
     files: tuple[ReplicaFile, ...]
+    waiting_since_ms: int | None = None
+    """When the first record behind the remote log was appended; None without one, or where it was not asked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,14 +48,17 @@ class ListedReplica:
 
 def list_replicas(work: DescribeWork) -> list[ListedReplica]:
     """The task."""
-    return [ListedReplica(broker, _list(work.replicas, broker)) for broker in work.replicas.view.replicas]
+    return [ListedReplica(broker, _list(work, broker)) for broker in work.replicas.view.replicas]
 
 
-def _list(replicas: PartitionReplicas, broker: int) -> ListedLog | StratalogError:
+def _list(work: DescribeWork, broker: int) -> ListedLog | StratalogError:
+    since_ms = None
     try:
-        log = replicas.replica(broker).log()
+        replica = work.replicas.replica(broker)
+        log = replica.log()
+        if work.remote_end is not None:
+            since_ms = waiting_since_ms(log, work.remote_end, oldest_by(replica.footer))
     except StratalogError as error:
         return error
-    objects = [(link.end, link.file.object) for link in log.chain]
-    files = tuple(ReplicaFile(end, stored.size_bytes, stored.modified_ms) for end, stored in objects)
-    return ListedLog(log.local_start, log.high_watermark, log.log_end, files)
+    files = tuple(ReplicaFile(link.end, link.file.object.size_bytes) for link in log.chain)
+    return ListedLog(log.local_start, log.high_watermark, log.log_end, files, since_ms)

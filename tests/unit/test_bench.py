@@ -60,7 +60,9 @@ def test_sizes_are_told_in_three_digits(size: float, text: str) -> None:
 
 def test_an_empty_environment_measures_everything_on_two_gigabytes() -> None:
     options = bench_options({}, HERE)
-    assert options == BenchOptions(2_000_000_000, 8, HERE.absolute(), NAMES, 10_000, 1_000_000, 100_000, 1000)
+    assert options == BenchOptions(
+        2_000_000_000, 8, HERE.absolute(), NAMES, 10_000, 10_000, 1_000_000, 100_000, 1000
+    )
     assert options.records == 1_953_125
 
 
@@ -71,12 +73,13 @@ def test_the_environment_chooses() -> None:
         "BENCH_DIR": "/tmp/b",
         "ONLY": "scan, append",
         "IDLE_PARTITIONS": "5",
+        "RESTORE_PARTITIONS": "20",
         "METADATA_PARTITIONS": "2000",
         "COMMITS": "300",
         "GROWTH": "5000",
     }
     only = ("scan", "append")
-    assert bench_options(given, HERE) == BenchOptions(1 << 30, 3, Path("/tmp/b"), only, 5, 2000, 300, 5000)
+    assert bench_options(given, HERE) == BenchOptions(1 << 30, 3, Path("/tmp/b"), only, 5, 20, 2000, 300, 5000)
     assert bench_options(dict.fromkeys(given, ""), HERE) == bench_options({}, HERE)
 
 

@@ -202,6 +202,25 @@ def test_without_a_time_no_footer_is_read() -> None:
     assert CopyLag(10, 5).eligible(run, 5, NOW, never)
 
 
+def test_a_tail_is_as_old_as_its_first_record_not_as_the_file_that_a_merge_has_made_of_it() -> None:
+    """segment.ms bounds how long a record waits for the remote tier, however often its file is merged again."""
+    policy = MergePolicy(segment_bytes=10**6, segment_ms=1000, min_files=9)
+    log = leader(0, 10, 20)  # files made at 0
+
+    def sealed(now_ms: int, oldest_ms: int) -> list[tuple[int, int]]:
+        return bounds(
+            plan_uploads(
+                log, 0, policy=policy, now_ms=now_ms, oldest_ms=lambda link: oldest_ms if link.start == 0 else 0
+            )
+        )
+
+    assert sealed(now_ms=500, oldest_ms=0) == []
+    assert sealed(now_ms=500, oldest_ms=-500) == [(0, 10)]  # as large as all that came after it
+    assert sealed(now_ms=1000, oldest_ms=0) == [(0, 10), (10, 20)]
+    idle = changes_at_ms(log, UploadPlan(0, ()), policy=policy, lag=AT_ONCE, now_ms=100, oldest_ms=lambda _: -500)
+    assert idle == 500
+
+
 def test_a_plan_with_nothing_due_says_when_that_may_change() -> None:
     """By the age of what is not sealed yet; by the records' own times, where the lag goes by them: any time."""
     policy = MergePolicy(segment_bytes=150, segment_ms=1000, min_files=9)

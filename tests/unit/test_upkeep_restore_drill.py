@@ -25,13 +25,15 @@ def live(tmp_path: Path) -> LiveCluster:
 
 
 def test_a_drill_tells_what_would_be_lost_and_changes_nothing(live: LiveCluster) -> None:
+    live.clock.advance_ms(5000)
     with live.unchanged():
         report = live.cluster.drill(opener=live.open_root, deep=True)
-    wanted = ("partition", "log_end", "high_watermark", "lost_records", "compared_records")
-    assert rows_of(report, *wanted) == [(0, 6, 8, 2, 8), (1, 0, 0, 0, 0)]
-    assert (report.totals["records"], report.totals["lost_records"]) == (6, 2)
+    wanted = ("partition", "log_end", "high_watermark", "lost_records", "lost_ms", "compared_records")
+    assert rows_of(report, *wanted) == [(0, 6, 8, 2, 5000, 8), (1, 0, 0, 0, 0, 0)]
+    assert [report.totals[name] for name in ("records", "lost_records", "lost_ms")] == [6, 2, 5000]
     live.cluster.tier().raise_for_failures()
-    assert live.cluster.drill(opener=live.open_root).raise_for_failures().totals["lost_records"] == 0
+    after = live.cluster.drill(opener=live.open_root).raise_for_failures().totals
+    assert (after["lost_records"], after["lost_ms"]) == (0, 0)
 
 
 def test_a_topic_with_snapshots_is_restored_whole_and_empty(tmp_path: Path) -> None:

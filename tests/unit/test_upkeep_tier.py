@@ -33,6 +33,31 @@ def offsets_in(live: LiveCluster, topic: str = "t") -> list[int]:
     return sorted(rows.filter(pc.equal(rows["partition"], 0))["offset"].to_pylist())
 
 
+def test_a_record_waits_no_longer_than_segment_ms_however_often_it_is_merged(tmp_path: Path) -> None:
+    """Each merge makes a younger file: tiering goes by the first append in it."""
+    live = LiveCluster(tmp_path)
+    live.topic(remote_storage_enable="true", segment_ms=str(HOUR_MS), segment_merge_min_files="2")
+    born_ms = live.clock.now_ms()
+    for number in range(6):
+        live.append([f"v{number}"]).raise_for_failures()
+        live.clock.advance_ms(HOUR_MS // 6)
+        live.cluster.merge().raise_for_failures()
+        if number < 5:
+            live.cluster.tier().raise_for_failures()
+            assert offsets_in(live) == []
+    replica = live.replica(live.leader())
+    (link,) = replica.log().chain
+    footer = replica.footer(link.file)
+    assert (footer.oldest_ms, footer.created_ms) == (born_ms, born_ms + 5 * (HOUR_MS // 6))
+    assert link.file.object.modified_ms == live.clock.now_ms()
+    described = live.cluster.describe()
+    assert set(rows_of(described, "copy_lag_records", "copy_lag_ms")) == {(6, HOUR_MS)}
+    live.cluster.tier().raise_for_failures()
+    assert offsets_in(live) == [*range(6)]
+    assert set(rows_of(live.cluster.describe(), "copy_lag_records", "copy_lag_ms")) == {(0, 0)}
+    live.cluster.verify(deep=True).raise_for_failures()
+
+
 def remote_files(live: LiveCluster) -> list[Path]:
     """The remote tier's data files of partition 0, by offset."""
     return sorted(live.remote.glob("*/0/*.parquet"))

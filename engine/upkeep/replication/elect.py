@@ -18,12 +18,17 @@ from stratalog.engine.metadata.election_commands import Election, ElectLeaders
 from stratalog.engine.metadata.image import ClusterImage, Incarnation, PartitionView
 from stratalog.engine.metadata.partition_commands import Altered, RefusedPartition
 from stratalog.engine.replication.sync import RemoteTail
-from stratalog.engine.upkeep.replication.candidates import Candidate, CandidateWork, list_candidates, prepare
+from stratalog.engine.upkeep.replication.candidates import (
+    Candidate,
+    Candidates,
+    CandidateWork,
+    list_candidates,
+    prepare,
+)
 from stratalog.engine.upkeep.replication.short_local_logs import preferred_leaders
 from stratalog.engine.upkeep.tiering.remote_logs import load_remotes
 from stratalog.partitions.errors import InvalidCallError, StratalogError
 from stratalog.partitions.identity import TopicIdPartition
-from stratalog.partitions.runner import Done, Failed
 
 _WAITS = (
     "without its remote log nobody knows where a new leader may begin: bring back the remote tier, or a broker of "
@@ -171,26 +176,21 @@ def _choose_uncleanly(
     dry_run: bool,
     run: OperationRun,
 ) -> list[_Chosen]:
-    """Look at the replicas, choose, and (not in a dry run) prepare who was chosen."""
+    """Look at the replicas, choose, and (not in a dry run) prepare who was chosen, partitions side by side."""
+
+    def choose(listed: tuple[CandidateWork, Candidates]) -> _Chosen:
+        work, found = listed
+        config = context.topic_config(image, image.topics[work.replicas.view.topic_id])
+        short_local_logs_last = config.leader_election_short_local_log_last_enable
+        best = found.best(work.replicas, leader, short_local_logs_last=short_local_logs_last)
+        if not dry_run:
+            prepare(work.replicas, best)
+        lost = found.high_watermark - best.log_end
+        return _Chosen(work.replicas.view, best.broker_id, best, lost if lost > 0 else None)
+
     works = _candidate_works(context, image, list(views), run)
-    chosen: list[_Chosen] = []
-    for outcome in context.tasks.run(list_candidates, works):
-        match outcome:
-            case Failed(work, error):
-                run.fail(work, error)
-            case Done(work, found):
-                try:
-                    config = context.topic_config(image, image.topics[work.replicas.view.topic_id])
-                    short_local_logs_last = config.leader_election_short_local_log_last_enable
-                    best = found.best(work.replicas, leader, short_local_logs_last=short_local_logs_last)
-                    if not dry_run:
-                        prepare(work.replicas, best)
-                except StratalogError as error:
-                    run.fail(work, error)
-                    continue
-                lost = found.high_watermark - best.log_end
-                chosen.append(_Chosen(work.replicas.view, best.broker_id, best, lost if lost > 0 else None))
-    return chosen
+    listed = list(run.done(context.tasks.run(list_candidates, works)))
+    return [one for _, one in run.done(context.threads.run(choose, listed), lambda item: item[0])]
 
 
 def _candidate_works(

@@ -36,9 +36,11 @@ from stratalog.engine.upkeep.verification.verify import verify
 from stratalog.partitions.clock import Clock
 from stratalog.partitions.errors import CorruptionError
 from stratalog.partitions.lineage import Lineage
+from stratalog.partitions.merge import oldest_by
 from stratalog.partitions.runner import Done, Failed
 from stratalog.partitions.store import Store, StoreOptions
 from stratalog.partitions.store.read_only import ReadOnlyStore
+from stratalog.tiering.plan import waiting_since_ms
 
 PIECE_BYTES = 16 * 1024 * 1024
 """So much of a partition is compared at once."""
@@ -78,7 +80,8 @@ def copy_of_file(context: Context, folder: Path) -> Path:
 
 def drill(context: Context, opener: OpenStore, *, deep: bool = False) -> Report:
     """Restore the cluster to a temporary folder, which is removed, and compare. Every difference that a restore
-    would not survive is a failure in the report; ``lost_records`` are those that are not tiered yet.
+    would not survive is a failure in the report. ``lost_records`` are those that are not tiered yet; ``lost_ms``
+    is the age of the first of them.
 
     Raises: InvalidCallError when the remote tier does not describe this cluster yet; errors of reading the
         metadata, or of making the copy.
@@ -124,6 +127,7 @@ def _drill(context: Context, plan: RestorePlan, copy: Callable[[], Context], *, 
         totals={
             **totals(plan),
             "lost_records": sum(int(row["lost_records"] or 0) for row in rows),
+            "lost_ms": max((int(row["lost_ms"] or 0) for row in rows), default=0),
             "restore_s": round(restore_s, 3),
         },
         seconds=measure.seconds,
@@ -182,9 +186,19 @@ def compare(living: Context, copied: Context, one: RestoredPartition, deep: bool
         **one.row,
         "high_watermark": before.positions.high_watermark,
         "lost_records": max(0, before.positions.high_watermark - end),
+        "lost_ms": _lost_ms(living, before, end),
         "deleted_records_back": max(0, min(before.positions.log_start, end) - after.positions.log_start),
         "compared_records": compared,
     }
+
+
+def _lost_ms(living: Context, before: PartitionState, end: int) -> int:
+    """How long the first record that would be lost is there already; 0 where none would be."""
+    if before.positions.high_watermark <= end:
+        return 0
+    leader = before.leader.replicas.leader
+    since_ms = waiting_since_ms(before.leader.log, end, oldest_by(leader.footer))
+    return 0 if since_ms is None else max(0, living.clock.now_ms() - since_ms)
 
 
 def _below(state: PartitionState, end: int) -> Lineage:

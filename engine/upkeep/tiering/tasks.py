@@ -13,7 +13,7 @@ from stratalog.partitions.clock import Clock
 from stratalog.partitions.errors import StoreTimeoutError, StratalogError
 from stratalog.partitions.lineage import Lineage
 from stratalog.partitions.listing import Link, Listing, parse
-from stratalog.partitions.merge import MergePolicy, Run
+from stratalog.partitions.merge import MergePolicy, Run, oldest_by
 from stratalog.partitions.probing import NoAnswerError, Prober
 from stratalog.partitions.runner import Done, Failed
 from stratalog.partitions.store import Store
@@ -94,6 +94,7 @@ def plan_partition(work: PlanWork) -> PlannedUploads:
         lag=work.lag,
         expires_ms=work.expires_ms,
         latest_ms=latest_ms,
+        oldest_ms=oldest_by(leader.footer),
         transactions=transactions_of(log, leader.footer, start),
     )
     pending = sum(link.file.object.size_bytes for link in log.chain if link.start >= plan.end)
@@ -107,6 +108,7 @@ def plan_partition(work: PlanWork) -> PlannedUploads:
         now_ms=now_ms,
         expires_ms=work.expires_ms,
         latest_ms=latest_ms,
+        oldest_ms=oldest_by(leader.footer),
     )
     return PlannedUploads(plan, pending, log.lineage, seen=_seen(work, log.listing), quiet_until_ms=until_ms)
 

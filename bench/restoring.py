@@ -1,0 +1,131 @@
+"""A cluster that lost all its brokers: how long its restore from the remote tier takes, without Spark.
+
+All partitions are tiered, a segment each; the bytes play no part, for a restore copies none. The brokers and the
+remote are folders in memory. From the command on another driver tries to append: it is acknowledged as soon as its
+partition has a leader. The restore itself ends when all replicas are in their ISR.
+"""
+
+from __future__ import annotations
+
+import shutil
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+from bench.bench import TOPIC, Bench, BenchCluster, cluster_file, in_memory
+from bench.calls import append_one
+from bench.measuring import seconds_of
+from stratalog import Cluster
+from stratalog.partitions.clock import Clock
+from stratalog.partitions.errors import StratalogError
+from stratalog.partitions.store import Store, StoreCounts, StoreOptions, open_store
+
+REPLICAS = 3
+SIZES = (10, 1_000)
+"""Partitions; the last size is an option."""
+PARTITION_BYTES = 256 * 1024
+"""What a partition takes in all, in files of a few kilobytes."""
+AT_ONCE = 1_000
+TRIED_EVERY_S = 0.2
+NOTE = (
+    "Seconds from the command on. Requests are those to brokers and remote; on folders a listing is two scans, "
+    "hence two. In buckets a listing is one request, 16 are on their way at once, and the time is about "
+    "requests x latency / 16."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class RestoreLine:
+    """The restore of a cluster of so many partitions."""
+
+    headings: ClassVar[tuple[str, ...]] = (
+        *("partitions", "first acknowledged append", "all replicas in the ISR", "CPU"),
+        *("requests", "a partition"),
+    )
+    note: ClassVar[str] = NOTE
+
+    partitions: int
+    append_s: float
+    all_s: float
+    cpu_s: float
+    requests: int
+
+    @property
+    def cells(self) -> tuple[str, ...]:
+        """The line as texts, one for each of ``headings``."""
+        seconds = (f"{value:.2f} s" for value in (self.append_s, self.all_s, self.cpu_s))
+        return f"{self.partitions:,}", *seconds, f"{self.requests:,}", f"{self.requests / self.partitions:.1f}"
+
+
+def restore(bench: Bench) -> list[RestoreLine]:
+    """A line for each size."""
+    most = bench.options.restore_partitions
+    return [restored(bench, size) for size in (*(size for size in SIZES if size < most), most)]
+
+
+def restored(bench: Bench, partitions: int) -> RestoreLine:
+    """Fill a cluster, tier everything, remove its brokers, restore it."""
+    with in_memory(partitions * PARTITION_BYTES) as folder:
+        made = _tiered(bench, folder, partitions)
+        heir = folder / "heir"
+        for broker in range(1, REPLICAS + 1):
+            shutil.rmtree(made.folder / f"broker-{broker}")
+            (heir / f"broker-{broker}").mkdir(parents=True)
+        file = cluster_file(heir, "heir", REPLICAS, str(made.folder / "remote"))
+        stores: list[Store] = []
+
+        def opener(uri: str, options: StoreOptions, clock: Clock) -> Store:
+            stores.append(open_store(uri, options, clock))
+            return stores[-1]
+
+        bench.say(f"restore of {partitions:,} partitions")
+        over = threading.Event()
+        with ThreadPoolExecutor(1) as other:
+            began, cpu_s = time.perf_counter(), time.process_time()
+            acknowledged = other.submit(_first_append, file, partitions - 1, over)
+            try:
+                all_s = seconds_of(lambda: Cluster.restore(file, made.name, opener=opener).raise_for_failures())
+                cpu_s = time.process_time() - cpu_s
+            finally:
+                over.set()
+            append_s = acknowledged.result() - began
+        views = Cluster.open(file).image.views(TOPIC)
+        if any(len(view.isr) != REPLICAS for view in views) or len(views) != partitions:
+            raise AssertionError("after the restore not every replica is in the ISR")
+        return RestoreLine(
+            partitions,
+            append_s,
+            all_s,
+            cpu_s,
+            sum((store.counts for store in stores), StoreCounts()).requests,
+        )
+
+
+def _tiered(bench: Bench, folder: Path, partitions: int) -> BenchCluster:
+    bench.say(f"restore, appending to {partitions:,} partitions, and tiering them")
+    made = bench.cluster("lost", brokers=REPLICAS, within=folder)
+    made.create_topic(partitions, replicas=REPLICAS)
+    made.tiered()
+    made.cluster.topics.alter_configs(TOPIC, {"segment.bytes": "1"})
+    for start in range(0, partitions, AT_ONCE):
+        append_one(made.cluster, range(start, min(start + AT_ONCE, partitions))).raise_for_failures()
+    made.cluster.tier().raise_for_failures()
+    made.cluster.close()
+    return made
+
+
+def _first_append(file: Path, partition: int, over: threading.Event) -> float:
+    """When an append to the partition was acknowledged by a driver that tries again and again; at the latest the
+    try after the end of the restore has to be.
+    """
+    while not over.wait(TRIED_EVERY_S):
+        try:
+            append_one(Cluster.open(file), [partition]).raise_for_failures()
+        except (StratalogError, OSError):
+            continue
+        return time.perf_counter()
+    append_one(Cluster.open(file), [partition]).raise_for_failures()
+    return time.perf_counter()
