@@ -9,9 +9,8 @@ from stratalog.engine.cluster.arguments import TopicNames, names
 from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.report import Report
 from stratalog.engine.records import transactions as admin
-from stratalog.engine.records.transact import TIMEOUT_MS, BatchTransaction
+from stratalog.engine.records.transact import TIMEOUT_MS, BatchTransaction, partitions_of
 from stratalog.engine.state.internal_topics import check_not_internal
-from stratalog.partitions.identity import TopicIdPartition
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
@@ -47,10 +46,8 @@ class OpenTransaction(BatchTransaction):
 
         rows = to_dataframe(frame, None, f"append to {topic}")
         check_not_internal(topic, "append to")
-        image = self._context.metadata.image()
-        of_topic = image.topic(topic)
-        every = [TopicIdPartition(of_topic.topic_id, partition.partition) for partition in of_topic.partitions]
-        with self._appending(image, every):
+        image = self._look()
+        with self._appending(image, partitions_of(image.topic(topic))):
             return self._appended(
                 append_frame(
                     self._context,
@@ -59,8 +56,9 @@ class OpenTransaction(BatchTransaction):
                     RecordColumns(key, value, partition, headers, timestamp),
                     self._who(),
                     order_by=order_by,
-                    image=image,
-                )
+                    probed=image,
+                ),
+                image,
             )
 
 

@@ -18,6 +18,7 @@ from stratalog.engine.driver.log_ends import LogEnds
 from stratalog.engine.driver.metrics import SnapshotMetrics
 from stratalog.engine.driver.run import Measure, OperationRun
 from stratalog.engine.driver.state_cache import OwnProducer, StateCache
+from stratalog.engine.driver.transactional_producers import TransactionalProducers
 from stratalog.engine.driver.unnamed_producers import UnnamedProducers
 from stratalog.engine.metadata.image import ClusterImage, PartitionView, TopicImage
 from stratalog.engine.quorum.client import MetadataClient
@@ -152,6 +153,8 @@ class Context:
     """This driver, as the producer of the engine's own topics."""
     unnamed_producers: UnnamedProducers = field(default_factory=UnnamedProducers)
     """This driver, as the producer of appends that name none."""
+    transactional_producers: TransactionalProducers = field(default_factory=TransactionalProducers)
+    """This driver, as the producer of transactional ids."""
     log_ends: LogEnds = field(default_factory=LogEnds)
     """The ends of logs that this driver has appended to."""
     behind_appends: BehindAppends = field(default_factory=Nothing)

@@ -10,6 +10,7 @@ from typing import Any, Generic, TypeVar
 
 import pyarrow as pa
 
+from stratalog.engine.metadata.image import ClusterImage
 from stratalog.partitions.errors import OutcomeUnknownError, StratalogError
 from stratalog.partitions.group_commit import GroupCommit
 from stratalog.partitions.identity import TopicIdPartition
@@ -63,6 +64,8 @@ class OwnAppend:
     topic: str
     partition: int
     batch: pa.RecordBatch
+    probed: ClusterImage | None = None
+    """The metadata as it was just read, with a look at the roots; None: it is to be read."""
     base_offset: int | None = None
     """Of the first of them, once they are acknowledged."""
     error: StratalogError | None = None

@@ -64,7 +64,7 @@ def append_batches(
     who: ProducerAppend | None,
     *,
     acks: str = "all",
-    image: ClusterImage | None = None,
+    probed: ClusterImage | None = None,
 ) -> Report:
     """Append batches of the record columns, given by partition, in threads of this process; otherwise as
     ``append_frame``. A partition without records is left alone. Structs may lack the last fields that are
@@ -73,7 +73,7 @@ def append_batches(
     Raises: as ``append_frame``.
     """
     check_not_internal(topic, "append to")
-    return append_given(context, topic, batches, who, acks=acks, image=image)
+    return append_given(context, topic, batches, who, acks=acks, probed=probed)
 
 
 def who_appends(
@@ -130,14 +130,14 @@ def append_given(
     who: ProducerAppend | None,
     *,
     acks: str = "all",
-    image: ClusterImage | None = None,
+    probed: ClusterImage | None = None,
 ) -> Report:
     """As ``append_batches``, also to internal topics: what the engine itself appends. ``who`` is as in
     ``append_with``.
 
     Raises: as ``append_frame``.
     """
-    image = image or context.metadata.image()
+    image = probed or context.metadata.image()
     image_of_topic = image.topic(topic)
     schema = schema_of(image_of_topic.key_schema, image_of_topic.value_schema)
     batches = {partition: [typed_nulls(batch, schema) for batch in given] for partition, given in batches.items()}
@@ -147,7 +147,9 @@ def append_given(
             check_columns(batch.schema, schema, f"append to {topic}-{partition}", fits=grew)
     earlier = earlier_tries(context, image, image_of_topic, who)
     tasks = in_threads(context, batches)
-    return append_with(context, image, image_of_topic, tasks, who, acks=acks, earlier=earlier)
+    return append_with(
+        context, image, image_of_topic, tasks, who, acks=acks, earlier=earlier, probed=probed is not None
+    )
 
 
 def in_threads(context: Context, batches: Mapping[int, Sequence[pa.RecordBatch]]) -> RunTasks:
@@ -173,13 +175,15 @@ def append_with(
     acks: str = "all",
     partition_count: int | None = None,
     earlier: EarlierTries = _NONE,
+    probed: bool = False,
 ) -> Report:
     """Append the records of ``tasks`` to ``topic``, and acknowledge.
 
-    ``image`` is the metadata as it was just read. ``tasks`` are run again, for some partitions only, where a
-    leader has changed or a race was lost, and where some have it of ``earlier`` tries. Without ``who`` this driver
-    is the producer; it tells its id only where the outcome of the append is unknown. A retry is told
-    ``partition_count`` (``ProducerEntry``).
+    ``image`` is the metadata as it was just read; ``probed``: the roots were looked at a short while ago, which
+    spares step 0 (the rounds find one that is gone all the same). ``tasks`` are run again, for some partitions
+    only, where a leader has changed or a race was lost, and where some have it of ``earlier`` tries. Without
+    ``who`` this driver is the producer; it tells its id only where the outcome of the append is unknown. A retry
+    is told ``partition_count`` (``ProducerEntry``).
 
     Raises: InvalidCallError, UnknownTopicOrPartitionError; what ``tasks`` raise; errors of reading the metadata.
         Everything else is a failure of its partition in the report.
@@ -188,10 +192,10 @@ def append_with(
     if who is not None:
         context.begun_sequences.begin(topic.topic_id, who)
         who = replace(who, partition_count=partition_count)
-        return _append_as(context, image, topic, tasks, who, acks, earlier)
+        return _append_as(context, image, topic, tasks, who, acks, earlier, probed=probed)
     mine = context.unnamed_producers.take(context.new_id)
     who = replace(mine, partition_count=partition_count)
-    report = _append_as(context, image, topic, tasks, who, acks, earlier, named=False)
+    report = _append_as(context, image, topic, tasks, who, acks, earlier, probed=probed, named=False)
     if all(row["outcome"] != "unknown" for row in report.rows):
         context.unnamed_producers.give_back(mine)
     return report
@@ -206,13 +210,16 @@ def _append_as(
     acks: str,
     earlier: EarlierTries,
     *,
+    probed: bool,
     named: bool = True,
 ) -> Report:
     with context.measured() as measure:
-        probed = probe_brokers(context, image)
-        notes = list(probed.notes)
-        options = append_options(topic, context.topic_config(probed.image, topic), acks)
-        states = _append_by_turns(context, probed.image, topic, tasks, who, options, earlier, notes)
+        notes: list[str] = []
+        if not probed:
+            found = probe_brokers(context, image)
+            image, notes = found.image, [*found.notes]
+        options = append_options(topic, context.topic_config(image, topic), acks)
+        states = _append_by_turns(context, image, topic, tasks, who, options, earlier, notes)
     return answer(topic.name, who, states, measure, notes, named=named)
 
 

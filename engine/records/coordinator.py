@@ -8,7 +8,7 @@ does the rest of an unfinished one, so that nobody has to be there all the time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 
 from stratalog.engine.brokers.probe import with_leaders
 from stratalog.engine.driver.context import Context
@@ -41,6 +41,22 @@ _ATTEMPTS = 10
 
 Decide = Callable[[Transaction | None], Transaction | None]
 """From the present state to the next one; None when there is nothing to change."""
+
+
+def next_producer(context: Context, transactional_id: str, timeout_ms: int) -> Transaction:
+    """The producer of this driver's next transaction of an id: the one of its last, where nobody has taken the id
+    over since and the timeout is the same, which costs a look; else as ``init_producer``. Given out once, until
+    ``context.transactional_producers`` has it back.
+
+    Raises: as ``init_producer``; errors of reading the state.
+    """
+    check_name(transactional_id, "transactional id", MAX_ID_LENGTH, InvalidCallError)
+    last: Transaction | None = context.transactional_producers.take(transactional_id)
+    if last is not None:
+        present = _read(context, _topic(context), transactional_id).state.transactions.get(transactional_id)
+        if present is not None and steps.goes_on(present, last, timeout_ms):
+            return present
+    return init_producer(context, transactional_id, timeout_ms)
 
 
 def init_producer(context: Context, transactional_id: str, timeout_ms: int = 60_000) -> Transaction:
@@ -93,15 +109,15 @@ def add_partitions(
     context: Context,
     producer: Transaction,
     partitions: Iterable[TopicIdPartition],
-    image: ClusterImage | None = None,
+    probed: ClusterImage | None = None,
 ) -> Transaction:
-    """The transaction also writes to these partitions (topic id, number); the first ones begin it. ``image`` is
-    the metadata as it was just read.
+    """The transaction also writes to these partitions (topic id, number); the first ones begin it. ``probed`` is
+    the metadata as it was just read, with a look at the roots.
 
     Raises: UnknownTopicOrPartitionError, InvalidProducerIdMappingError, ProducerFencedError,
         ConcurrentTransactionsError; as ``append_state``.
     """
-    image = image or context.metadata.image()
+    image = probed or context.metadata.image()
     wanted = sorted(set(partitions))
     for key in wanted:
         image.partition(*key)
@@ -109,11 +125,21 @@ def add_partitions(
         context,
         producer.transactional_id,
         lambda present: steps.add_partitions(present, *_who(producer), wanted, context.clock.now_ms()),
+        probed,
     )
 
 
-def end(context: Context, producer: Transaction, *, commit: bool) -> Transaction:
+def end(
+    context: Context,
+    producer: Transaction,
+    *,
+    commit: bool,
+    partitions: Container[TopicIdPartition] | None = None,
+    probed: bool = False,
+) -> Transaction:
     """The transaction is to be committed or aborted: from here on that is decided (``finish`` does the rest).
+    Where ``partitions`` are given, nothing was tried in any other. ``probed``: the transaction has looked at the
+    roots, and goes on with the metadata as its last append has read it.
 
     Raises: InvalidProducerIdMappingError, ProducerFencedError, InvalidTxnStateError,
         ConcurrentTransactionsError; OutcomeUnknownError; as ``append_state``.
@@ -121,7 +147,10 @@ def end(context: Context, producer: Transaction, *, commit: bool) -> Transaction
     return _changed(
         context,
         producer.transactional_id,
-        lambda present: steps.end(present, *_who(producer), commit=commit, now_ms=context.clock.now_ms()),
+        lambda present: steps.end(
+            present, *_who(producer), commit=commit, now_ms=context.clock.now_ms(), partitions=partitions
+        ),
+        _just_read(context) if probed else None,
     )
 
 
@@ -146,18 +175,23 @@ def abort(context: Context, transactional_id: str) -> Transaction:
     return _changed(context, transactional_id, decide)
 
 
-def finish(context: Context, ended: Transaction) -> MarkersWritten:
+def finish(context: Context, ended: Transaction, *, just_ended: bool = False) -> MarkersWritten:
     """Bring a transaction that was decided to its end: its markers, then it is complete. Any number of drivers
-    may do so at once. Where a marker cannot be written it stays as it is, for the next driver.
+    may do so at once. Where a marker cannot be written it stays as it is, for the next driver. ``just_ended``:
+    this driver has decided it in the same call of the user, so the metadata was read, and the roots looked at.
 
     Raises: as ``append_state``.
     """
     if ended.state not in ENDING:  # somebody else was faster
         return MarkersWritten()
-    written = write_markers(context, ended)
+    written = write_markers(context, ended, _just_read(context) if just_ended else None)
     if not written.failures:
         _change(
-            context, _topic(context), ended.transactional_id, lambda present: _complete(context, present, ended)
+            context,
+            _topic(context),
+            ended.transactional_id,
+            lambda present: _complete(context, present, ended),
+            _just_read(context),
         )
     return written
 
@@ -197,6 +231,12 @@ def _topic(context: Context) -> TopicImage:
     return image.topic(TRANSACTIONS_TOPIC)
 
 
+def _just_read(context: Context) -> ClusterImage:
+    """The metadata as the append before has just read it, at its end. Only the view is taken from it with which
+    the next append begins, and that append asks for itself whether the view holds."""
+    return context.metadata.last_known.image
+
+
 def _who(producer: Transaction) -> tuple[str, str, int]:
     return producer.transactional_id, producer.producer_id, producer.producer_epoch
 
@@ -208,13 +248,21 @@ def _complete(context: Context, present: Transaction | None, ended: Transaction)
     return steps.complete(present, context.clock.now_ms())
 
 
-def _changed(context: Context, transactional_id: str, decide: Decide) -> Transaction:
-    after = _change(context, _topic(context), transactional_id, decide)
+def _changed(
+    context: Context, transactional_id: str, decide: Decide, probed: ClusterImage | None = None
+) -> Transaction:
+    after = _change(context, _topic(context), transactional_id, decide, probed)
     assert after is not None  # ``decide`` raises where there is no state at all
     return after
 
 
-def _change(context: Context, topic: TopicImage, transactional_id: str, decide: Decide) -> Transaction | None:
+def _change(
+    context: Context,
+    topic: TopicImage,
+    transactional_id: str,
+    decide: Decide,
+    probed: ClusterImage | None = None,
+) -> Transaction | None:
     """Decide, append, look; the state that came of it. Where it is not known what came of an append, the state
     tells, and the decision is taken anew.
 
@@ -233,7 +281,8 @@ def _change(context: Context, topic: TopicImage, transactional_id: str, decide: 
             kept = None
             if wanted is None:
                 continue
-            offset = append_state(context, topic, partition, TRANSACTIONS, [wanted])
+            view, probed = probed, None  # for one try
+            offset = append_state(context, topic, partition, TRANSACTIONS, [wanted], view)
             read = _following(context, topic, partition, before, offset, wanted) or _read(
                 context, topic, transactional_id, until=offset + 1, since=before
             )
@@ -276,7 +325,7 @@ def _following(
     """The state after a record that was acknowledged right behind ``before``; None when it stands elsewhere, or
     the leader has changed since ``before``, whose end may have been another history's: then it is to be read.
     """
-    image = context.metadata.last_known.image  # the append has just read it, or committed to it
+    image = _just_read(context)
     if topic.topic_id not in image.topics or offset != before.state.next_offset:
         return None
     if image.view(topic.topic_id, partition).leader_epoch != before.epoch:

@@ -39,11 +39,11 @@ class MarkersWritten:
         self.failures.append(Failure.of(item, error))
 
 
-def write_markers(context: Context, ended: Transaction) -> MarkersWritten:
+def write_markers(context: Context, ended: Transaction, probed: ClusterImage | None = None) -> MarkersWritten:
     """The markers of a transaction that is PrepareCommit or PrepareAbort, in all its partitions but those of
-    deleted topics.
+    deleted topics. ``probed`` is the metadata as it was just read, with a look at the roots.
     """
-    image = context.metadata.image()
+    image = probed or context.metadata.image()
     by_topic: dict[str, list[int]] = {}
     for topic_id, partition in ended.partitions:
         if topic_id in image.topics:
@@ -53,7 +53,7 @@ def write_markers(context: Context, ended: Transaction) -> MarkersWritten:
         topic, partitions = image.topics[topic_id], by_topic[topic_id]
         if topic.name == OFFSETS_TOPIC:
             return _end_offsets(context, image, topic, partitions, ended)
-        return _append_markers(context, image, topic, partitions, ended)
+        return _append_markers(context, image, topic, partitions, ended, probed=probed is not None)
 
     written = MarkersWritten()
     for outcome in context.threads.run(write, by_topic):
@@ -68,12 +68,18 @@ def write_markers(context: Context, ended: Transaction) -> MarkersWritten:
 
 
 def _append_markers(
-    context: Context, image: ClusterImage, topic: TopicImage, partitions: Sequence[int], ended: Transaction
+    context: Context,
+    image: ClusterImage,
+    topic: TopicImage,
+    partitions: Sequence[int],
+    ended: Transaction,
+    *,
+    probed: bool,
 ) -> MarkersWritten:
     row = _marker_row(schema_of(topic.key_schema, topic.value_schema), context.clock.now_ms())
     who = marker(ended.producer_id, ended.producer_epoch, commit=ended.state is State.PREPARE_COMMIT)
     tasks = in_threads(context, {partition: [row] for partition in partitions})
-    report = append_with(context, image, topic, tasks, who)
+    report = append_with(context, image, topic, tasks, who, probed=probed)
     done = [row for row in report.rows if row["outcome"] in ("acknowledged", "duplicate")]
     rows: list[dict[str, Value]] = [
         {"topic": topic.name, "partition": row["partition"], "marker": row["base_offset"]} for row in done

@@ -176,17 +176,22 @@ def replay(replica: Replica, log: ReplicaLog, form: StateFormat[M, R], state: M,
 
 
 def append_state(
-    context: Context, topic: TopicImage, partition: int, form: StateFormat[M, R], records: Iterable[R]
+    context: Context,
+    topic: TopicImage,
+    partition: int,
+    form: StateFormat[M, R],
+    records: Iterable[R],
+    probed: ClusterImage | None = None,
 ) -> int:
     """Append records of the engine's own (at least one) with acks=all, all of them or none; the offset of the
-    first one. Appends of other threads of this driver that come meanwhile go with them.
+    first one. Appends of other threads of this driver that come meanwhile go with them. ``probed`` is the metadata
+    as it was just read, with a look at the roots.
 
     Raises: CoordinatorNotAvailableError when nothing was appended, and the next time it may be;
         StorageAuthorizationError when nothing may be;
         OutcomeUnknownError when it may have been; OperationFailedError for what will not pass.
     """
-    wanted = OwnAppend(topic.name, partition, form.to_batch(records, context.clock.now_ms()))
-
+    wanted = OwnAppend(topic.name, partition, form.to_batch(records, context.clock.now_ms()), probed)
     return context.own_producer.append(wanted, lambda together: _append_together(context, together))
 
 
@@ -195,7 +200,9 @@ def _append_together(context: Context, together: Sequence[OwnAppend]) -> None:
     batches: dict[int, list[pa.RecordBatch]] = {}
     for one in together:
         batches.setdefault(one.partition, []).append(one.batch)
-    report = append_given(context, together[0].topic, batches, who=None)
+    images = [one.probed for one in together if one.probed is not None]
+    latest = max(images, key=lambda image: image.next_offset) if len(images) == len(together) else None
+    report = append_given(context, together[0].topic, batches, who=None, probed=latest)
     outcomes = {row["partition"]: row for row in report.rows}
     failures = {failure.item: failure for failure in report.failures}
     appended = Counter[int]()

@@ -1,6 +1,7 @@
 """A transaction as its producer sees it: appends to any partitions, and offsets of groups, all or none (KIP-98).
 
-    1. begin: the transactional id is taken over; its holder is fenced, and its open transaction aborted
+    1. begin: the transactional id is taken over; its holder is fenced, and its open transaction aborted. Where
+       this driver's last transaction of the id has ended, and the id is as it left it, it goes on with it
     2. before the first append to a partition: the partition is among those of the transaction
     3. appends with the producer's id and epoch, synced and acknowledged as any other; offsets, pending
     4. commit: one record of ``__transaction_state`` decides; the markers follow in all partitions; it is complete
@@ -18,9 +19,10 @@ from typing import Self
 
 import pyarrow as pa
 
+from stratalog.engine.brokers.probe import probe_brokers
 from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.report import Report, Value
-from stratalog.engine.metadata.image import ClusterImage
+from stratalog.engine.metadata.image import ClusterImage, TopicImage
 from stratalog.engine.records import coordinator
 from stratalog.engine.records.append import append_batches
 from stratalog.engine.records.groups import commit_pending
@@ -42,6 +44,15 @@ from stratalog.partitions.producers import ProducerAppend
 
 TIMEOUT_MS = 60_000
 """Kafka's transaction.timeout.ms of producers."""
+MOST_AT_ONCE = 16
+"""All partitions of a topic that has at most so many become the transaction's with the first append to one of
+them: one change of its state, and not one for each. Its end leaves out those that it has not written to; only an
+abort by somebody else, or of one that has failed, has markers for all of them."""
+
+
+def partitions_of(topic: TopicImage) -> set[TopicIdPartition]:
+    """All partitions of a topic."""
+    return {TopicIdPartition(topic.topic_id, partition.partition) for partition in topic.partitions}
 
 
 class BatchTransaction:
@@ -50,12 +61,17 @@ class BatchTransaction:
     """
 
     def __init__(self, context: Context, transactional_id: str, timeout_ms: int = TIMEOUT_MS) -> None:
-        """Takes the id over. Raises: as ``coordinator.init_producer``."""
+        """The id is this transaction's from here on. Raises: as ``coordinator.next_producer``."""
         self._context = context
         self._measuring = ExitStack()
         self._measure = self._measuring.enter_context(context.measured())
-        self._producer = coordinator.init_producer(context, transactional_id, timeout_ms)
+        self._producer = coordinator.next_producer(context, transactional_id, timeout_ms)
         self._partitions: set[TopicIdPartition] = set()
+        self._written: set[TopicIdPartition] = set()
+        """Those among them that have records or offsets of it; where nothing has failed, nothing was tried in any
+        other."""
+        self._looked = False
+        self._notes: list[str] = []
         self._sequence = 0
         self._rows: list[dict[str, Value]] = []
         self._offsets = 0
@@ -82,15 +98,26 @@ class BatchTransaction:
             run into its timeout; OperationFailedError when a partition failed: it can only be aborted then.
         """
         check_not_internal(topic, "append to")
-        image = self._context.metadata.image()
-        topic_id = image.topic(topic).topic_id
-        filled = [
-            TopicIdPartition(topic_id, partition)
+        image = self._look()
+        of_topic = image.topic(topic)
+        filled = {
+            TopicIdPartition(of_topic.topic_id, partition)
             for partition, given in batches.items()
             if any(batch.num_rows for batch in given)
-        ]
+        }
+        if filled and len(of_topic.partitions) <= MOST_AT_ONCE:
+            filled |= partitions_of(of_topic)
         with self._appending(image, filled):
-            return self._appended(append_batches(self._context, topic, batches, self._who(), image=image))
+            return self._appended(append_batches(self._context, topic, batches, self._who(), probed=image), image)
+
+    def _look(self) -> ClusterImage:
+        """The metadata now, once for all that a call does; the first time with a look at the roots."""
+        if self._looked:
+            return self._context.metadata.image()
+        probed = probe_brokers(self._context)
+        self._looked = True
+        self._notes += probed.notes
+        return probed.image
 
     def _who(self) -> ProducerAppend:
         """Its sequences are the engine's own; an attempt that failed is aborted."""
@@ -102,12 +129,13 @@ class BatchTransaction:
         Raises: as ``groups.commit``; as ``append_batches`` here.
         """
         check_group(group)
-        image = self._context.metadata.image()
+        image = self._look()
         image = ensure_topic(self._context, image, offsets_topic(self._context.cluster_config(image)))
         topic = image.topic(OFFSETS_TOPIC)
         key = TopicIdPartition(topic.topic_id, partition_for(group, len(topic.partitions)))
         with self._appending(image, [key]):
             self._offsets += commit_pending(self._context, group, offsets, self.producer_id, self.producer_epoch)
+            self._written.add(key)
 
     @contextmanager
     def _appending(self, image: ClusterImage, partitions: Iterable[TopicIdPartition]) -> Iterator[None]:
@@ -130,8 +158,12 @@ class BatchTransaction:
             self._failed = error
             raise
 
-    def _appended(self, report: Report) -> Report:
+    def _appended(self, report: Report, image: ClusterImage) -> Report:
         self._sequence += 1
+        self._written |= {
+            TopicIdPartition(image.topic(str(row["topic"])).topic_id, int(row["partition"] or 0))
+            for row in report.rows
+        }
         self._rows += [{"kind": "records", **row} for row in report.rows]
         for failure in report.failures:
             if failure.code == InvalidProducerEpochError.code:
@@ -170,7 +202,13 @@ class BatchTransaction:
         if self._partitions or self._failed is not None:  # a beginning of unknown outcome may have counted
             outcome = "committed" if commit else "aborted"
             try:
-                ended = coordinator.end(self._context, self._producer, commit=commit)
+                ended = coordinator.end(
+                    self._context,
+                    self._producer,
+                    commit=commit,
+                    partitions=self._written if self._failed is None else None,
+                    probed=self._looked,
+                )
             except FencedError:
                 if commit:
                     self._over("aborted", written)
@@ -180,11 +218,14 @@ class BatchTransaction:
                     raise  # else it had not begun
             else:
                 written = self._finish(ended)
+                self._context.transactional_producers.give_back(ended.transactional_id, ended)
+        else:
+            self._context.transactional_producers.give_back(self._producer.transactional_id, self._producer)
         return self._over(outcome, written)
 
     def _finish(self, ended: Transaction) -> MarkersWritten:
         try:
-            return coordinator.finish(self._context, ended)
+            return coordinator.finish(self._context, ended, just_ended=True)
         except StratalogError as error:  # it is decided, whatever becomes of its markers now
             written = MarkersWritten()
             written.fail(str(self), error)
@@ -196,7 +237,7 @@ class BatchTransaction:
             {"kind": "marker", "topic": row["topic"], "partition": row["partition"], "base_offset": row["marker"]}
             for row in written.rows
         ]
-        notes = []
+        notes = self._notes
         if written.failures:
             notes.append(f"it is {outcome}; the markers that are missing: stratalog transactions --finish")
         self.report = Report(

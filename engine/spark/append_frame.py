@@ -28,7 +28,7 @@ def append_frame(
     acks: str = "all",
     order_by: Sequence[str] = (),
     dry_run: bool = False,
-    image: ClusterImage | None = None,
+    probed: ClusterImage | None = None,
 ) -> Report:
     """Append all rows of ``frame`` to ``topic``; one append per partition that has any.
 
@@ -38,13 +38,13 @@ def append_frame(
     unless ``who`` accepts changed replays. A row without a timestamp gets the time of the append, which does not
     count as a difference. ``order_by`` sorts the rows of a partition by columns of the record (``timestamp``,
     ``key``, ``value.x``); otherwise their order is the shuffle's. ``dry_run`` checks the records, and counts them
-    by partition. ``image`` is the metadata as it was just read.
+    by partition. ``probed`` is the metadata as it was just read, with a look at the roots.
 
     Raises: UnknownTopicOrPartitionError, InvalidTopicError, InvalidRecordError, InvalidCallError, and errors of
         reading the metadata, or the logs' ends of a topic that has grown, before anything is written; everything
         else is a failure of its partition in the report.
     """
-    image = image or context.metadata.image()
+    image = probed or context.metadata.image()
     image_of_topic = image.topic(topic)
     check_not_internal(topic, "append to")
     partitions = len(image_of_topic.partitions)
@@ -80,5 +80,13 @@ def append_frame(
 
     tasks = RunTasks(run)
     return append_with(
-        context, image, image_of_topic, tasks, who, acks=acks, partition_count=dealt, earlier=earlier
+        context,
+        image,
+        image_of_topic,
+        tasks,
+        who,
+        acks=acks,
+        partition_count=dealt,
+        earlier=earlier,
+        probed=probed is not None,
     )

@@ -8,7 +8,7 @@ or the timeout) raises the epoch by one, and that is the epoch of the markers. T
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 
 from msgspec.structs import replace
 
@@ -80,6 +80,20 @@ def init_producer(
     )
 
 
+def goes_on(present: Transaction | None, last: Transaction, timeout_ms: int) -> bool:
+    """Whether the producer that has left its transactional id as ``last`` may begin the next transaction without
+    taking the id over again: nobody else has, and no transaction is being ended (KIP-890: a producer goes on with
+    the epoch that its transaction's end has raised).
+    """
+    return (
+        present is not None
+        and present.state in (State.EMPTY, State.COMPLETE_COMMIT, State.COMPLETE_ABORT)
+        and (present.producer_id, present.producer_epoch) == (last.producer_id, last.producer_epoch)
+        and present.producer_epoch <= LAST_EPOCH
+        and present.timeout_ms == timeout_ms
+    )
+
+
 def add_partitions(
     present: Transaction | None,
     transactional_id: str,
@@ -116,9 +130,11 @@ def end(
     *,
     commit: bool,
     now_ms: int,
+    partitions: Container[TopicIdPartition] | None = None,
 ) -> Transaction | None:
     """The producer wants to commit or to abort: from here on it is decided (PrepareCommit, PrepareAbort). None:
-    it was decided so already.
+    it was decided so already. ``partitions``: the transaction has tried nothing in any other of its partitions,
+    so no other needs a marker.
 
     Raises: InvalidProducerIdMappingError; ProducerFencedError, also when somebody else has aborted it;
         InvalidTxnStateError without a transaction, or when an abort comes after the commit.
@@ -130,7 +146,8 @@ def end(
             raise InvalidTxnStateError(f"transactional id {transactional_id!r}: the transaction was committed")
     present = _of_producer(present, transactional_id, producer_id, producer_epoch)
     wanted = State.PREPARE_COMMIT if commit else State.PREPARE_ABORT
-    return _step(present, wanted, now_ms, producer_epoch=present.producer_epoch + 1)
+    due = tuple(key for key in present.partitions if partitions is None or key in partitions)
+    return _step(present, wanted, now_ms, producer_epoch=present.producer_epoch + 1, partitions=due)
 
 
 def complete(present: Transaction, now_ms: int) -> Transaction:

@@ -18,6 +18,7 @@ import stratalog.engine.records.coordinator
 import stratalog.engine.replication.append
 import stratalog.engine.replication.log_end
 import stratalog.engine.replication.sync
+import stratalog.engine.state.transaction_steps
 import stratalog.engine.upkeep.replication.merge
 import stratalog.engine.upkeep.replication.replicate
 import stratalog.engine.upkeep.retention.tasks
@@ -309,6 +310,12 @@ MUTATIONS: Sequence[Mutation] = (
         variants.without_raised_epoch,
         theme="transactions",
         first=50,
+    ),
+    Mutation(
+        "an end that forgets a partition",
+        "the end of a transaction leaves out partitions in which nothing was tried, and no other",
+        variants.patched(stratalog.engine.state.transaction_steps, "end", variants.end_without_the_last),
+        theme="transactions",
     ),
     *(
         Mutation(

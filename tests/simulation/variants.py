@@ -17,6 +17,7 @@ import stratalog.engine.metadata.fold
 import stratalog.engine.records.acknowledge
 import stratalog.engine.replication.append
 import stratalog.engine.replication.sync
+import stratalog.engine.state.transaction_steps
 import stratalog.engine.upkeep.replication.replicate
 import stratalog.engine.upkeep.retention.retain
 import stratalog.partitions.lineage
@@ -251,6 +252,17 @@ def without_raised_epoch() -> AbstractContextManager[object]:
             yield
 
     return applied()
+
+
+def end_without_the_last(*given: Any, partitions: Any = None, **more: Any) -> Transaction | None:
+    """The last of its partitions gets no marker."""
+    ended = _end(*given, partitions=partitions, **more)
+    if ended is None or partitions is None:
+        return ended
+    return msgspec.structs.replace(ended, partitions=ended.partitions[:-1])
+
+
+_end = stratalog.engine.state.transaction_steps.end
 
 
 def open_transactions_hold_nobody_back(log: ReplicaLog, footer_of: Any, start: int = 0) -> LogTransactions:

@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
+from bench.bench import TOPIC, record_batch
 from bench.calls import BROKERS, FILE, PARTITION, RUN, SCENARIOS, CountedCluster, Scenario
 from bench.counting import LIST, READ, STAT
 from stratalog.engine.brokers.probe import probe_brokers
@@ -98,3 +100,28 @@ def test_brokers_that_are_as_registered_cost_a_stat_each(tmp_path: Path, partiti
     assert known == Counter({STAT: BROKERS})
     unknown = made.calls_of(lambda: probe_brokers(context_of(driver)))
     assert unknown == known + Counter({LIST: 1, READ: 1})  # the metadata, and the root of its voter
+
+
+def test_a_transaction_of_three_appends_costs_less_than_twice_their_calls(tmp_path: Path) -> None:
+    """To a partition; to one more it is two appends more, records and marker. The state changes three times, for
+    as many partitions as there are: when it begins, when it is decided, when it is complete."""
+    made = CountedCluster(tmp_path)
+    made.cluster.topics.create(TOPIC, partitions=3, replication_factor=BROKERS)
+    driver = made.driver()
+    record = record_batch(pa.array([b"one"], pa.binary()))
+
+    def appends(*partitions: int) -> None:
+        for partition in partitions:
+            driver.append_batches(TOPIC, {partition: [record]}).raise_for_failures()
+
+    def transaction(*partitions: int) -> None:
+        with driver.transactions.begin("three") as t:
+            for partition in partitions:
+                t.append_batches(TOPIC, {partition: [record]})
+
+    appends(0, 1, 2)
+    transaction(0, 1, 2)
+    plain = made.calls_of(lambda: appends(0, 0, 0)).total()
+    assert plain == made.calls_of(lambda: appends(0, 1, 2)).total() == 63
+    assert made.calls_of(lambda: transaction(0, 0, 0)).total() == 125 < 2 * plain
+    assert made.calls_of(lambda: transaction(0, 1, 2)).total() == 125 + 2 * 14

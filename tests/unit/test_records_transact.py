@@ -7,7 +7,9 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from stratalog import Cluster
 from stratalog.engine.metadata.partition_commands import AlterPartition
+from stratalog.engine.records.transact import MOST_AT_ONCE
 from stratalog.engine.replicas.in_sync import without
 from stratalog.engine.state.transaction_state import State
 from stratalog.partitions.errors import (
@@ -182,6 +184,90 @@ def test_offsets_of_an_aborted_transaction_are_as_before(live: Ledger) -> None:
     with pytest.raises(ZeroDivisionError), t:
         _fail(t.commit_offsets("g", {("u", 0): 2}))
     assert live.driver().groups.committed("g", require_stable=True)["u", 0].offset == 1
+
+
+# ----------------------------------------------------------------------- partitions, and who goes on
+
+
+def test_only_partitions_that_were_written_to_get_a_marker(live: Ledger) -> None:
+    """All partitions of a small topic become the transaction's with the first append to one of them; the decision
+    how it ends leaves the others out."""
+    t = live.cluster.transactions.begin("x")
+    put(t, {"t-0": "a"})
+    assert [row["partition"] for row in live.cluster.transactions.describe("x").rows] == [0, 1]
+    put(t, {"u-0": "c"})
+    report = t.commit()
+    markers = [(row["topic"], row["partition"]) for row in report.rows if row["kind"] == "marker"]
+    assert markers == [("t", 0), ("u", 0)]
+    assert live.log(live.leader("t", 1), "t", 1).log_end == 0
+    assert live.seen() == {"t-0": ["a"], "t-1": [], "u-0": ["c"]}
+
+
+def test_an_abort_by_another_driver_fences_the_partitions_that_were_not_written_to(live: Ledger) -> None:
+    """Nobody else knows which these are, or whether an append to one is on its way."""
+    t = live.cluster.transactions.begin("x")
+    put(t, {"t-0": "a"})
+    aborted = live.driver().transactions.abort("x").raise_for_failures()
+    assert sorted((row["topic"], row["partition"]) for row in aborted.rows) == [("t", 0), ("t", 1)]
+    with pytest.raises(ProducerFencedError):
+        put(t, {"t-1": "late"})
+    assert live.seen() == NOTHING
+
+
+def test_of_a_large_topic_a_partition_becomes_the_transactions_when_it_is_written_to(live: Ledger) -> None:
+    live.topic("large", partitions=MOST_AT_ONCE + 1)
+    with live.cluster.transactions.begin("x") as t:
+        for partition in (3, 5):
+            put(t, {f"large-{partition}": "a"})
+        found = live.driver().transactions.describe("x").rows
+    assert [(row["partition"], row["first_offset"]) for row in found] == [(3, 0), (5, 0)]
+
+
+def epochs_of(*drivers: Cluster) -> list[int]:
+    """Of the transactions of these drivers, one after the other."""
+    found = []
+    for driver in drivers:
+        with driver.transactions.begin("x") as t:
+            put(t, {"t-0": "a"})
+        found.append(t.producer_epoch)
+    return found
+
+
+def test_a_driver_goes_on_with_the_epoch_that_its_last_transaction_has_left(live: Ledger) -> None:
+    """KIP-890; whoever takes the id over raises it once more, and so does its return."""
+    one, other = live.driver(), live.driver()
+    assert epochs_of(one, one, other, other, one) == [0, 1, 3, 4, 6]
+    assert live.seen()["t-0"] == ["a"] * 5
+    t = one.transactions.begin("x")
+    put(t, {"t-0": "no"})
+    t.abort()
+    with one.transactions.begin("x"):
+        pass  # nothing
+    assert epochs_of(one) == [8]
+    assert epochs_of(live.driver()) == [10]
+    assert live.seen()["t-0"] == ["a"] * 7
+
+
+def test_a_transaction_fences_an_open_one_of_its_own_driver(live: Ledger) -> None:
+    """Also where neither has written yet, and where both begin after one that has ended."""
+    assert epochs_of(live.cluster) == [0]
+    first, second = (live.cluster.transactions.begin("x") for _ in range(2))
+    with pytest.raises(ProducerFencedError):
+        put(first, {"t-0": "zombie"})
+    put(second, {"t-0": "b"})
+    second.commit()
+    assert live.seen()["t-0"] == ["a", "b"]
+
+
+def test_another_timeout_is_one_that_the_coordinator_knows(live: Ledger) -> None:
+    assert epochs_of(live.cluster) == [0]
+    t = live.cluster.transactions.begin("x", timeout_ms=5000)
+    put(t, {"t-0": "b"})
+    live.clock.sleep(6)
+    live.driver().replicate().raise_for_failures()
+    with pytest.raises(ProducerFencedError):
+        t.commit()
+    assert live.seen()["t-0"] == ["a"]
 
 
 # -------------------------------------------------------------------------------- fencing, time-out
