@@ -15,6 +15,7 @@ from datetime import datetime
 
 from stratalog.engine.config.key_source import KEY_VARIABLE
 from stratalog.engine.reading.positions import SPECS, FirstAt, Spec, named_or_time, spec_of, time_of
+from stratalog.jobs.sizes import parse_size
 from stratalog.partitions.errors import InvalidCallError
 from stratalog.partitions.isolation import Isolation
 from stratalog.partitions.offsets import OffsetSpec
@@ -188,6 +189,15 @@ def duration(text: str) -> float:
     if not seconds > 0:
         raise argparse.ArgumentTypeError(f"{text!r}: write it as 30s, 500ms, 5m or 1h")
     return seconds
+
+
+def size(text: str) -> int:
+    """``200MB``, ``1.5GiB``, or plain bytes; more than none."""
+    with _refused():
+        found = parse_size(text)
+    if found < 1:
+        raise argparse.ArgumentTypeError(f"{text!r}: give 1 byte at least")
+    return found
 
 
 def pair(text: str) -> tuple[str, str]:

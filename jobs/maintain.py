@@ -4,12 +4,14 @@
 
   jobs/maintain.py                         one run, for a scheduler
   jobs/maintain.py --every 30s             in one process, until interrupted; a line a round
-  jobs/maintain.py --budget 5m             begins no step after five minutes; the next run goes on there
+  jobs/maintain.py --budget 5m             begins nothing after five minutes; the next run goes on there
+  jobs/maintain.py --budget-bytes 10GiB    nor after so many bytes; --budget-requests 5000: requests to storage
   jobs/maintain.py --except scrub,vacuum   the other steps
-  jobs/maintain.py --dry-run               which steps are due, and when the others will be
+  jobs/maintain.py --dry-run               which steps are due, for how many partitions, and when the others will be
 
-replicate and tier are part of every run; the intervals of the others are configs of the cluster
-(log.retention.check.interval.ms and others). Several at once harm nothing. Each step is also a job of its own.
+One look at the brokers tells which partitions have changed, and no others are worked on. replicate and tier are part
+of every run; the intervals of the others are configs of the cluster (log.retention.check.interval.ms and others).
+Several at once harm nothing. Each step is also a job of its own.
 """
 
 from __future__ import annotations
@@ -18,19 +20,21 @@ import argparse
 import sys
 
 from stratalog import Report
-from stratalog.jobs.arguments import add_dry_run, duration
+from stratalog.jobs.arguments import add_dry_run, count, duration, size
 from stratalog.jobs.repeat import repeat
 from stratalog.jobs.run import Job, JobMain
 from stratalog.partitions.clock import SystemClock
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    add_dry_run(parser, "say which steps are due, and plan them; change nothing")
+    add_dry_run(parser, "say which steps are due, and for how many partitions; write nothing")
     parser.add_argument("--only", metavar="STEP,STEP", type=_steps, default=[], help="these steps")
     parser.add_argument(
         "--except", dest="leave_out", metavar="STEP,STEP", type=_steps, default=[], help="not these"
     )
-    parser.add_argument("--budget", metavar="TIME", type=duration, help="begin no step after so long (5m)")
+    parser.add_argument("--budget", metavar="TIME", type=duration, help="begin nothing after so long (5m)")
+    parser.add_argument("--budget-bytes", metavar="SIZE", type=size, help="nor after so many bytes (10GiB)")
+    parser.add_argument("--budget-requests", metavar="N", type=count, help="nor after so many storage requests")
     often = parser.add_mutually_exclusive_group()
     often.add_argument("--once", action="store_true", help="one run, and no more (the default)")
     often.add_argument(
@@ -47,7 +51,12 @@ def maintain(job: Job) -> Report:
 
     def once() -> Report:
         return job.on_workers().maintain(
-            only=given.only, leave_out=given.leave_out, budget_s=given.budget, dry_run=given.dry_run
+            only=given.only,
+            leave_out=given.leave_out,
+            budget_s=given.budget,
+            budget_bytes=given.budget_bytes,
+            budget_requests=given.budget_requests,
+            dry_run=given.dry_run,
         )
 
     if given.every is None:

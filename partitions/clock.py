@@ -5,6 +5,9 @@ from __future__ import annotations
 import time
 from typing import Protocol
 
+FOREVER_MS = 2**63 - 1
+"""A time that never comes."""
+
 
 class Clock(Protocol):
     """The engine's source of time."""

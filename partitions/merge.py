@@ -21,6 +21,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 
+from stratalog.partitions.clock import FOREVER_MS
 from stratalog.partitions.listing import Link, ReplicaLog
 from stratalog.partitions.paths import DataName
 from stratalog.partitions.transactions import Fate, FooterOf, LogTransactions
@@ -139,6 +140,14 @@ def plan_merges(
     active_from = sealed[-1].end if sealed else from_offset
     active = [link for link in _mergeable(log, from_offset, transactions) if link.start >= active_from]
     return merges + [with_outcomes(run, transactions) for run in _crowds(active, policy)]
+
+
+def next_merge_ms(log: ReplicaLog, policy: MergePolicy, now_ms: int) -> int:
+    """Before that time the plans for this log are what they are now: time changes them only where one of its files
+    becomes older than ``segment.ms``.
+    """
+    ages = (link.file.object.modified_ms + policy.segment_ms for link in log.chain)
+    return min((at_ms for at_ms in ages if at_ms > now_ms), default=FOREVER_MS)
 
 
 def _mergeable(log: ReplicaLog, from_offset: int, transactions: LogTransactions | None) -> list[Link]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from stratalog.partitions.clock import FOREVER_MS
 from stratalog.partitions.discarded import HiddenBy, discarded
 from stratalog.partitions.listing import Listing, ReplicaLog, litter, old_watermarks
 
@@ -77,6 +78,17 @@ def retained_from(extents: Sequence[LogFile], limits: RetentionLimits, now_ms: i
     return keep_from
 
 
+def next_expiry_ms(extents: Sequence[LogFile], limits: RetentionLimits, now_ms: int) -> int:
+    """Before that time the limits keep of this log what they keep now."""
+    if limits.retention_ms == UNLIMITED:
+        return FOREVER_MS
+    for extent in extents:
+        expires_ms = extent.latest_ms(now_ms) + limits.retention_ms + 1
+        if expires_ms > now_ms:
+            return expires_ms
+    return FOREVER_MS
+
+
 def in_future(extents: Sequence[LogFile], keep_from: int, now_ms: int) -> LogFile | None:
     """The first file with a timestamp that is yet to come. Where timestamps have to be read, only of files up to
     the first one that stays, and of the last one: the others are looked at when it is their turn.
@@ -115,6 +127,13 @@ def removable(log: ReplicaLog, now_ms: int, delay_ms: int) -> list[str]:
     ]
     needed = {str(name) for name, _ in listing.local_starts if name.offset >= lasting}
     return [*names, *(name for name in litter(listing) if name not in needed)]
+
+
+def next_removal_ms(log: ReplicaLog, now_ms: int, delay_ms: int) -> int:
+    """Before that time nothing more is ``removable`` than now, if the log stays as it is."""
+    found = [at for each in discarded(log) if (at := each.deletable_ms(delay_ms)) is not None]
+    found += [stored.modified_ms + delay_ms for _, stored in log.listing.local_starts]
+    return min((at_ms for at_ms in found if at_ms > now_ms), default=FOREVER_MS)
 
 
 def superseded(log: ReplicaLog, now_ms: int, delay_ms: int) -> list[str]:

@@ -16,6 +16,7 @@ from stratalog.engine.upkeep.healing import heal as healing
 from stratalog.engine.upkeep.healing import history as histories
 from stratalog.engine.upkeep.healing import recover as recovering
 from stratalog.engine.upkeep.maintenance import maintain as maintaining
+from stratalog.engine.upkeep.maintenance.budget import Budget
 from stratalog.engine.upkeep.replication import bootstrap as bootstrapping
 from stratalog.engine.upkeep.replication import merge as merging
 from stratalog.engine.upkeep.replication import reassign as reassigning
@@ -48,25 +49,40 @@ class Jobs:
         only: Sequence[str] | str = (),
         leave_out: Sequence[str] | str = (),
         budget_s: float | None = None,
+        budget_bytes: int | None = None,
+        budget_requests: int | None = None,
         dry_run: bool = False,
     ) -> Report:
         """Do what is due of all below, healing included: the one job to schedule. ``only`` and ``leave_out`` name
-        steps; after ``budget_s`` seconds no further one begins. A row a step; see
-        ``stratalog.engine.upkeep.maintenance.maintain``.
+        steps. When so many seconds, bytes (read and written) or requests are used up, nothing further begins, and
+        the next run goes on there. A row a step; see ``stratalog.engine.upkeep.maintenance.maintain``.
 
             cluster.maintain().raise_for_failures()
             cluster.maintain(only=["replicate", "tier"], budget_s=60)
 
-        Raises: InvalidCallError for a step that is not there.
+        Raises: InvalidCallError for a step that is not there, or a budget of nothing.
         """
         return maintaining.maintain(
             self._context,
-            lambda dry_run: self.snapshot(dry_run=dry_run),
+            lambda context, partitions, dry_run: snapshotting.snapshot(
+                context, only=partitions, reduce_large=self._reduce_large(), dry_run=dry_run
+            ),
             only=names(only) or (),
             leave_out=names(leave_out) or (),
-            budget_s=budget_s,
+            budget=Budget(
+                budget_s,
+                whole_or_none(budget_bytes, "budget_bytes"),
+                whole_or_none(budget_requests, "budget_requests"),
+            ),
             dry_run=dry_run,
         )
+
+    def _reduce_large(self) -> snapshotting.ReduceLarge:
+        if self._spark is None:
+            return snapshotting.needs_spark
+        from stratalog.engine.spark.reducing import make_large_snapshot
+
+        return partial(make_large_snapshot, self._spark)
 
     def describe(self, topics: TopicNames = None) -> Report:
         """Every replica of the topics, as a table."""
@@ -252,15 +268,10 @@ class Jobs:
         metadata log too, which can be named as ``__cluster_metadata``. Partitions that are larger than
         ``memory_bytes`` are reduced by Spark, the others by one task each.
         """
-        reduce_large: snapshotting.ReduceLarge = snapshotting.needs_spark
-        if self._spark is not None:
-            from stratalog.engine.spark.reducing import make_large_snapshot
-
-            reduce_large = partial(make_large_snapshot, self._spark)
         return snapshotting.snapshot(
             self._context,
             names(topics),
-            reduce_large=reduce_large,
+            reduce_large=self._reduce_large(),
             by_hand=by_hand,
             memory_bytes=memory_bytes,
             dry_run=dry_run,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol, TypeVar
@@ -29,7 +29,7 @@ from stratalog.partitions import paths
 from stratalog.partitions.clock import Clock
 from stratalog.partitions.cluster_key import ClusterKey
 from stratalog.partitions.errors import InvalidCallError
-from stratalog.partitions.identity import NewId
+from stratalog.partitions.identity import NewId, TopicIdPartition
 from stratalog.partitions.probing import Prober, ThreadProber
 from stratalog.partitions.runner import Outcome, Runner, ThreadRunner
 from stratalog.partitions.store import Store, StoreCounts
@@ -177,6 +177,26 @@ class Context:
         chosen = sorted(image.topic_ids) if names is None else list(dict.fromkeys(names))
         return [image.topic(name) for name in chosen]
 
+    def partitions(
+        self, image: ClusterImage, names: Iterable[str] | None, only: Collection[TopicIdPartition] | None
+    ) -> list[tuple[TopicImage, list[PartitionView]]]:
+        """The partitions of the named topics (all when None), of them those in ``only``, where it is given; topics
+        of which none is are left out. Partitions that are not there any more are passed over.
+
+        Raises: UnknownTopicOrPartitionError for a name.
+        """
+        topics = self.topics(image, names)
+        if only is None:
+            return [(topic, image.views(topic.name)) for topic in topics]
+        wanted: dict[str, list[int]] = {}
+        for topic_id, partition in sorted(only):
+            wanted.setdefault(topic_id, []).append(partition)
+        return [
+            (topic, [image.view(topic.topic_id, p) for p in wanted[topic.topic_id] if p < len(topic.partitions)])
+            for topic in topics
+            if topic.topic_id in wanted
+        ]
+
     def replicas(self, view: PartitionView) -> PartitionReplicas:
         """A partition with the stores of its brokers."""
         return PartitionReplicas(
@@ -234,10 +254,10 @@ class Context:
         """Time and storage requests of what happens inside, here and on executors."""
         measure = Measure()
         began = self.clock.monotonic_s()
-        before = self._counts()
+        before = self.counts()
         yield measure
         measure.seconds = self.clock.monotonic_s() - began
-        measure.counts = self._counts() - before
+        measure.counts = self.counts() - before
 
     @contextmanager
     def run(self, operation: str, *, dry_run: bool = False) -> Iterator[OperationRun]:
@@ -245,7 +265,8 @@ class Context:
         with self.measured() as measure:
             yield OperationRun(operation, dry_run, measure=measure)
 
-    def _counts(self) -> StoreCounts:
+    def counts(self) -> StoreCounts:
+        """The calls of all stores so far, here and on executors."""
         total = self.tasks.counts
         for store in self.all_stores:
             total = total + store.counts.snapshot()

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
 from stratalog.partitions.errors import StratalogError
+from stratalog.partitions.identity import TopicIdPartition
 from stratalog.partitions.printable import printable
 from stratalog.partitions.store import StoreCounts
 
@@ -64,6 +65,9 @@ class Report:
     counts: StoreCounts = field(default_factory=StoreCounts)
     notes: Sequence[str] = ()
     """Events that are no failures: a broker was fenced, a member left an ISR."""
+    settled: Mapping[TopicIdPartition, int] = field(default_factory=dict)
+    """Partitions for which the operation would do nothing before this time (ms since the epoch), as long as their
+    files, their metadata and their configs stay as it found and left them. Not shown."""
 
     @property
     def ok(self) -> bool:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from stratalog.engine.driver.report import Failure, Report, Value
 from stratalog.partitions.errors import StratalogError
+from stratalog.partitions.identity import TopicIdPartition
 from stratalog.partitions.runner import Failed, Outcome, R, T
 from stratalog.partitions.store import StoreCounts
 
@@ -34,6 +35,8 @@ class OperationRun:
     failures: list[Failure] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     totals: dict[str, Value] = field(default_factory=dict)
+    settled: dict[TopicIdPartition, int] = field(default_factory=dict)
+    """As in ``Report``."""
     measure: Measure = field(default_factory=Measure)
 
     def fail(self, item: object, error: StratalogError) -> None:
@@ -61,4 +64,5 @@ class OperationRun:
             seconds=self.measure.seconds,
             counts=self.measure.counts,
             notes=self.notes,
+            settled=self.settled,
         )

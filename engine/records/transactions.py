@@ -23,7 +23,9 @@ from stratalog.engine.state import transaction_steps as steps
 from stratalog.engine.state.internal_topics import INTERNAL_TOPICS, TRANSACTIONS_TOPIC
 from stratalog.engine.state.keyed import TRANSACTIONS
 from stratalog.engine.state.transaction_state import ENDING, State, Transaction
+from stratalog.partitions.clock import FOREVER_MS
 from stratalog.partitions.errors import InvalidTxnStateError, TransactionalIdNotFoundError
+from stratalog.partitions.identity import TopicIdPartition
 from stratalog.partitions.producers import ProducerEntry
 
 
@@ -125,30 +127,37 @@ def finish_transactions(context: Context, *, dry_run: bool = False) -> Report:
     with context.run("finish", dry_run=dry_run) as run:
         image = context.metadata.image()
         views = image.views(TRANSACTIONS_TOPIC) if TRANSACTIONS_TOPIC in image.topic_ids else []
-        run.rows += finish_due(context, views, run)
+        rows, _ = finish_due(context, views, run)
+        run.rows += rows
     run.totals["ids"] = len(run.rows)
     return run.report()
 
 
-def finish_due(context: Context, views: Iterable[PartitionView], run: OperationRun) -> list[dict[str, Value]]:
+def finish_due(
+    context: Context, views: Iterable[PartitionView], run: OperationRun
+) -> tuple[list[dict[str, Value]], dict[TopicIdPartition, int]]:
     """As ``finish_transactions``, for these partitions of ``__transaction_state``: a row for each id of which
-    something is to be done. Where nothing is, it costs a listing of each.
+    something is to be done. Where nothing is, it costs a listing of each. And of each partition that did not fail
+    from when on (ms) there is something to do, as long as nobody writes to it.
     """
     rows: list[dict[str, Value]] = []
+    next_ms: dict[TopicIdPartition, int] = {}
     wanted = list(views)
     if not wanted:
-        return rows
+        return rows, next_ms
     expiration_ms = context.cluster_config(context.metadata.image()).transactional_id_expiration_ms
     outcomes = context.threads.run(lambda v: _finish_partition(context, v, expiration_ms, run.dry_run), wanted)
-    for _, (its_rows, its_failures) in run.done(outcomes, context.replicas):
+    for view, (its_rows, its_failures, its_next_ms) in run.done(outcomes, context.replicas):
         rows += its_rows
         run.failures += its_failures
-    return sorted(rows, key=lambda row: str(row["transactional_id"]))
+        if not its_failures:
+            next_ms[view.key] = its_next_ms
+    return sorted(rows, key=lambda row: str(row["transactional_id"])), next_ms
 
 
 def _finish_partition(
     context: Context, view: PartitionView, expiration_ms: int, dry_run: bool
-) -> tuple[list[dict[str, Value]], list[Failure]]:
+) -> tuple[list[dict[str, Value]], list[Failure], int]:
     now_ms = context.clock.now_ms()
     before = read_state(context, view, TRANSACTIONS).state.transactions
     due = [
@@ -168,7 +177,8 @@ def _finish_partition(
     for one in due:
         now = after.get(one.transactional_id)
         rows.append({**_row(one), "state": str(State.DEAD if now is None else now.state), "was": str(one.state)})
-    return rows, failures
+    next_ms = min((steps.next_ms(one, expiration_ms) for one in after.values()), default=FOREVER_MS)
+    return rows, failures, next_ms
 
 
 # ------------------------------------------------------------------------------------ what hangs

@@ -191,6 +191,17 @@ def overdue(present: Transaction, now_ms: int, expiration_ms: int) -> Transactio
     return abort_overdue(present, now_ms) or forget(present, now_ms, expiration_ms)
 
 
+def next_ms(present: Transaction, expiration_ms: int) -> int:
+    """From when on there is something to do for a transactional id, as long as its producer does nothing: what
+    ``overdue`` says, or (0) to end what is decided.
+    """
+    if present.state in (State.PREPARE_EPOCH_FENCE, *ENDING):
+        return 0
+    if present.state is State.ONGOING:
+        return (present.start_ms or 0) + present.timeout_ms
+    return present.update_ms + expiration_ms
+
+
 def _step(present: Transaction, state: State, now_ms: int, **changes: object) -> Transaction:
     """The next state, resting on the present one. Raises: InvalidTxnStateError when the step is not legal."""
     if present.state not in VALID_PREVIOUS[state]:

@@ -19,6 +19,7 @@ from stratalog.engine.metadata.partition_commands import AlterPartition
 from stratalog.engine.records.append import append_batches, who_appends
 from stratalog.engine.replicas.in_sync import without
 from stratalog.engine.upkeep.healing.heal import heal
+from stratalog.engine.upkeep.maintenance.budget import Budget
 from stratalog.engine.upkeep.maintenance.maintain import maintain
 from stratalog.engine.upkeep.replication.bootstrap import bootstrap
 from stratalog.engine.upkeep.replication.elect import elect
@@ -298,7 +299,9 @@ def maintain_within(actor: Actor, budget_ms: int) -> str:
     """All that is due, some of it within a budget that is over after two steps."""
     context = actor.context
     report = maintain(
-        context, lambda dry_run: snapshot_metadata(context, dry_run=dry_run), budget_s=budget_ms / 1000
+        context,
+        lambda context, partitions, dry_run: snapshot_metadata(context, dry_run=dry_run),
+        budget=Budget(budget_ms / 1000),
     )
     for row in report.rows:
         actor.world.ledger.count(f"maintain: {row['step']} {row['outcome']}")

@@ -1,7 +1,7 @@
-"""Maintain: what is due, in this order, within a budget.
+"""Maintain: what is due, on one look at the brokers, within a budget.
 
-    replicate   every run: probes, fences and brings back brokers, elects where nobody leads, replicates, finishes
-                abandoned transactions
+    probe       every run: roots that are gone are fenced, those that are back are brought back
+    replicate   every run: elects where nobody leads, replicates, finishes abandoned transactions
     elect       auto.leader.rebalance.enable: preferred leaders, every leader.imbalance.check.interval.seconds
     merge       every log.retention.check.interval.ms
     tier        every run: the partitions whose time has come (remote.log.manager.task.interval.ms)
@@ -11,104 +11,128 @@
     vacuum      every vacuum.interval.ms
     scrub       every byte once in scrub.interval.ms, at most scrub.max.bytes a run; heals
 
-1. replicate comes first in every run: it alone stands between acknowledged records and a lost disk
-2. the other steps that are due follow, the longest not done first; when all are, in the order above
-3. before each further step, and between two pieces of a scrub, the budget is asked; steps that are not reached are
-   the first of the next run
-4. after each step its time is kept, whether or not it went well: a step that fails stops no other, and is tried
-   again when it is due again
+1. one sweep (``sweep``) says of which partitions anything has changed since a step had nothing to do for them:
+   each step is told of these alone, and looks at them itself. Where nothing has, a step costs nothing
+2. replicate comes first in every run: it alone stands between acknowledged records and a lost disk. Partitions
+   below min.insync.replicas come first, then those with a replica out of the ISR
+3. the other steps that are due follow, the longest not begun first; when all are, in the order above. Of their
+   partitions those come first that have waited longest to be tiered, and that have the most files. Partitions that
+   are alike come in another order in each run, so that two runs at once share the work
+4. a step goes piece by piece, and between two pieces, of any step, the budget is asked. What is not reached is the
+   first of the next run
+5. after each step it is kept when that was begun, whether it came to its end, and for which partitions it has
+   nothing more to do. A step that fails stops no other, and is tried again when it is due again
 
-The times lie on the cluster's own storage, and are hints (``stratalog.engine.driver.stored_schedule``): two runs
-at once, here or elsewhere, may do a step twice, and each step is harmless then.
+All that is kept lies on the cluster's own storage, and is a hint (``stratalog.engine.driver.stored_schedule``):
+two runs at once, here or elsewhere, may do a step twice, and each step is harmless then. What one of them has
+taken away while the other one looked (SOURCE_CHANGED) is no failure: the other one notes it, and looks again next
+time.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 
+from stratalog.engine.brokers.probe import probe_brokers
 from stratalog.engine.config.cluster_config import ClusterConfig
+from stratalog.engine.config.topic_config import TopicConfig
 from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.opening import local_tasks
 from stratalog.engine.driver.report import Failure, Report, Value
 from stratalog.engine.driver.run import OperationRun
-from stratalog.engine.driver.stored_schedule import load_stored, save_stored
-from stratalog.engine.metadata.image import ClusterImage
+from stratalog.engine.driver.stored_schedule import StoredSchedule, load_stored, save_stored
+from stratalog.engine.metadata.image import ClusterImage, PartitionImage
+from stratalog.engine.upkeep.maintenance.budget import Budget, Spending
 from stratalog.engine.upkeep.maintenance.scrub import due_partitions, scrub
-from stratalog.engine.upkeep.maintenance.times import Times, decode, encode, wait_ms
+from stratalog.engine.upkeep.maintenance.sweep import Look, sweep
+from stratalog.engine.upkeep.maintenance.times import LONGEST_MS, Settled, Times, decode, encode, wait_ms
 from stratalog.engine.upkeep.replication.elect import elect
 from stratalog.engine.upkeep.replication.merge import merge
 from stratalog.engine.upkeep.replication.replicate import replicate
 from stratalog.engine.upkeep.retention.retain import retain
 from stratalog.engine.upkeep.retention.vacuum import vacuum
+from stratalog.engine.upkeep.tiering.schedule import load_schedule
 from stratalog.engine.upkeep.tiering.tier import tier
-from stratalog.partitions.errors import InvalidCallError, PreferredLeaderNotAvailableError, StratalogError
+from stratalog.partitions.errors import (
+    InvalidCallError,
+    PreferredLeaderNotAvailableError,
+    SourceChangedError,
+    StratalogError,
+)
 from stratalog.partitions.identity import TopicIdPartition
 from stratalog.partitions.paths import MAINTENANCE, METADATA_TOPIC
+from stratalog.tiering.schedule import Entry
 
 STEPS = ("replicate", "elect", "merge", "tier", "retain", "snapshot", "vacuum", "scrub")
+_FEW, _SMALL_BYTES = 32, 256 * 1024 * 1024
+"""What threads of this process do faster than executors are told of it."""
+
+MakeSnapshots = Callable[[Context, Collection[TopicIdPartition], bool], Report]
+"""The step snapshot, for these partitions and the metadata log; whether it is a dry run."""
 
 
 def maintain(
     context: Context,
-    make_snapshots: Callable[[bool], Report],
+    make_snapshots: MakeSnapshots,
     *,
     only: Collection[str] = (),
     leave_out: Collection[str] = (),
-    budget_s: float | None = None,
+    budget: Budget = Budget(),  # noqa: B008 - immutable
     dry_run: bool = False,
 ) -> Report:
-    """Do the steps of ``only`` (all when empty) but those to ``leave_out``, where they are due. When ``budget_s``
-    seconds are over, begin none but ``replicate`` and one other. ``make_snapshots`` is the step snapshot; it is
-    told whether it is a dry run. A row a step: its outcome, its ``items`` (rows of its own report), its cost, and
-    in how many seconds it is due again. Failures and notes are those of the steps.
+    """Do the steps of ``only`` (all when empty) but those to ``leave_out``, where they are due. When ``budget`` is
+    used up, begin nothing but a piece of ``replicate`` and one of another step. A row a step: its outcome, its
+    ``items`` (of a step over partitions: those it was due for; else rows of its own report), its cost, and in how
+    many seconds it is due again. Failures and notes are those of the steps.
 
-    ``dry_run`` changes nothing: a step that is due is planned by its own dry run (the scrub reads nothing).
+    ``dry_run`` writes nothing, and looks at nothing but what tells which steps are due, and for how many
+    partitions.
 
     Raises: InvalidCallError for a step that is not there; errors of reading the metadata.
     """
     for name in (*only, *leave_out):
         if name not in STEPS:
             raise InvalidCallError(f"{name!r} is no step of maintain; the steps are {', '.join(STEPS)}")
-    if budget_s is not None and budget_s <= 0:
-        raise InvalidCallError(f"a budget takes more than 0 s, not {budget_s:g}")
     chosen = [name for name in STEPS if (not only or name in only) and name not in leave_out]
     with context.run("maintain", dry_run=dry_run) as run:
-        work = _Maintenance(context, make_snapshots, budget_s, run)
+        work = _Maintenance(context, make_snapshots, budget, run)
         rows = {name: work.step(name) for name in work.in_turn(chosen)}
+        work.keep()
+    run.notes = list(dict.fromkeys(run.notes))
     run.rows += [rows[name] for name in chosen]
-    did = [str(row["step"]) for row in run.rows if row["outcome"] in {"done", "failed", "due"}]
+    did = [str(row["step"]) for row in run.rows if row["outcome"] in {"done", "cut off", "failed", "due"}]
     run.totals["steps"] = " ".join(did) or "none"
     return run.report()
+
+
+@dataclass(frozen=True, slots=True)
+class _Topic:
+    config: TopicConfig | None
+    """None: it cannot be told, and the steps say so."""
+    partitions: tuple[PartitionImage, ...]
 
 
 class _Maintenance:
     """One run."""
 
-    def __init__(
-        self,
-        context: Context,
-        make_snapshots: Callable[[bool], Report],
-        budget_s: float | None,
-        run: OperationRun,
-    ) -> None:
+    def __init__(self, context: Context, make_snapshots: MakeSnapshots, budget: Budget, run: OperationRun) -> None:
         self._context = context
+        self._make_snapshots = make_snapshots
         self._run = run
+        self._spending = Spending(context, budget)
         self._image: ClusterImage = context.metadata.image()
+        if not run.dry_run:
+            probed = probe_brokers(context, self._image)
+            self._image = probed.image
+            run.notes += [f"replicate: {note}" for note in probed.notes]
         self._config: ClusterConfig = context.cluster_config(self._image)
-        self._end_s = None if budget_s is None else context.clock.monotonic_s() + budget_s
-        self._times = decode(load_stored(context, self._image, MAINTENANCE).line)
+        self._stored: StoredSchedule | None = load_stored(context, self._image, MAINTENANCE)
+        self._times = decode(self._stored.line)
+        self._later = Times()
+        """What is not kept yet."""
         self._begun = False
-        dry_run = run.dry_run
-        self._steps: dict[str, Callable[[], Report]] = {
-            "replicate": lambda: replicate(context, dry_run=dry_run),
-            "elect": lambda: _without_unavailable(elect(context, dry_run=dry_run)),
-            "merge": lambda: merge(context, dry_run=dry_run),
-            "tier": lambda: tier(context, due=True, dry_run=dry_run),
-            "retain": lambda: retain(context, dry_run=dry_run),
-            "snapshot": lambda: make_snapshots(dry_run),
-            "vacuum": lambda: vacuum(context, dry_run=dry_run),
-            "scrub": self._scrub,
-        }
 
     def in_turn(self, names: Sequence[str]) -> list[str]:
         """The steps in the order of this run."""
@@ -123,28 +147,122 @@ class _Maintenance:
         wait = self._wait_ms(name, now_ms)
         if wait:
             return _row(name, "not due", due_in_s=wait / 1000)
+        if self._run.dry_run:
+            return self._planned(name, now_ms)
         if self._over():
             return _row(name, "not reached", due_in_s=0.0)
-        self._begun = name != "replicate"
-        try:
-            report = self._steps[name]()
-        except StratalogError as error:
-            report = Report(name, (), [Failure.of(name, error)])
-        self._run.failures += report.failures
-        self._run.notes += [f"{name}: {note}" for note in report.notes]
-        if not self._run.dry_run and name != "replicate":
-            self._keep(Times({name: now_ms}))
-        done = "due" if self._run.dry_run else "done"
-        outcome = done if report.ok else "failed"
-        return _row(name, outcome, report, due_in_s=self._wait_ms(name, self._context.clock.now_ms()) / 1000)
+        with self._context.measured() as measure:
+            items, failures, ended = self._do(name)
+        self._run.failures += failures
+        self._begun = self._begun or (name != "replicate" and measure.counts.requests > 0)
+        if name != "replicate":
+            self._remember(Times({name: now_ms}, cut_off=frozenset() if ended else frozenset({name})))
+        outcome = "failed" if failures else "done" if ended else "cut off"
+        due_in_ms = self._wait_ms(name, self._context.clock.now_ms()) if ended else 0
+        counts = measure.counts
+        if counts.requests:  # else the next step that did anything, or the end of the run, is soon enough
+            self.keep()
+        cost = counts.requests, counts.read_bytes, counts.written_bytes, round(measure.seconds, 3)
+        return _row(name, outcome, items=items, cost=cost, due_in_s=due_in_ms / 1000)
+
+    def _planned(self, name: str, now_ms: int) -> dict[str, Value]:
+        """The row of a dry run."""
+        items = self._items(name)
+        if items != 0:
+            return _row(name, "due", items=items, due_in_s=0.0)
+        settled = (one.until_ms[name] for one in self._times.settled.values() if name in one.until_ms)
+        next_ms = min((at_ms for at_ms in settled if at_ms > now_ms), default=None)
+        return _row(name, "not due", items=0, due_in_s=None if next_ms is None else (next_ms - now_ms) / 1000)
+
+    def _items(self, name: str) -> int | None:
+        match name:
+            case "elect":
+                return sum(map(self._is_elected, self._image.topics))
+            case "vacuum" | "snapshot":  # files of nobody, and the metadata log
+                return None
+            case "scrub":
+                return len(self._to_scrub())
+            case _:
+                return len(self._due(name))
+
+    # ------------------------------------------------------------------------------ the steps
+
+    def _do(self, name: str) -> tuple[int | None, list[Failure], bool]:
+        """How many items there were, what failed, and whether the step came to its end."""
+        failures: list[Failure] = []
+
+        def done(call: Callable[[], Report]) -> Report:
+            try:
+                report = call()
+            except StratalogError as error:
+                report = Report(name, (), [Failure.of(name, error)])
+            failures.extend(self._told(name, report))
+            return report
+
+        context = self._context
+        match name:
+            case "elect":
+                if not any(map(self._is_elected, self._image.topics)):
+                    return 0, [], True
+                return len(done(lambda: _without_unavailable(elect(context))).rows), failures, True
+            case "vacuum":
+                return len(done(lambda: vacuum(context)).rows), failures, True
+            case "scrub":
+                return len(done(self._scrub).rows), failures, True
+        due = self._due(name)
+        reached = 0
+        for piece in self._spending.pieces(due):
+            report = done(partial(self._call, name, self._for(piece), frozenset(piece)))
+            self._settle(name, piece, report)
+            reached += len(piece)
+        if name == "snapshot" and not due:  # the metadata log is always looked at
+            done(lambda: self._make_snapshots(context, (), False))
+        return len(due), failures, reached == len(due)
+
+    def _call(self, name: str, context: Context, piece: Collection[TopicIdPartition]) -> Report:
+        match name:
+            case "replicate":
+                return replicate(context, only=piece)
+            case "merge":
+                return merge(context, only=piece)
+            case "tier":
+                return tier(context, only=piece, due=True)
+            case "retain":
+                return retain(context, only=piece)
+            case _:
+                return self._make_snapshots(context, piece, False)
+
+    def _for(self, piece: Sequence[TopicIdPartition]) -> Context:
+        """The context of a piece: executors where it is worth telling them."""
+        small = sum(self._looks[key].size_bytes for key in piece) <= _SMALL_BYTES
+        if len(piece) <= _FEW and small and self._context.tasks.processes > 1:
+            return replace(self._context, tasks=local_tasks())
+        return self._context
+
+    def _told(self, name: str, report: Report) -> list[Failure]:
+        """The failures of a step; what another run has changed meanwhile is a note."""
+        changed = [failure for failure in report.failures if failure.code == SourceChangedError.code]
+        told = [*report.notes, *(f"{one.item}: {one.message}; left to the next run" for one in changed)]
+        self._run.notes += [f"{name}: {note}" for note in told]
+        return [failure for failure in report.failures if failure.code != SourceChangedError.code]
+
+    def _over(self) -> bool:
+        """Whether the budget is used up. One step beside ``replicate`` is always begun: a slow ``replicate`` would
+        keep all others from ever being done.
+        """
+        return self._begun and self._spending.over()
+
+    # ------------------------------------------------------------------------------ what is due
 
     def _wait_ms(self, name: str, now_ms: int) -> int:
         """Until a step is due."""
         config, last = self._config, self._times.steps
+        if name in self._times.cut_off:
+            return 0
         if name == "scrub":
             every_ms = config.scrub_interval_ms
             waits = [wait_ms(ms, every_ms, now_ms) for ms in self._times.scrubbed.values()]
-            return 0 if self._due() else min([*waits, wait_ms(last.get(METADATA_TOPIC), every_ms, now_ms)])
+            return 0 if self._to_scrub() else min([*waits, self._metadata_wait_ms(now_ms)])
         intervals = {
             "elect": config.leader_imbalance_check_interval_seconds * 1000,
             "merge": config.log_retention_check_interval_ms,
@@ -154,56 +272,147 @@ class _Maintenance:
         }
         return wait_ms(last.get(name), intervals[name], now_ms) if name in intervals else 0
 
-    def _over(self) -> bool:
-        """Whether the budget is used up. One step beside ``replicate`` is always done: a slow ``replicate`` would
-        keep all others from ever being done.
-        """
-        return self._begun and self._end_s is not None and self._context.clock.monotonic_s() >= self._end_s
+    @cached_property
+    def _entries(self) -> dict[TopicIdPartition, Entry]:
+        """The list of the remote log manager, where any topic is tiered."""
+        if all(of.config is not None and not of.config.remote_storage_enable for of in self._topics.values()):
+            return {}
+        return dict(load_schedule(self._context, self._image).schedule.entries)
+
+    @cached_property
+    def _looks(self) -> dict[TopicIdPartition, Look]:
+        """The one look at all brokers."""
+        ends = {key: entry.remote_end for key, entry in self._entries.items()}
+        return sweep(self._context, self._image, ends)
+
+    @cached_property
+    def _topics(self) -> dict[str, _Topic]:
+        found: dict[str, _Topic] = {}
+        for topic_id, topic in self._image.topics.items():
+            try:
+                config = self._context.topic_config(self._image, topic)
+            except StratalogError:
+                config = None
+            found[topic_id] = _Topic(config, topic.partitions)
+        return found
+
+    def _due(self, name: str) -> list[TopicIdPartition]:
+        """The partitions that a step is not known to have nothing to do for, the most urgent first."""
+        now_ms = self._context.clock.now_ms()
+        due = [
+            key
+            for topic_id, of in self._topics.items()
+            if _takes_part(name, of.config)
+            for partition in of.partitions
+            for key in (TopicIdPartition(topic_id, partition.partition),)
+            if not self._times.is_settled(name, key, self._looks[key].digest, now_ms)
+        ]
+        self._context.rng.shuffle(due)
+        return sorted(due, key=lambda key: self._urgency(name, key))
+
+    def _urgency(self, name: str, key: TopicIdPartition) -> int:
+        """The least is the most urgent."""
+        match name:
+            case "replicate":
+                of = self._topics[key.topic_id]
+                partition = of.partitions[key.partition]
+                least = 1 if of.config is None else of.config.min_insync_replicas
+                few = len(partition.isr) < min(least, len(partition.replicas))
+                return 0 if few else 1 if len(partition.isr) < len(partition.replicas) else 2
+            case "tier":
+                entry = self._entries.get(key)
+                return 0 if entry is None else entry.due_ms
+            case _:
+                return -self._looks[key].files
+
+    def _is_elected(self, topic_id: str) -> bool:
+        """Whether a partition of a topic has another leader than it might have; or files decide which."""
+        of, brokers = self._topics[topic_id], self._image.brokers
+        if of.config is None or (
+            of.config.remote_storage_enable and of.config.leader_election_short_local_log_last_enable
+        ):
+            return True
+        return any(
+            one.leader != one.replicas[0] and one.replicas[0] in one.isr and not brokers[one.replicas[0]].fenced
+            for one in of.partitions
+        )
 
     # ------------------------------------------------------------------------------ the scrub
 
-    def _due(self) -> list[TopicIdPartition]:
+    def _to_scrub(self) -> list[TopicIdPartition]:
         now_ms = self._context.clock.now_ms()
         return due_partitions(self._image, self._times, self._config.scrub_interval_ms, now_ms)
 
+    def _metadata_wait_ms(self, now_ms: int) -> int:
+        return wait_ms(self._times.steps.get(METADATA_TOPIC), self._config.scrub_interval_ms, now_ms)
+
     def _scrub(self) -> Report:
         context, now_ms = self._context, self._context.clock.now_ms()
-        last_ms = self._times.steps.get(METADATA_TOPIC)
-        metadata = wait_ms(last_ms, self._config.scrub_interval_ms, now_ms) == 0
-        due = self._due()
-        with context.run("scrub", dry_run=self._run.dry_run) as run:
-            if self._run.dry_run:
-                run.rows += [
-                    {"topic": self._image.topics[key.topic_id].name, "partition": key.partition} for key in due
-                ]
-            else:
-                scrub(
-                    context,
-                    due,
-                    run,
-                    metadata=metadata,
-                    max_bytes=self._config.scrub_max_bytes,
-                    over=self._over,
-                    read=lambda piece: self._keep(Times({}, dict.fromkeys(piece, now_ms))),
-                )
-                if metadata:
-                    self._keep(Times({METADATA_TOPIC: now_ms}))
+        metadata = self._metadata_wait_ms(now_ms) == 0
+        with context.run("scrub") as run:
+            scrub(
+                context,
+                self._to_scrub(),
+                run,
+                metadata=metadata,
+                spending=Spending(context, Budget(bytes=self._config.scrub_max_bytes), self._spending),
+                read=lambda piece: self._read(piece, now_ms),
+            )
+            if metadata:
+                self._remember(Times({METADATA_TOPIC: now_ms}))
         return run.report()
 
-    def _keep(self, later: Times) -> None:
-        """Keep times for the next run; a note where they cannot be kept."""
-        present = [view.key for topic in self._image.topics.values() for view in self._image.views(topic.name)]
-        self._times = self._times.updated(later, present)
+    def _read(self, piece: Sequence[TopicIdPartition], now_ms: int) -> None:
+        self._remember(Times({}, dict.fromkeys(piece, now_ms)))
+        self.keep()
+
+    # ------------------------------------------------------------------------------ what is kept
+
+    def _settle(self, name: str, piece: Sequence[TopicIdPartition], report: Report) -> None:
+        longest_ms = self._context.clock.now_ms() + LONGEST_MS
+        settled = {
+            key: Settled(self._looks[key].digest, {name: min(report.settled[key], longest_ms)})
+            for key in piece
+            if key in report.settled and self._looks[key].digest
+        }
+        if settled:
+            self._remember(Times(settled=settled))
+
+    def _remember(self, later: Times) -> None:
+        self._times = self._times.updated(later, self._keys)
+        self._later = self._later.updated(later, self._keys)
+
+    @cached_property
+    def _keys(self) -> list[TopicIdPartition]:
+        return [
+            TopicIdPartition(topic_id, one.partition)
+            for topic_id, topic in self._image.topics.items()
+            for one in topic.partitions
+        ]
+
+    def keep(self) -> None:
+        """Keep for the next run what this one has learned; a note where it cannot be kept."""
+        if self._later == Times():
+            return
+        stored = self._stored or load_stored(self._context, self._image, MAINTENANCE)
+        later, present = self._later, self._keys
+        self._stored, self._later = None, Times()
         why = save_stored(
             self._context,
             self._image,
             MAINTENANCE,
-            load_stored(self._context, self._image, MAINTENANCE),
+            stored,
             lambda line: encode(decode(line).updated(later, present)),
         )
         if why is not None:
-            note = f"what was done is not remembered, and will be done again: {why}"
-            self._run.notes += [] if note in self._run.notes else [note]
+            self._run.notes.append(f"what was done is not remembered, and will be done again: {why}")
+
+
+def _takes_part(name: str, config: TopicConfig | None) -> bool:
+    """Whether a step is for the partitions of such a topic."""
+    if config is None or name not in {"tier", "snapshot"}:
+        return True
+    return config.copies_to_remote if name == "tier" else config.snapshots
 
 
 def _without_unavailable(report: Report) -> Report:
@@ -213,15 +422,21 @@ def _without_unavailable(report: Report) -> Report:
 
 
 def _row(
-    name: str, outcome: str, report: Report | None = None, *, due_in_s: float | None = None
+    name: str,
+    outcome: str,
+    *,
+    items: int | None = None,
+    cost: tuple[int, int, int, float] | None = None,
+    due_in_s: float | None = None,
 ) -> dict[str, Value]:
+    requests, read_bytes, written_bytes, seconds = cost or (None, None, None, None)
     return {
         "step": name,
         "outcome": outcome,
-        "items": None if report is None else len(report.rows),
-        "requests": None if report is None else report.counts.requests,
-        "read_bytes": None if report is None else report.counts.read_bytes,
-        "written_bytes": None if report is None else report.counts.written_bytes,
-        "seconds": None if report is None else round(report.seconds, 3),
+        "items": items,
+        "requests": requests,
+        "read_bytes": read_bytes,
+        "written_bytes": written_bytes,
+        "seconds": seconds,
         "due_in_s": None if due_in_s is None else round(due_in_s, 3),
     }

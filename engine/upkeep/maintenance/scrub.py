@@ -1,9 +1,8 @@
 """Scrub: a deep verify in pieces, so that every byte of every copy is read once in ``scrub.interval.ms``.
 
 The partitions that were not read for the longest time come first. A piece is some partitions, as many as what was
-read so far says will stay below ``scrub.max.bytes``; between two pieces the budget is asked. Damage in a piece is
-healed at once. The metadata log is read with the first piece, and not healed: ``jobs/quorum`` replaces
-a voter.
+read so far says will stay below ``scrub.max.bytes`` (``budget``). Damage in a piece is healed at once. The
+metadata log is read with the first piece, and not healed: ``jobs/quorum`` replaces a voter.
 """
 
 from __future__ import annotations
@@ -14,13 +13,14 @@ from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.run import OperationRun
 from stratalog.engine.metadata.image import ClusterImage
 from stratalog.engine.upkeep.healing.heal import heal
+from stratalog.engine.upkeep.maintenance.budget import Spending
 from stratalog.engine.upkeep.maintenance.times import Times, wait_ms
 from stratalog.engine.upkeep.verification.verify import verify
 from stratalog.partitions.identity import TopicIdPartition
 from stratalog.partitions.paths import METADATA_TOPIC
 
-_MOST_PARTITIONS, _FASTER = 256, 4
-"""Of a piece; and by what factor a piece may be larger than the one before."""
+_MOST_PARTITIONS = 256
+"""Of a piece."""
 
 
 def due_partitions(image: ClusterImage, times: Times, interval_ms: int, now_ms: int) -> list[TopicIdPartition]:
@@ -37,12 +37,11 @@ def scrub(
     run: OperationRun,
     *,
     metadata: bool,
-    max_bytes: int,
-    over: Callable[[], bool],
+    spending: Spending,
     read: Callable[[Sequence[TopicIdPartition]], None],
 ) -> None:
-    """Read and heal the partitions of ``due``, in this order, until ``over``, or ``max_bytes`` are read: at least
-    one piece. ``read`` is told of each piece that is done, well or not. A row for each damage.
+    """Read and heal the partitions of ``due``, in this order, until ``spending`` is over: at least one piece.
+    ``read`` is told of each piece that is done, well or not. A row for each damage.
 
     Raises: errors of reading the metadata.
     """
@@ -50,17 +49,12 @@ def scrub(
         found = verify(context, [METADATA_TOPIC], deep=True)
         run.failures += found.failures
         run.notes += found.notes
-    position, size, most_bytes, left = 0, 1, 1, max_bytes
-    while position < len(due) and left > 0 and not (position and over()):
-        piece = due[position : position + size]
-        with context.measured() as measure:
-            report = heal(context, only=frozenset(piece))
+    reached = 0
+    for piece in spending.pieces(due, _MOST_PARTITIONS):
+        report = heal(context, only=frozenset(piece))
         run.rows += [dict(row) for row in report.rows]
         run.failures += report.failures
         run.notes += report.notes
         read(piece)
-        position += len(piece)
-        left -= measure.counts.read_bytes
-        most_bytes = max(most_bytes, measure.counts.read_bytes // len(piece))
-        size = max(1, min(size * _FASTER, left // most_bytes, _MOST_PARTITIONS))
-    run.totals |= {"partitions": position, "partitions_due": len(due) - position}
+        reached += len(piece)
+    run.totals |= {"partitions": reached, "partitions_due": len(due) - reached}

@@ -1,6 +1,8 @@
-"""When a step of the maintenance was last done, and when the bytes of a partition were last read. Pure.
+"""What the maintenance remembers from run to run: when a step was last begun, when the bytes of a partition were
+last read, and for which partitions a step has nothing to do before when. Pure.
 
-A hint, never truth: a time that is forgotten makes its work due at once.
+A hint, never truth: what is forgotten makes its work due at once, and nothing is believed for longer than
+``LONGEST_MS``.
 """
 
 from __future__ import annotations
@@ -14,20 +16,55 @@ from stratalog.partitions.bounded import parse_json
 from stratalog.partitions.identity import TopicIdPartition
 from stratalog.partitions.numbers import Int64
 
+LONGEST_MS = 24 * 60 * 60 * 1000
+"""So long after it was last looked at, a partition is looked at again, whatever a sweep says."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """A partition for which steps have nothing to do."""
+
+    digest: int
+    """Of the partition (``sweep``) when a step was told of it."""
+    until_ms: Mapping[str, int]
+    """By step: before then it has nothing to do, as long as the digest stays."""
+
+    def updated(self, later: Settled) -> Settled:
+        """What is known of the later digest."""
+        return Settled(later.digest, {**(self.until_ms if self.digest == later.digest else {}), **later.until_ms})
+
 
 @dataclass(frozen=True, slots=True)
 class Times:
     """Times in ms since the epoch."""
 
     steps: Mapping[str, int] = field(default_factory=dict)
-    """By the name of a step."""
+    """When a step was last begun, by its name."""
     scrubbed: Mapping[TopicIdPartition, int] = field(default_factory=dict)
+    cut_off: frozenset[str] = frozenset()
+    """Steps that were begun and not brought to their end: they are due at once."""
+    settled: Mapping[TopicIdPartition, Settled] = field(default_factory=dict)
 
     def updated(self, later: Times, present: Iterable[TopicIdPartition]) -> Times:
         """These times with the ``later`` ones in their places, of the partitions that are ``present`` alone."""
         scrubbed = {**self.scrubbed, **later.scrubbed}
-        kept = {key: scrubbed[key] for key in present if key in scrubbed}
-        return Times({**self.steps, **later.steps}, kept)
+        settled = dict(self.settled)
+        for key, one in later.settled.items():
+            settled[key] = settled[key].updated(one) if key in settled else one
+        here = list(present)
+        return Times(
+            {**self.steps, **later.steps},
+            {key: scrubbed[key] for key in here if key in scrubbed},
+            (self.cut_off - later.steps.keys()) | later.cut_off,
+            {key: settled[key] for key in here if key in settled},
+        )
+
+    def is_settled(self, step: str, key: TopicIdPartition, digest: int, now_ms: int) -> bool:
+        """Whether the step has nothing to do for a partition with this digest; never one of 0."""
+        known = self.settled.get(key)
+        if known is None or known.digest != digest or not digest:
+            return False
+        return now_ms < known.until_ms.get(step, 0) <= now_ms + LONGEST_MS
 
 
 def wait_ms(last_ms: int | None, interval_ms: int, now_ms: int) -> int:
@@ -39,11 +76,18 @@ def wait_ms(last_ms: int | None, interval_ms: int, now_ms: int) -> int:
     return max(0, last_ms + interval_ms - now_ms)
 
 
+VERSION = 2
+
+
 class _File(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     version: int
     steps: dict[str, Int64]
     scrubbed: dict[str, list[tuple[Int64, Int64]]]
     """Partitions and times by topic id."""
+    cut_off: list[str]
+    settled_steps: list[str]
+    settled: dict[str, list[tuple[Int64, Int64, list[Int64]]]]
+    """Partitions, digests and a time for each of ``settled_steps``, 0 for none, by topic id."""
 
 
 def encode(times: Times) -> bytes:
@@ -51,7 +95,13 @@ def encode(times: Times) -> bytes:
     scrubbed: dict[str, list[tuple[int, int]]] = {}
     for (topic_id, partition), last_ms in sorted(times.scrubbed.items()):
         scrubbed.setdefault(topic_id, []).append((partition, last_ms))
-    return msgspec.json.encode(_File(1, dict(times.steps), scrubbed))
+    names = sorted({step for one in times.settled.values() for step in one.until_ms})
+    settled: dict[str, list[tuple[int, int, list[int]]]] = {}
+    for (topic_id, partition), one in sorted(times.settled.items()):
+        untils = [one.until_ms.get(step, 0) for step in names]
+        settled.setdefault(topic_id, []).append((partition, one.digest, untils))
+    file = _File(VERSION, dict(times.steps), scrubbed, sorted(times.cut_off), names, settled)
+    return msgspec.json.encode(file)
 
 
 def decode(line: bytes) -> Times:
@@ -60,7 +110,7 @@ def decode(line: bytes) -> Times:
         file = parse_json(line, _File)
     except ValueError:
         return Times()
-    if file.version != 1:
+    if file.version != VERSION:
         return Times()
     return Times(
         file.steps,
@@ -68,5 +118,13 @@ def decode(line: bytes) -> Times:
             TopicIdPartition(topic_id, partition): last_ms
             for topic_id, partitions in file.scrubbed.items()
             for partition, last_ms in partitions
+        },
+        frozenset(file.cut_off),
+        {
+            TopicIdPartition(topic_id, partition): Settled(
+                digest, {step: at for step, at in zip(file.settled_steps, untils, strict=False) if at}
+            )
+            for topic_id, partitions in file.settled.items()
+            for partition, digest, untils in partitions
         },
     )

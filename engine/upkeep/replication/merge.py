@@ -5,7 +5,7 @@ Every page that is read is checked. A leader whose storage is found damaged resi
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from stratalog.engine.driver.context import Context
@@ -15,13 +15,14 @@ from stratalog.engine.driver.while_it_changes import while_it_changes
 from stratalog.engine.metadata.image import ClusterImage, TopicImage
 from stratalog.engine.replicas.damaged import replace_leaders
 from stratalog.engine.replication.damage import is_damage_of
-from stratalog.engine.replication.leader import leader_log
+from stratalog.engine.replication.leader import leader_log, look_at_leader
 from stratalog.engine.replication.partition import PartitionWork
 from stratalog.engine.upkeep.tiering.remote_logs import ask_for_logs
 from stratalog.engine.upkeep.tiering.schedule import load_schedule
 from stratalog.partitions.clock import Clock
 from stratalog.partitions.errors import RetriableError
-from stratalog.partitions.merge import MergePolicy, plan_merges
+from stratalog.partitions.identity import TopicIdPartition
+from stratalog.partitions.merge import MergePolicy, next_merge_ms, plan_merges
 from stratalog.partitions.replica import errors_of
 from stratalog.partitions.rewrite import merge_run
 from stratalog.partitions.runner import Done, Failed
@@ -47,6 +48,8 @@ class MergeResult:
     files: int
     read_bytes: int
     written_bytes: int
+    next_ms: int
+    """Before that time (ms) nothing is to be merged, if nothing was, and the log stays as it is."""
 
 
 def merge_partition(work: MergeWork) -> MergeResult:
@@ -55,7 +58,7 @@ def merge_partition(work: MergeWork) -> MergeResult:
 
 
 def _merge_once(work: MergeWork) -> MergeResult:
-    log = leader_log(work.replicas)
+    log = look_at_leader(work.replicas) if work.dry_run else leader_log(work.replicas)
     now_ms = work.clock.now_ms()
     transactions = transactions_of(log, work.replicas.leader.footer, work.from_offset)
     runs = plan_merges(log, work.policy, work.from_offset, now_ms, transactions)
@@ -65,7 +68,11 @@ def _merge_once(work: MergeWork) -> MergeResult:
             with errors_of(work.replicas.leader):
                 written += merge_run(work.replicas.leader, run, compression=work.compression) or 0
     return MergeResult(
-        len(runs), sum(len(run.links) for run in runs), sum(run.size_bytes for run in runs), written
+        segments=len(runs),
+        files=sum(len(run.links) for run in runs),
+        read_bytes=sum(run.size_bytes for run in runs),
+        written_bytes=written,
+        next_ms=next_merge_ms(log, work.policy, now_ms),
     )
 
 
@@ -73,6 +80,7 @@ def plan(
     context: Context,
     image: ClusterImage,
     topics: Sequence[str] | None,
+    only: Collection[TopicIdPartition] | None,
     dry_run: bool,
     run: OperationRun,
 ) -> list[MergeWork]:
@@ -81,9 +89,9 @@ def plan(
     Raises: UnknownTopicOrPartitionError.
     """
     works = []
-    chosen = context.topics(image, topics)
-    ends = _remote_ends(context, image, chosen, run)
-    for topic in chosen:
+    chosen = context.partitions(image, topics, only)
+    ends = _remote_ends(context, image, [topic for topic, _ in chosen], run)
+    for topic, views in chosen:
         if topic.topic_id not in ends:
             continue
         config = context.topic_config(image, topic)
@@ -96,7 +104,7 @@ def plan(
                 clock=context.clock,
                 dry_run=dry_run,
             )
-            for view in image.views(topic.name)
+            for view in views
         ]
     return works
 
@@ -128,14 +136,22 @@ def _remote_ends(
     return ends
 
 
-def merge(context: Context, topics: Sequence[str] | None = None, *, dry_run: bool = False) -> Report:
-    """Merge what may be merged, in the topics (all when None).
+def merge(
+    context: Context,
+    topics: Sequence[str] | None = None,
+    *,
+    only: Collection[TopicIdPartition] | None = None,
+    dry_run: bool = False,
+) -> Report:
+    """Merge what may be merged, in the topics (all when None; of them the partitions in ``only``, where it is
+    given).
 
     Raises: UnknownTopicOrPartitionError; errors of reading the metadata. Everything else is a failure of
         its partition in the report.
     """
     with context.run("merge", dry_run=dry_run) as run:
-        works = plan(context, context.metadata.image(), topics, dry_run, run)
+        image = context.metadata.image()
+        works = plan(context, image, topics, only, dry_run, run)
         context.progress.start("merge", len(works), "partitions")
         failed = _run(context, works, run)
         if again := [] if dry_run else _under_others(context, failed, run):
@@ -143,6 +159,8 @@ def merge(context: Context, topics: Sequence[str] | None = None, *, dry_run: boo
             failed = [one for one in failed if one.item.replicas.view.key not in moved]
             failed += _run(context, again, run)
         context.progress.finish()
+        down = {failure.item for failure in run.failures}  # topics that were merged as far as was known
+        run.settled = {key: at for key, at in run.settled.items() if image.topics[key.topic_id].name not in down}
         run.failures += [Failure.of(one.item, one.error) for one in failed]
     run.rows.sort(key=lambda row: (str(row["topic"]), row["partition"]))
     run.totals["segments"] = sum(int(row["segments"] or 0) for row in run.rows)
@@ -157,6 +175,8 @@ def _run(context: Context, works: Sequence[MergeWork], run: OperationRun) -> lis
         match outcome:
             case Done(work, done):
                 run.rows.append(_row(work, done))
+                if not done.segments:
+                    run.settled[work.replicas.view.key] = done.next_ms
                 size_bytes = done.written_bytes
             case Failed():
                 failed.append(outcome)

@@ -65,7 +65,7 @@ def reassignments(context: Context, topics: Sequence[str] | None = None) -> Repo
     with context.run("reassign --status") as run:
         image = context.metadata.image()
         chosen = [topic.name for topic in context.topics(image, topics) if any(p.target for p in topic.partitions)]
-        works = [work for work in plan(context, image, chosen, None, None, run) if work.replicas.view.target]
+        works = [work for work in plan(context, image, chosen, None, None, None, run) if work.replicas.view.target]
         for outcome in context.tasks.run(list_newcomers, works):
             match outcome:
                 case Failed(work, error):

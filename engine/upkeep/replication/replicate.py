@@ -16,7 +16,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from stratalog.engine.brokers.probe import probe_brokers
@@ -45,6 +45,7 @@ from stratalog.engine.state.internal_topics import TRANSACTIONS_TOPIC
 from stratalog.engine.upkeep.replication.elect import elect_uncleanly_where_allowed
 from stratalog.engine.upkeep.replication.letting_go import check_joins
 from stratalog.engine.upkeep.tiering.remote_logs import ask_for_logs
+from stratalog.partitions.clock import FOREVER_MS
 from stratalog.partitions.errors import CorruptionError, FencedLeaderEpochError, RetriableError, StaleMetadataError
 from stratalog.partitions.identity import TopicIdPartition
 from stratalog.partitions.runner import Done, Failed
@@ -102,12 +103,13 @@ def replicate(
     context: Context,
     topics: Sequence[str] | None = None,
     *,
+    only: Collection[TopicIdPartition] | None = None,
     brokers: Sequence[int] | None = None,
     throttle: Throttle | None = None,
     dry_run: bool = False,
 ) -> Report:
-    """Replicate the topics (all when None), to the given followers only where ``brokers`` is not None.
-    ``throttle`` bounds what each task copies.
+    """Replicate the topics (all when None; of them the partitions in ``only``, where it is given), to the given
+    followers only where ``brokers`` is not None. ``throttle`` bounds what each task copies.
 
     Raises: UnknownTopicOrPartitionError, UnknownBrokerError; errors of reading the metadata. Everything
         else is a failure of its partition in the report.
@@ -121,7 +123,7 @@ def replicate(
             probed = probe_brokers(context, image)
             image, elected = elect_uncleanly_where_allowed(context, probed.image)
             run.notes += [*probed.notes, *elected]
-        works = plan(context, image, topics, brokers, throttle, run)
+        works = plan(context, image, topics, only, brokers, throttle, run)
         if dry_run:
             run.rows += [_planned(work) for work in works]
         else:
@@ -129,6 +131,7 @@ def replicate(
             run.rows += [_row(state) for state in states]
             run.failures += [failure for state in states for failure in state.failures]
             run.notes += [note for state in states for note in state.notes]
+            run.settled |= {state.replicas.view.key: FOREVER_MS for state in states if _is_settled(state)}
             _finish_transactions(context, states, run)
     copied, avoided = (_total(run.rows, column) for column in ("copied_bytes", "avoided_bytes"))
     run.totals |= {"partitions": len(run.rows), "copied_bytes": copied, "avoided_bytes": avoided}
@@ -142,16 +145,32 @@ def _finish_transactions(context: Context, states: Sequence[Progressed], run: Op
         for state in states
         if state.replicas.view.topic == TRANSACTIONS_TOPIC and state.high_watermark > 0
     ]
-    rows = finish_due(context, views, run)
+    for view in views:
+        run.settled.pop(view.key, None)
+    rows, next_ms = finish_due(context, views, run)
+    run.settled |= {
+        state.replicas.view.key: next_ms[state.replicas.view.key]
+        for state in states
+        if state.replicas.view.key in next_ms and _is_settled(state)
+    }
     run.notes += [
         f"transactional id {row['transactional_id']!r} was {row['was']}, is {row['state']}" for row in rows
     ]
+
+
+def _is_settled(state: Progressed) -> bool:
+    """Whether nothing is left to do: all that can be reached is in the ISR, and what they hold is committed."""
+    view = state.replicas.view
+    reached = {broker for broker in view.replicas if not view.brokers[broker].fenced}
+    committed = state.high_watermark == state.log_end or not state.has_min_isr
+    return committed and reached <= {*view.isr} and not (view.adding or state.failures or state.again)
 
 
 def plan(
     context: Context,
     image: ClusterImage,
     topics: Sequence[str] | None,
+    only: Collection[TopicIdPartition] | None,
     brokers: Sequence[int] | None,
     throttle: Throttle | None,
     run: OperationRun,
@@ -166,14 +185,14 @@ def plan(
     last_tiered = LastTiered.of(
         cluster.follower_fetch_last_tiered_offset_enable, cluster.follower_fetch_last_tiered_offset_always_enable
     )
-    chosen = context.topics(image, topics)
-    remote_logs = _remote_logs(context, image, chosen, run)
-    for topic in chosen:
+    chosen = context.partitions(image, topics, only)
+    remote_logs = _remote_logs(context, image, [topic for topic, _ in chosen], run)
+    for topic, views in chosen:
         config = context.topic_config(image, topic)
         remote_log = remote_logs.get(topic.topic_id)
         if config.remote_storage_enable and remote_log is None:
             continue
-        for view in image.views(topic.name):
+        for view in views:
             replicas = context.replicas(view)
             tail = None
             if remote_log is not None:

@@ -12,7 +12,7 @@ topic that is not tiered any more the log starts where the leader's storage does
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 
@@ -40,30 +40,40 @@ from stratalog.tiering.remote_segment import RemoteSegment
 _COUNTED = ("deleted_files", "deleted_bytes", "remote_removed", "remote_removed_bytes")
 
 
-def retain(context: Context, topics: Sequence[str] | None = None, *, dry_run: bool = False) -> Report:
-    """Apply retention to the topics (all when None). Files of no partition are left to ``vacuum``.
+def retain(
+    context: Context,
+    topics: Sequence[str] | None = None,
+    *,
+    only: Collection[TopicIdPartition] | None = None,
+    dry_run: bool = False,
+) -> Report:
+    """Apply retention to the topics (all when None; of them the partitions in ``only``, where it is given). Files
+    of no partition are left to ``vacuum``.
 
     Raises: UnknownTopicOrPartitionError; errors of reading the metadata. Everything else is a failure of
         its partition in the report.
     """
     with context.run("retain", dry_run=dry_run) as run:
         image = context.metadata.image()
-        chosen = context.topics(image, topics)
-        works = _plan(context, image, chosen, run)
+        chosen = [topic for topic, _ in context.partitions(image, topics, only)]
+        works = _plan(context, image, chosen, only, run)
         sound = {
             work.replicas.view.topic_id for work in works
         }  # topics that have failed are not tried again below
         chosen = [topic for topic in chosen if topic.topic_id in sound]
         wanted = _wanted(context, works, run)
+        next_ms = {key: found.next_ms for key, (_, found) in wanted.items()}
         log_starts = {
-            key: start for key, (work, start) in wanted.items() if start > work.replicas.view.log_start_offset
+            key: found.log_start
+            for key, (work, found) in wanted.items()
+            if found.log_start > work.replicas.view.log_start_offset
         }
         decided = {*wanted}
         if not dry_run and log_starts:
             decided -= _commit_log_starts(context, wanted, log_starts, run)
         image = context.metadata.image()
         removed = Expiry(context, image, log_starts, decided, run).run(chosen)
-        again = _plan(context, image, chosen, OperationRun("retain", dry_run))  # what fails has failed above
+        again = _plan(context, image, chosen, only, OperationRun("retain", dry_run))  # what fails has failed above
         works = [work for work in again if work.replicas.view.key in wanted]
         context.progress.start("retain", len(works), "partitions")
         for outcome in context.tasks.run(drop, works):
@@ -75,10 +85,21 @@ def retain(context: Context, topics: Sequence[str] | None = None, *, dry_run: bo
                     run.failures += [Failure.of(where, error) for where, error in dropped.failed]
                     bad = _still_bad(context, image, work, dropped.bad)
                     run.failures += [Failure.of(f"{work} in the remote tier", error) for error in bad]
+                    if not dropped.failed and not dropped.bad:
+                        key = work.replicas.view.key
+                        run.settled[key] = min(next_ms[key], dropped.next_ms)
+                        if key in removed:  # their objects go later
+                            run.settled[key] = min(run.settled[key], context.clock.now_ms() + work.delay_ms)
                 case Failed(work, error):
                     run.fail(work, error)
             context.progress.advance(size_bytes)
         context.progress.finish()
+    failed = {failure.item for failure in run.failures}
+    run.settled = {
+        key: at
+        for key, at in run.settled.items()
+        if at and not {image.topics[key.topic_id].name, str(wanted[key][0])} & failed
+    }
     run.rows.sort(key=lambda row: (str(row["topic"]), row["partition"]))
     run.failures = list(dict.fromkeys(run.failures))
     run.notes = list(dict.fromkeys(run.notes))
@@ -106,6 +127,7 @@ def _plan(
     context: Context,
     image: ClusterImage,
     topics: Iterable[TopicImage],
+    only: Collection[TopicIdPartition] | None,
     run: OperationRun,
 ) -> list[RetainWork]:
     present = [topic for topic in topics if topic.topic_id in image.topics]
@@ -123,7 +145,7 @@ def _plan(
             case Failed(topic, error):
                 run.fail(topic.name, error)
     works = []
-    for topic in present:
+    for topic, views in context.partitions(image, [topic.name for topic in present], only):
         config, remote = configs[topic.topic_id], parts.get(topic.topic_id, {})
         if config.remote_storage_enable and not remote:
             continue
@@ -138,18 +160,18 @@ def _plan(
                 dry_run=run.dry_run,
                 snapshots=config.snapshots,
             )
-            for view in image.views(topic.name)
+            for view in views
         ]
     return works
 
 
 def _wanted(
     context: Context, works: Sequence[RetainWork], run: OperationRun
-) -> dict[TopicIdPartition, tuple[RetainWork, int]]:
+) -> dict[TopicIdPartition, tuple[RetainWork, Wanted]]:
     """Step 1. Where the remote seems to lack what the leader has let go of, both are looked at again: another
     driver may have tiered and dropped it since the table was read.
     """
-    found: dict[TopicIdPartition, tuple[RetainWork, int]] = {}
+    found: dict[TopicIdPartition, tuple[RetainWork, Wanted]] = {}
     for last in (False, True):
         gaps: list[RetainWork] = []
         for outcome in context.tasks.run(wanted_log_start, works):
@@ -160,15 +182,14 @@ def _wanted(
                     run.fail(work, error)
                 case Done(work, wanted):
                     _note(work, wanted, run)
-                    found[work.replicas.view.key] = work, wanted.log_start
+                    found[work.replicas.view.key] = work, wanted
         if not gaps:
             break
         image = context.metadata.image()
         named = {work.replicas.view.topic_id: image.topics.get(work.replicas.view.topic_id) for work in gaps}
         topics = [topic for topic in named.values() if topic is not None]
         keys = {work.replicas.view.key for work in gaps}
-        planned = _plan(context, image, topics, run)
-        works = [work for work in planned if work.replicas.view.key in keys]
+        works = _plan(context, image, topics, keys, run)
     return found
 
 
@@ -187,7 +208,7 @@ def _note(work: RetainWork, wanted: Wanted, run: OperationRun) -> None:
 
 def _commit_log_starts(
     context: Context,
-    wanted: dict[TopicIdPartition, tuple[RetainWork, int]],
+    wanted: Mapping[TopicIdPartition, tuple[RetainWork, Wanted]],
     log_starts: dict[TopicIdPartition, int],
     run: OperationRun,
 ) -> set[TopicIdPartition]:

@@ -26,7 +26,7 @@ from stratalog.engine.replication.hidden import covered
 from stratalog.engine.replication.leader import look_at_leader
 from stratalog.engine.replication.partition import PartitionWork
 from stratalog.engine.replication.snapshots import latest_snapshot, newest_id, usable_snapshot
-from stratalog.partitions.clock import Clock
+from stratalog.partitions.clock import FOREVER_MS, Clock
 from stratalog.partitions.errors import CorruptSegmentError, LogGapError, StratalogError
 from stratalog.partitions.listing import Link, ReplicaLog
 from stratalog.partitions.paths import DataName, LocalStartName, parse_name
@@ -38,6 +38,8 @@ from stratalog.partitions.retention import (
     RetentionLimits,
     in_future,
     local_start_for,
+    next_expiry_ms,
+    next_removal_ms,
     removable,
     retained_from,
 )
@@ -100,6 +102,8 @@ class Wanted:
     log_start: int
     ahead: LogFile | None = None
     """A file with a timestamp that is yet to come."""
+    next_ms: int = FOREVER_MS
+    """Before that time (ms) it is no other offset, if the log stays as it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +119,8 @@ class Dropped:
     """Where, and what."""
     bad: Mapping[str, StratalogError]
     """Remote segments that cannot be relied upon, by path: as the table listed them when the task was planned."""
+    next_ms: int = FOREVER_MS
+    """Before that time (ms) nothing more is let go, if the replicas stay as they are now."""
 
 
 def wanted_log_start(work: RetainWork) -> Wanted:
@@ -135,7 +141,8 @@ def wanted_log_start(work: RetainWork) -> Wanted:
     extents = [extent for extent in extents if extent.end > start]
     by_limits = retained_from(extents, work.total, now_ms) or 0
     ahead = None if work.total.retention_ms == UNLIMITED else in_future(extents, by_limits, now_ms)
-    return Wanted(max(start, min(by_limits, log.high_watermark)), ahead)
+    next_ms = next_expiry_ms(extents, work.total, now_ms)
+    return Wanted(max(start, min(by_limits, log.high_watermark)), ahead, next_ms)
 
 
 def _check_gap(work: RetainWork, log: ReplicaLog, remote: tuple[RemoteSegment, ...]) -> None:
@@ -175,7 +182,7 @@ def drop(work: RetainWork) -> Dropped:
         if not work.replicas.view.brokers[broker].fenced:
             dropping.on(broker)
     starts, failed = tuple(dropping.starts), tuple(dropping.failed)
-    return Dropped(starts, dropping.deleted, dropping.deleted_bytes, failed, dropping.bad)
+    return Dropped(starts, dropping.deleted, dropping.deleted_bytes, failed, dropping.bad, dropping.next_ms)
 
 
 @dataclass(slots=True)
@@ -191,6 +198,8 @@ class _Dropping:
     """Paths of remote segments that were read back."""
     bad: dict[str, StratalogError] = field(default_factory=dict)
     """And those that cannot be relied upon."""
+    next_ms: int = FOREVER_MS
+    """As in ``Dropped``."""
     objects: dict[str, StoredObject] = field(init=False)
     """The objects of the remote segments, by path."""
 
@@ -221,6 +230,7 @@ class _Dropping:
         if names and not work.dry_run:
             replica.store.delete([replica.path(name) for name in names])
         self.starts.append((broker, start))
+        self.next_ms = min(self.next_ms, next_removal_ms(log, work.clock.now_ms(), work.delay_ms))
         gone = [sizes[name] for name in names if name in sizes]
         self.deleted += len(gone)
         self.deleted_bytes += sum(gone)
@@ -234,7 +244,9 @@ class _Dropping:
         safe = work.safe(log)
         # Where only its size asks for it, the last file stays for those who read the end of the log.
         at_least = RetentionLimits(work.local.retention_ms, work.local.retention_bytes or 1)
-        by_limits = retained_from(local_extents(replica, log, work.local), at_least, work.clock.now_ms()) or 0
+        extents, now_ms = local_extents(replica, log, work.local), work.clock.now_ms()
+        by_limits = retained_from(extents, at_least, now_ms) or 0
+        self.next_ms = min(self.next_ms, next_expiry_ms(extents, at_least, now_ms))
         return max(min(by_limits, safe[-1].next_offset if safe else 0), log_start)
 
     def _snapshot_end(self, replica: Replica, log: ReplicaLog) -> int:
@@ -269,7 +281,10 @@ class _Dropping:
         if safe and safe[-1].next_offset >= log.local_start:
             needed = [s for s in safe if s.next_offset > first and s.base_offset < log.local_start]
             held_from = max([safe[0].base_offset, *(s.next_offset for s in needed if not self._is_sound(s))])
-        return [name for name in names if name not in begins or begins[name] >= held_from]
+        free = [name for name in names if name not in begins or begins[name] >= held_from]
+        if len(free) < len(names):  # until the remote tier has again what it lacks
+            self.next_ms = 0
+        return free
 
     def _beside_snapshot(self, replica: Replica, log: ReplicaLog, names: list[str]) -> list[str]:
         """Without the files below the local start, where the snapshot that stood for them is not whole now."""

@@ -20,7 +20,7 @@ runs at once do the same work twice, at worst.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -62,6 +62,9 @@ MEMORY_BYTES = 256 * 1024 * 1024
 VIEWS = 3
 """The number of views under which a partition is tried in one run."""
 
+EXPIRY_MS = 60 * 60 * 1000
+"""How often a partition in which nothing happens is looked at for what has expired."""
+
 _EXPIRE = {OFFSETS_TOPIC: forget_expired, TRANSACTIONS_TOPIC: end_overdue}
 """The expiry of internal topics' state, by topic; each returns the number of records that it wrote."""
 R = TypeVar("R")
@@ -95,14 +98,15 @@ def snapshot(
     context: Context,
     topics: Sequence[str] | None = None,
     *,
+    only: Collection[TopicIdPartition] | None = None,
     reduce_large: ReduceLarge = needs_spark,
     by_hand: bool = False,
     memory_bytes: int = MEMORY_BYTES,
     dry_run: bool = False,
 ) -> Report:
-    """Snapshots of the topics; when None, of all with cleanup.policy=snapshot and of the metadata log, which is
-    named as ``__cluster_metadata``. ``by_hand``: of all that is new, whatever the policy says. Partitions larger
-    than ``memory_bytes`` are left to ``reduce_large``.
+    """Snapshots of the topics; when None, of all with cleanup.policy=snapshot (of them the partitions in ``only``,
+    where it is given) and of the metadata log, which is named as ``__cluster_metadata``. ``by_hand``: of all that
+    is new, whatever the policy says. Partitions larger than ``memory_bytes`` are left to ``reduce_large``.
 
     Raises: UnknownTopicOrPartitionError; InvalidCallError for a topic with another policy; errors of reading the
         metadata. Everything else is a failure of its partition in the report.
@@ -111,11 +115,11 @@ def snapshot(
     with context.run("snapshot", dry_run=dry_run) as run:
         image = context.metadata.image()
         snapshot_topics(context, image, topics)
-        works = _works(context, image, topics, by_hand, memory_bytes)
+        works = _works(context, image, topics, only, by_hand, memory_bytes)
         if works and not dry_run:
             probed = probe_brokers(context)
             run.notes += probed.notes
-            works = _works(context, probed.image, topics, by_hand, memory_bytes)
+            works = _works(context, probed.image, topics, only, by_hand, memory_bytes)
         states = {work.replicas.view.key: _State(work) for work in works}
         if dry_run:
             _plan(context, states, run)
@@ -125,10 +129,27 @@ def snapshot(
             damaged = state.planned.damaged if state.planned is not None else ()
             run.notes += [f"{state.work}: passed over a damaged snapshot: {what}" for what in damaged]
         run.rows += [_row(state, dry_run) for state in states.values()]
+        failed = {failure.item for failure in run.failures}
+        later_ms = context.clock.now_ms() + EXPIRY_MS
+        run.settled |= {key: later_ms for key, state in states.items() if _is_settled(state, failed)}
         if with_metadata:
             run.rows.append(_metadata(context, run, by_hand=by_hand))
     run.totals |= {"partitions": len(run.rows), "made": sum(row["outcome"] == "made" for row in run.rows)}
     return run.report()
+
+
+def _is_settled(state: _State, failed: Collection[str]) -> bool:
+    """Whether a snapshot stands for all of the partition, wherever it is wanted: time alone brings no other."""
+    planned, spread, cleaned = state.planned, state.spread, state.cleaned
+    return (
+        planned is not None
+        and (state.made, planned.large) == (None, False)
+        and planned.next <= planned.latest
+        and not (planned.damaged or state.expired)
+        and (spread is not None and not spread.failed)
+        and (cleaned is None or not cleaned.failed)
+        and str(state.work) not in failed
+    )
 
 
 def snapshot_topics(context: Context, image: ClusterImage, names: Sequence[str] | None) -> list[TopicImage]:
@@ -145,12 +166,18 @@ def snapshot_topics(context: Context, image: ClusterImage, names: Sequence[str] 
 
 
 def _works(
-    context: Context, image: ClusterImage, names: Sequence[str] | None, by_hand: bool, memory_bytes: int
+    context: Context,
+    image: ClusterImage,
+    names: Sequence[str] | None,
+    only: Collection[TopicIdPartition] | None,
+    by_hand: bool,
+    memory_bytes: int,
 ) -> list[SnapshotWork]:
     works = []
-    for topic in snapshot_topics(
+    having = snapshot_topics(
         context, image, names if names is None else [n for n in names if n in image.topic_ids]
-    ):
+    )
+    for topic, views in context.partitions(image, [topic.name for topic in having], only):
         config = context.topic_config(image, topic)
         works += [
             SnapshotWork(
@@ -165,7 +192,7 @@ def _works(
                 memory_bytes=memory_bytes,
                 clock=context.clock,
             )
-            for view in image.views(topic.name)
+            for view in views
         ]
     return works
 

@@ -124,6 +124,11 @@ class PartitionTiering:
         done = {uploaded.segment.base_offset for uploaded in self.committed}
         return [run for run in self.planned.plan.runs if run.start not in done]
 
+    @property
+    def quiet_until_ms(self) -> int:
+        """Until when nothing is to do, if the log stays as it is; 0: something was, or has failed."""
+        return self.planned.quiet_until_ms if self.planned is not None and self.error is None else 0
+
     def begin_again(self, replicas: PartitionReplicas) -> None:
         """Begin again under another leader, whose plan is to be made yet. Committed uploads stay so."""
         self.replicas, self.planned, self.error, self.excused = replicas, None, None, False

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from stratalog.engine.replication.leader import check_agreed, leader_log
+from stratalog.engine.replication.leader import check_agreed, leader_log, look_at_leader
 from stratalog.engine.replication.partition import PartitionWork
 from stratalog.engine.replication.throttle import Throttle
 from stratalog.partitions.clock import Clock
@@ -39,6 +39,8 @@ class PlanWork(PartitionWork):
     expires_ms: int
     """How long the brokers keep records that the remote keeps for longer; -1: no less long."""
     clock: Clock
+    dry_run: bool = False
+    """Nothing is taken over."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +74,7 @@ def plan_partition(work: PlanWork) -> PlannedUploads:
             entry = work.entry
             plan = UploadPlan(start, ())
             return PlannedUploads(plan, entry.pending_bytes, seen=entry.seen, quiet_until_ms=entry.quiet_until_ms)
-    log = leader_log(work.replicas)
+    log = look_at_leader(work.replicas) if work.dry_run else leader_log(work.replicas)
 
     def latest_ms(link: Link) -> int:
         return leader.footer(link.file).latest_ms

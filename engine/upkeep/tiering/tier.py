@@ -37,11 +37,17 @@ from stratalog.tiering.schedule import Schedule
 
 
 def tier(
-    context: Context, topics: Sequence[str] | None = None, *, due: bool = False, dry_run: bool = False
+    context: Context,
+    topics: Sequence[str] | None = None,
+    *,
+    only: Collection[TopicIdPartition] | None = None,
+    due: bool = False,
+    dry_run: bool = False,
 ) -> Report:
-    """Tier what is due of the topics (all tiered ones when None); with ``due`` only of partitions whose time has
-    come. ``totals["next_ms"]`` says in how many milliseconds the next one of them is due, None where none is on
-    the list. A topic that was named and is not copied is noted.
+    """Tier what is due of the topics (all tiered ones when None; of them the partitions in ``only``, where it is
+    given); with ``due`` only of partitions whose time has come. ``totals["next_ms"]`` says in how many
+    milliseconds the next one of them is due, None where none is on the list. A topic that was named and is not
+    copied is noted.
 
     Raises: UnknownTopicOrPartitionError; errors of reading the metadata. Everything else is a failure of
         its partition in the report.
@@ -57,10 +63,11 @@ def tier(
         schedule = kept.schedule.assigned(leader_epochs)
         now_ms = context.clock.now_ms()
         times = schedule.due(now_ms, intervals.longest_ms) if due else _all(schedule)
-        parts = _partitions(context, image, tiered, schedule, [key for key in times if key[0] in chosen])
+        keys = [key for key in times if key[0] in chosen and (only is None or key in only)]
+        parts = _partitions(context, image, tiered, schedule, keys)
         run.failures += describe_first(context, image) if parts and not dry_run else []
         _open(context, parts, run, dry_run=dry_run)
-        _plan(context, parts, run)
+        _plan(context, parts, dry_run, run)
         run.notes += dict.fromkeys(note for of in tiered.values() for note in of.notes)
         if not dry_run:
             _upload(context, image, parts, run)
@@ -72,6 +79,7 @@ def tier(
             why = save_schedule(context, image, kept, leader_epochs, after)
             run.notes += [] if why is None else [f"when partitions are due next is not remembered: {why}"]
         run.rows += [part.row(after[part.key], now_ms) for part in parts]
+        run.settled |= {part.key: part.quiet_until_ms for part in parts if part.quiet_until_ms}
         next_ms = schedule.updated(after).next_due_ms(chosen)
     run.failures += [Failure.of(part, part.error) for part in parts if part.error is not None and not part.excused]
     run.rows.sort(key=lambda row: (str(row["topic"]), row["partition"]))
@@ -148,12 +156,12 @@ def _open(context: Context, parts: Sequence[PartitionTiering], run: OperationRun
                     part.error, part.excused = of.error, True
 
 
-def _plan(context: Context, parts: Sequence[PartitionTiering], run: OperationRun) -> None:
+def _plan(context: Context, parts: Sequence[PartitionTiering], dry_run: bool, run: OperationRun) -> None:
     """Step 3. Where offsets seem to be missing, or are of another history, the table is read again, and all
     segments of the partition are looked at: since it was read, another driver may have tiered what the leader has
     let go of, and before that an unclean election may have lost what was tiered.
     """
-    _plan_once(context, parts)
+    _plan_once(context, parts, dry_run)
     gaps = [part for part in parts if isinstance(part.error, CorruptionError) and not part.excused]
     if not gaps:
         return
@@ -170,12 +178,12 @@ def _plan(context: Context, parts: Sequence[PartitionTiering], run: OperationRun
         if part.key[0] in fresh.topics:
             part.replicas = context.replicas(fresh.view(*part.key))
             again.append(part)
-    _plan_once(context, again, whole=True)
+    _plan_once(context, again, dry_run, whole=True)
 
 
-def _plan_once(context: Context, parts: Sequence[PartitionTiering], *, whole: bool = False) -> None:
+def _plan_once(context: Context, parts: Sequence[PartitionTiering], dry_run: bool, *, whole: bool = False) -> None:
     by_key = {part.key: part for part in parts}
-    works = [_plan_work(context, part, whole) for part in parts]
+    works = [_plan_work(context, part, whole, dry_run) for part in parts]
     for outcome in context.tasks.run(plan_partition, works):
         view = outcome.item.replicas.view
         part = by_key[view.key]
@@ -188,7 +196,7 @@ def _plan_once(context: Context, parts: Sequence[PartitionTiering], *, whole: bo
                 part.error = part.error or error
 
 
-def _plan_work(context: Context, part: PartitionTiering, whole: bool) -> PlanWork:
+def _plan_work(context: Context, part: PartitionTiering, whole: bool, dry_run: bool) -> PlanWork:
     remote = None if part.of.remote is None else part.of.remote.of_partition(part.replicas.view.partition)
     return PlanWork(
         replicas=part.replicas,
@@ -198,6 +206,7 @@ def _plan_work(context: Context, part: PartitionTiering, whole: bool) -> PlanWor
         lag=part.of.config.copy_lag,
         expires_ms=part.of.config.local_expires_ms,
         clock=context.clock,
+        dry_run=dry_run,
     )
 
 
@@ -227,7 +236,7 @@ def _upload_from_others(context: Context, parts: Sequence[PartitionTiering], run
     again = [part for part in parts if part.key in replaced and part.key[0] in image.topics]
     for part in again:
         part.begin_again(context.replicas(image.view(*part.key)))
-    _plan_once(context, again)
+    _plan_once(context, again, False)
     _upload(context, image, again, run)
 
 

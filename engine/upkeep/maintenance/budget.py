@@ -1,0 +1,87 @@
+"""The budget of a run: seconds, bytes and requests. It is asked between two pieces of work, which grow as far as
+it allows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from stratalog.engine.driver.context import Context
+from stratalog.partitions.errors import InvalidCallError
+
+T = TypeVar("T")
+
+_FASTER = 4
+"""By what factor a piece may be larger than the one before."""
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """The most that a run is to use; None: as much as it takes. Bytes are those read and written by its processes.
+
+    Raises: InvalidCallError for nothing, or less.
+    """
+
+    seconds: float | None = None
+    bytes: int | None = None
+    requests: int | None = None
+
+    def __post_init__(self) -> None:
+        for what, given in (("s", self.seconds), ("bytes", self.bytes), ("requests", self.requests)):
+            if given is not None and given <= 0:
+                raise InvalidCallError(f"a budget takes more than 0 {what}, not {given:g}")
+
+
+class Spending:
+    """What was used of budgets since it was made."""
+
+    def __init__(self, context: Context, budget: Budget, within: Spending | None = None) -> None:
+        """``within``: another one that must last, too."""
+        self._context = context
+        self._limits = (budget.seconds, budget.bytes, budget.requests)
+        self._within = within
+        self._began = self._now()
+
+    def over(self) -> bool:
+        """Whether a budget is used up."""
+        return any(left <= 0 for left in self._left())
+
+    def pieces(self, items: Sequence[T], most: int | None = None) -> Iterator[Sequence[T]]:
+        """The items in their order, piece by piece, until a budget is used up: at least one piece, of one item
+        where there is a limit, all at once where there is none. ``most``: items of a piece.
+        """
+        limited = any(
+            limit is not None for limit in (*self._limits, *(self._within._limits if self._within else ()))
+        )
+        position, size, dearest = 0, 1 if limited else len(items), (0.0, 0.0, 0.0)
+        while position < len(items) and not (position and self.over()):
+            piece = items[position : position + min(size, most or size)]
+            before = self._now()
+            yield piece
+            position += len(piece)
+            each = ((after - was) / len(piece) for after, was in zip(self._now(), before, strict=True))
+            dearest = max(dearest[0], next(each)), max(dearest[1], next(each)), max(dearest[2], next(each))
+            size = max(1, min(size * _FASTER, *(self._fitting(dearest))))
+
+    def _fitting(self, each: tuple[float, float, float]) -> list[int]:
+        """How many items, of which each takes at most so much, each limit has room for."""
+        found = [
+            int(left / one)
+            for left, one in zip(self._left_of_each(), each, strict=True)
+            if left is not None and one > 0
+        ]
+        return [*found, *(self._within._fitting(each) if self._within else [2**62])]
+
+    def _left(self) -> list[float]:
+        own = [left for left in self._left_of_each() if left is not None]
+        return [*own, *(self._within._left() if self._within else ())]
+
+    def _left_of_each(self) -> list[float | None]:
+        used = [now - began for now, began in zip(self._now(), self._began, strict=True)]
+        return [None if limit is None else limit - one for limit, one in zip(self._limits, used, strict=True)]
+
+    def _now(self) -> tuple[float, float, float]:
+        counts = self._context.counts()
+        return self._context.clock.monotonic_s(), counts.read_bytes + counts.written_bytes, counts.requests

@@ -1,0 +1,126 @@
+"""Sweep: one look at the brokers for all partitions, which tells where anything has changed.
+
+A root is listed as a whole: on a bucket a request for each thousand names, on folders one walk. All that is kept
+of a partition is a digest of what an operation on it rests on, beside the time: the names, the sizes and the
+versions in the folders of its replicas, its metadata, its brokers' and its configs, and where its remote log was
+last seen to end. Where an operation has found nothing to do, and the digest is what it was before that look, it
+would find nothing to do again (``times.Settled``).
+
+A sweep is a hint, and never authority. It may be torn, for listings are no snapshots, and it is old when it is
+used: an operation that is told of a partition lists it again, as the protocol demands; one that is not told of it
+lists it at the next sweep that sees a change, or when ``times.LONGEST_MS`` are over. So a sweep needs no safety of
+its own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from itertools import groupby
+
+from stratalog.engine.driver.context import Context
+from stratalog.engine.metadata.image import BrokerImage, ClusterImage, TopicImage
+from stratalog.partitions import paths
+from stratalog.partitions.identity import TopicIdPartition
+from stratalog.partitions.runner import Done
+from stratalog.partitions.store import StoredObject
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """One partition, as a sweep saw it."""
+
+    digest: int
+    """From 1 on; 0: a broker could not be listed, so nobody knows whether anything has changed."""
+    files: int
+    """In the leader's folder."""
+    size_bytes: int
+    """Of these."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Folder:
+    digest: bytes
+    files: int
+    size_bytes: int
+
+
+_NO_FOLDER = _Folder(b"", 0, 0)
+
+
+def sweep(
+    context: Context, image: ClusterImage, remote_ends: Mapping[TopicIdPartition, int | None]
+) -> dict[TopicIdPartition, Look]:
+    """Every partition of ``image``; ``remote_ends`` says where the remote log of some was last seen to end. A root
+    that cannot be listed leaves its partitions unknown.
+    """
+    brokers = [
+        broker for broker in image.brokers.values() if not broker.fenced and broker.broker_id in context.stores
+    ]
+    folders: dict[int, dict[str, _Folder]] = {}
+    outcomes = context.threads.run(lambda broker: _folders(context, broker), brokers)
+    for outcome in outcomes:
+        if isinstance(outcome, Done):
+            folders[outcome.item.broker_id] = outcome.value
+    seen = {broker_id: _digest(repr(broker)) for broker_id, broker in image.brokers.items()}
+    configs = repr(sorted(image.configs.items()))
+    looks: dict[TopicIdPartition, Look] = {}
+    for topic in image.topics.values():
+        of_topic = _digest(configs + repr(sorted(topic.configs.items())))
+        looks |= _looks(image, topic, of_topic, seen, folders, remote_ends)
+    return looks
+
+
+def _looks(
+    image: ClusterImage,
+    topic: TopicImage,
+    of_topic: bytes,
+    seen: Mapping[int, bytes],
+    folders: Mapping[int, Mapping[str, _Folder]],
+    remote_ends: Mapping[TopicIdPartition, int | None],
+) -> dict[TopicIdPartition, Look]:
+    looks: dict[TopicIdPartition, Look] = {}
+    for partition in topic.partitions:
+        key = TopicIdPartition(topic.topic_id, partition.partition)
+        parts = [of_topic, repr((partition, remote_ends.get(key))).encode()]
+        leading, known = _NO_FOLDER, True
+        for broker_id, assignment in zip(partition.replicas, partition.assignments, strict=True):
+            broker = image.brokers[broker_id]
+            parts.append(seen[broker_id])
+            if broker.fenced:
+                continue
+            known = known and broker_id in folders
+            where = broker.incarnation_folder or broker.directory_id
+            path = paths.replica_path(where, topic.name, topic.topic_id, partition.partition, assignment)
+            found = folders.get(broker_id, {}).get(path, _NO_FOLDER)
+            parts.append(found.digest)
+            if broker_id == partition.leader:
+                leading = found
+        digest = int.from_bytes(_digest(b"\0".join(parts))) if known else 0
+        looks[key] = Look(digest, leading.files, leading.size_bytes)
+    return looks
+
+
+def _folders(context: Context, broker: BrokerImage) -> dict[str, _Folder]:
+    """The folders with files of one broker, by path."""
+    objects = context.stores[broker.broker_id].walk(broker.incarnation_folder or broker.directory_id)
+    return {folder: _folder(inside) for folder, inside in groupby(objects, key=_replica_folder)}
+
+
+def _replica_folder(stored: StoredObject) -> str:
+    """Where a replica's folder is, three deep; with all that strangers have put into it."""
+    return "/".join(stored.name.split("/", 3)[:3])
+
+
+def _folder(objects: Iterable[StoredObject]) -> _Folder:
+    found = list(objects)
+    names = [
+        (paths.base_name(one.name), one.version, one.size_bytes, one.modified_ms, one.special) for one in found
+    ]
+    return _Folder(_digest(repr(names)), len(found), sum(one.size_bytes for one in found))
+
+
+def _digest(of: str | bytes) -> bytes:
+    """Seven bytes: as a number one that JSON keeps."""
+    return hashlib.blake2b(of if isinstance(of, bytes) else of.encode(), digest_size=7).digest()
