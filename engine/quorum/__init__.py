@@ -37,6 +37,10 @@ How a batch is recognised
     lineage?*, which snapshots keep too. A caller that retries an unknown outcome asks that, on a log that
     it has claimed, before it decides its command again.
 
+    For the same reason a batch may repeat those before it (``repeated``), and a reader take them from there: under
+    a name they are what the files are, and a claimant knows all that its epoch goes on from. Whether a batch is in
+    the log, and on a majority, is told by the names of files alone.
+
     A lineage forgets what lies below the log start of a majority of the voters; it would be in every batch, longer
     by an entry with each claim. Of a batch from down there the outcome stays unknown, and so its caller is told.
 

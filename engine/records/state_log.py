@@ -166,13 +166,18 @@ def load_state(replica: Replica, log: ReplicaLog, form: StateFormat[M, R], end: 
 
 def replay(replica: Replica, log: ReplicaLog, form: StateFormat[M, R], state: M, end: int) -> M:
     """The state after the records ``[state.next_offset, end)`` of the log."""
-    for link in log.chain:
-        start, stop = max(link.start, state.next_offset), min(link.end, end)
-        if start < stop:
-            with errors_of(replica):
-                batches = read_batches(replica.store, link.file, start, stop, _COLUMNS)
-                state = form.apply_batches(state, start, batches)
-    return state
+    offset = state.next_offset
+    if offset >= end:
+        return state
+    parts = [(link.file, max(link.start, offset), min(link.end, end)) for link in log.chain]
+    with errors_of(replica):
+        batches = (
+            batch
+            for file, start, stop in parts
+            if start < stop
+            for batch in read_batches(replica.store, file, start, stop, _COLUMNS)
+        )
+        return form.apply_batches(state, offset, batches)
 
 
 def append_state(

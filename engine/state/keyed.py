@@ -48,11 +48,12 @@ class StateFormat(Generic[M, R]):
         """The machine after the records of these batches (columns ``key`` and ``value``), the first of which
         stands at ``offset``. Raises: CorruptionError for records that the machine does not know.
         """
-        for batch in batches:
-            keys, contents = (batch.column(name).to_pylist() for name in ("key", "value"))
-            machine = machine.apply(offset, map(self.codec.decode, keys, contents))
-            offset += batch.num_rows
-        return machine
+        # In one go: a step of a machine costs what it holds, and a log may be a batch for every record.
+        return machine.apply(offset, (record for batch in batches for record in self._records(batch)))
+
+    def _records(self, batch: pa.RecordBatch) -> Iterator[R]:
+        keys, contents = (batch.column(name).to_pylist() for name in ("key", "value"))
+        return map(self.codec.decode, keys, contents)
 
     def to_batch(self, records: Iterable[R], now_ms: int) -> pa.RecordBatch:
         """The records as a batch of the record columns, with one timestamp.

@@ -248,7 +248,7 @@ def plan_of(work: SnapshotWork, leader: Replica, log: ReplicaLog) -> tuple[Snaps
         next=following,
         high_watermark=log.high_watermark,
         log_bytes=sum(link.file.object.size_bytes for link in between),
-        since_ms=_since_ms(log, earlier, work.clock.now_ms()),
+        since_ms=_since_ms(leader, log, earlier, work.clock.now_ms()),
         wait=None,
         damaged=tuple(str(error) for _, error in usable.damaged),
     )
@@ -281,10 +281,14 @@ def _since(work: SnapshotWork, planned: SnapshotPlan, earlier: Snapshot | None, 
     )
 
 
-def _since_ms(log: ReplicaLog, earlier: Snapshot | None, now_ms: int) -> int:
+def _since_ms(leader: Replica, log: ReplicaLog, earlier: Snapshot | None, now_ms: int) -> int:
     if earlier is not None:
         return earlier.created_ms
-    return log.chain[0].file.object.modified_ms if log.chain else now_ms
+    if not log.chain:
+        return now_ms
+    first = log.chain[0].file
+    # A merge has made the file anew: a log that is kept short would never be old enough for its first snapshot.
+    return min(first.object.modified_ms, leader.footer(first).min_timestamp_us // 1000)
 
 
 def _snapshot_bytes(leader: Replica, log: ReplicaLog, latest: SnapshotId) -> int:

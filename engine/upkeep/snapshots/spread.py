@@ -138,8 +138,8 @@ class Cleaned:
 
 
 def clean_snapshots(work: SnapshotWork) -> Cleaned:
-    """The task: on every replica delete what is below the log start, once a later snapshot that verifies has been
-    there for ``file.delete.delay.ms``. The latest one is never deleted.
+    """The task: on every replica delete what is below the log start and the latest snapshot, if that one verifies,
+    and once a later one has been there for ``file.delete.delay.ms``. The latest one is never deleted.
     """
     deleted = deleted_bytes = 0
     failed: list[tuple[int, StratalogError]] = []
@@ -185,5 +185,7 @@ def _litter(work: SnapshotWork, replica: Replica) -> list[StoredObject]:
         return []  # its copy is as young as the delay asks for at the next run, at the earliest
     if successor is None or successor.snapshot_id.end_offset < log_start:
         return []
-    kept = held[successor.snapshot_id]
-    return [stored for stored in doomed if stored.name != kept.name] if kept.modified_ms <= delay_over_ms else []
+    # Not the latest one alone counts: where every run makes one, it is always young.
+    settled = max((one for one, stored in held.items() if stored.modified_ms <= delay_over_ms), default=EMPTY)
+    spared = {held[one].name for one in held if one >= min(settled, successor.snapshot_id)}
+    return [stored for stored in doomed if stored.name not in spared] if settled > EMPTY else []
