@@ -4,7 +4,8 @@
     replicate   every run: elects where nobody leads, replicates, finishes abandoned transactions
     elect       auto.leader.rebalance.enable: preferred leaders, every leader.imbalance.check.interval.seconds
     merge       every log.retention.check.interval.ms
-    tier        every run: the partitions whose time has come (remote.log.manager.task.interval.ms)
+    tier        every run: the partitions whose time has come (remote.log.manager.task.interval.ms); the cluster's
+                description in the remote tier
     retain      every log.retention.check.interval.ms
     snapshot    every log.retention.check.interval.ms: where the policy of a topic wants one; expires groups,
                 producers and transactional ids
@@ -53,6 +54,7 @@ from stratalog.engine.upkeep.replication.merge import merge
 from stratalog.engine.upkeep.replication.replicate import replicate
 from stratalog.engine.upkeep.retention.retain import retain
 from stratalog.engine.upkeep.retention.vacuum import vacuum
+from stratalog.engine.upkeep.tiering.point import describe_first
 from stratalog.engine.upkeep.tiering.schedule import load_schedule
 from stratalog.engine.upkeep.tiering.tier import tier
 from stratalog.partitions.errors import (
@@ -209,6 +211,12 @@ class _Maintenance:
                 return len(done(lambda: vacuum(context)).rows), failures, True
             case "scrub":
                 return len(done(self._scrub).rows), failures, True
+        if name == "tier" and any(
+            of.config is not None and of.config.copies_to_remote for of in self._topics.values()
+        ):
+            done(
+                lambda: Report(name, (), describe_first(context, self._image))
+            )  # also where nothing is to be tiered
         due = self._due(name)
         reached = 0
         for piece in self._spending.pieces(due):
