@@ -121,7 +121,18 @@ def test_only_what_has_changed_is_worked_on(tmp_path: Path, monkeypatch: pytest.
         lambda live: live.clock.advance_ms(LONGEST_MS),
         lambda live: live.clock.advance_ms(-10 * MINUTE_MS - LONGEST_MS),
     ],
-    ids="append leader-append elect topic-config cluster-config fence stranger loss day clock-back".split(),
+    ids=[
+        "append",
+        "leader-append",
+        "elect",
+        "topic-config",
+        "cluster-config",
+        "fence",
+        "stranger",
+        "loss",
+        "day",
+        "clock-back",
+    ],
 )
 def test_whatever_changes_is_looked_at_again(tmp_path: Path, change: Callable[[LiveCluster], object]) -> None:
     live = LiveCluster(tmp_path)
@@ -131,6 +142,19 @@ def test_whatever_changes_is_looked_at_again(tmp_path: Path, change: Callable[[L
     assert len(settled(live, "replicate")) == 1
     change(live)
     assert settled(live, "replicate") == set()
+
+
+def test_retain_is_due_when_another_driver_has_tiered(tmp_path: Path) -> None:
+    """No file of a broker has changed: the list of the remote log manager says where the remote log ends."""
+    live = LiveCluster(tmp_path)
+    live.tiered()
+    live.fill(["a", "b"])
+    for _ in range(3):
+        live.clock.advance_ms(5 * MINUTE_MS)
+        live.cluster.maintain(leave_out=["tier", "vacuum", "scrub"]).raise_for_failures()
+    assert len(settled(live, "retain")) == 1
+    live.driver().tier().raise_for_failures()
+    assert settled(live, "retain") == set()
 
 
 def test_a_broker_that_cannot_be_listed_leaves_nothing_settled(tmp_path: Path) -> None:
