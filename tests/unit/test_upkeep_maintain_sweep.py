@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from stratalog import Report
-from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.context import Context, LocalTasks
 from stratalog.engine.driver.stored_schedule import load_stored
 from stratalog.engine.upkeep.maintenance import maintain as maintaining
 from stratalog.engine.upkeep.maintenance.sweep import sweep
@@ -231,6 +231,32 @@ def _something(rng: random.Random, live: LiveCluster) -> None:
             unfence(live, broker)
         case _:
             pass
+
+
+@pytest.mark.parametrize(
+    ("partitions", "small_bytes", "here"), [(2, 10**9, True), (40, 10**9, False), (2, 0, False)]
+)
+def test_executors_get_the_work_that_is_worth_telling_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, partitions: int, small_bytes: int, here: bool
+) -> None:
+    """Few small partitions are done in threads of the driver, before a Spark job has begun."""
+    live = LiveCluster(tmp_path)
+    live.topic(partitions=partitions)
+    live.append({partition: ["a"] for partition in range(partitions)})  # type: ignore[arg-type]
+    executors = LocalTasks(2)
+    monkeypatch.setattr(executors, "processes", 8, raising=False)
+    monkeypatch.setattr(maintaining, "_SMALL_BYTES", small_bytes)
+    live.cluster._context.tasks = executors
+    used: list[bool] = []
+    step = merge
+
+    def spied(context: Context, *, only: Collection[TopicIdPartition]) -> Report:
+        used.append(context.tasks is executors)
+        return step(context, only=only)
+
+    monkeypatch.setattr(maintaining, "merge", spied)
+    live.cluster.maintain(only="merge").raise_for_failures()
+    assert used == [not here]
 
 
 # ---------------------------------------------------------------------------------- what it never does
