@@ -1,9 +1,10 @@
-"""Ten thousand partitions in which nothing happens: one replicate run and one tier run, against a walk over the
-folders that each looks at."""
+"""Ten thousand partitions in which nothing happens: one replicate run, one tier run and one run of everything
+(maintain), against a walk over the folders that each looks at."""
 
 from __future__ import annotations
 
 import os
+import resource
 from pathlib import Path
 
 from bench.bench import TOPIC, Bench, BenchCluster, in_memory
@@ -22,6 +23,13 @@ SPARED = (
     "folders and one in a bucket, and one load of the topic's table, which is not counted among the calls. With "
     "--due nothing is listed before its time."
 )
+SWEPT = (
+    "By a driver that knows no partition yet, of partitions that an earlier run has seen: one look at a broker, "
+    "which is a walk on folders, and in a bucket a request for each thousand names."
+)
+NAMES_A_PAGE = 1000
+CHANGED = 100
+_BY_THE_DAY = ("vacuum", "scrub")
 REMOTE_BYTES = 8 * 1024
 """What a partition's one segment takes in the remote tier, with the folder that it lies in."""
 
@@ -51,6 +59,7 @@ def idle(bench: Bench) -> list[Line]:
         ours, walked = in_turn(replicate_all, lambda: seconds_of(lambda: [walk(root) for root in roots]))
         counts = reports[-1].counts
         tiering = _tier_lines(bench, made, partitions)
+        maintaining = _maintain_lines(bench, made, partitions)
     return [
         Line(f"idle, {partitions:,} partitions: replicate; a plain walk", f"{ours:.2f} s", f"{walked:.2f} s"),
         Line(
@@ -62,6 +71,7 @@ def idle(bench: Bench) -> list[Line]:
             NOTE,
         ),
         *tiering,
+        *maintaining,
     ]
 
 
@@ -89,6 +99,45 @@ def _tier_lines(bench: Bench, made: BenchCluster, partitions: int) -> list[Line]
         Line(f"idle, {partitions:,} partitions: tier; a plain walk", f"{ours:.2f} s", f"{walked:.2f} s"),
         Line("    calls; of a partition", f"{requests:,}", f"{requests / partitions:.1f}", None, None, SPARED),
     ]
+
+
+def _maintain_lines(bench: Bench, made: BenchCluster, partitions: int) -> list[Line]:
+    """Runs of everything but what reads and lists by the day: of partitions that a run before has seen."""
+    bench.say("idle maintain, the first runs")
+    for _ in range(2):
+        made.cluster.maintain(leave_out=_BY_THE_DAY).raise_for_failures()
+    bench.say("idle maintain")
+    reports: list[Report] = []
+
+    def maintain_all() -> float:
+        driver = made.driver(bench.spark)
+        seconds = seconds_of(lambda: reports.append(driver.maintain(leave_out=_BY_THE_DAY)))
+        reports[-1].raise_for_failures()
+        if any(row["items"] for row in reports[-1].rows):
+            raise AssertionError(f"an idle run had something to do: {reports[-1]}")
+        return seconds
+
+    roots = [made.folder / f"broker-{broker}" for broker in range(1, REPLICAS + 1)]
+    files = {root: walk(root) for root in roots}
+    ours, walked = in_turn(maintain_all, lambda: seconds_of(lambda: [walk(root) for root in roots]))
+    idle_requests = reports[-1].counts.requests
+    pages = sum(files[root] // NAMES_A_PAGE for root in roots)
+    changed = range(min(CHANGED, partitions))
+    append_one(made.cluster, changed).raise_for_failures()
+    after = made.driver(bench.spark).maintain(leave_out=_BY_THE_DAY).raise_for_failures().counts.requests
+    of_changed = (after - idle_requests) / len(changed)
+    return [
+        Line(f"idle, {partitions:,} partitions: maintain; a plain walk", f"{ours:.2f} s", f"{walked:.2f} s"),
+        Line(
+            "    calls; requests in buckets", f"{idle_requests:,}", f"{idle_requests + pages:,}", None, None, SWEPT
+        ),
+        Line(f"    {len(changed):,} of them changed: calls; of each", f"{after:,}", f"{of_changed:.1f}"),
+        Line("    memory of the process, peak", f"{_peak_mb():,.0f} MB", ""),
+    ]
+
+
+def _peak_mb() -> float:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1000
 
 
 def walk(folder: Path) -> int:

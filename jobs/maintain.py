@@ -5,13 +5,13 @@
   jobs/maintain.py                         one run, for a scheduler
   jobs/maintain.py --every 30s             in one process, until interrupted; a line a round
   jobs/maintain.py --budget 5m             begins nothing after five minutes; the next run goes on there
-  jobs/maintain.py --budget-bytes 10GiB    nor after so many bytes; --budget-requests 5000: requests to storage
+  jobs/maintain.py --budget-bytes 10GiB    nor after 10 GiB; --budget-requests 5000: requests to storage
   jobs/maintain.py --except scrub,vacuum   the other steps
-  jobs/maintain.py --dry-run               which steps are due, for how many partitions, and when the others will be
+  jobs/maintain.py --dry-run               the steps that are due, for how many partitions; the others' times
 
-One look at the brokers tells which partitions have changed, and no others are worked on. replicate and tier are part
-of every run; the intervals of the others are configs of the cluster (log.retention.check.interval.ms and others).
-Several at once harm nothing. Each step is also a job of its own.
+One look at the brokers tells which partitions have changed, and no others are worked on. replicate and tier are
+part of every run; the intervals of the others are configs of the cluster (log.retention.check.interval.ms and
+others). Several at once harm nothing. Each step is also a job of its own.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--except", dest="leave_out", metavar="STEP,STEP", type=_steps, default=[], help="not these"
     )
     parser.add_argument("--budget", metavar="TIME", type=duration, help="begin nothing after so long (5m)")
-    parser.add_argument("--budget-bytes", metavar="SIZE", type=size, help="nor after so many bytes (10GiB)")
-    parser.add_argument("--budget-requests", metavar="N", type=count, help="nor after so many storage requests")
+    parser.add_argument("--budget-bytes", metavar="SIZE", type=size, help="nor after these bytes (10GiB)")
+    parser.add_argument("--budget-requests", metavar="N", type=count, help="nor after these requests (5000)")
     often = parser.add_mutually_exclusive_group()
     often.add_argument("--once", action="store_true", help="one run, and no more (the default)")
     often.add_argument(

@@ -54,8 +54,8 @@ class Jobs:
         dry_run: bool = False,
     ) -> Report:
         """Do what is due of all below, healing included: the one job to schedule. ``only`` and ``leave_out`` name
-        steps. When so many seconds, bytes (read and written) or requests are used up, nothing further begins, and
-        the next run goes on there. A row a step; see ``stratalog.engine.upkeep.maintenance.maintain``.
+        steps. When a budget of seconds, bytes (read and written) or requests is used up, nothing further begins,
+        and the next run goes on there. A row a step; see ``stratalog.engine.upkeep.maintenance.maintain``.
 
             cluster.maintain().raise_for_failures()
             cluster.maintain(only=["replicate", "tier"], budget_s=60)

@@ -24,6 +24,7 @@ from tests.simulation.actions import Actor, append_try, check_report, named_by
 from tests.simulation.content import content_of
 from tests.simulation.oracle import Key
 from tests.simulation.scheduler import Driver, Violation
+from tests.simulation.sweeping import check_sweep
 from tests.simulation.world import World
 
 _LONG_MS = 8 * 86_400_000
@@ -63,6 +64,8 @@ class LoneDriver:
             self._heal(actor)
             if world.abandoned:
                 return
+        else:
+            check_sweep(actor)
         self._settle(actor)
         for key, producer in list(world.ledger.appends):
             for sequence, acknowledged in list(world.ledger.appends[key, producer].items()):

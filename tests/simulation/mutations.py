@@ -19,6 +19,7 @@ import stratalog.engine.replication.append
 import stratalog.engine.replication.log_end
 import stratalog.engine.replication.sync
 import stratalog.engine.state.transaction_steps
+import stratalog.engine.upkeep.maintenance.maintain
 import stratalog.engine.upkeep.replication.merge
 import stratalog.engine.upkeep.replication.replicate
 import stratalog.engine.upkeep.retention.tasks
@@ -165,6 +166,9 @@ _EXPANDING = replace(
     ),
     schedule="priorities",
     horizon=60,
+)
+_LEFT_BEHIND = replace(
+    small("append_leader 0 0 1 leader; maintain 5000", setup="append p9 0 0 1"), fault_rate=0.03, horizon=60
 )
 _ON_ITS_WAY = replace(small("append_once 0 0 1 all", "append_once 0 0 1 all"), late_write_rate=0.2, horizon=40)
 _LAST_MEMBER = replace(
@@ -345,6 +349,20 @@ MUTATIONS: Sequence[Mutation] = (
                 90,
             ),
         )
+    ),
+    Mutation(
+        "settled whatever is left",
+        "a step has nothing to do for a partition where nothing failed, and all was reached (maintain)",
+        variants.patched(stratalog.engine.upkeep.replication.replicate, "_is_settled", variants.true),
+        directed=_LEFT_BEHIND,
+    ),
+    Mutation(
+        "settled by a later look",
+        "what a step finds settled is remembered with the look from before it (maintain)",
+        variants.patched(
+            stratalog.engine.upkeep.maintenance.maintain._Maintenance, "_settle", variants.settled_by_a_later_look
+        ),
+        theme="maintain",
     ),
     Mutation(
         "decisions that count on trust",

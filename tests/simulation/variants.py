@@ -5,7 +5,7 @@ Nothing here patches anything while a run is on: several drivers are inside a fu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any
@@ -29,6 +29,7 @@ import tests.simulation.content
 import tests.simulation.stores
 from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.log_ends import LogEnds
+from stratalog.engine.driver.report import Report
 from stratalog.engine.driver.state_cache import ReadState
 from stratalog.engine.metadata.image import PartitionView, TopicImage
 from stratalog.engine.replicas.in_sync import Progressed, adding, joined, propose
@@ -36,6 +37,7 @@ from stratalog.engine.replication.append import Appended, AppendOptions, Replaya
 from stratalog.engine.replication.log_end import LogEnd, look_at_end
 from stratalog.engine.replication.partition import PartitionReplicas
 from stratalog.engine.state.transaction_state import Transaction, TransactionStates
+from stratalog.engine.upkeep.maintenance.maintain import _Maintenance
 from stratalog.partitions.clock import Clock
 from stratalog.partitions.errors import (
     OutcomeUnknownError,
@@ -201,6 +203,17 @@ def not_there_is_not_written(staged: Any, name: DataName, attempt: Any) -> bool:
 
 def true(*_: object) -> bool:
     return True
+
+
+_settle = _Maintenance._settle
+
+
+def settled_by_a_later_look(
+    self: _Maintenance, name: str, piece: Sequence[TopicIdPartition], report: Report
+) -> None:
+    """By the brokers as they are when the step is over: somebody may have changed them since it looked."""
+    self.__dict__.pop("_looks", None)
+    _settle(self, name, piece, report)
 
 
 def only_the_last_is_known(state: Any, append: ProducerAppend, what: str) -> Any:

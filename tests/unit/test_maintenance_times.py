@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stratalog.engine.upkeep.maintenance.times import Times, decode, encode, wait_ms
+from stratalog.engine.upkeep.maintenance.times import LONGEST_MS, Settled, Times, decode, encode, wait_ms
 from stratalog.partitions.identity import TopicIdPartition
 
 NOW = 1_000_000_000_000
@@ -15,6 +15,15 @@ times = st.builds(
     Times,
     st.dictionaries(st.sampled_from(["merge", "vacuum"]), st.integers(0, NOW)),
     st.dictionaries(st.sampled_from([A, B]), st.integers(0, NOW)),
+    st.frozensets(st.sampled_from(["merge", "retain"])),
+    st.dictionaries(
+        st.sampled_from([A, B]),
+        st.builds(
+            Settled,
+            st.integers(1, 2**56 - 1),
+            st.dictionaries(st.sampled_from(["merge", "tier"]), st.integers(1, NOW), min_size=1),
+        ),
+    ),
 )
 
 
@@ -32,7 +41,9 @@ def test_what_is_written_is_read(kept: Times) -> None:
     assert decode(encode(kept)) == kept
 
 
-@pytest.mark.parametrize("line", [b"", b"[2,{},{}]", b"[1,{}", b"[1,{},{},{}]", b'[1,{"merge":"x"},{}]'])
+@pytest.mark.parametrize(
+    "line", [b"", b"[1,{},{}]", b"[2,{}", b"[9,{},{},[],[],{}]", b'[2,{"merge":"x"},{},[],[],{}]']
+)
 def test_what_cannot_be_read_is_forgotten(line: bytes) -> None:
     assert decode(line) == Times()
 
@@ -43,3 +54,31 @@ def test_two_runs_put_their_times_together(one: Times, other: Times) -> None:
     both = one.updated(other, [A])
     assert both.steps == {**one.steps, **other.steps}
     assert both.scrubbed == {key: ms for key, ms in {**one.scrubbed, **other.scrubbed}.items() if key == A}
+
+
+def test_a_step_that_was_cut_off_is_so_until_it_is_begun_again() -> None:
+    cut = Times({"merge": 1}, cut_off=frozenset({"merge"}))
+    assert cut.updated(Times({"retain": 2}), []).cut_off == {"merge"}
+    assert cut.updated(Times({"merge": 3}), []).cut_off == frozenset()
+    assert cut.updated(Times({"merge": 3}, cut_off=frozenset({"merge"})), []).cut_off == {"merge"}
+
+
+def test_a_partition_is_settled_while_it_looks_the_same_and_until_its_time() -> None:
+    kept = Times(settled={A: Settled(7, {"merge": NOW + 10})})
+    assert kept.is_settled("merge", A, 7, NOW)
+    assert not kept.is_settled("merge", A, 8, NOW)
+    assert not kept.is_settled("retain", A, 7, NOW)
+    assert not kept.is_settled("merge", B, 7, NOW)
+    assert not kept.is_settled("merge", A, 7, NOW + 10)
+    assert not kept.is_settled("merge", A, 7, NOW + 9 - LONGEST_MS)  # the clock has jumped back
+    assert not Times(settled={A: Settled(0, {"merge": NOW + 10})}).is_settled("merge", A, 0, NOW)
+
+
+def test_what_steps_have_found_counts_for_one_look() -> None:
+    """Another look forgets all that was found before it."""
+    kept = Times(settled={A: Settled(7, {"merge": 10})})
+    same = kept.updated(Times(settled={A: Settled(7, {"tier": 20})}), [A])
+    assert same.settled == {A: Settled(7, {"merge": 10, "tier": 20})}
+    other = kept.updated(Times(settled={A: Settled(8, {"tier": 20})}), [A])
+    assert other.settled == {A: Settled(8, {"tier": 20})}
+    assert kept.updated(Times(), []).settled == {}

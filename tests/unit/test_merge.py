@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stratalog.partitions.clock import FOREVER_MS
 from stratalog.partitions.lineage import Lineage
 from stratalog.partitions.listing import ReplicaLog, parse, resolve
-from stratalog.partitions.merge import MergePolicy, Run, plan_merges, sealed_runs
+from stratalog.partitions.merge import MergePolicy, Run, next_merge_ms, plan_merges, sealed_runs
 from stratalog.partitions.paths import DataName, WatermarkName
 from tests.unit.notation import FOLDER, log_of, stored, text_of
 
@@ -249,3 +250,29 @@ def test_plans_are_disjoint_in_order_and_within_their_bounds(sizes: list[int], r
     for run in sealed_runs(log, POLICY, remote, NEVER_MS):
         assert run.start == position, "everything below a sealed run is sealed: it can be tiered in order"
         position = run.end
+
+
+# ------------------------------------------------------------------------------ until when nothing changes
+
+
+@given(st.lists(st.tuples(st.integers(1, 900), st.integers(0, 90_000)), min_size=1, max_size=6), st.data())
+def test_time_changes_a_plan_only_where_a_file_becomes_too_old(
+    files: list[tuple[int, int]], data: st.DataObject
+) -> None:
+    names = [f"{i}.1" for i in range(len(files))]
+    sizes = {name: size for name, (size, _) in zip(names, files, strict=True)}
+    times = {name: at_ms for name, (_, at_ms) in zip(names, files, strict=True)}
+    log = log_of(f"{' '.join(names)} {len(files)}.1.hw", sizes=sizes, modified_ms=times)
+    now_ms = data.draw(st.integers(0, 200_000))
+    next_ms = next_merge_ms(log, POLICY, now_ms)
+    assert next_ms > now_ms
+    later_ms = data.draw(st.integers(now_ms, min(next_ms, 10**6) - 1))
+    assert planned(log, 0, later_ms) == planned(log, 0, now_ms)
+
+
+def test_a_plan_changes_when_a_file_is_as_old_as_segment_ms() -> None:
+    log = log_of("0.1 1.1 2.1.hw", sizes={"0.1": 100, "1.1": 100})
+    at_ms = next_merge_ms(log, POLICY, 0)
+    assert planned(log, 0, at_ms - 1) == []
+    assert planned(log, 0, at_ms) == ["0.1..1.1[0,2)"]
+    assert next_merge_ms(log, POLICY, at_ms) == FOREVER_MS

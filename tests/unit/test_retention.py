@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stratalog.partitions.clock import FOREVER_MS
 from stratalog.partitions.lineage import Lineage
 from stratalog.partitions.listing import parse, resolve
 from stratalog.partitions.retention import (
@@ -13,6 +14,8 @@ from stratalog.partitions.retention import (
     LogFile,
     RetentionLimits,
     local_start_for,
+    next_expiry_ms,
+    next_removal_ms,
     removable,
     retained_from,
 )
@@ -247,3 +250,43 @@ def test_a_vacuum_changes_no_log_under_this_lineage_or_a_later_one(
         below = [(link.start, link.end) for link in before.chain if link.end <= log.high_watermark]
         assert [(link.start, link.end) for link in after.chain][: len(below)] == below
         assert after.log_end == before.log_end
+
+
+# ----------------------------------------------------------------------------- until when nothing changes
+
+ages = st.lists(st.tuples(st.integers(1, 200), st.integers(-3_000, 6_000)), max_size=6)
+
+
+@given(ages, st.sampled_from([UNLIMITED, 0, 1_000, 2_500]), st.sampled_from([UNLIMITED, 0, 250]))
+def test_limits_keep_the_same_until_the_next_file_expires(
+    files: list[tuple[int, int]], retention_ms: int, retention_bytes: int
+) -> None:
+    """Also where timestamps are yet to come (an age below 0): such a file counts from when it was written."""
+    log = [
+        LogFile(i * 10, i * 10 + 10, size, NOW_MS - age, NOW_MS - 500 * (6 - i))
+        for i, (size, age) in enumerate(files)
+    ]
+    limits = RetentionLimits(retention_ms, retention_bytes)
+    now, next_ms = retained_from(log, limits, NOW_MS) or 0, next_expiry_ms(log, limits, NOW_MS)
+    assert next_ms > NOW_MS
+    for later_ms in (NOW_MS + 1, NOW_MS + 999, next_ms - 1):
+        if later_ms < min(next_ms, 10**12):
+            assert (retained_from(log, limits, later_ms) or 0) <= now
+
+
+def test_the_next_file_expires_when_it_is_a_millisecond_too_old() -> None:
+    assert next_expiry_ms(LOG, RetentionLimits(4_500, UNLIMITED), NOW_MS) == NOW_MS + 501
+    assert next_expiry_ms(LOG, RetentionLimits(500, UNLIMITED), NOW_MS) == FOREVER_MS
+    assert next_expiry_ms(LOG, RetentionLimits(UNLIMITED, 100), NOW_MS) == FOREVER_MS
+
+
+@pytest.mark.parametrize(
+    "text", ["0.1 1.1 0-2.1 2.1 2.1.hw", "0.1 1.1 1.local 2.1.hw", "0.1 1.1 1.local 2.local 2.1.hw"]
+)
+def test_nothing_more_is_removable_before_the_next_delay_is_over(text: str) -> None:
+    log = log_of(text)
+    at_ms = next_removal_ms(log, 0, DELAY_MS)
+    assert 0 < at_ms < FOREVER_MS
+    assert removable(log, at_ms - 1, DELAY_MS) == removable(log, 0, DELAY_MS)
+    assert removable(log, at_ms, DELAY_MS) != removable(log, 0, DELAY_MS)
+    assert next_removal_ms(log, at_ms, DELAY_MS) == FOREVER_MS

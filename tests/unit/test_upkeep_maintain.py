@@ -219,6 +219,9 @@ def test_the_job(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         assert maintain_job([*at, "--dry-run"]) == 0
         assert maintain_job([*at, "--only", "compact"]) == 2
         assert maintain_job([*at, "--every", "5s", "--once"]) == 2
+        assert maintain_job([*at, "--budget-bytes", "0"]) == 2
+        assert maintain_job([*at, "--budget-requests", "many"]) == 2
     capsys.readouterr()
-    assert maintain_job([*at, "--once", "--except", "scrub, vacuum", "--budget", "5m"]) == 0
+    limits = ["--budget-bytes", "1GiB", "--budget-requests", "5000"]
+    assert maintain_job([*at, "--once", "--except", "scrub, vacuum", "--budget", "5m", *limits]) == 0
     assert printed(capsys)["totals"] == {"steps": "replicate elect merge tier retain snapshot"}

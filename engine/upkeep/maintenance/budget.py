@@ -35,7 +35,7 @@ class Budget:
 
 
 class Spending:
-    """What was used of budgets since it was made."""
+    """The use of a budget since this was made."""
 
     def __init__(self, context: Context, budget: Budget, within: Spending | None = None) -> None:
         """``within``: another one that must last, too."""
@@ -49,8 +49,8 @@ class Spending:
         return any(left <= 0 for left in self._left())
 
     def pieces(self, items: Sequence[T], most: int | None = None) -> Iterator[Sequence[T]]:
-        """The items in their order, piece by piece, until a budget is used up: at least one piece, of one item
-        where there is a limit, all at once where there is none. ``most``: items of a piece.
+        """The items in their order, piece by piece, until a budget is used up: at least one piece; of one item
+        where there is a limit, else all at once. ``most``: items of a piece.
         """
         limited = any(
             limit is not None for limit in (*self._limits, *(self._within._limits if self._within else ()))
@@ -66,7 +66,7 @@ class Spending:
             size = max(1, min(size * _FASTER, *(self._fitting(dearest))))
 
     def _fitting(self, each: tuple[float, float, float]) -> list[int]:
-        """How many items, of which each takes at most so much, each limit has room for."""
+        """The number of items that each limit has room for; each of them takes ``each`` at most."""
         found = [
             int(left / one)
             for left, one in zip(self._left_of_each(), each, strict=True)

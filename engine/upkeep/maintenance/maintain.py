@@ -4,7 +4,8 @@
     replicate   every run: elects where nobody leads, replicates, finishes abandoned transactions
     elect       auto.leader.rebalance.enable: preferred leaders, every leader.imbalance.check.interval.seconds
     merge       every log.retention.check.interval.ms
-    tier        every run: the partitions whose time has come (remote.log.manager.task.interval.ms)
+    tier        every run: the partitions whose time has come (remote.log.manager.task.interval.ms); the cluster's
+                description in the remote tier
     retain      every log.retention.check.interval.ms
     snapshot    every log.retention.check.interval.ms: where the policy of a topic wants one; expires groups,
                 producers and transactional ids
@@ -18,15 +19,15 @@
 3. the other steps that are due follow, the longest not begun first; when all are, in the order above. Of their
    partitions those come first that have waited longest to be tiered, and that have the most files. Partitions that
    are alike come in another order in each run, so that two runs at once share the work
-4. a step goes piece by piece, and between two pieces, of any step, the budget is asked. What is not reached is the
-   first of the next run
-5. after each step it is kept when that was begun, whether it came to its end, and for which partitions it has
+4. a step goes piece by piece, and between two pieces, of any step, the budget is asked. The next run
+   begins with the rest
+5. after each step it is kept when that was begun, whether it reached its end, and for which partitions it has
    nothing more to do. A step that fails stops no other, and is tried again when it is due again
 
 All that is kept lies on the cluster's own storage, and is a hint (``stratalog.engine.driver.stored_schedule``):
-two runs at once, here or elsewhere, may do a step twice, and each step is harmless then. What one of them has
-taken away while the other one looked (SOURCE_CHANGED) is no failure: the other one notes it, and looks again next
-time.
+two runs at once, here or elsewhere, may do a step twice, and each step is harmless then. A file that one of them
+has taken away while the other one looked (SOURCE_CHANGED) is no failure: it is noted, and looked at in the next
+run.
 """
 
 from __future__ import annotations
@@ -53,6 +54,7 @@ from stratalog.engine.upkeep.replication.merge import merge
 from stratalog.engine.upkeep.replication.replicate import replicate
 from stratalog.engine.upkeep.retention.retain import retain
 from stratalog.engine.upkeep.retention.vacuum import vacuum
+from stratalog.engine.upkeep.tiering.point import describe_first
 from stratalog.engine.upkeep.tiering.schedule import load_schedule
 from stratalog.engine.upkeep.tiering.tier import tier
 from stratalog.partitions.errors import (
@@ -67,7 +69,7 @@ from stratalog.tiering.schedule import Entry
 
 STEPS = ("replicate", "elect", "merge", "tier", "retain", "snapshot", "vacuum", "scrub")
 _FEW, _SMALL_BYTES = 32, 256 * 1024 * 1024
-"""What threads of this process do faster than executors are told of it."""
+"""Work that threads of this process do faster than executors are told of it: partitions and bytes."""
 
 MakeSnapshots = Callable[[Context, Collection[TopicIdPartition], bool], Report]
 """The step snapshot, for these partitions and the metadata log; whether it is a dry run."""
@@ -131,7 +133,7 @@ class _Maintenance:
         self._stored: StoredSchedule | None = load_stored(context, self._image, MAINTENANCE)
         self._times = decode(self._stored.line)
         self._later = Times()
-        """What is not kept yet."""
+        """The part that is not kept yet."""
         self._begun = False
 
     def in_turn(self, names: Sequence[str]) -> list[str]:
@@ -188,7 +190,7 @@ class _Maintenance:
     # ------------------------------------------------------------------------------ the steps
 
     def _do(self, name: str) -> tuple[int | None, list[Failure], bool]:
-        """How many items there were, what failed, and whether the step came to its end."""
+        """How many items there were, what failed, and whether the step reached its end."""
         failures: list[Failure] = []
 
         def done(call: Callable[[], Report]) -> Report:
@@ -209,6 +211,12 @@ class _Maintenance:
                 return len(done(lambda: vacuum(context)).rows), failures, True
             case "scrub":
                 return len(done(self._scrub).rows), failures, True
+        if name == "tier" and any(
+            of.config is not None and of.config.copies_to_remote for of in self._topics.values()
+        ):
+            done(
+                lambda: Report(name, (), describe_first(context, self._image))
+            )  # also where nothing is to be tiered
         due = self._due(name)
         reached = 0
         for piece in self._spending.pieces(due):

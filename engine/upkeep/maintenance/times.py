@@ -1,4 +1,4 @@
-"""What the maintenance remembers from run to run: when a step was last begun, when the bytes of a partition were
+"""The memory of the maintenance from run to run: when a step was last begun, when the bytes of a partition were
 last read, and for which partitions a step has nothing to do before when. Pure.
 
 A hint, never truth: what is forgotten makes its work due at once, and nothing is believed for longer than
@@ -30,7 +30,7 @@ class Settled:
     """By step: before then it has nothing to do, as long as the digest stays."""
 
     def updated(self, later: Settled) -> Settled:
-        """What is known of the later digest."""
+        """All that is known of the later digest."""
         return Settled(later.digest, {**(self.until_ms if self.digest == later.digest else {}), **later.until_ms})
 
 

@@ -1,0 +1,65 @@
+"""The law of the sweep: a partition that ``maintain`` would pass over, by what its runs have kept and by one look
+at the brokers, has nothing to be done for it.
+
+The runs were torn apart by others, by appends and by faults; whatever they have kept is on storage in the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+
+from stratalog.engine.brokers.probe import probe_brokers
+from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.report import Report
+from stratalog.engine.driver.stored_schedule import load_stored
+from stratalog.engine.upkeep.maintenance.sweep import sweep
+from stratalog.engine.upkeep.maintenance.times import decode
+from stratalog.engine.upkeep.replication.merge import merge
+from stratalog.engine.upkeep.replication.replicate import replicate
+from stratalog.engine.upkeep.retention.retain import retain
+from stratalog.engine.upkeep.tiering.schedule import load_schedule
+from stratalog.partitions.identity import TopicIdPartition
+from stratalog.partitions.paths import MAINTENANCE
+from tests.simulation.actions import Actor
+from tests.simulation.scheduler import Violation
+from tests.simulation.world import World
+
+_STEPS: dict[str, Callable[[Context, Collection[TopicIdPartition]], Report]] = {
+    "replicate": lambda context, keys: replicate(context, only=keys),
+    "merge": lambda context, keys: merge(context, only=keys),
+    "retain": lambda context, keys: retain(context, only=keys),
+}
+
+
+def check_sweep(actor: Actor) -> None:
+    """Tell each step of what it would not have been told of. Raises: Violation where that changes anything."""
+    world, context = actor.world, actor.context
+    image = probe_brokers(context).image
+    times = decode(load_stored(context, image, MAINTENANCE).line)
+    if not times.settled:
+        return
+    ends = {key: entry.remote_end for key, entry in load_schedule(context, image).schedule.entries.items()}
+    looks, now_ms = sweep(context, image, ends), context.clock.now_ms()
+    for step, run in _STEPS.items():
+        keys = {key for key, look in looks.items() if times.is_settled(step, key, look.digest, now_ms)}
+        if not keys:
+            continue
+        world.ledger.count(f"sweep: {step} passed over")
+        before = _files(world)
+        report = run(context, keys)
+        if (after := _files(world)) != before:
+            changed = sorted(before ^ after)
+            raise Violation(
+                f"{step} had something to do for {sorted(keys)}, and was not told: {changed}: {report}"
+            )
+
+
+def _files(world: World) -> set[tuple[int, str, str]]:
+    """Every file of every broker: where it lies, its name, and which of that name it is."""
+    return {
+        (broker, name, entry[0].version)
+        for broker, root in world.roots.items()
+        for entries in root.folders.values()
+        for name, entry in entries.items()
+        if not name.endswith(".schedule")
+    }
