@@ -1,4 +1,4 @@
-"""What the tasks of a stream's sink do: a task that has all rows of one partition appends them itself.
+"""The tasks of a stream's sink: a task that has all rows of one partition appends them itself.
 
     Cluster.records    deals the rows out, task n gets those of partition n, and says so in the stream's schema
     a batch begins     the driver looks at the partitions, and the tasks are told (``plan``)
@@ -6,8 +6,8 @@
                        producer and the batch's as the sequence: a second attempt of it appends nothing
     a batch ends       the driver acknowledges (steps 6 and 7)
 
-What a task cannot append, for its leader has changed, say, goes to the driver as rows, as long as it is small;
-else the task fails, and Spark tries it again.
+Rows that a task cannot append, for their leader has changed, say, go to the driver where they are few; else the
+task fails, and Spark tries it again.
 
 Spark tells a task the id of its batch in a local property, which no document promises. Where it does not, all rows
 go to the driver.
@@ -43,8 +43,8 @@ from stratalog.partitions.records import check_columns, typed_nulls
 from stratalog.partitions.runner import Done, Runner
 
 DEALT = "stratalog.partitions"
-"""Of the column ``partition``, in the schema's metadata: the task with this number has all rows of the partition,
-of so many."""
+"""Key of the metadata of the column ``partition``: the number of partitions among which the rows were dealt out.
+The task with a partition's number has all of its rows."""
 
 QUERY_ID = "sql.streaming.queryId"
 """Spark's local property: the id in the checkpoint of the query that runs."""
@@ -73,7 +73,7 @@ class TaskRows(WriterCommitMessage):
 
 @dataclass
 class TaskAppend(WriterCommitMessage):
-    """What came of the append of one partition's rows."""
+    """The outcome of the append of one partition's rows."""
 
     query_id: str
     view: PartitionView

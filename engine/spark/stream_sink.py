@@ -176,7 +176,7 @@ class StreamSink(DataSourceStreamArrowWriter):
         self._planned: PlannedAppends | None = None
 
     def __getstate__(self) -> dict[str, object]:
-        """What goes to the tasks of a batch: Spark makes a sink for each, on the driver."""
+        """The sink as the tasks of a batch have it: Spark makes one for each batch, on the driver."""
         if self._dealt is None:
             return self.__dict__
         options = self._options
