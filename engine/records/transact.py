@@ -46,8 +46,9 @@ TIMEOUT_MS = 60_000
 """Kafka's transaction.timeout.ms of producers."""
 MOST_AT_ONCE = 16
 """Partitions of a topic that become the transaction's all together, with the first append to one of them: one
-change of its state, and not one for each. Of a larger topic each becomes so when it is appended to. The end leaves out those that it has not written to; only an
-abort by somebody else, or of one that has failed, has markers for all of them."""
+change of its state, and not one for each. Of a larger topic each becomes so when it is appended to. The end leaves
+out those that it has not written to; only an abort by somebody else, or of one that has failed, has markers for
+all of them."""
 
 
 def partitions_of(topic: TopicImage) -> set[TopicIdPartition]:
