@@ -165,25 +165,26 @@ class Client:
         timestamp: Column | str | None = None,
     ) -> DataFrame:
         """``frame`` with the columns of the topic's records, ``partition, timestamp, key, value`` and ``headers``
-        where they are given, as ``append`` would make them: what ``writeStream.format("stratalog")`` takes. A
-        timestamp that is null is the time of the append. The
-        partitions are those of now: before the topic gets more of them, let a query that writes so end its last
-        batch, else it is dealt out otherwise when it is run again. (``stream_writer`` knows how it was.)
+        where they are given, as ``append`` would make them, dealt out to its partitions: what
+        ``writeStream.format("stratalog")`` takes. A timestamp that is null is the time of the append. Let a query
+        that writes so end its last batch before the topic gets more partitions. (``stream_writer`` need not.)
 
         Raises: UnknownTopicOrPartitionError, InvalidRecordError.
         """
-        from stratalog.engine.spark.appending import PARTITION, RecordColumns, to_records
+        from stratalog.engine.spark.appending import RecordColumns, to_records
+        from stratalog.engine.spark.sink_tasks import deal_out
         from stratalog.engine.spark.types import spark_type
 
         of_topic = self._context.metadata.image().topic(topic)
-        return to_records(
+        records = to_records(
             frame,
             RecordColumns(key, value, partition, headers, timestamp),
             what=f"records of {topic}",
             partitions=len(of_topic.partitions),
             key_type=spark_type(of_topic.key_schema),
             value_type=spark_type(of_topic.value_schema),
-        ).withColumnRenamed(PARTITION, "partition")
+        )
+        return deal_out(records, len(of_topic.partitions))
 
     # ------------------------------------------------------------------------ read with Spark
 

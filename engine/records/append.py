@@ -35,12 +35,12 @@ from stratalog.engine.brokers.probe import probe_brokers
 from stratalog.engine.config.topic_config import TopicConfig
 from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.report import Report
-from stratalog.engine.metadata.image import ClusterImage, TopicImage
-from stratalog.engine.records.acknowledge import PendingAppend
+from stratalog.engine.metadata.image import ClusterImage, PartitionView, TopicImage
+from stratalog.engine.records.acknowledge import PendingAppend, acknowledge
 from stratalog.engine.records.answers import answer
 from stratalog.engine.records.earlier import EarlierTries, earlier_tries
 from stratalog.engine.records.rounds import PartitionTask, RunTasks, TaskResult, append_all
-from stratalog.engine.replication.append import AppendOptions
+from stratalog.engine.replication.append import Appended, AppendOptions, NotAppended
 from stratalog.engine.state.internal_topics import check_not_internal
 from stratalog.partitions.errors import (
     ChangedReplayError,
@@ -131,9 +131,10 @@ def append_given(
     *,
     acks: str = "all",
     probed: ClusterImage | None = None,
+    earlier: EarlierTries | None = None,
 ) -> Report:
     """As ``append_batches``, also to internal topics: what the engine itself appends. ``who`` is as in
-    ``append_with``.
+    ``append_with``. ``earlier``: the caller has asked.
 
     Raises: as ``append_frame``.
     """
@@ -145,7 +146,8 @@ def append_given(
         image.partition(image_of_topic.topic_id, partition)
         for batch in given:
             check_columns(batch.schema, schema, f"append to {topic}-{partition}", fits=grew)
-    earlier = earlier_tries(context, image, image_of_topic, who)
+    if earlier is None:
+        earlier = earlier_tries(context, image, image_of_topic, who)
     tasks = in_threads(context, batches)
     return append_with(
         context, image, image_of_topic, tasks, who, acks=acks, earlier=earlier, probed=probed is not None
@@ -253,6 +255,34 @@ def _append_by_turns(
     if others and all(state.error is None for state in states.values()):
         states |= append_all(context, image, topic, tasks, late, options, others, notes)
     return states
+
+
+def end_appends(
+    context: Context,
+    topic: str,
+    who: ProducerAppend,
+    outcomes: Mapping[int, tuple[PartitionView, Appended | NotAppended]],
+) -> Report:
+    """The end of appends that were made elsewhere, each under its view: acknowledged (steps 6 and 7), or failed.
+    Where the leader has changed meanwhile, it failed: the records are to be appended again.
+
+    Raises: UnknownTopicOrPartitionError; errors of reading the metadata.
+    """
+    with context.measured() as measure:
+        notes: list[str] = []
+        image = context.metadata.image()
+        config = context.topic_config(image, image.topic(topic))
+        states: dict[int, PendingAppend] = {}
+        for partition, (view, outcome) in outcomes.items():
+            states[partition] = state = PendingAppend(view)
+            if isinstance(outcome, Appended):
+                state.appended, state.missed = outcome, outcome.missed
+                state.tried, state.ours = True, not outcome.duplicate
+            else:
+                state.error, state.tried, state.ours = outcome.error, outcome.tried, outcome.ours
+        pending = {partition: state for partition, state in states.items() if state.error is None}
+        acknowledge(context, pending, config.min_insync_replicas, notes)
+    return answer(topic, who, states, measure, notes, named=True)
 
 
 def check_acks(acks: str) -> None:

@@ -45,9 +45,10 @@ from stratalog.partitions.producers import ProducerAppend
 TIMEOUT_MS = 60_000
 """Kafka's transaction.timeout.ms of producers."""
 MOST_AT_ONCE = 16
-"""All partitions of a topic that has at most so many become the transaction's with the first append to one of
-them: one change of its state, and not one for each. Its end leaves out those that it has not written to; only an
-abort by somebody else, or of one that has failed, has markers for all of them."""
+"""Partitions of a topic that become the transaction's all together, with the first append to one of them: one
+change of its state, and not one for each. Of a larger topic each becomes so when it is appended to. The end leaves
+out those that it has not written to; only an abort by somebody else, or of one that has failed, has markers for
+all of them."""
 
 
 def partitions_of(topic: TopicImage) -> set[TopicIdPartition]:

@@ -11,4 +11,5 @@ sql        names and texts in SQL
 read_errors what Spark says of files that it cannot read
 scanning   a read plan -> Spark's own Parquet reader over exactly those files
 stream_format  the format of Spark's streams: stream_source reads (stream_columns: what), stream_sink appends
+sink_tasks     the appends of a stream's sink on executors
 """

@@ -8,17 +8,19 @@ The producer id holds the query's id, which lives in the checkpoint: a query wit
 batches from 0 again, and must not be taken for the old one, whose batches are in the log. The state of a producer
 expires ``producer.id.expiration.ms`` after its last append: a query must be run again before that.
 
-``StreamWriter`` (``foreachBatch``) appends from executors, batches of any size. ``StreamSink``
-(``writeStream.format``) cannot: Spark gives a task rows of all partitions, in as many tasks as the source likes,
-and a replay may deal them out otherwise; what a task appended would not be known again. So the rows travel to the
-driver, in the tasks' commit messages, and it appends them partition by partition: right for small batches, refused
-for large ones.
+``StreamWriter`` (``foreachBatch``) appends from executors, batches of any size. So does ``StreamSink``
+(``writeStream.format``) what ``Cluster.records`` has dealt out: task n has all rows of partition n
+(``sink_tasks``). Of other rows a task may have some of each partition, and a replay may deal them out otherwise;
+what a task appended would not be known again. They travel to the driver, in the tasks' commit messages, and it
+appends them partition by partition: right for small batches, refused for large ones.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
+from itertools import chain
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -32,18 +34,31 @@ from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.opening import open_driver
 from stratalog.engine.driver.report import Report
 from stratalog.engine.reading.stream_options import known, required, topic_option
-from stratalog.engine.records.append import append_batches, check_producer, who_appends
+from stratalog.engine.records.append import append_given, check_producer, end_appends, who_appends
+from stratalog.engine.records.earlier import EarlierTries
 from stratalog.engine.spark.append_frame import append_frame
 from stratalog.engine.spark.appending import RecordColumns
+from stratalog.engine.spark.sink_tasks import (
+    MOST_TASK_BYTES,
+    QUERY_ID,
+    PlannedAppends,
+    TaskAppend,
+    TaskRows,
+    append_rows,
+    dealt,
+    plan,
+    present_task,
+)
+from stratalog.engine.state.internal_topics import check_not_internal
 from stratalog.partitions.errors import InvalidCallError, InvalidRecordError, OutOfOrderSequenceNumberError
-from stratalog.partitions.producers import OnChangedReplay
+from stratalog.partitions.producers import OnChangedReplay, ProducerAppend
 from stratalog.partitions.records import HEADERS, RECORD_COLUMNS, TIMESTAMP
 
-_QUERY_ID = "sql.streaming.queryId"
-"""Spark's local property: the id in the checkpoint of the query that runs."""
 
-MOST_TASK_BYTES = 64 * 1024 * 1024
-"""Of a task's rows, compressed, on their way to the driver."""
+@cache
+def _driver(cluster_file: str) -> Context:
+    """The cluster of a file, opened once by each process that Spark has on the driver for its queries."""
+    return open_driver(cluster_file)
 
 
 def query_producer(producer: str, query_id: str | None) -> str:
@@ -89,7 +104,7 @@ class StreamWriter:
 
         Raises: as ``stratalog.engine.spark.append_frame.append_frame``.
         """
-        query_id = batch.sparkSession.sparkContext.getLocalProperty(_QUERY_ID)
+        query_id = batch.sparkSession.sparkContext.getLocalProperty(QUERY_ID)
         who = who_appends(
             query_producer(self._producer, query_id),
             batch_id,
@@ -137,15 +152,8 @@ def sink_options(given: Mapping[str, str]) -> SinkOptions:
     if replay not in ("refuse", "accept"):
         raise InvalidCallError(f"the option onChangedReplay is {replay!r}: it takes 'refuse' or 'accept'")
     cluster, topic, producer = (required(options, name) for name in ("cluster", "topic", "producer"))
+    check_not_internal(topic, "append to")
     return SinkOptions(cluster, topic, producer, "accept" if replay == "accept" else "refuse")
-
-
-@dataclass
-class TaskRows(WriterCommitMessage):
-    """The rows of one task, as an Arrow stream."""
-
-    query_id: str | None
-    data: bytes
 
 
 class StreamSink(DataSourceStreamArrowWriter):
@@ -164,48 +172,95 @@ class StreamSink(DataSourceStreamArrowWriter):
                 f"partition and may have {', '.join(RECORD_COLUMNS)}: cluster.records(df, topic, ...) makes them"
             )
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskRows:
-        """A task's rows, to be sent to the driver.
+        self._dealt = dealt(schema)
+        self._planned: PlannedAppends | None = None
 
-        Raises: InvalidRecordError when they are too many.
+    def __getstate__(self) -> dict[str, object]:
+        """The sink as the tasks of a batch have it: Spark makes one for each batch, on the driver."""
+        if self._dealt is None:
+            return self.__dict__
+        options = self._options
+        return {
+            **self.__dict__,
+            "_planned": plan(_driver(options.cluster), options.topic, self._dealt, options.producer),
+        }
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskAppend | TaskRows:
+        """Append a task's rows, or have them sent to the driver.
+
+        Raises: InvalidRecordError when they are too many for that; as ``append_rows``.
         """
+        full = (
+            batch.cast(self._arrow) for batch in iterator if batch.num_rows
+        )  # instants, in whichever time zone
+        task = present_task()
+        if self._planned is None or task is None:
+            return self._rows(full)
+        first = next(full, None)
+        if first is None:
+            return TaskRows(task.query_id, b"")
+        who = self._who(task.query_id, task.batch_id)
+        return append_rows(self._planned, task, who, chain([first], full), self._records, self._rows)
+
+    def _records(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        return records_of(pa.Table.from_batches([rows])).to_batches()[0]
+
+    def _who(self, query_id: str | None, batch_id: int) -> ProducerAppend:
+        who = who_appends(
+            query_producer(self._options.producer, query_id),
+            batch_id,
+            on_changed_replay=self._options.on_changed_replay,
+            recent=True,
+        )
+        assert who is not None
+        return who
+
+    def _rows(self, batches: Iterator[pa.RecordBatch]) -> TaskRows:
+        """Raises: InvalidRecordError when they are too many."""
         sink = pa.BufferOutputStream()
         writer: pa.RecordBatchStreamWriter | None = None
-        for batch in iterator:
+        for batch in batches:
             if writer is None:
                 options = pa.ipc.IpcWriteOptions(compression="zstd")
                 writer = pa.ipc.new_stream(sink, self._arrow, options=options)
-            writer.write_batch(batch.cast(self._arrow))  # the same instants, in the time zone of the session
+            writer.write_batch(batch)
             if sink.tell() > MOST_TASK_BYTES:
                 raise InvalidRecordError(
                     f"append to {self._options.topic}: a task of the batch has more than {MOST_TASK_BYTES} bytes, "
-                    "which is too much for the driver: limit the source's batches, or use foreachBatch with "
-                    "cluster.stream_writer"
+                    "which is too much for the driver: write what cluster.records(df, topic, ...) makes, as it "
+                    "is, or use foreachBatch with cluster.stream_writer, or limit the source's batches"
                 )
         if writer is not None:
             writer.close()
         task = TaskContext.get()
-        query_id = None if task is None else task.getLocalProperty(_QUERY_ID)
+        query_id = None if task is None else task.getLocalProperty(QUERY_ID)
         return TaskRows(query_id, sink.getvalue().to_pybytes() if writer is not None else b"")
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """Append the batch.
+        """Append the batch, as far as its tasks have not, and acknowledge it.
 
         Raises: as ``StreamWriter``.
         """
+        appended = [message for message in messages if isinstance(message, TaskAppend)]
+        if appended:
+            who = self._who(appended[0].query_id, batchId)
+            outcomes = {message.view.partition: (message.view, message.outcome) for message in appended}
+            report = end_appends(_driver(self._options.cluster), self._options.topic, who, outcomes)
+            with_remedy(report, batchId).raise_for_failures()
         tasks = [message for message in messages if isinstance(message, TaskRows) and message.data]
         if not tasks:
             return
         rows = pa.concat_tables([pa.ipc.open_stream(task.data).read_all() for task in tasks])
-        context = open_driver(self._options.cluster)
-        who = who_appends(
-            query_producer(self._options.producer, tasks[0].query_id),
-            batchId,
-            on_changed_replay=self._options.on_changed_replay,
-            recent=True,
-        )
         batches = by_partition(rows, self._options.topic)
-        report = append_batches(context, self._options.topic, batches, who)
+        report = append_given(
+            _driver(self._options.cluster),
+            self._options.topic,
+            batches,
+            self._who(tasks[0].query_id, batchId),
+            earlier=EarlierTries()
+            if appended
+            else None,  # those that have it are no other try: they were compared
+        )
         with_remedy(report, batchId).raise_for_failures()
 
 
@@ -217,6 +272,15 @@ def by_partition(rows: pa.Table, topic: str) -> dict[int, list[pa.RecordBatch]]:
     partition = rows.column("partition")
     if partition.null_count:
         raise InvalidRecordError(f"append to {topic}: a row's partition is null")
+    records = records_of(rows)
+    return {
+        number: records.filter(pc.equal(partition, number)).combine_chunks().to_batches()
+        for number in pc.unique(partition).to_pylist()
+    }
+
+
+def records_of(rows: pa.Table) -> pa.Table:
+    """The record columns of rows; absent ones are null."""
     columns: dict[str, pa.ChunkedArray | pa.Array] = {}
     for name in RECORD_COLUMNS:
         if name in rows.column_names:
@@ -229,8 +293,4 @@ def by_partition(rows: pa.Table, topic: str) -> dict[int, list[pa.RecordBatch]]:
             columns[name] = pa.nulls(rows.num_rows, pa.binary())
     if "timestamp" in rows.column_names:
         columns["timestamp"] = rows.column("timestamp").cast(TIMESTAMP)
-    records = pa.table(columns)
-    return {
-        number: records.filter(pc.equal(partition, number)).combine_chunks().to_batches()
-        for number in pc.unique(partition).to_pylist()
-    }
+    return pa.table(columns)

@@ -1,0 +1,127 @@
+"""The sink of a stream on executors: what Spark tells its tasks, batches that come again, a task that dies."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from stratalog import Cluster
+from stratalog.engine.spark.sink_tasks import dealt, present_task
+from tests.spark.streams import VALUE, Numbers, source, stream_cluster
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+pytestmark = pytest.mark.spark
+
+PARTITIONS = 3
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("sink")
+
+
+@pytest.fixture(scope="module")
+def cluster(spark: SparkSession, folder: Path) -> Cluster:
+    made = stream_cluster(spark, folder)
+    made.topics.create("numbers", partitions=2, replication_factor=2, key="STRING", value=VALUE)
+    Numbers(made, spark, "numbers").append(60)
+    return made
+
+
+class Telling(DataSource):
+    """A sink whose tasks write down what they are told."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "telling"
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> TellingWriter:  # noqa: N802 - Spark's name
+        return TellingWriter(self.options["path"], dealt(schema))
+
+
+class TellingWriter(DataSourceStreamArrowWriter):
+    def __init__(self, folder: str, partitions: int | None) -> None:
+        self._folder, self._partitions = folder, partitions
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        task = present_task()
+        found = sorted({one for batch in iterator for one in batch.column("partition").to_pylist()})
+        assert task is not None
+        line = json.dumps([task.query_id, task.batch_id, task.number, found, self._partitions])
+        (Path(self._folder) / f"{task.batch_id}-{task.number}").write_text(line)
+        return WriterCommitMessage()
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """Nothing."""
+
+
+def run(records: DataFrame, sink: str, checkpoint: Path, **options: str) -> StreamingQuery:
+    stream = records.writeStream.format(sink).options(**options).option("checkpointLocation", str(checkpoint))
+    query = stream.trigger(availableNow=True).start()
+    query.awaitTermination()
+    return query
+
+
+def test_a_task_is_told_its_batch_and_has_all_rows_of_its_partition(
+    cluster: Cluster, spark: SparkSession, folder: Path, tmp_path: Path
+) -> None:
+    """No document promises the local properties, nor that the number of a task is the partition's: a version of
+    Spark that does otherwise is found here."""
+    cluster.topics.create("told", partitions=PARTITIONS, replication_factor=2, key="STRING", value=VALUE)
+    spark.dataSource.register(Telling)
+    frame = source(spark, folder, "numbers", maxRowsPerTrigger=20)
+    records = cluster.records(frame, "told", key="key", value="value")
+    (tmp_path / "told").mkdir()
+    query = run(records, "telling", tmp_path / "checkpoint", path=str(tmp_path / "told"))
+    told = [json.loads(file.read_text()) for file in sorted((tmp_path / "told").iterdir())]
+    assert {one[0] for one in told} == {query.id}
+    assert {(batch, number) for _, batch, number, _, _ in told} >= {(b, n) for b in range(3) for n in range(3)}
+    assert all(found in ([], [number]) for _, _, number, found, _ in told)
+    assert {one[4] for one in told} == {PARTITIONS}
+
+
+def test_a_batch_that_comes_again_is_appended_once(
+    cluster: Cluster, spark: SparkSession, folder: Path, tmp_path: Path
+) -> None:
+    """As after the death of a driver that had not noted its last batch in Spark's checkpoint."""
+    cluster.topics.create("again", partitions=PARTITIONS, replication_factor=2, key="STRING", value=VALUE)
+    for _ in range(3):
+        frame = source(spark, folder, "numbers", maxRowsPerTrigger=20)
+        records = cluster.records(frame, "again", key="key", value="value")
+        run(records, "stratalog", tmp_path, cluster=str(folder / "cluster.toml"), topic="again")
+        for file in [*(tmp_path / "commits").iterdir()][-1:]:
+            file.unlink()
+    assert Counter(row.n for row in cluster.read("again").select("value.n").collect()) == Counter(range(60))
+    keys = cluster.read("again").selectExpr("partition", "key", "value.n").collect()
+    assert len({(row.partition, row.key) for row in keys}) == len({row.key for row in keys})
+
+
+@pytest.mark.slow
+def test_a_task_that_dies_when_its_file_has_a_name_is_run_again_and_appends_nothing(tmp_path: Path) -> None:
+    """In a session of its own, with speculation: so the tasks append, and no rows come to the driver."""
+    root = Path(__file__).parents[2]
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.spark.dying_sink", str(tmp_path)],
+        cwd=root,
+        env={**os.environ, "PYTHONPATH": str(root)},
+        capture_output=True,
+        text=True,
+        timeout=400,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout.split() == ["died", "yes", "records", "40", "distinct", "40"]
