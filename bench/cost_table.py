@@ -207,15 +207,24 @@ def diskless(prices: Prices, shape: Shape) -> Costs:
     """Diskless topics (KIP-1150): an object a broker and interval, each read once by each of three zones' caches;
     one merged copy is held.
     """
-    machines = max(3, math.ceil(3 * shape.mib_s / prices.machine.kafka_mib_s))
-    by_time = machines * 1000 / prices.diskless.interval_ms
-    objects = max(by_time, shape.mib_s / prices.diskless.object_mib) * DAY_S
+    machines = _diskless_machines(prices, shape)
     return Costs(
-        Requests(puts=objects, gets=3 * objects).dollars(prices.bucket),
+        diskless_requests(prices, shape).dollars(prices.bucket),
         _held_gb(prices, shape, prices.use.retention_days) * prices.bucket.gb_month / MONTH_DAYS,
         0.0,
         _machines(prices, machines, machines),
     )
+
+
+def diskless_requests(prices: Prices, shape: Shape) -> Requests:
+    """Of a day of diskless topics; merging is left out."""
+    by_time = _diskless_machines(prices, shape) * 1000 / prices.diskless.interval_ms
+    objects = max(by_time, shape.mib_s / prices.diskless.object_mib) * DAY_S
+    return Requests(puts=objects, gets=3 * objects)
+
+
+def _diskless_machines(prices: Prices, shape: Shape) -> int:
+    return max(3, math.ceil(3 * shape.mib_s / prices.machine.kafka_mib_s))
 
 
 def per_gib(prices: Prices, operation: Operation, mib: float, partitions: int) -> float:
