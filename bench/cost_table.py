@@ -327,12 +327,14 @@ class BreakEvenLine:
     what: str
     gib: float
     mib: float | None
+    most: float
+    """The largest size that was measured."""
     note: str = ""
 
     @property
     def cells(self) -> tuple[str, ...]:
         """The line as texts."""
-        return self.what, f"{self.gib:.4f}", "more than was measured" if self.mib is None else f"{self.mib:.1f}"
+        return self.what, f"{self.gib:.4f}", f"above {self.most:g}" if self.mib is None else f"{self.mib:.1f}"
 
 
 @dataclass(frozen=True, slots=True)

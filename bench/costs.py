@@ -84,7 +84,7 @@ def costs(bench: Bench) -> Sequence[Row]:
         ("Kafka's copies between zones", copies_per_gib(prices)),
         ("diskless topics, objects of full size", objects_per_gib(prices)),
     ):
-        lines.append(BreakEvenLine(what, gib, break_even_mib(prices, measured, gib)))
+        lines.append(BreakEvenLine(what, gib, break_even_mib(prices, measured, gib), max(SIZES_MIB)))
     return [*lines, *_clusters(prices, measured)]
 
 

@@ -56,7 +56,8 @@ def test_the_size_at_which_we_break_even() -> None:
     assert break_even_mib(PRICES, MEASURED, small) is None
     assert copies_per_gib(PRICES) == pytest.approx(8 / 3 * 1.0737 * PRICES.network.cross_zone_gb)
     assert objects_per_gib(PRICES) == pytest.approx(256 * (5e-6 + 3 * 4e-7))
-    assert BreakEvenLine("a", 0.1, 0.51).cells == ("a", "0.1000", "0.5")
+    assert BreakEvenLine("a", 0.1, 0.51, 64).cells == ("a", "0.1000", "0.5")
+    assert BreakEvenLine("a", 0.1, None, 64).cells == ("a", "0.1000", "above 64")
 
 
 @pytest.mark.parametrize(("mib", "puts"), [(0.1, 8), (1, 8), (1.1, 12), (8, 12), (9, 24), (24, 36)])
