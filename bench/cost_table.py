@@ -15,6 +15,10 @@ import msgspec
 
 PRICES = Path(__file__).with_name("prices.toml")
 DAY_S, HOURS, MONTH_DAYS = 86_400, 24, 30.4
+MANY = 100
+"""Partitions among which what a run costs once is shared, where dollars a GiB are told."""
+TEN = 10
+"""Partitions of the topic whose day is told."""
 GIB_PER_MIB, GB_PER_GIB = 1 / 1024, 1.0737
 
 
@@ -207,15 +211,45 @@ def diskless(prices: Prices, shape: Shape) -> Costs:
     """Diskless topics (KIP-1150): an object a broker and interval, each read once by each of three zones' caches;
     one merged copy is held.
     """
-    machines = max(3, math.ceil(3 * shape.mib_s / prices.machine.kafka_mib_s))
-    by_time = machines * 1000 / prices.diskless.interval_ms
-    objects = max(by_time, shape.mib_s / prices.diskless.object_mib) * DAY_S
+    machines = _diskless_machines(prices, shape)
     return Costs(
-        Requests(puts=objects, gets=3 * objects).dollars(prices.bucket),
+        diskless_requests(prices, shape).dollars(prices.bucket),
         _held_gb(prices, shape, prices.use.retention_days) * prices.bucket.gb_month / MONTH_DAYS,
         0.0,
         _machines(prices, machines, machines),
     )
+
+
+def copies_per_gib(prices: Prices) -> float:
+    """Dollars of Kafka's traffic between zones, for a GiB that is produced."""
+    return (2 + 2 / 3) * GB_PER_GIB * prices.network.cross_zone_gb
+
+
+def objects_per_gib(prices: Prices) -> float:
+    """Dollars of the requests of diskless topics, for a GiB in objects that are as large as they may be."""
+    return Requests(puts=1, gets=3).dollars(prices.bucket) / (prices.diskless.object_mib * GIB_PER_MIB)
+
+
+def break_even_mib(prices: Prices, measured: Measured, dollars_a_gib: float) -> float | None:
+    """The size a partition from which on appends cost no more in requests; None where no measured one does."""
+    below = 0.0
+    for size, operation in sorted(measured.appends.items()):
+        each = per_gib(prices, operation, 1, MANY) / dollars_a_gib
+        if each <= size:
+            return max(below, each)
+        below = size
+    return None
+
+
+def diskless_requests(prices: Prices, shape: Shape) -> Requests:
+    """Of a day of diskless topics; merging is left out."""
+    by_time = _diskless_machines(prices, shape) * 1000 / prices.diskless.interval_ms
+    objects = max(by_time, shape.mib_s / prices.diskless.object_mib) * DAY_S
+    return Requests(puts=objects, gets=3 * objects)
+
+
+def _diskless_machines(prices: Prices, shape: Shape) -> int:
+    return max(3, math.ceil(3 * shape.mib_s / prices.machine.kafka_mib_s))
 
 
 def per_gib(prices: Prices, operation: Operation, mib: float, partitions: int) -> float:
@@ -268,17 +302,39 @@ class RequestLine:
 class AppendLine:
     """Requests of appends, by the GiB and by the day."""
 
-    headings: ClassVar[tuple[str, ...]] = ("MiB a partition and append", "dollars a GiB", "a partition and day")
+    headings: ClassVar[tuple[str, ...]] = (
+        *("MiB a partition and append", "dollars a GiB", "a partition and day", "a topic and day"),
+    )
 
     what: str
     gib: float
     day: float
+    topic_day: float
     note: str = ""
 
     @property
     def cells(self) -> tuple[str, ...]:
         """The line as texts."""
-        return self.what, f"{self.gib:.4f}", f"{self.day:.3f}"
+        return self.what, f"{self.gib:.4f}", f"{self.day:.3f}", f"{self.topic_day:.2f}"
+
+
+@dataclass(frozen=True, slots=True)
+class BreakEvenLine:
+    """From which size on appends cost no more than what another system pays for a GiB."""
+
+    headings: ClassVar[tuple[str, ...]] = ("beside", "dollars a GiB", "as much at MiB a partition and append")
+
+    what: str
+    gib: float
+    mib: float | None
+    most: float
+    """The largest size that was measured."""
+    note: str = ""
+
+    @property
+    def cells(self) -> tuple[str, ...]:
+        """The line as texts."""
+        return self.what, f"{self.gib:.4f}", f"above {self.most:g}" if self.mib is None else f"{self.mib:.1f}"
 
 
 @dataclass(frozen=True, slots=True)

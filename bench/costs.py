@@ -21,16 +21,22 @@ import pyarrow as pa
 from bench.bench import TOPIC, Bench, record_batch
 from bench.cost_table import (
     DAY_S,
+    MANY,
+    TEN,
     AppendLine,
+    BreakEvenLine,
     ClusterLine,
     Measured,
     Operation,
     Prices,
     RequestLine,
     Requests,
+    break_even_mib,
+    copies_per_gib,
     diskless,
     in_buckets,
     kafka,
+    objects_per_gib,
     on_disks,
     per_gib,
     read_prices,
@@ -72,7 +78,13 @@ def costs(bench: Bench) -> Sequence[Row]:
     lines: list[Row] = [RequestLine(what, requests, prices.bucket) for what, requests in operations]
     for mib, operation in measured.appends.items():
         day = operation.partition.dollars(prices.bucket) * DAY_S / prices.use.append_s
-        lines.append(AppendLine(f"{mib:g}", per_gib(prices, operation, mib, 100), day))
+        topic_day = operation.of(TEN).dollars(prices.bucket) * DAY_S / prices.use.append_s
+        lines.append(AppendLine(f"{mib:g}", per_gib(prices, operation, mib, MANY), day, topic_day))
+    for what, gib in (
+        ("Kafka's copies between zones", copies_per_gib(prices)),
+        ("diskless topics, objects of full size", objects_per_gib(prices)),
+    ):
+        lines.append(BreakEvenLine(what, gib, break_even_mib(prices, measured, gib), max(SIZES_MIB)))
     return [*lines, *_clusters(prices, measured)]
 
 

@@ -7,13 +7,17 @@ from dataclasses import replace
 import pytest
 
 from bench.cost_table import (
+    BreakEvenLine,
     Measured,
     Operation,
     Requests,
     Shape,
+    break_even_mib,
+    copies_per_gib,
     diskless,
     in_buckets,
     kafka,
+    objects_per_gib,
     on_disks,
     per_gib,
     read_prices,
@@ -40,6 +44,20 @@ def test_a_gib_of_small_appends_costs_more() -> None:
     small, large = (per_gib(PRICES, MEASURED.appends[mib], mib, 100) for mib in (1.0, 8.0))
     assert small == pytest.approx(1024 * (8.02 * 5e-6 + 6.05 * 4e-7))
     assert large < small / 5
+
+
+def test_the_size_at_which_we_break_even() -> None:
+    """An append costs the same at any size of its class: twice the price of a GiB is half the size."""
+    small = MEASURED.appends[1.0].of(100).dollars(PRICES.bucket) / 100
+    assert break_even_mib(PRICES, MEASURED, small * 1024 * 2) == pytest.approx(0.5)
+    assert break_even_mib(PRICES, MEASURED, small * 1024 / 1.2) == pytest.approx(
+        1.2 * MEASURED.appends[8.0].of(100).dollars(PRICES.bucket) / 100 / small
+    )
+    assert break_even_mib(PRICES, MEASURED, small) is None
+    assert copies_per_gib(PRICES) == pytest.approx(8 / 3 * 1.0737 * PRICES.network.cross_zone_gb)
+    assert objects_per_gib(PRICES) == pytest.approx(256 * (5e-6 + 3 * 4e-7))
+    assert BreakEvenLine("a", 0.1, 0.51, 64).cells == ("a", "0.1000", "0.5")
+    assert BreakEvenLine("a", 0.1, None, 64).cells == ("a", "0.1000", "above 64")
 
 
 @pytest.mark.parametrize(("mib", "puts"), [(0.1, 8), (1, 8), (1.1, 12), (8, 12), (9, 24), (24, 36)])
