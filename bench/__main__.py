@@ -14,7 +14,7 @@ Settings come from the environment (or ``make bench NAME=value``):
     BENCH_DIR   a folder that is not there yet, on the disk to be measured: ./bench-data
     KAFKA       a Kafka to compare scans with: own (fetched from Maven Central, 50 MB, and started for it), or
                 the host:port of one that runs; without it that line is left out
-    ONLY        some of calls,append,append3,replicate,hot,idle,tier,remote_log,scan,pruned,plan,ranges,
+    ONLY        some of calls,append,append3,typed,replicate,hot,idle,tier,remote_log,scan,pruned,plan,ranges,
                 kafka,stream,remote_reads,bootstrap,restore,quorum,metadata,replay,state,growth,costs
 """
 
@@ -55,6 +55,7 @@ from bench import (
     scanning,
     state,
     streaming,
+    typed,
     uploading,
 )
 from bench.bench import Bench
@@ -74,6 +75,7 @@ _BENCHMARKS: dict[str, tuple[Callable[[Bench], Sequence[Row]], ...]] = {
     "calls": (calls.calls,),
     "append": (appending.append,),
     "append3": (replicated.append3,),
+    "typed": (typed.typed,),
     "replicate": (copying.replicate,),
     "hot": (hot.hot,),
     "idle": (idle.idle,),

@@ -11,7 +11,8 @@ from stratalog.jobs.sizes import parse_size
 from stratalog.partitions.errors import InvalidCallError
 
 NAMES = (
-    *("calls", "append", "append3", "replicate", "hot", "idle", "tier", "remote_log", "scan", "pruned"),
+    *("calls", "append", "append3", "typed", "replicate", "hot", "idle", "tier", "remote_log", "scan"),
+    "pruned",
     *("plan", "ranges", "kafka", "stream"),
     *("remote_reads", "bootstrap", "restore", "quorum", "metadata", "replay", "state", "growth", "costs"),
 )

@@ -161,6 +161,8 @@ class Context:
     """Keeps the logs short that this driver appends to."""
     begun_sequences: BegunSequences = field(default_factory=BegunSequences)
     """This driver, as the producers that were named."""
+    wide_topics: set[str] = field(default_factory=set)
+    """Topics, by id, to which this driver was given a record that is not narrow (``engine.spark.narrow``)."""
     fetching: Fetching = field(default_factory=Fetching)
     """This driver's fetches: their thread pools and caches."""
     selector: CurrentSelector = field(default_factory=CurrentSelector)

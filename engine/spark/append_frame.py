@@ -11,8 +11,9 @@ from stratalog.engine.driver.report import Report, Value
 from stratalog.engine.metadata.image import ClusterImage
 from stratalog.engine.records.append import append_with, check_acks
 from stratalog.engine.records.earlier import earlier_tries
-from stratalog.engine.records.rounds import PartitionTask, RunTasks, TaskResult
-from stratalog.engine.spark.appending import RecordColumns, count_records, run_appends, to_records
+from stratalog.engine.records.rounds import RunTasks
+from stratalog.engine.spark.appending import RecordColumns, count_records, to_records
+from stratalog.engine.spark.frame_tasks import FrameTasks
 from stratalog.engine.spark.types import spark_type
 from stratalog.engine.state.internal_topics import check_not_internal
 from stratalog.partitions.producers import ProducerAppend
@@ -71,14 +72,7 @@ def append_frame(
         totals: dict[str, Value] = {"records": sum(count for _, count in counted)}
         return Report("append", rows, (), totals, True, measure.seconds, measure.counts)
 
-    def run(task: PartitionTask, chosen: Sequence[int]) -> list[TaskResult]:
-        some = chosen if len(chosen) < partitions else None
-        results = run_appends(records, partitions, task, order_by, some)
-        for result in results:
-            context.tasks.counts = context.tasks.counts + result.counts
-        return results
-
-    tasks = RunTasks(run)
+    tasks = RunTasks(FrameTasks(context, image_of_topic, records, order_by).run)
     return append_with(
         context,
         image,

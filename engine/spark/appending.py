@@ -248,15 +248,23 @@ def run_appends(
 
     if only is not None:
         records = records.where(F.col(PARTITION).isin(list(only)))
-    shuffled = records.repartitionById(partitions, PARTITION)
-    if order_by:
-        with _analysed(f"order_by {list(order_by)}"):
-            late = [F.col(name).asc_nulls_last() if name == "timestamp" else name for name in order_by]
-            shuffled = shuffled.sortWithinPartitions(*late)  # a timestamp that is null is that of the append
+    shuffled = in_order(records.repartitionById(partitions, PARTITION), order_by)
     unknown = "its outcome is unknown: append again with the same producer and sequence"
-    with _refusals(), _given_up(OutcomeUnknownError, unknown):
+    with refusals(), given_up(OutcomeUnknownError, unknown):
         rows = shuffled.mapInArrow(per_task, "result binary").collect()
     return [pickle.loads(bytes(row[0])) for row in rows]  # noqa: S301 - by Spark from a worker of this driver
+
+
+def in_order(records: DataFrame, order_by: Sequence[str]) -> DataFrame:
+    """Records of which each task has all of a partition, sorted by columns of the record, if by any.
+
+    Raises: InvalidRecordError naming a column that is missing.
+    """
+    if not order_by:
+        return records
+    with _analysed(f"order_by {list(order_by)}"):
+        late = [F.col(name).asc_nulls_last() if name == "timestamp" else name for name in order_by]
+        return records.sortWithinPartitions(*late)  # a timestamp that is null is that of the append
 
 
 def count_records(records: DataFrame) -> dict[int, int]:
@@ -264,12 +272,12 @@ def count_records(records: DataFrame) -> dict[int, int]:
 
     Raises: InvalidRecordError as ``run_appends``; RetriableError when Spark gave the job up.
     """
-    with _refusals(), _given_up(RetriableError, "the records were not counted"):
+    with refusals(), given_up(RetriableError, "the records were not counted"):
         return {row[0]: row[1] for row in records.groupBy(PARTITION).count().collect()}
 
 
 @contextmanager
-def _refusals() -> Iterator[None]:
+def refusals() -> Iterator[None]:
     """The error that ``raise_error`` made of a row, as ours."""
     try:
         yield
@@ -281,7 +289,7 @@ def _refusals() -> Iterator[None]:
 
 
 @contextmanager
-def _given_up(kind: type[StratalogError], consequence: str) -> Iterator[None]:
+def given_up(kind: type[StratalogError], consequence: str) -> Iterator[None]:
     """A job that Spark gave up, as an error of ours."""
     try:
         yield

@@ -1,0 +1,171 @@
+"""Typed rows beside a lake table: the same rows appended to a topic and to a Delta table by one session, and both
+scanned. A row has a text of its own as its key, a text of 500, a double and a time; there are as many rows as
+records of 1 KiB in ``BYTES``.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from functools import partial
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
+
+from bench.bench import TOPIC, Bench, BenchCluster
+from bench.measuring import Spread, cpu_seconds_of, in_turn, seconds_of
+from bench.table import Limit, Line
+from stratalog.partitions.identity import random_id
+
+FEW = 1000
+VALUE = "city STRING, distance DOUBLE, at TIMESTAMP"
+_WARM_UP = 5
+"""Small appends before those that are measured: the JVM has compiled by then."""
+_FILES = 4
+
+
+def typed(bench: Bench) -> list[Line]:
+    """Appends of few rows and of many, then scans of one column and of all."""
+    return [
+        *_few(bench, 1, Limit(1.0)),
+        *_few(bench, 3, Limit(0.8)),
+        *_many(bench),
+        *_one_partition(bench),
+        *_scan(bench),
+    ]
+
+
+def _rows(bench: Bench, count: int) -> DataFrame:
+    """Read from plain Parquet without a codec, written at first use."""
+    folder = bench.folder / f"typed-{count}"
+    if not folder.exists():
+        bench.say(f"writing {count:,} typed rows")
+        number = F.xxhash64("id")
+        rows = bench.spark.range(0, count, 1, 1 if count == FEW else _FILES).select(
+            F.col("id").cast("string").alias("key"),
+            F.concat(F.lit("city-"), F.pmod(number, F.lit(500)).cast("string")).alias("city"),
+            (F.rand(7) * 1000).alias("distance"),
+            F.timestamp_micros(F.lit(1_700_000_000_000_000) + F.col("id") * 1000).alias("at"),
+        )
+        rows.write.option("compression", "none").parquet(str(folder))
+    return bench.spark.read.parquet(str(folder))
+
+
+def _made(bench: Bench, brokers: int, partitions: int) -> BenchCluster:
+    made = bench.cluster(f"typed-{random_id()}", brokers=brokers)
+    made.cluster.topics.create(TOPIC, partitions=partitions, replication_factor=brokers, key="STRING", value=VALUE)
+    return made
+
+
+def _append(made: BenchCluster, rows: DataFrame) -> float:
+    return seconds_of(lambda: made.cluster.append(rows, TOPIC, key="key").raise_for_failures())
+
+
+def _delta(bench: Bench, rows: DataFrame) -> float:
+    writer = rows.write.format("delta").mode("append")
+    return seconds_of(lambda: writer.save(str(bench.folder / "delta")))
+
+
+def _few(bench: Bench, replicas: int, limit: Limit) -> list[Line]:
+    made = _made(bench, replicas, bench.options.partitions)
+    works: list[Callable[[], float]] = [
+        lambda: _append(made, _rows(bench, FEW)),
+        lambda: _delta(bench, _rows(bench, FEW)),
+    ]
+    for _ in range(_WARM_UP):
+        for work in works:
+            work()
+    ours, peer = in_turn(*works)
+    made.remove()
+    shutil.rmtree(bench.folder / "delta")
+    copies = "one replica" if replicas == 1 else f"{replicas} replicas"
+    what = f"append {FEW:,} typed rows, {bench.options.partitions} partitions, {copies}, against Delta"
+    return [Line(what, f"{ours:.2f} s", f"{peer:.2f} s", peer / ours, limit)]
+
+
+def _many(bench: Bench) -> list[Line]:
+    """The processor time too: it does not depend on what else the machine does."""
+    count, partitions = bench.options.records, bench.options.partitions
+    used: dict[str, list[float]] = {"ours": [], "shuffled": []}
+
+    def told(who: str, work: Callable[[], float]) -> float:
+        times: list[float] = []
+        used[who].append(cpu_seconds_of(lambda: times.append(work())))
+        return times[0]
+
+    def append() -> float:
+        made = _made(bench, 1, partitions)
+        seconds = told("ours", lambda: _append(made, _rows(bench, count)))
+        made.remove()
+        return seconds
+
+    def delta(shuffled: bool) -> float:
+        rows = _rows(bench, count)
+        rows = rows.repartition(partitions, "key") if shuffled else rows
+        seconds = told("shuffled", lambda: _delta(bench, rows)) if shuffled else _delta(bench, rows)
+        shutil.rmtree(bench.folder / "delta")
+        return seconds
+
+    append(), delta(True)
+    used = {who: [] for who in used}
+    ours, shuffled, plain = in_turn(append, lambda: delta(True), lambda: delta(False))
+    ours_s, peer_s = Spread(used["ours"]), Spread(used["shuffled"])
+    what = f"append {count:,} typed rows, {partitions} partitions, against Delta"
+    return [
+        Line(f"{what} with the same shuffle", f"{ours:.2f} s", f"{shuffled:.2f} s", shuffled / ours, Limit(0.9)),
+        Line("    processor time of that", f"{ours_s:.2f} s", f"{peer_s:.2f} s", peer_s / ours_s),
+        Line("    the same, against Delta without a shuffle", f"{ours:.2f} s", f"{plain:.2f} s", plain / ours),
+    ]
+
+
+def _one_partition(bench: Bench) -> list[Line]:
+    """What all cores do for one partition, as processor time by time."""
+    count = bench.options.records
+    times: list[float] = []
+
+    def append() -> float:
+        made = _made(bench, 1, 1)
+        seconds = cpu_seconds_of(lambda: times.append(_append(made, _rows(bench, count))))
+        made.remove()
+        return seconds
+
+    append()
+    times.clear()
+    (used,) = in_turn(append)
+    took = Spread(times)
+    what = f"append {count:,} typed rows, 1 partition: processor time by time"
+    return [Line(what, f"{used:.2f} s", f"{took:.2f} s", used / took)]
+
+
+def _scan(bench: Bench) -> list[Line]:
+    count, partitions = bench.options.records, bench.options.partitions
+    made = _made(bench, 1, partitions)
+    _append(made, _rows(bench, count))
+    _delta(bench, _rows(bench, count).repartition(partitions, "key"))
+
+    def scanned(frame: Callable[[], DataFrame], *columns: Column) -> float:
+        found: list[int] = []
+        seconds = seconds_of(lambda: found.append(frame().agg(F.count("*"), *columns).collect()[0][0]))
+        if found != [count]:
+            raise AssertionError(f"a scan found {found} rows, not {count}")
+        return seconds
+
+    def ours() -> DataFrame:
+        return made.cluster.read(TOPIC).select("key", "value.*")
+
+    def peer() -> DataFrame:
+        return bench.spark.read.format("delta").load(str(bench.folder / "delta"))
+
+    distance = F.sum("distance")
+    everything = (distance, F.sum(F.length("key")), F.sum(F.length("city")), F.max("at"))
+    lines = []
+    for what, columns in (("one column", (distance,)), ("all columns", everything)):
+        for frame in (ours, peer):
+            scanned(frame, *columns)
+        one, other = in_turn(partial(scanned, ours, *columns), partial(scanned, peer, *columns))
+        limit = Limit(1.0)
+        told = f"scan {count:,} typed rows, {what}, against Delta"
+        lines.append(Line(told, f"{one:.2f} s", f"{other:.2f} s", other / one, limit))
+    made.remove()
+    shutil.rmtree(bench.folder / "delta")
+    return lines

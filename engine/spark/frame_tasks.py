@@ -1,0 +1,62 @@
+"""The rows of a DataFrame, as they are fed to the tasks of an append: by the driver where they are few, else by a
+shuffle; in batches that are bounded by records alone where the records are narrow, else by bytes too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+
+from stratalog.engine.driver.context import Context
+from stratalog.engine.metadata.image import TopicImage
+from stratalog.engine.records.append import in_threads
+from stratalog.engine.records.rounds import PartitionTask, TaskResult
+from stratalog.engine.spark.appending import PARTITION, run_appends
+from stratalog.engine.spark.narrow import WideRecordError, bounded_by_records, only_narrow
+from stratalog.engine.spark.small_frames import small_batches
+
+
+class FrameTasks:
+    """Runs tasks over the records of one append, as often as it takes."""
+
+    def __init__(self, context: Context, topic: TopicImage, records: DataFrame, order_by: Sequence[str]) -> None:
+        """``records`` are those of ``to_records``."""
+        self._context = context
+        self._topic = topic
+        self._records = records
+        self._order_by = order_by
+        self._small: dict[int, list[pa.RecordBatch]] | None = None
+        self._tried = False
+
+    def run(self, task: PartitionTask, partitions: Sequence[int]) -> list[TaskResult]:
+        """See ``RunTasks.run``. Raises: as ``run_appends``, ``small_batches``."""
+        if self._topic.topic_id not in self._context.wide_topics:
+            try:
+                return self._run_narrow(task, partitions)
+            except WideRecordError:
+                self._context.wide_topics.add(self._topic.topic_id)
+        return self._run_shuffled(task, partitions, self._records)
+
+    def _run_narrow(self, task: PartitionTask, partitions: Sequence[int]) -> list[TaskResult]:
+        if not self._tried:
+            self._tried = True
+            self._small = small_batches(self._records, self._order_by)
+        if self._small is not None:
+            return in_threads(self._context, self._small).run(task, partitions)
+        narrow = only_narrow(self._records, PARTITION)
+        if narrow is None:
+            return self._run_shuffled(task, partitions, self._records)
+        with bounded_by_records(self._records.sparkSession):
+            return self._run_shuffled(task, partitions, narrow)
+
+    def _run_shuffled(
+        self, task: PartitionTask, partitions: Sequence[int], records: DataFrame
+    ) -> list[TaskResult]:
+        count = len(self._topic.partitions)
+        some = partitions if len(partitions) < count else None
+        results = run_appends(records, count, task, self._order_by, some)
+        for result in results:
+            self._context.tasks.counts = self._context.tasks.counts + result.counts
+        return results

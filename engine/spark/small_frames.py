@@ -1,0 +1,71 @@
+"""A small DataFrame comes to the driver as a whole, which appends it in threads: one Spark job with one stage
+instead of a shuffle and a Python task per partition.
+
+It is small where its plan says so, and where its rows then bear that out. A plan is asked only where its operators
+make no more rows than they get, and cost little to run again: if there is more after all, it is evaluated once
+more, for the shuffle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import DataFrame
+
+from stratalog.engine.spark.appending import PARTITION, given_up, in_order, refusals
+from stratalog.engine.spark.narrow import bounded_by_records, only_narrow
+from stratalog.partitions.errors import RetriableError
+
+SMALL_BYTES = 1024 * 1024
+"""By the statistics of its plan."""
+SMALL_ROWS = 10_000
+"""At most; and none of them wider than a narrow record is."""
+
+_ROW_BY_ROW = {"Project", "Filter", "Union", "LocalRelation", "LogicalRelation", "Range", "InMemoryRelation"}
+"""Operators of an optimized plan: without user code, shuffles, or rows that become several."""
+_MOST_OPERATORS = 50
+
+
+def small_batches(records: DataFrame, order_by: Sequence[str]) -> dict[int, list[pa.RecordBatch]] | None:
+    """The records by partition, in the order that ``run_appends`` would give them; None where it is not known that
+    they are few and narrow.
+
+    Raises: WideRecordError where they are few, and not narrow; as ``count_records``.
+    """
+    narrow = only_narrow(records, PARTITION)
+    if narrow is None or not _is_small(records):
+        return None
+    few = narrow.limit(SMALL_ROWS + 1)
+    if order_by:
+        few = in_order(few.coalesce(1), order_by)  # one task; the limit alone does not see to that
+    with refusals(), given_up(RetriableError, "nothing was appended"), bounded_by_records(records.sparkSession):
+        table = few.toArrow()
+    if table.num_rows > SMALL_ROWS:
+        return None
+    partitions = table.column(PARTITION)
+    rows = table.drop_columns([PARTITION])
+    return {
+        partition: rows.filter(pc.equal(partitions, partition)).combine_chunks().to_batches()
+        for partition in sorted(pc.unique(partitions).to_pylist())
+    }
+
+
+def _is_small(frame: DataFrame) -> bool:
+    """By its plan. A session of Spark Connect has none to look at."""
+    query = getattr(frame, "_jdf", None)
+    if query is None:
+        return False
+    plan = query.queryExecution().optimizedPlan()
+    operators = [operator for operator, _ in zip(_operators(plan), range(_MOST_OPERATORS), strict=False)]
+    if len(operators) == _MOST_OPERATORS or not _ROW_BY_ROW.issuperset(operators):
+        return False
+    return int(str(plan.stats().sizeInBytes())) <= SMALL_BYTES
+
+
+def _operators(plan: object) -> Iterator[str]:
+    yield plan.nodeName()  # type: ignore[attr-defined]  # Spark's LogicalPlan, by py4j
+    children = plan.children()  # type: ignore[attr-defined]
+    for index in range(children.size()):
+        yield from _operators(children.apply(index))

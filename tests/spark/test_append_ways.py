@@ -1,0 +1,234 @@
+"""The ways of rows to the log: few by the driver, narrow ones in batches that are bounded by records alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pytest
+
+from stratalog import Cluster
+from stratalog.engine.records.rounds import TaskResult
+from stratalog.engine.replication.append import Raced
+from stratalog.engine.spark.appending import RecordColumns, to_records
+from stratalog.engine.spark.frame_tasks import FrameTasks
+from stratalog.engine.spark.narrow import NARROW_BYTES
+from stratalog.engine.spark.small_frames import SMALL_ROWS
+from stratalog.engine.spark.types import BINARY
+from stratalog.partitions.errors import InvalidRecordError, OutOfOrderSequenceNumberError
+from stratalog.partitions.store import StoreCounts
+from tests.spark.spark_cluster import format_cluster, ordered, rows
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = pytest.mark.spark
+
+RECORDS_SETTING = "spark.sql.execution.arrow.maxRecordsPerBatch"
+BYTES_SETTING = "spark.sql.execution.arrow.maxBytesPerBatch"
+VALUE = "city STRING, n BIGINT"
+
+
+@pytest.fixture(scope="module")
+def cluster(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Cluster:
+    """One for the module: each test has its own topic."""
+    return format_cluster(spark, tmp_path_factory.mktemp("ways"))
+
+
+@pytest.fixture
+def jobs(spark: SparkSession, request: pytest.FixtureRequest) -> Iterator[Callable[[], int]]:
+    """How many jobs Spark has run for this test so far."""
+    context = spark.sparkContext
+    context.setJobGroup(request.node.name, request.node.name)
+    yield lambda: len(context.statusTracker().getJobIdsForGroup(request.node.name))
+    context._jsc.sc().clearJobGroup()
+
+
+def source(spark: SparkSession, count: int = 100) -> DataFrame:
+    return spark.range(count).selectExpr("concat('k', id % 7) AS key", "concat('city ', id) AS city", "id AS n")
+
+
+def topic(cluster: Cluster, name: str) -> str:
+    cluster.topics.create(name, partitions=3, replication_factor=2, key="STRING", value=VALUE)
+    return name
+
+
+@contextmanager
+def setting(spark: SparkSession, key: str, value: str) -> Iterator[None]:
+    before = spark.conf.get(key)
+    spark.conf.set(key, value)
+    try:
+        yield
+    finally:
+        spark.conf.set(key, before)
+
+
+def wide(cluster: Cluster, name: str) -> bool:
+    return cluster.image.topic(name).topic_id in cluster._context.wide_topics
+
+
+# ----------------------------------------------------------------------------------- few rows
+
+
+def test_few_rows_take_one_job(cluster: Cluster, spark: SparkSession, jobs: Callable[[], int]) -> None:
+    """One that fetches them; of others there is the shuffle of their own plan, ours, and the tasks behind it."""
+    few, many = topic(cluster, "few"), topic(cluster, "many")
+    cluster.append(source(spark), few, key="key").raise_for_failures()
+    assert jobs() == 1
+    cluster.append(source(spark).repartition(2), many, key="key").raise_for_failures()
+    assert jobs() == 1 + 3
+    columns = ("partition", "key", "value.*")
+    assert rows(cluster.read(few), *columns) == rows(cluster.read(many), *columns), "to the same partitions"
+    assert cluster.read(few).count() == 100
+    cluster.verify(few, deep=True).raise_for_failures()
+
+
+def test_few_rows_of_many_files_are_few(
+    cluster: Cluster, spark: SparkSession, jobs: Callable[[], int], tmp_path: Path
+) -> None:
+    source(spark).repartition(3).write.parquet(str(tmp_path / "files"))
+    files = spark.read.parquet(str(tmp_path / "files")).where("n >= 50")
+    before = jobs()
+    cluster.append(files, topic(cluster, "files"), key="key").raise_for_failures()
+    assert jobs() == before + 1
+    assert rows(cluster.read("files"), "value.n") == rows(source(spark).where("n >= 50"), "n")
+
+
+def test_more_rows_than_the_plan_promised_take_the_shuffle(cluster: Cluster, spark: SparkSession) -> None:
+    count = SMALL_ROWS + 1
+    cluster.append(source(spark, count), topic(cluster, "more"), key="key").raise_for_failures()
+    back = cluster.read("more")
+    assert back.count() == back.select("value.n").distinct().count() == count
+    assert not wide(cluster, "more")
+
+
+def test_user_code_runs_once(cluster: Cluster, spark: SparkSession) -> None:
+    """A plan with it is not asked whether it is small, for its rows might be computed twice."""
+    ran = spark.sparkContext.accumulator(0)
+
+    def many(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            ran.add(batch.num_rows)
+            for _ in range(SMALL_ROWS):
+                yield batch
+
+    made = spark.range(0, 2, 1, 1).mapInArrow(many, "id BIGINT").selectExpr("'k' AS key", "'c' AS city", "id AS n")
+    cluster.append(made, topic(cluster, "made"), key="key").raise_for_failures()
+    assert ran.value == 2
+    assert cluster.read("made").count() == 2 * SMALL_ROWS
+
+
+def test_few_rows_are_in_the_order_that_was_asked_for(cluster: Cluster, spark: SparkSession) -> None:
+    mixed = source(spark).selectExpr("key", "city", "(n * 37) % 100 AS n")
+    cluster.append(mixed, topic(cluster, "order"), key="key", order_by=["value.n"]).raise_for_failures()
+    found = ordered(cluster.read("order"), "partition", "value.n")
+    assert len(found) == 100
+    assert found == sorted(found)
+    with pytest.raises(InvalidRecordError, match="order_by"):
+        cluster.append(source(spark), "order", key="key", order_by=["value.x"])
+
+
+def test_a_row_that_is_refused_leaves_nothing_of_the_others(cluster: Cluster, spark: SparkSession) -> None:
+    placed = source(spark).selectExpr("*", "if(n = 99, 3, 0) AS p")
+    with pytest.raises(InvalidRecordError, match="a row's partition is 3, the topic has partitions 0 to 2"):
+        cluster.append(placed, topic(cluster, "refusing"), key="key", partition="p")
+    assert cluster.read("refusing").count() == 0
+
+
+def test_a_sequence_is_appended_once_on_either_way(cluster: Cluster, spark: SparkSession) -> None:
+    """First by the driver, then by the shuffle: the digests of both agree, and other rows are refused."""
+    name = topic(cluster, "once")
+    cluster.append(source(spark), name, key="key", producer="p", sequence=1).raise_for_failures()
+    for again in (source(spark).repartition(2), source(spark)):
+        report = cluster.append(again, name, key="key", producer="p", sequence=1).raise_for_failures()
+        assert {row["outcome"] for row in report.rows} == {"duplicate"}
+    other = cluster.append(source(spark).where("n <> 7"), name, key="key", producer="p", sequence=1)
+    assert OutOfOrderSequenceNumberError.code in {failure.code for failure in other.failures}
+    assert cluster.read(name).count() == 100
+
+
+def test_a_partition_that_is_tried_again_gets_the_rows_that_were_fetched(
+    cluster: Cluster, spark: SparkSession, jobs: Callable[[], int]
+) -> None:
+    """A lost race, a new leader: what ``rand()`` gave at first is appended."""
+    name = topic(cluster, "again")
+    image = cluster.image.topic(name)
+    random = spark.range(50).selectExpr("cast(rand() AS STRING) AS value", "id % 3 AS p")
+    columns = RecordColumns(partition="p")
+    records = to_records(random, columns, what="it", partitions=3, key_type=BINARY, value_type=BINARY)
+    tasks = FrameTasks(cluster._context, image, records, ())
+    got: list[tuple[int, list[object]]] = []
+
+    def task(partition: int, batches: Iterator[pa.RecordBatch]) -> TaskResult:
+        got.append((partition, [value for batch in batches for value in batch.column("value").to_pylist()]))
+        return TaskResult(partition, Raced(tried=False), StoreCounts())
+
+    def run(partitions: Sequence[int]) -> dict[int, list[object]]:
+        got.clear()
+        assert {result.partition for result in tasks.run(task, partitions)} == set(partitions)
+        return dict(got)
+
+    first = run([0, 1, 2])
+    assert sum(map(len, first.values())) == 50
+    assert run([1]) == {1: first[1]}
+    assert jobs() == 1
+
+
+# ---------------------------------------------------------------------------------- wide rows
+
+
+@pytest.mark.parametrize("partitions", [None, 2], ids=["few", "many"])
+def test_a_record_that_is_not_narrow_lets_batches_be_bounded_by_bytes(
+    cluster: Cluster, spark: SparkSession, jobs: Callable[[], int], partitions: int | None
+) -> None:
+    """Of the append, which is not the worse for it, and of later ones. Settings are the user's again."""
+    name = topic(cluster, f"wide-{partitions}")
+    text = f"if(n = 7, repeat('x', {NARROW_BYTES}), city)"
+    given = source(spark).selectExpr("key", f"{text} AS city", "n")
+    given = given if partitions is None else given.repartition(partitions)
+    with setting(spark, RECORDS_SETTING, "5000"):
+        before = spark.conf.get(BYTES_SETTING)
+        cluster.append(given, name, key="key").raise_for_failures()
+        assert (spark.conf.get(RECORDS_SETTING), spark.conf.get(BYTES_SETTING)) == ("5000", before)
+    assert wide(cluster, name)
+    assert rows(cluster.read(name), "key", "value.*") == rows(given)
+    tried = jobs()
+    cluster.append(given, name, key="key").raise_for_failures()
+    assert jobs() == tried + (2 if partitions is None else 3), "it is known now"
+
+
+def test_batches_of_narrow_records_are_bounded_by_their_number_while_they_are_appended(
+    cluster: Cluster, spark: SparkSession
+) -> None:
+    """Also where every byte is over the bound that is set."""
+    name = topic(cluster, "narrow")
+    seen = spark.sparkContext.accumulator(0)
+
+    def task(partition: int, batches: Iterator[pa.RecordBatch]) -> TaskResult:
+        seen.add(sum(1 for _ in batches))
+        return TaskResult(partition, Raced(tried=False), StoreCounts())
+
+    records = to_records(
+        source(spark).repartition(2).selectExpr("key AS value", "0 AS p"),
+        RecordColumns(partition="p"),
+        what="it",
+        partitions=3,
+        key_type=BINARY,
+        value_type=BINARY,
+    )
+    with setting(spark, BYTES_SETTING, "1b"):
+        FrameTasks(cluster._context, cluster.image.topic(name), records, ()).run(task, [0, 1, 2])
+        assert spark.conf.get(BYTES_SETTING) == "1b"
+    assert seen.value == 1
+
+
+def test_lists_have_no_width_and_their_records_are_appended_all_the_same(
+    cluster: Cluster, spark: SparkSession
+) -> None:
+    cluster.topics.create("lists", partitions=2, value="tags ARRAY<STRING>")
+    given = spark.range(20).selectExpr("array(cast(id AS STRING), null) AS tags")
+    cluster.append(given, "lists").raise_for_failures()
+    assert rows(cluster.read("lists"), "value.tags") == rows(given)
