@@ -28,9 +28,11 @@ from stratalog.partitions.errors import (
     StratalogError,
 )
 from stratalog.partitions.paths import DataName
+from stratalog.partitions.producer_changes import ProducerPart, next_level, open_transactions, part_of, whole
 from stratalog.partitions.producers import (
     ProducerAppend,
     ProducerEntry,
+    ProducerState,
     after_append,
     check_same_records,
     earlier_attempt,
@@ -341,15 +343,24 @@ def _encode(
         raise
 
     def producers(next_offset: int) -> dict[str, ProducerEntry]:
-        kept = unexpired(end.state.producers, now_ms, options.producer_expiration_ms)
+        kept = end.state.producers
+        if end.acknowledged_to is None:  # after a look at all of the log: not at each append
+            kept = unexpired(kept, now_ms, options.producer_expiration_ms)
         records = source.digested()
         digest = None if records is None else records.value
         return after_append(kept, producer, end.log_end, next_offset, now_ms, digest)
+
+    def part(state: ProducerState, file_bytes: int) -> ProducerPart:
+        before = end.state
+        touched = {producer.producer_id, *open_transactions(state), *(before.producers.keys() - state.keys())}
+        level = next_level(before.levels, touched, len(state), end.log_end)
+        return whole(state, file_bytes) if level is None else part_of(state, level, file_bytes)
 
     transaction = _part(end.state, producer) if producer.transactional else None
     writer.close(
         lineage=end.lineage,
         producers=producers,
+        part=part,
         created_ms=now_ms,
         transaction=transaction,
         last_transactional_offset=end.state.last_transactional_offset if transaction is None else end.log_end,

@@ -139,7 +139,7 @@ def _encode_once(
     clock: Clock,
 ) -> None:
     values = tuple(value for batch in source for value in batch.column("value").to_pylist())
-    known = end.state.last_transactional_offset, *sorted(end.state.producers.items())
+    known = end.state.last_transactional_offset, end.state.levels, *sorted(end.state.producers.items())
     key = (
         replicas.view.topic_id,
         replicas.view.partition,
