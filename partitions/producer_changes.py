@@ -9,7 +9,8 @@ holds all of them.
                  with the touched entries in its place. So no certain file has to stay: a merge over the one that
                  ended at ``since``, or the ``.local`` register of a log that starts later, does as well
     levels       changes since a whole state (the first level), or since a file with changes of the first level:
-                 so the state is in three files at most, and an append costs the footer some dozens of producers
+                 so the state is in three files (or four, where replicas have merged each for itself), and an append
+                 costs the footer some dozens of producers
 
 An open transaction stands in each footer: states in merged segments, the remote tier and snapshots call none open.
 What leaves its log is whole: segments in the remote tier, snapshots, ``.local`` registers. Pure.
@@ -17,7 +18,7 @@ What leaves its log is whole: segments in the remote tier, snapshots, ``.local``
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from stratalog.partitions.producers import ProducerEntry, ProducerState
@@ -94,16 +95,36 @@ def levels_after(levels: Levels | None, part: ProducerPart) -> Levels:
     return *(Level(level.since, level.names | last.names) for level in below), last
 
 
-def joined(parts: Iterable[ProducerPart]) -> ProducerPart:
-    """One part for several, each of a file that the one before it rests on, the latest first."""
-    since: int | None = None
-    entries: dict[str, ProducerEntry | None] = {}
-    for part in parts:
-        entries = {**part.entries, **entries}
-        since = part.since
+def told_together(files: Sequence[tuple[int, ProducerPart]], start: int) -> ProducerPart:
+    """The part that neighbouring files tell together, of ``(base offset, part)`` of each, in order: that of the
+    last one, of the one among them that it rests on, and so on, back to one that is whole, or that rests on what
+    lies before ``start``.
+    """
+    _, part = files[-1]
+    entries, since = part
+    for base_offset, part in reversed(files):
+        if since is None or since <= start:
+            break
+        if base_offset < since:
+            entries, since = {**part.entries, **entries}, part.since
     return ProducerPart(entries, since)
 
 
-def open_transactions(state: Changes) -> set[str]:
+def part_after(
+    before: ProducerState,
+    levels: Levels | None,
+    producer_id: str,
+    log_end: int,
+    state: ProducerState,
+    file_bytes: int,
+) -> ProducerPart:
+    """What the footer of an append holds of the ``state`` after it: the producer has appended at the end of a log
+    that rests on ``levels`` and whose state was ``before``; others may have been forgotten."""
+    touched = {producer_id, *_open_transactions(state), *(before.keys() - state.keys())}
+    level = next_level(levels, touched, len(state), log_end)
+    return whole(state, file_bytes) if level is None else part_of(state, level, file_bytes)
+
+
+def _open_transactions(state: ProducerState) -> set[str]:
     """The producers whose transaction is open."""
-    return {name for name, entry in state.items() if entry is not None and entry.txn_first_offset is not None}
+    return {name for name, entry in state.items() if entry.txn_first_offset is not None}

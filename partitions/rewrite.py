@@ -13,7 +13,7 @@ Of the producers a segment tells what its files tell together: all, or those tou
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -24,7 +24,7 @@ from stratalog.partitions.errors import LogGapError, SourceChangedError
 from stratalog.partitions.growth import widest
 from stratalog.partitions.lineage import Lineage
 from stratalog.partitions.merge import Run
-from stratalog.partitions.producer_changes import Level, ProducerPart, applied, joined, part_of, whole
+from stratalog.partitions.producer_changes import Level, ProducerPart, applied, part_of, told_together, whole
 from stratalog.partitions.producers import ProducerState, without_transactions
 from stratalog.partitions.records import ABORTED
 from stratalog.partitions.replica import Replica
@@ -120,7 +120,9 @@ def stage_run(
         latest = last.last_transactional_offset
         if latest is not None and segments[0].footer.may_hold_control:
             latest = max(latest, run.start)  # it may begin in what was cut off
-        told = _told([segment.footer for segment in segments], run.start)
+        told = told_together(
+            [(file.footer.base_offset, file.footer.producer_part) for file in segments], run.start
+        )
         producers = without_transactions(applied({}, told.entries) if told.since is None else state())
         part: _Part = whole
         if told.since is not None and not leaves:
@@ -134,19 +136,6 @@ def stage_run(
 
 
 _Part = Callable[[ProducerState, int], ProducerPart]
-
-
-def _told(footers: Sequence[SegmentFooter], start: int) -> ProducerPart:
-    """The part of the producer state that the files of a run from ``start`` on tell together: the last one, the one
-    among them that it rests on, and so on, back to one that is whole, or rests on what lies before the run."""
-    parts = [footers[-1].producer_part]
-    for footer in reversed(footers):
-        since = parts[-1].since
-        if since is None or since <= start:
-            break
-        if footer.base_offset < since:
-            parts.append(footer.producer_part)
-    return joined(parts)
 
 
 def _touched(level: Level, state: ProducerState, file_bytes: int) -> ProducerPart:

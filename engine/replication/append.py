@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -28,11 +29,10 @@ from stratalog.partitions.errors import (
     StratalogError,
 )
 from stratalog.partitions.paths import DataName
-from stratalog.partitions.producer_changes import ProducerPart, next_level, open_transactions, part_of, whole
+from stratalog.partitions.producer_changes import part_after
 from stratalog.partitions.producers import (
     ProducerAppend,
     ProducerEntry,
-    ProducerState,
     after_append,
     check_same_records,
     earlier_attempt,
@@ -350,17 +350,11 @@ def _encode(
         digest = None if records is None else records.value
         return after_append(kept, producer, end.log_end, next_offset, now_ms, digest)
 
-    def part(state: ProducerState, file_bytes: int) -> ProducerPart:
-        before = end.state
-        touched = {producer.producer_id, *open_transactions(state), *(before.producers.keys() - state.keys())}
-        level = next_level(before.levels, touched, len(state), end.log_end)
-        return whole(state, file_bytes) if level is None else part_of(state, level, file_bytes)
-
     transaction = _part(end.state, producer) if producer.transactional else None
     writer.close(
         lineage=end.lineage,
         producers=producers,
-        part=part,
+        part=partial(part_after, end.state.producers, end.state.levels, producer.producer_id, end.log_end),
         created_ms=now_ms,
         transaction=transaction,
         last_transactional_offset=end.state.last_transactional_offset if transaction is None else end.log_end,
