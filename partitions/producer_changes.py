@@ -9,7 +9,7 @@ holds all of them.
                  with the touched entries in its place. So no certain file has to stay: a merge over the one that
                  ended at ``since``, or the ``.local`` register of a log that starts later, does as well
     levels       changes since a whole state (the first level), or since a file with changes of the first level:
-                 so the state is in three files (or four, where replicas have merged each for itself), and an append
+                 so the state is in three files (four, where replicas have merged each for itself), and an append
                  costs the footer some dozens of producers
 
 An open transaction stands in each footer: states in merged segments, the remote tier and snapshots call none open.
@@ -23,8 +23,10 @@ from typing import NamedTuple
 
 from stratalog.partitions.producers import ProducerEntry, ProducerState
 
-FEW = 16
-"""Producers that cost a footer nothing to speak of: so many make a level of their own worth while."""
+_FEW = 16
+"""Producers that cost a footer little. A level of more is followed by one of its own."""
+_SMALL = 32
+"""Of so many producers all are written."""
 _PART_OF_ALL = 16
 """A whole state is written when as much as its sixteenth part was touched, or takes less of the file than that."""
 _ENTRY_BYTES = 64
@@ -59,7 +61,7 @@ def whole(state: ProducerState, _: int) -> ProducerPart:
 def part_of(state: ProducerState, level: Level, file_bytes: int) -> ProducerPart:
     """The touched producers of a state, for the footer of a file of so many bytes; or all, where these are few, or
     little beside the file."""
-    few = len(state) <= 2 * max(FEW, len(level.names))
+    few = len(state) <= max(_SMALL, 2 * len(level.names))
     if few or len(state) * _ENTRY_BYTES * _PART_OF_ALL <= file_bytes:
         return whole(state, file_bytes)
     return ProducerPart({name: state.get(name) for name in level.names}, level.since)
@@ -73,7 +75,7 @@ def next_level(levels: Levels | None, touched: Iterable[str], producers: int, lo
     names = frozenset(touched)
     if levels is None:
         return None
-    if levels and len(levels[-1].names | names) <= FEW:
+    if levels and len(levels[-1].names | names) <= _FEW:
         return Level(levels[-1].since, levels[-1].names | names)
     if len(levels) < 2:
         return Level(log_end, names)
@@ -120,11 +122,15 @@ def part_after(
 ) -> ProducerPart:
     """What the footer of an append holds of the ``state`` after it: the producer has appended at the end of a log
     that rests on ``levels`` and whose state was ``before``; others may have been forgotten."""
-    touched = {producer_id, *_open_transactions(state), *(before.keys() - state.keys())}
+    touched = {producer_id}
+    if len(state) < len(before) + (producer_id not in before):
+        touched |= before.keys() - state.keys()
+    touched |= _open_transactions(state, {*levels[-1].names, producer_id} if levels else state)
     level = next_level(levels, touched, len(state), log_end)
     return whole(state, file_bytes) if level is None else part_of(state, level, file_bytes)
 
 
-def _open_transactions(state: ProducerState) -> set[str]:
-    """The producers whose transaction is open."""
-    return {name for name, entry in state.items() if entry.txn_first_offset is not None}
+def _open_transactions(state: ProducerState, names: Iterable[str]) -> set[str]:
+    """The producers among ``names`` whose transaction is open."""
+    entries = ((name, state.get(name)) for name in names)
+    return {name for name, entry in entries if entry is not None and entry.txn_first_offset is not None}

@@ -181,6 +181,6 @@ def remembered() -> Iterator[None]:
         stack.enter_context(patch.object(stratalog.engine.replication.append, "_encode", _encode_once))
         # Of the few producers of a run, too, a footer holds some.
         changes = stratalog.partitions.producer_changes
-        for name, value in (("FEW", 1), ("_PART_OF_ALL", 2), ("_ENTRY_BYTES", 1_000_000)):
+        for name, value in (("_FEW", 2), ("_SMALL", 0), ("_PART_OF_ALL", 2), ("_ENTRY_BYTES", 1_000_000)):
             stack.enter_context(patch.object(changes, name, value))
         yield

@@ -250,7 +250,7 @@ class _Dropping:
         in a snapshot, is now missing or damaged.
         """
         work, log_start = self.work, self.work.replicas.view.log_start_offset
-        names = removable(log, work.clock.now_ms(), work.delay_ms)
+        names = removable(log, work.clock.now_ms(), work.delay_ms, work.replicas.epoch)
         if work.snapshots:
             return self._beside_snapshot(replica, log, names)
         if work.remote is None or log.local_start <= log_start:
