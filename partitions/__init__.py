@@ -19,8 +19,8 @@ Rooms
     ``cluster_key``, ``digest``; of Parquet itself ``thrift``, ``parquet_footer``, ``parquet_pages``,
     ``parquet_decoding``.
 
-    Several files together: ``producers``, ``transactions``, ``lookup`` (by time), ``merge`` (what becomes one
-    segment) and ``rewrite`` (making it).
+    Several files together: ``producers`` and ``producer_changes`` (in footers), ``transactions``, ``lookup`` (by
+    time), ``merge`` (what becomes one segment) and ``rewrite`` (making it).
 
     Work: ``runner`` (threads), ``probing`` (questions to what may hang), ``backoff``, ``group_commit``,
     ``clock``; memory: ``cache``, ``room``, ``bounded``, ``bulk``. Storage: ``store``.

@@ -47,6 +47,8 @@ class Run:
     """Some of the files are appends in transactions, or markers."""
     aborted: frozenset[DataName] = frozenset()
     """Those whose transaction was aborted."""
+    partial_state: bool = False
+    """It is one file that does not tell all producers, and is to leave the log."""
 
     @property
     def start(self) -> int:
@@ -70,6 +72,7 @@ class Run:
             len(self.links) == 1
             and self.links[0].start == self.links[0].name.base_offset
             and not self.transactional
+            and not self.partial_state
         )
 
     @property

@@ -1,8 +1,8 @@
 """Producer state: what makes a retried, speculative or re-run append append once (KIP-98's idempotence).
 
-Cumulative, in the footer of every data file: per producer its epoch, the last sequence and the offsets
-that this sequence got. One sequence is one append to the partition; gaps are allowed, since a
-micro-batch may have nothing for a partition. Pure.
+Cumulative: per producer its epoch, the last sequence and the offsets that this sequence got. The footer of every
+data file holds it, or what of it has changed (``producer_changes``). One sequence is one append to the partition;
+gaps are allowed, since a micro-batch may have nothing for a partition. Pure.
 
 Of named producers it says more, since their appends come again: a scheduler runs a day anew, a stream goes on from
 a checkpoint. Offsets and digests of the last five appends (Kafka, too, remembers five) tell whether it is the same
@@ -291,9 +291,13 @@ def unexpired(state: ProducerState, now_ms: int, expiration_ms: int) -> dict[str
     }
 
 
-def plain(state: ProducerState) -> dict[str, tuple[object, ...]]:
-    """As it is written: the last fields are left out where they say nothing."""
-    return {name: _without_nothing_at_the_end(astuple(entry)) for name, entry in state.items()}
+def plain(state: Mapping[str, ProducerEntry | None]) -> dict[str, tuple[object, ...] | None]:
+    """As it is written: by name, so that equal states are equal bytes; the last fields are left out where they say
+    nothing."""
+    return {
+        name: None if entry is None else _without_nothing_at_the_end(astuple(entry))
+        for name, entry in sorted(state.items())
+    }
 
 
 def _without_nothing_at_the_end(fields: tuple[object, ...]) -> tuple[object, ...]:

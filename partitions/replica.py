@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from stratalog.partitions.identity import same_root
 from stratalog.partitions.lineage import Lineage
 from stratalog.partitions.listing import DataFile, Listing, ReplicaLog, parse, resolve
 from stratalog.partitions.paths import DataName, EpochName
+from stratalog.partitions.producer_changes import Levels, ProducerPart, applied, levels_after
 from stratalog.partitions.producers import ProducerEntry, decode
 from stratalog.partitions.register import REGISTER_BYTES
 from stratalog.partitions.room import Room
@@ -73,6 +75,16 @@ class EndState:
     producers: dict[str, ProducerEntry]
     last_transactional_offset: int | None
     """As in ``SegmentFooter``."""
+    levels: Levels | None = None
+    """Those that the last file's state rests on (``producer_changes``); None: there is no file."""
+
+    def after(self, footer: SegmentFooter) -> EndState:
+        """The state with one file more in the log, right behind."""
+        part = footer.producer_part
+        producers = {} if part.since is None else self.producers
+        return EndState(
+            applied(producers, part.entries), footer.last_transactional_offset, levels_after(self.levels, part)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,9 +215,42 @@ class Replica:
         That does not say where the last append in a transaction is: any remote file below it may hold one.
         """
         if log.chain:
-            footer = self.footer(log.chain[-1].file)
-            return EndState(dict(footer.producers), footer.last_transactional_offset)
+            producers, levels = self._producers_after(log, len(log.chain) - 1)
+            return EndState(producers, self.footer(log.chain[-1].file).last_transactional_offset, levels)
         return EndState(self.producers_at_local_start(log), log.local_start - 1 if log.local_start else None)
+
+    @_own
+    def producers_at(self, log: ReplicaLog, offset: int) -> dict[str, ProducerEntry]:
+        """The producer state at an offset: the local start, or the end of a file of the log.
+
+        Raises: CorruptionError for any other one; as ``footer``.
+        """
+        for index, link in enumerate(log.chain):
+            if link.end == offset:
+                return self._producers_after(log, index)[0]
+        if offset == log.local_start:
+            return self.producers_at_local_start(log)
+        raise CorruptionError(f"{self} does not tell the state of the producers at offset {offset}")
+
+    def _producers_after(self, log: ReplicaLog, index: int) -> tuple[dict[str, ProducerEntry], Levels]:
+        """The producer state after a file of the log, and the levels that it rests on: those of the footers of
+        three files, or two and the ``.local`` register."""
+        parts: list[ProducerPart] = []
+        state: dict[str, ProducerEntry] = {}
+        while True:
+            part = self.footer(log.chain[index].file).producer_part
+            parts.append(part)
+            if part.since is None:
+                break
+            if part.since <= log.local_start:
+                state = self.producers_at_local_start(log)
+                break
+            # The file that ended there, or one that was merged over it: its end lies no further than this one's.
+            index = bisect_left(log.chain, part.since, hi=index, key=lambda link: link.end)
+        levels: Levels = ()
+        for part in reversed(parts):
+            state, levels = applied(state, part.entries), levels_after(levels, part)
+        return state, levels
 
     @_own
     def segment(self, file: DataFile) -> Segment:

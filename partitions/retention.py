@@ -109,14 +109,21 @@ def local_start_for(log: ReplicaLog, wanted: int) -> int:
     return max([log.local_start, *boundaries])
 
 
-def removable(log: ReplicaLog, now_ms: int, delay_ms: int) -> list[str]:
-    """Names that a vacuum of this replica may delete now (V6, V10, V11 of the attack on the protocol).
+KEPT_EPOCHS = 17
+"""Registers of leader epochs that stay: the last one, which counts, and those that tell whether it is foreign."""
+
+
+def removable(log: ReplicaLog, now_ms: int, delay_ms: int, leader_epoch: int | None = None) -> list[str]:
+    """Names that a vacuum of this replica may delete now (V6, V10, V11 of the attack on the protocol), of a
+    partition whose committed leader epoch is ``leader_epoch``, or later.
 
     - files that left the log ``delay_ms`` ago (``discarded`` tells when): below the local start, hidden by a
       merged segment, or of another history; of these only files below the high watermark: above it they may
       come alive again;
     - registers that say nothing any more: of local starts those below one that is as old as the delay, so
-      that a start that moves on more often than that does not keep files without end.
+      that a start that moves on more often than that does not keep files without end; of leader epochs those
+      before the last ``KEPT_EPOCHS`` up to the committed one, all of them as old as the delay. (One above it is
+      nobody's, and makes up for none.)
     """
     listing = log.listing
     lasting = _lasting_local_start(listing, now_ms - delay_ms)
@@ -126,7 +133,15 @@ def removable(log: ReplicaLog, now_ms: int, delay_ms: int) -> list[str]:
         if (at := each.deletable_ms(delay_ms)) is not None and at <= now_ms
     ]
     needed = {str(name) for name, _ in listing.local_starts if name.offset >= lasting}
-    return [*names, *(name for name in litter(listing) if name not in needed)]
+    epochs = _old_epochs(listing, now_ms - delay_ms, leader_epoch) if leader_epoch is not None else []
+    return [*names, *(name for name in litter(listing) if name not in needed), *epochs]
+
+
+def _old_epochs(listing: Listing, until_ms: int, leader_epoch: int) -> list[str]:
+    """The registers of leader epochs that nobody needs any more."""
+    joined = sorted((name, stored) for name, stored in listing.epochs if name.epoch <= leader_epoch)
+    lasting = [name for name, stored in joined if stored.modified_ms <= until_ms]
+    return [str(name) for name in lasting[:-KEPT_EPOCHS]]
 
 
 def next_removal_ms(log: ReplicaLog, now_ms: int, delay_ms: int) -> int:

@@ -6,12 +6,17 @@ files it covers stay until a later vacuum.
 Files of a run may have schemas of which one grew from the other (``stratalog.partitions.growth``). The segment has
 the widest of them, not the topic's present one: so it follows from the files alone, and the same files always
 merge into the same bytes. The fate of a transaction follows from its marker, which is in the log before.
+
+Of the producers a segment tells what its files tell together: all, or those touched since an offset before it
+(``producer_changes``). One that is large beside its producers, or is to leave the log, tells all.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
+from dataclasses import replace
+from functools import partial
 
 import pyarrow as pa
 
@@ -19,7 +24,8 @@ from stratalog.partitions.errors import LogGapError, SourceChangedError
 from stratalog.partitions.growth import widest
 from stratalog.partitions.lineage import Lineage
 from stratalog.partitions.merge import Run
-from stratalog.partitions.producers import ProducerEntry, without_transactions
+from stratalog.partitions.producer_changes import Level, ProducerPart, applied, part_of, told_together, whole
+from stratalog.partitions.producers import ProducerState, without_transactions
 from stratalog.partitions.records import ABORTED
 from stratalog.partitions.replica import Replica
 from stratalog.partitions.segment import read_batches, read_segment
@@ -41,6 +47,7 @@ def merge_run(replica: Replica, run: Run, *, compression: str) -> int | None:
         replica.store,
         replica.path(run.segment_name),
         compression=compression,
+        state=lambda: state_after(replica, run),
     )
     try:
         check_in_log(replica, run)
@@ -62,12 +69,39 @@ def check_in_log(replica: Replica, run: Run) -> None:
             raise SourceChangedError(f"{replica}: {link.name} left the log while it was being read")
 
 
-def stage_run(
-    source: Store, run: Run, target: Store, name: str, *, compression: str
-) -> tuple[Staged, SegmentFooter]:
-    """Write the records ``[run.start, run.end)`` as one segment, staged under ``name`` in ``target``.
+def state_after(replica: Replica, run: Run) -> ProducerState:
+    """The producer state at the end of a run of the replica's log.
 
-    Raises: CorruptSegmentError, SourceChangedError, LogGapError.
+    Raises: SourceChangedError when files of it left the log meanwhile; as ``Replica.producers_at``.
+    """
+    log = replica.log()
+    if all(link.end != run.end for link in log.chain):
+        raise SourceChangedError(f"{replica}: {run.links[-1].name} left the log while it was being read")
+    return replica.producers_at(log, run.end)
+
+
+def as_whole(replica: Replica, run: Run) -> Run:
+    """The run, to be rewritten where it is one file that does not tell all producers."""
+    if run.is_segment and replica.footer(run.links[0].file).producers_since is not None:
+        return replace(run, partial_state=True)
+    return run
+
+
+def stage_run(
+    source: Store,
+    run: Run,
+    target: Store,
+    name: str,
+    *,
+    compression: str,
+    state: Callable[[], ProducerState],
+    leaves: bool = False,
+) -> tuple[Staged, SegmentFooter]:
+    """Write the records ``[run.start, run.end)`` as one segment, staged under ``name`` in ``target``. ``state`` is
+    the producer state at its end; it is asked for where the files do not tell. What ``leaves`` its log holds all
+    of it.
+
+    Raises: CorruptSegmentError, SourceChangedError, LogGapError; what ``state`` raises.
     """
     segments = [read_segment(source, link.file) for link in run.links]
     for link, segment in zip(run.links, segments, strict=True):
@@ -87,12 +121,28 @@ def stage_run(
         if latest is not None and segments[0].footer.may_hold_control:
             latest = max(latest, run.start)  # it may begin in what was cut off
         oldest_ms = min(segment.footer.oldest_ms for segment in segments)
-        footer = _write(source, run, schema, staged, last, markers, latest, oldest_ms, compression)
+        told = told_together(
+            [(file.footer.base_offset, file.footer.producer_part) for file in segments], run.start
+        )
+        producers = without_transactions(applied({}, told.entries) if told.since is None else state())
+        part: _Part = whole
+        if told.since is not None and not leaves:
+            part = partial(_touched, Level(told.since, frozenset(told.entries)))
+        footer = _write(
+            source, run, schema, staged, last, markers, latest, oldest_ms, compression, producers, part
+        )
     except BaseException:
         with suppress(Exception):
             staged.abort()
         raise
     return staged, footer
+
+
+_Part = Callable[[ProducerState, int], ProducerPart]
+
+
+def _touched(level: Level, state: ProducerState, file_bytes: int) -> ProducerPart:
+    return part_of(state, level, file_bytes)
 
 
 def _markers(footers: Iterable[SegmentFooter], start: int) -> tuple[TransactionPart, ...]:
@@ -111,6 +161,8 @@ def _write(
     last_transactional_offset: int | None,
     oldest_ms: int,
     compression: str,
+    producers: ProducerState,
+    part: _Part,
 ) -> SegmentFooter:
     writer = SegmentWriter(
         staged.file,
@@ -132,13 +184,11 @@ def _write(
         writer.abort()
         raise
 
-    def producers(_: int) -> dict[str, ProducerEntry]:
-        return without_transactions(last.producers)
-
     # Nothing of the moment: the same files merge into the same bytes.
     return writer.close(
         lineage=Lineage(last.lineage),
-        producers=producers,
+        producers=lambda _: producers,
+        part=part,
         created_ms=last.created_ms,
         last_transactional_offset=last_transactional_offset,
         markers=markers,

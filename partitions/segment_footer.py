@@ -19,6 +19,7 @@ from isal import isal_zlib
 from stratalog.partitions.bounded import parse_json
 from stratalog.partitions.errors import CorruptSegmentError
 from stratalog.partitions.numbers import Epoch, Int64, Natural
+from stratalog.partitions.producer_changes import ProducerPart
 from stratalog.partitions.producers import ProducerEntry, plain
 
 FOOTER_KEY = b"log.segment"
@@ -51,8 +52,9 @@ class SegmentFooter(msgspec.Struct, frozen=True, kw_only=True):
     base_offset: Natural
     next_offset: Natural
     lineage: tuple[tuple[Epoch, Natural], ...]
-    producers: dict[str, ProducerEntry]
-    """Producer state after this file, of the whole partition."""
+    producers: dict[str, ProducerEntry | None]
+    """Producer state after this file, of the whole partition; or of the producers that were touched since
+    ``producers_since``, None for those that were forgotten (``producer_changes``)."""
     min_timestamp_us: Int64
     """0 when no record has a timestamp."""
     max_timestamp_us: Int64
@@ -73,6 +75,13 @@ class SegmentFooter(msgspec.Struct, frozen=True, kw_only=True):
     """Of a merged segment: the markers in it that end transactions which began before it."""
     first_created_ms: Int64 | None = None
     """Of a merged segment: when the first append in it was made; None: at ``created_ms``."""
+    producers_since: Natural | None = None
+    """At most ``base_offset``; None: ``producers`` is the whole state."""
+
+    @property
+    def producer_part(self) -> ProducerPart:
+        """What it tells of the producer state."""
+        return ProducerPart(self.producers, self.producers_since)
 
     @property
     def may_hold_control(self) -> bool:
@@ -90,11 +99,11 @@ class SegmentFooter(msgspec.Struct, frozen=True, kw_only=True):
         return self.created_ms if self.max_timestamp_offset is None else -(-self.max_timestamp_us // 1000)
 
 
-_OPTIONAL = ("transaction", "last_transactional_offset", "markers", "first_created_ms")
+_OPTIONAL = ("transaction", "last_transactional_offset", "markers", "first_created_ms", "producers_since")
 
 
 def encode_footer(footer: SegmentFooter) -> bytes:
-    """JSON, as in the file; what does not apply is left out."""
+    """JSON, as in the file; what says nothing is left out."""
     fields = msgspec.structs.asdict(footer) | {"producers": plain(footer.producers)}
     return msgspec.json.encode(
         {name: v for name, v in fields.items() if v not in (None, ()) or name not in _OPTIONAL}
@@ -105,7 +114,13 @@ def decode_footer(data: bytes) -> SegmentFooter:
     """Raises: ValueError for bytes that are no footer (the caller knows which file to name)."""
     if len(data) > MOST_JSON_BYTES:
         raise ValueError(f"it has {len(data)} bytes, more than {MOST_JSON_BYTES}")
-    return parse_json(data, SegmentFooter)
+    footer = parse_json(data, SegmentFooter)
+    if footer.producers_since is None:
+        if None in footer.producers.values():
+            raise ValueError("its state of producers is whole, and lacks some")
+    elif footer.producers_since > footer.base_offset:
+        raise ValueError(f"its producers refer to offset {footer.producers_since}, behind its beginning")
+    return footer
 
 
 def checksum_at(footer: bytearray | memoryview) -> int:

@@ -20,7 +20,8 @@ from stratalog.partitions.errors import InvalidCallError, RecordTooLargeError
 from stratalog.partitions.lineage import Lineage
 from stratalog.partitions.parquet_footer import MOST_CHUNKS, MOST_GROUP_BYTES, SUFFIX_BYTES, footer_start
 from stratalog.partitions.parquet_pages import LEVELS_BYTES
-from stratalog.partitions.producers import ProducerEntry
+from stratalog.partitions.producer_changes import ProducerPart, whole
+from stratalog.partitions.producers import ProducerState
 from stratalog.partitions.records import leaf_types
 from stratalog.partitions.segment_footer import (
     CHECKSUM_KEY,
@@ -143,18 +144,20 @@ class SegmentWriter:
         self,
         *,
         lineage: Lineage,
-        producers: Callable[[int], dict[str, ProducerEntry]],
+        producers: Callable[[int], ProducerState],
         created_ms: int,
         batch_id: str = "",
         transaction: TransactionPart | None = None,
         last_transactional_offset: int | None = None,
         markers: tuple[TransactionPart, ...] = (),
         first_created_ms: int | None = None,
+        part: Callable[[ProducerState, int], ProducerPart] = whole,
         metadata: Callable[[], Mapping[bytes, bytes]] = dict,
     ) -> SegmentFooter:
         """Finish the file; the sink stays open.
 
-        ``producers`` gives the producer state for the file's next offset. ``metadata`` is more for the Parquet
+        ``producers`` gives the producer state for the file's next offset, ``part`` what the footer holds of it,
+        where the records take so many bytes. ``metadata`` is more for the Parquet
         footer, under its checksum; it is asked for when every record's bytes are in the sink.
 
         Raises: ValueError when no record was written; InvalidCallError for a footer that could not be read again,
@@ -163,13 +166,15 @@ class SegmentWriter:
         if self.next_offset == self._base_offset:
             raise ValueError("a segment holds at least one record")
         self._flush()
+        held = part(producers(self.next_offset), self._sink.passed_bytes)
         footer = SegmentFooter(
             topic_id=self._topic_id,
             partition=self._partition,
             base_offset=self._base_offset,
             next_offset=self.next_offset,
             lineage=tuple((entry.epoch, entry.start_offset) for entry in lineage),
-            producers=producers(self.next_offset),
+            producers=dict(held.entries),
+            producers_since=held.since,
             min_timestamp_us=self._min_timestamp_us or 0,
             max_timestamp_us=self._max_timestamp_us,
             max_timestamp_offset=self._max_timestamp_offset,
@@ -289,7 +294,8 @@ class _CheckedTail(io.RawIOBase):
         self._sink = sink
         self._sign = sign
         self._digest = hashlib.sha256()
-        self._passed_bytes = 0
+        self.passed_bytes = 0
+        """How many the sink has got."""
         self._passed_crc32 = 0
         self._held: list[bytes] | None = None
         self._dropped = False
@@ -303,7 +309,7 @@ class _CheckedTail(io.RawIOBase):
             return view.nbytes
         if self._held is None:
             self._sink.write(view)
-            self._passed_bytes += view.nbytes
+            self.passed_bytes += view.nbytes
             self._passed_crc32 = isal_zlib.crc32(view, self._passed_crc32)
             if self._sign is not None:
                 self._digest.update(view)
@@ -321,14 +327,14 @@ class _CheckedTail(io.RawIOBase):
     def release(self) -> None:
         tail = bytearray(b"".join(self._held or ()))
         try:
-            footer_at = footer_start(tail, self._passed_bytes + len(tail)) - self._passed_bytes
+            footer_at = footer_start(tail, self.passed_bytes + len(tail)) - self.passed_bytes
         except ValueError as error:
             raise InvalidCallError(f"{error}: append fewer records at once; nothing was written") from error
         footer = memoryview(tail)[footer_at:-SUFFIX_BYTES]
         at = checksum_at(footer)
         body_crc32 = isal_zlib.crc32(memoryview(tail)[:footer_at], self._passed_crc32)
         index_crc32 = isal_zlib.crc32(memoryview(tail)[:footer_at])
-        stated = b"%08x%016x%08x" % (body_crc32, self._passed_bytes, index_crc32)
+        stated = b"%08x%016x%08x" % (body_crc32, self.passed_bytes, index_crc32)
         footer[at + 8 : at + len(NO_CHECKSUMS)] = stated
         if self._sign is not None:
             tagged = tag_at(footer)

@@ -22,6 +22,7 @@ from stratalog.partitions.errors import (
 from stratalog.partitions.lineage import Lineage
 from stratalog.partitions.listing import DataFile
 from stratalog.partitions.paths import CheckpointName, DataName, base_name, folder_of, name_in, parse_name
+from stratalog.partitions.producer_changes import applied
 from stratalog.partitions.producers import ProducerEntry
 from stratalog.partitions.records import RECORD_COLUMNS
 from stratalog.partitions.segment import Segment, read_batches, read_segment
@@ -138,6 +139,8 @@ def verify_snapshot(source: Readable, stored: StoredObject, *, owner: str, parti
             f"{what} says that it is snapshot {mark.end_offset}-{mark.epoch}, which its name does not"
         )
     _check_owner(segment, owner, partition, what)
+    if segment.footer.producers_since is not None:
+        raise CorruptSegmentError(f"{what}: it does not tell all producers, as each snapshot does")
     lineage = Lineage(segment.footer.lineage)
     if lineage.epoch_at(name.end_offset - 1) != name.epoch:
         raise CorruptSegmentError(f"{what}: its lineage {lineage} does not end with epoch {name.epoch}")
@@ -152,7 +155,7 @@ def verify_snapshot(source: Readable, stored: StoredObject, *, owner: str, parti
         records=segment.footer.records - 2,
         size_bytes=stored.size_bytes,
         created_ms=segment.footer.created_ms,
-        producers=segment.footer.producers,
+        producers=applied({}, segment.footer.producers),
         segment=checked.segment,
         stored=stored,
         signed=TAG_KEY in segment.parquet.metadata,

@@ -31,8 +31,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from stratalog.partitions.errors import CorruptionError
+from stratalog.partitions.errors import CorruptionError, CorruptSegmentError
 from stratalog.partitions.lineage import Lineage
+from stratalog.partitions.producer_changes import applied
 from stratalog.partitions.producers import ProducerEntry, without_transactions
 from stratalog.partitions.store.protocol import Store
 from stratalog.tiering.remote_file import read_remote
@@ -212,5 +213,7 @@ def auxiliary_state(remote: Store, folder: str, segment: RemoteSegment) -> Auxil
         partition, or ends elsewhere, than the table says.
     """
     footer = read_remote(remote, folder, segment).footer
+    if footer.producers_since is not None:
+        raise CorruptSegmentError(f"{segment.path} does not tell all producers, as each remote segment does")
     lineage = Lineage(entry for entry in footer.lineage if entry[1] < segment.next_offset)
-    return AuxiliaryState(segment.next_offset, lineage, without_transactions(footer.producers))
+    return AuxiliaryState(segment.next_offset, lineage, without_transactions(applied({}, footer.producers)))

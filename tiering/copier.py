@@ -31,7 +31,7 @@ from stratalog.partitions.errors import CorruptionError, SourceChangedError
 from stratalog.partitions.listing import DataFile, Link
 from stratalog.partitions.merge import Run
 from stratalog.partitions.replica import Replica, errors_of
-from stratalog.partitions.rewrite import check_in_log, stage_run
+from stratalog.partitions.rewrite import as_whole, check_in_log, stage_run, state_after
 from stratalog.partitions.segment import read_segment
 from stratalog.partitions.segment_check import check_copy, verify_bytes
 from stratalog.partitions.segment_footer import SegmentFooter
@@ -53,6 +53,8 @@ def upload(leader: Replica, run: Run, remote: Store, folder: str, *, compression
         again); CorruptionError when the remote has the name with other content, or, with the leader's
         ``broker_id``, when the leader's storage is damaged; StorageError, OutcomeUnknownError.
     """
+    with errors_of(leader):
+        run = as_whole(leader, run)
     name = paths.join(folder, paths.remote_segment_path(leader.partition, run.segment_name))
     try:
         already = remote.stat(name)
@@ -86,7 +88,15 @@ def upload(leader: Replica, run: Run, remote: Store, folder: str, *, compression
 
 def _stage(leader: Replica, run: Run, remote: Store, name: str, compression: str) -> tuple[Staged, SegmentFooter]:
     if not run.is_segment:
-        return stage_run(leader.store, run, remote, name, compression=compression)
+        return stage_run(
+            leader.store,
+            run,
+            remote,
+            name,
+            compression=compression,
+            state=lambda: state_after(leader, run),
+            leaves=True,
+        )
     file = run.links[0].file
     segment = leader.segment(file)
     if segment.footer.next_offset != run.end:
@@ -130,6 +140,8 @@ def _reused(leader: Replica, run: Run, remote: Store, there: StoredObject) -> Up
         ours = run.links[0].file
         if found.crc32 != leader.segment(ours).crc32:
             raise CorruptionError(f"{what} has other bytes than {leader.store.uri_of(ours.object.name)}")
+    if found.footer.producers_since is not None:
+        raise CorruptionError(f"{what} does not tell all producers, as each remote segment does")
     if found.footer.next_offset != run.end:
         raise CorruptionError(f"{what} ends at offset {found.footer.next_offset}, not at {run.end}")
     segment = segment_of(leader, run, found.footer, there.size_bytes)

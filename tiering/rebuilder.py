@@ -23,9 +23,9 @@ from stratalog.partitions.errors import CorruptSegmentError, StorageError
 from stratalog.partitions.lineage import Lineage
 from stratalog.partitions.listing import DataFile
 from stratalog.partitions.merge import Run
-from stratalog.partitions.producers import ProducerEntry
+from stratalog.partitions.producers import ProducerEntry, ProducerState
 from stratalog.partitions.replica import Replica
-from stratalog.partitions.rewrite import stage_run
+from stratalog.partitions.rewrite import as_whole, stage_run
 from stratalog.partitions.segment import Segment, read_segment
 from stratalog.partitions.segment_check import check_copy, verify_segment
 from stratalog.partitions.segment_footer import SegmentFooter
@@ -41,10 +41,18 @@ _MOST = 1000
 
 
 def rebuild(
-    source: Replica, run: Run, lost: RemoteSegment | None, remote: Store, folder: str, *, compression: str
+    source: Replica,
+    run: Run,
+    lost: RemoteSegment | None,
+    remote: Store,
+    folder: str,
+    *,
+    compression: str,
+    state: Callable[[], ProducerState],
 ) -> Uploaded:
     """Bring ``run``, files of a replica, into the topic's ``folder`` of ``remote``: offsets of ``lost``, of which
-    the object is damaged or missing; None where the table does not list these offsets at all.
+    the object is damaged or missing; None where the table does not list these offsets at all. ``state`` is the
+    producer state at its end, where the files do not tell it.
 
     1. stage the bytes, checked as they pass; 2. give them a name that nobody has; 3. read all of it back, every
     checksum. A crash leaves litter, without a commit.
@@ -52,8 +60,9 @@ def rebuild(
     Raises: CorruptSegmentError when the replica, or the remote tier, does not give what was written there;
         SourceChangedError, StorageError, OutcomeUnknownError.
     """
+    run = as_whole(source, run)
     rebuilt, there, found = _bring(
-        lambda name: _stage(source, run, remote, name, compression),
+        lambda name: _stage(source, run, remote, name, compression, state),
         remote,
         partial(paths.remote_segment_path, source.partition, run.segment_name),
         folder,
@@ -193,9 +202,11 @@ def _is_there(remote: Store, name: str) -> bool:
     return True
 
 
-def _stage(source: Replica, run: Run, remote: Store, name: str, compression: str) -> tuple[Staged, SegmentFooter]:
+def _stage(
+    source: Replica, run: Run, remote: Store, name: str, compression: str, state: Callable[[], ProducerState]
+) -> tuple[Staged, SegmentFooter]:
     if not run.is_segment:
-        return stage_run(source.store, run, remote, name, compression=compression)
+        return stage_run(source.store, run, remote, name, compression=compression, state=state, leaves=True)
     file = run.links[0].file
     segment = read_segment(source.store, file, remembered=False)
     staged = remote.stage_copy(source.store, file.object, name)

@@ -19,6 +19,7 @@ from stratalog.partitions.bounded import read_bounded
 from stratalog.partitions.errors import CorruptionError, CorruptSegmentError, SourceChangedError, StratalogError
 from stratalog.partitions.listing import DataFile
 from stratalog.partitions.paths import EpochName, LocalStartName
+from stratalog.partitions.producer_changes import applied
 from stratalog.partitions.producers import encode
 from stratalog.partitions.register import REGISTER_BYTES
 from stratalog.partitions.replica import Replica, errors_of
@@ -141,7 +142,11 @@ def _mend_local_start(
     """
     if state_of is not None:
         footer = read_segment(state_of.store, state_of.held.file, remembered=False).footer
-        content = encode(dict(footer.producers))
+        if footer.producers_since is None:
+            content = encode(applied({}, footer.producers))
+        else:
+            with errors_of(other):
+                content = encode(other.producers_at(other.log(), name.offset))
     else:
         with errors_of(other):
             content = local_start_state(other, name)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -28,6 +29,7 @@ from stratalog.partitions.errors import (
     StratalogError,
 )
 from stratalog.partitions.paths import DataName
+from stratalog.partitions.producer_changes import part_after
 from stratalog.partitions.producers import (
     ProducerAppend,
     ProducerEntry,
@@ -341,7 +343,9 @@ def _encode(
         raise
 
     def producers(next_offset: int) -> dict[str, ProducerEntry]:
-        kept = unexpired(end.state.producers, now_ms, options.producer_expiration_ms)
+        kept = end.state.producers
+        if end.acknowledged_to is None:  # after a look at all of the log: not at each append
+            kept = unexpired(kept, now_ms, options.producer_expiration_ms)
         records = source.digested()
         digest = None if records is None else records.value
         return after_append(kept, producer, end.log_end, next_offset, now_ms, digest)
@@ -350,6 +354,7 @@ def _encode(
     writer.close(
         lineage=end.lineage,
         producers=producers,
+        part=partial(part_after, end.state.producers, end.state.levels, producer.producer_id, end.log_end),
         created_ms=now_ms,
         transaction=transaction,
         last_transactional_offset=end.state.last_transactional_offset if transaction is None else end.log_end,

@@ -14,8 +14,9 @@ from stratalog.partitions.lineage import Lineage
 from stratalog.partitions.listing import Link, Listing, ReplicaLog, claimed_high_watermark_of
 from stratalog.partitions.paths import EpochName, LocalStartName
 from stratalog.partitions.replica import Replica
+from stratalog.partitions.retention import KEPT_EPOCHS
 
-_EARLIER = 16
+_EARLIER = KEPT_EPOCHS - 1
 """Earlier registers of a replica that its latest one is compared with."""
 
 

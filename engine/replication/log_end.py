@@ -94,7 +94,5 @@ def _goes_on(behind: Listing, known: LogEnd) -> bool:
 
 def _after(leader: Replica, known: LogEnd, file: DataFile) -> LogEnd:
     """The end of the log with one file more."""
-    footer = leader.footer(file)
-    state = EndState(dict(footer.producers), footer.last_transactional_offset)
-    end = leader.end_of_append(file)
+    state, end = known.state.after(leader.footer(file)), leader.end_of_append(file)
     return replace(known, last=file, log_end=end, state=state, names=known.names + _NAMES_OF_AN_APPEND)

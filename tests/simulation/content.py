@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -17,6 +17,7 @@ import stratalog.engine.quorum.contents
 import stratalog.engine.quorum.voter
 import stratalog.engine.replication.append
 import stratalog.partitions.listing
+import stratalog.partitions.producer_changes
 import stratalog.partitions.segment
 from stratalog.engine.metadata.records import MetadataRecord, decode
 from stratalog.engine.quorum.batch import Batch, decode_batch
@@ -27,7 +28,8 @@ from stratalog.partitions.clock import Clock
 from stratalog.partitions.errors import SourceChangedError
 from stratalog.partitions.lineage import Lineage
 from stratalog.partitions.paths import DataName, base_name, parse_name
-from stratalog.partitions.producers import ProducerAppend
+from stratalog.partitions.producer_changes import ProducerPart, part_after
+from stratalog.partitions.producers import ProducerAppend, ProducerEntry
 from stratalog.partitions.segment_footer import FOOTER_KEY, SegmentFooter
 from stratalog.partitions.store import StagedWriter, Store
 from stratalog.partitions.store.memory import MemoryStore
@@ -44,11 +46,6 @@ class Content:
     tokens: tuple[bytes, ...]
     control: tuple[int | None, ...]
     footer: SegmentFooter
-
-    @property
-    def producers(self) -> dict[str, Any]:
-        """The state after it."""
-        return self.footer.producers
 
     @property
     def next_offset(self) -> int:
@@ -126,7 +123,9 @@ def _footer(store: Store, stored: StoredObject, what: str) -> pq.FileMetaData:
 
 _read_parquet_footer = stratalog.partitions.segment._read_parquet_footer
 _encode = stratalog.engine.replication.append._encode
-_encoded: dict[Hashable, bytes] = {}
+_encoded: dict[Hashable, tuple[bytes, Mapping[str, ProducerEntry]]] = {}
+states_after: dict[bytes, Mapping[str, ProducerEntry]] = {}
+"""All producers after an append of this run, by the bytes of its file, of which the footer may hold a few."""
 
 
 def _encode_once(
@@ -139,7 +138,7 @@ def _encode_once(
     clock: Clock,
 ) -> None:
     values = tuple(value for batch in source for value in batch.column("value").to_pylist())
-    known = end.state.last_transactional_offset, *sorted(end.state.producers.items())
+    known = end.state.last_transactional_offset, end.state.levels, *sorted(end.state.producers.items())
     key = (
         replicas.view.topic_id,
         replicas.view.partition,
@@ -152,16 +151,26 @@ def _encode_once(
     )
     if key not in _encoded:
         memory = MemoryStore("memory://encoded").stage_writer("one")
-        _encode(memory, replicas, end, producer, source, options, clock)
+        states: list[Mapping[str, ProducerEntry]] = []
+
+        def noted(*arguments: Any) -> ProducerPart:
+            states.append(arguments[4])
+            return part_after(*arguments)
+
+        with patch.object(stratalog.engine.replication.append, "part_after", noted):
+            _encode(memory, replicas, end, producer, source, options, clock)
         if len(_encoded) > _MOST:
             _encoded.clear()
-        _encoded[key] = memory._buffer.bytes_written()  # type: ignore[attr-defined]
-    staged.file.write(_encoded[key])
+        _encoded[key] = memory._buffer.bytes_written(), states[0]  # type: ignore[attr-defined]
+    data, state = _encoded[key]
+    states_after[data] = state
+    staged.file.write(data)
 
 
 @contextmanager
 def remembered() -> Iterator[None]:
     """Inside, the product's pure work on bytes is remembered too: names, metadata batches, footers, encoding."""
+    states_after.clear()
     with ExitStack() as stack:
         stack.enter_context(
             patch.object(stratalog.engine.quorum.contents, "decode_batch", _decode_batch_of_any_voter)
@@ -170,4 +179,8 @@ def remembered() -> Iterator[None]:
         stack.enter_context(patch.object(stratalog.partitions.listing, "parse_name", parsed_name))
         stack.enter_context(patch.object(stratalog.partitions.segment, "_read_parquet_footer", _footer))
         stack.enter_context(patch.object(stratalog.engine.replication.append, "_encode", _encode_once))
+        # Of the few producers of a run, too, a footer holds some.
+        changes = stratalog.partitions.producer_changes
+        for name, value in (("_FEW", 2), ("_SMALL", 0), ("_PART_OF_ALL", 2), ("_ENTRY_BYTES", 1_000_000)):
+            stack.enter_context(patch.object(changes, name, value))
         yield

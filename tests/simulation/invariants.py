@@ -12,10 +12,15 @@ from stratalog.engine.replication.partition import PartitionReplicas
 from stratalog.partitions.errors import CorruptionError
 from stratalog.partitions.lineage import Lineage
 from stratalog.partitions.listing import DataFile, ReplicaLog, parse, resolve
-from stratalog.partitions.paths import BROKER_FILE, EpochName
+from stratalog.partitions.paths import BROKER_FILE, EpochName, LocalStartName
+from stratalog.partitions.producers import ProducerEntry, decode
+from stratalog.partitions.replica import Replica
 from stratalog.partitions.root import BrokerFile, root_identity
+from stratalog.partitions.segment_footer import SegmentFooter
 from stratalog.partitions.store import Store
-from tests.simulation.content import Content, content_of, lineage_of
+from stratalog.partitions.store.memory import MemoryStore
+from stratalog.partitions.store.protocol import StoredObject
+from tests.simulation.content import Content, content_of, lineage_of, states_after
 from tests.simulation.oracle import History, Key, Oracle, Token
 from tests.simulation.roots import Root
 from tests.simulation.scheduler import Driver, Violation
@@ -117,7 +122,39 @@ class Invariants:
             part = content.tokens[link.start - content.base_offset : link.end - content.base_offset]
             tokens += part
             tokens += [None] * (link.end - link.start - len(part))
+        self._check_producers(root.place, folder, log, data, entries)
         return ListedReplica(log, tuple(tokens), contents)
+
+    def _check_producers(
+        self,
+        place: str,
+        folder: str,
+        log: ReplicaLog,
+        data: Callable[[DataFile], bytes],
+        entries: Mapping[str, tuple[StoredObject, bytes]],
+    ) -> None:
+        """I11: what its files tell of the producers is all of what their writer knew. Of the last append: those
+        before it were looked at before."""
+        appends = [link for link in log.chain if not link.name.merged]
+        expected = states_after.get(data(appends[-1].file)) if appends else None
+        if expected is None:
+            return
+        intended, register = self.intended, f"{folder}/{LocalStartName(log.local_start)}"
+
+        class Reading(Replica):
+            def footer(self, file: DataFile) -> SegmentFooter:
+                return content_of(data(file)).footer
+
+            def producers_at_local_start(self, log: ReplicaLog) -> dict[str, ProducerEntry]:
+                return decode(intended(entries[register][1])) if log.local_start else {}
+
+        reading = Reading(0, MemoryStore("memory://none"), "", "", "", 0, 0)
+        found = reading.producers_at(log, appends[-1].end)
+        if found != expected:
+            differing = sorted(name for name in {*found, *expected} if found.get(name) != expected.get(name))
+            raise Violation(
+                f"I11: {place}/{folder}: {appends[-1].name} does not tell {differing} as it was written"
+            )
 
     # ------------------------------------------------------------------------------ what must be
 

@@ -26,8 +26,10 @@ import stratalog.engine.upkeep.retention.tasks
 import stratalog.engine.upkeep.tiering.tasks
 import stratalog.partitions.lineage
 import stratalog.partitions.listing
+import stratalog.partitions.producer_changes
 import stratalog.partitions.replica
 import stratalog.partitions.retention
+import stratalog.tiering.copier
 import tests.simulation.transacting
 from stratalog.engine.replication.partition import PartitionReplicas
 from stratalog.partitions import paths
@@ -369,6 +371,31 @@ MUTATIONS: Sequence[Mutation] = (
         "a change of a transaction's state counts only where it stands behind the state that it rests on",
         variants.patched(stratalog.engine.records.coordinator, "_following", variants.counted_on_trust),
         theme="transactions",
+    ),
+    Mutation(
+        "changes of producers without the rest",
+        "a footer holds the producers that were touched since an offset: the others are as they were there",
+        variants.patched(Replica, "_producers_after", variants.changes_alone),
+        theme="base",
+    ),
+    Mutation(
+        "changes of one append alone",
+        "a footer holds the producers that were touched since its offset by all appends",
+        variants.patched(stratalog.partitions.producer_changes, "next_level", variants.touched_by_the_last),
+        theme="base",
+    ),
+    Mutation(
+        "changes that rest on another history",
+        "the state that changes rest on is of the log, by the lineage",
+        variants.patched(Replica, "_producers_after", variants.file_of_any_epoch),
+        first=79,
+    ),
+    Mutation(
+        "remote segments with some producers",
+        "what leaves the log tells all producers",
+        variants.patched(stratalog.tiering.copier, "as_whole", lambda _, run: run),
+        theme="tier",
+        first=73,
     ),
     Mutation(
         "a sequence with any records",

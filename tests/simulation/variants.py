@@ -50,7 +50,8 @@ from stratalog.partitions.identity import TopicIdPartition
 from stratalog.partitions.lineage import Lineage
 from stratalog.partitions.listing import DataFile, Link, Listing, ReplicaLog
 from stratalog.partitions.paths import DataName
-from stratalog.partitions.producers import ProducerAppend, earlier_attempt
+from stratalog.partitions.producer_changes import Level, Levels, applied, next_level
+from stratalog.partitions.producers import ProducerAppend, ProducerEntry, earlier_attempt
 from stratalog.partitions.replica import Replica, errors_of
 from stratalog.partitions.segment_check import verify_bytes
 from stratalog.partitions.store.memory import MemoryStore
@@ -134,9 +135,9 @@ def without_chain() -> AbstractContextManager[object]:
     return all_of(*(patched(module, "resolve", resolve_without_chain) for module in modules))()
 
 
-def removable_also_above(log: ReplicaLog, now_ms: int, delay_ms: int) -> list[str]:
+def removable_also_above(log: ReplicaLog, now_ms: int, delay_ms: int, leader_epoch: int) -> list[str]:
     """Without "dead files only below the high watermark"."""
-    names = _removable(log, now_ms, delay_ms)
+    names = _removable(log, now_ms, delay_ms, leader_epoch)
     return [*names, *(str(file.name) for file in log.dead if str(file.name) not in names)]
 
 
@@ -251,6 +252,32 @@ def earlier_attempt_without_raised_epoch(state: Any, append: ProducerAppend, wha
 
 
 _after_append = stratalog.engine.replication.append.after_append
+
+
+def changes_alone(replica: Replica, log: ReplicaLog, index: int) -> tuple[dict[str, ProducerEntry], Levels]:
+    """The producers that the last footer holds are all that there are."""
+    return applied({}, replica.footer(log.chain[index].file).producers), ()
+
+
+def touched_by_the_last(
+    levels: Levels | None, touched: Iterable[str], producers: int, log_end: int
+) -> Level | None:
+    """Those that this append has touched, whatever was touched before it."""
+    level = next_level(levels, touched, producers, log_end)
+    return level if level is None else Level(level.since, frozenset(touched))
+
+
+def file_of_any_epoch(replica: Replica, log: ReplicaLog, index: int) -> tuple[dict[str, ProducerEntry], Levels]:
+    """The changes rest on the file that ends at their offset, the oldest of these, whatever epoch it is of."""
+    part = replica.footer(log.chain[index].file).producer_part
+    if part.since is not None:
+        for file in sorted(log.listing.data, key=lambda file: file.name.epoch):
+            if replica.footer(file).next_offset == part.since and file not in [link.file for link in log.chain]:
+                return applied(replica.footer(file).producers, part.entries), ()  # type: ignore[arg-type]
+    return _producers_after(replica, log, index)
+
+
+_producers_after = Replica._producers_after
 
 
 def without_raised_epoch() -> AbstractContextManager[object]:

@@ -186,7 +186,7 @@ def test_a_segment_that_straddles_the_end_of_the_remote_log_is_cut() -> None:
     log.merge(log.run(0, 9))
     [run] = sealed_runs(log.replica.log(), MergePolicy(1, 0, 2), from_offset=4, now_ms=CLOCK.now_ms())
     remote = MemoryStore()
-    staged, footer = stage_run(log.store, run, remote, f"3/{run.segment_name}", compression="snappy")
+    staged, footer = stage_run(log.store, run, remote, f"3/{run.segment_name}", compression="snappy", state=dict)
     assert (footer.base_offset, footer.next_offset) == (4, 9)
     assert remote.list("") == []
     assert staged.commit()
@@ -198,7 +198,9 @@ def test_a_segment_that_straddles_the_end_of_the_remote_log_is_cut() -> None:
 def test_somebody_else_s_segment_of_that_name_is_as_good() -> None:
     log = three_appends()
     run = log.run(0, 5)
-    staged, _ = stage_run(log.store, run, log.store, log.replica.path(run.segment_name), compression="zstd")
+    staged, _ = stage_run(
+        log.store, run, log.store, log.replica.path(run.segment_name), compression="zstd", state=dict
+    )
     assert log.merge(run) is not None
     assert not staged.commit()
     assert log.values() == list(range(9))

@@ -10,6 +10,7 @@ have left the table, after their delay: so readers that run, or look back in tim
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
@@ -23,7 +24,7 @@ from stratalog.partitions.errors import CorruptionError, FencedLeaderEpochError,
 from stratalog.partitions.lineage import Lineage
 from stratalog.partitions.listing import Link, Listing, ReplicaLog
 from stratalog.partitions.merge import Run, with_outcomes
-from stratalog.partitions.producers import ProducerEntry, without_transactions
+from stratalog.partitions.producers import ProducerEntry, ProducerState, without_transactions
 from stratalog.partitions.records import schema_of
 from stratalog.partitions.replica import Replica
 from stratalog.partitions.runner import Done, Failed
@@ -125,8 +126,17 @@ def _rebuild(context: Context, job: RebuildJob, topics: Mapping[str, TopicImage]
     for piece in pieces:
         source = replicas.replica(piece.broker_id)
         run = _decided_run(source, piece)
+        of_the_end = not job.plan.lost or remote.segments[-1] in job.plan.lost
         uploads.append(
-            rebuild(source, run, lost, remote.store, remote.folder, compression=config.compression_type)
+            rebuild(
+                source,
+                run,
+                lost,
+                remote.store,
+                remote.folder,
+                compression=config.compression_type,
+                state=partial(_producers_at, source, replicas.leader, run.end) if of_the_end else dict,
+            )
         )
     return Rebuilt(job.plan.lost, tuple(uploads), replicas.view.log_start_offset)
 
@@ -139,7 +149,7 @@ def _rebuild_from_table(context: Context, job: RebuildJob, topic: TopicImage) ->
         raise CorruptionError(f"{replicas}: its leader cannot be relied upon; heal it first, then again")
     producers: Mapping[str, ProducerEntry] = {}
     if lost == remote.segments[-1]:
-        producers = _producers_at(replicas.leader, looked.leader_log, lost.next_offset)
+        producers = replicas.leader.producers_at(looked.leader_log, lost.next_offset)
     table, schema = context.remote_table(topic), schema_of(topic.key_schema, topic.value_schema)
     return rebuild_from_records(
         partial(table.records, lost, schema),
@@ -152,13 +162,11 @@ def _rebuild_from_table(context: Context, job: RebuildJob, topic: TopicImage) ->
     )
 
 
-def _producers_at(leader: Replica, log: ReplicaLog, offset: int) -> Mapping[str, ProducerEntry]:
-    if offset == log.local_start:
-        return leader.producers_at_local_start(log)
-    for link in log.chain:
-        if link.end == offset:
-            return leader.footer(link.file).producers
-    raise CorruptionError(f"{leader} does not tell the state of the producers at offset {offset}")
+def _producers_at(source: Replica, leader: Replica, offset: int) -> ProducerState:
+    """Raises: CorruptionError when neither tells."""
+    with suppress(CorruptionError):
+        return source.producers_at(source.log(), offset)
+    return leader.producers_at(leader.log(), offset)
 
 
 def _segments(piece: RebuiltObject, segment_bytes: int) -> Iterator[RebuiltObject]:

@@ -222,8 +222,7 @@ class _Dropping:
         wanted = self._relied_upon(log, local_start_for(log, self._wanted_local_start(replica, log)))
         start = local_start_for(log, wanted)
         if start > log.local_start and not work.dry_run:
-            producers = next(replica.footer(link.file).producers for link in log.chain if link.end == start)
-            replica.store.create(replica.path(LocalStartName(start)), encode(producers))
+            replica.store.create(replica.path(LocalStartName(start)), encode(replica.producers_at(log, start)))
         names, damaged = covered(replica, log, self._deletable(replica, log))
         self.failed += [(f"{self.work} on broker {broker}", error) for error in damaged]
         sizes = {str(file.name): file.object.size_bytes for file in log.listing.data}
@@ -263,7 +262,7 @@ class _Dropping:
         in a snapshot, is now missing or damaged.
         """
         work, log_start = self.work, self.work.replicas.view.log_start_offset
-        names = removable(log, work.clock.now_ms(), work.delay_ms)
+        names = removable(log, work.clock.now_ms(), work.delay_ms, work.replicas.epoch)
         if work.snapshots:
             return self._beside_snapshot(replica, log, names)
         if work.remote is None or log.local_start <= log_start:

@@ -181,7 +181,9 @@ def open_writer(work: SnapshotWork, leader: Replica, log: ReplicaLog, snapshot_i
         schema=work.schema,
         clock=work.clock,
         compression=work.compression,
-        producers=without_transactions(footer.producers),  # it ends at or below the last stable offset
+        producers=without_transactions(
+            leader.producers_at(log, snapshot_id.end_offset)
+        ),  # it ends at or below the last stable offset
     )
 
 
