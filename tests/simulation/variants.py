@@ -299,7 +299,7 @@ class RegisterLater:
                 created.append((name, data))
                 return True
 
-            def list(self, prefix: str, after: str = "") -> Any:
+            def list(self, prefix: str, after: str = "", known: Any = None) -> Any:
                 listed = [*follower.store.list(prefix, after)]
                 return [*listed, *(tests.simulation.stores.StoredObject(n, len(d), 0, "0") for n, d in created)]
 
