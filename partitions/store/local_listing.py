@@ -2,7 +2,10 @@
 
 A name is given once, to a file that is complete, and whatever is honest has the same bytes under it (protocol,
 sections 1 and I8). So a file that an earlier look has asked about (its size, its times) is not asked about again
-while its name and its inode are as they were. Names and inodes are what a scan of the folder tells anyway.
+while its name and its inode are as they were. Names and inodes are what a scan of the folder tells anyway. A file
+system may give the inode of a file to the next one that is made. Of records, and of high watermarks, which are
+empty, whatever is made again under a name is the same, or it is found out when it is opened. Registers are few,
+and what they say is decided on: each scan asks about them.
 
 A scan is left out, too, where nothing has happened in the folder since the last one. Its *stamp* tells: the times
 at which the kernel last changed the folder itself, as it does for each name that comes or goes. The clock of the
@@ -39,6 +42,8 @@ SETTLED_NS = 100_000_000
 """Ten ticks of a slow kernel."""
 _LOCAL = frozenset({"ext4", "xfs", "tmpfs"})
 """File systems that stamp a folder for each change of a name, under its lock, and that nobody else can change."""
+_ONCE = (".parquet", ".hw")
+"""Names that a scan need not ask about again."""
 _MOUNTS = "/proc/self/mountinfo"
 _NAME = attrgetter("name")
 
@@ -141,13 +146,15 @@ class Scanner:
         for entry in entries:
             name, inode = entry.name, entry.inode()
             file = known.get(name)
-            if file is None or file.inode != inode:
+            if file is None or file.inode != inode or not name.endswith(_ONCE):
                 if entry.is_dir(follow_symlinks=False):
                     raise FolderInLogError(self.folder + name)
                 with suppress(FileNotFoundError):
                     now = entry.stat(follow_symlinks=False)
                     [stored] = objects([seen_as(self.folder + name, now)])
-                    found[name] = file = _File(inode, stored, paths.may_be_ours(name))
+                    if file is None or file.object != stored:
+                        file = _File(inode, stored, paths.may_be_ours(name))
+                    found[name] = file
             else:
                 found[name] = file
             if file is not None and not file.ours:
