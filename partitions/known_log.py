@@ -1,7 +1,7 @@
-"""The log of a replica, by what an earlier look has found: what is new is parsed and resolved, and no more. Pure.
+"""The log of a replica, going on from an earlier look: new files are parsed and resolved, and no others. Pure.
 
-Files that both looks saw are the same objects in both. A file of the log holds the same records for ever, under
-the same lineage: the chain changes only from the first new file on, and where one of its own files is gone.
+Files that both looks saw are the same objects in both. A file of the log holds the same records all the time
+under one lineage: the chain changes only from the first new file on, and where one of its own files is gone.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ N = TypeVar("N")
 
 @dataclass(frozen=True, slots=True)
 class KnownLog:
-    """What a process remembers of the folder of a replica."""
+    """The folder of a replica, as a process remembers it."""
 
     answer: Sequence[StoredObject]
     """As the store listed it last."""

@@ -126,7 +126,7 @@ def readable_pieces(
 
 
 def _of_log(pieces: Sequence[FileSlice], start: int, end: int) -> list[FileSlice]:
-    """What the pieces of a log, which have no gaps, hold of ``[start, end)``; nothing where they begin behind."""
+    """The part ``[start, end)`` of the pieces of a log, which have no gaps; nothing where they begin behind."""
     some = [*pieces[bisect_right(pieces, start, key=_END) : bisect_left(pieces, end, key=_START)]]
     if not some or some[0].start > start:
         return []

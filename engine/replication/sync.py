@@ -271,7 +271,7 @@ class _Done:
 
 
 _done: BoundedCache[tuple[Store, str], _Done] = BoundedCache(_REMEMBERED)
-"""By the folder of the follower. What the two replicas hold is kept where they remember it (``known_logs``)."""
+"""By the folder of the follower. The two logs are kept by ``known_logs``, and as long as there."""
 
 
 def _given(replicas: PartitionReplicas, options: SyncOptions) -> tuple[object, ...]:

@@ -1,4 +1,4 @@
-"""What one look at the folder of a log leaves to the next one, on a file system.
+"""The listing of a log's folder on a file system, going on from an earlier one.
 
 A name is given once, to a file that is complete, and whatever is honest has the same bytes under it (protocol,
 sections 1 and I8). So a file that an earlier look has asked about (its size, its times) is not asked about again
@@ -18,8 +18,8 @@ Stamps count on file systems that only this kernel changes (``_LOCAL``); elsewhe
 One gap is left: a clock that is set back, and a change at the very nanosecond of an earlier one. No look goes on
 from one that is older than ``LOOK_AGAIN_S``.
 
-What is not seen meanwhile is a file that somebody has changed in its place, which nothing of ours does. Whatever
-opens it finds out, by its version, and so does each caller that lists without an earlier look.
+A file that somebody has changed in its place, which nothing of ours does, is not seen meanwhile. Whatever opens it
+finds out, by its version, and so does each caller that lists without an earlier look.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _NAME = attrgetter("name")
 
 
 @dataclass(frozen=True, slots=True)
-class _File:
+class _KnownFile:
     """One name of a folder."""
 
     inode: int
@@ -62,7 +62,7 @@ class _File:
 class Scan:
     """One scan of a folder."""
 
-    files: Mapping[str, _File]
+    files: Mapping[str, _KnownFile]
     """By name in the folder."""
     stamp: tuple[int, ...]
     """Of the folder, where nothing came or went during the scan, and whatever does later will change it; else
@@ -112,7 +112,7 @@ class Scanner:
     """With ``/`` at its end."""
     now_ms: Callable[[], int]
     """The clock of the machine: the kernel takes its times from it."""
-    files: Mapping[str, _File]
+    files: Mapping[str, _KnownFile]
     """Those that need not be asked about."""
 
     def scan(self) -> Scan:
@@ -141,8 +141,8 @@ class Scanner:
         finally:
             os.close(descriptor)
 
-    def _files(self, entries: Iterable[os.DirEntry[str]]) -> dict[str, _File]:
-        known, found, foreign = self.files, dict[str, _File](), 0
+    def _files(self, entries: Iterable[os.DirEntry[str]]) -> dict[str, _KnownFile]:
+        known, found, foreign = self.files, dict[str, _KnownFile](), 0
         for entry in entries:
             name, inode = entry.name, entry.inode()
             file = known.get(name)
@@ -153,7 +153,7 @@ class Scanner:
                     now = entry.stat(follow_symlinks=False)
                     [stored] = objects([seen_as(self.folder + name, now)])
                     if file is None or file.object != stored:
-                        file = _File(inode, stored, paths.may_be_ours(name))
+                        file = _KnownFile(inode, stored, paths.may_be_ours(name))
                     found[name] = file
             else:
                 found[name] = file
