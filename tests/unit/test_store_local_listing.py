@@ -271,8 +271,8 @@ class FolderOfALog(RuleBasedStateMachine):
 
     @rule()
     def look(self) -> None:
-        """The names are those of a fresh look. So is each object, unless a name of records was freed and made again
-        with the same inode: then it is found out when it is opened, and the next look has it."""
+        """The names are those of a fresh look. So is each object, unless a name of records was freed, and made
+        again with the same inode: then it is found out when it is opened, and the next look has it."""
         before, self.known = self.known, self.mine.list(LOG, known=self.known)
         fresh = self.other.list(LOG)
         assert [stored.name for stored in self.known] == [stored.name for stored in fresh]
