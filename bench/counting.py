@@ -53,10 +53,12 @@ class CountingStore:
         self._told(READ, source_object.name)
         return self.inner.open(source_object)
 
-    def list(self, prefix: str, after: str = "") -> Sequence[StoredObject]:
+    def list(
+        self, prefix: str, after: str = "", known: Sequence[StoredObject] | None = None
+    ) -> Sequence[StoredObject]:
         """See ``Store.list``."""
         self._told(LIST, prefix)
-        return self.inner.list(prefix, after)
+        return self.inner.list(prefix, after, known)
 
     def walk(self, prefix: str) -> Sequence[StoredObject]:
         """See ``Store.walk``."""

@@ -11,8 +11,8 @@ Rooms
     ``isolation``, ``spelling``, ``printable``, ``errors`` (every error, by what the caller must do).
 
     The folder of a replica: ``listing`` (live files, chain, ends), ``lineage`` (which epoch wrote what),
-    ``replica`` (one replica on one root), ``root`` (its ``broker.json``), ``register`` (small files),
-    ``discarded``, ``retention``.
+    ``replica`` (one replica on one root), ``known_log`` (going on from an earlier look at it), ``root``
+    (its ``broker.json``), ``register`` (small files), ``discarded``, ``retention``.
 
     A data file: ``records`` (columns), ``growth`` (of schemas), ``segment`` (reading), ``segment_writer``,
     ``segment_footer``, ``segment_tail``, ``segment_check`` (every byte), ``segment_signature`` and

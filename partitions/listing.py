@@ -8,9 +8,11 @@ of the last append) are given to it.
 from __future__ import annotations
 
 import heapq
-from bisect import bisect_right
-from collections.abc import Callable, Iterable
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from operator import attrgetter
 
 from stratalog.partitions.errors import CorruptionError, LogGapError
 from stratalog.partitions.lineage import Lineage
@@ -35,7 +37,7 @@ class DataFile:
     object: StoredObject
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Listing:
     """A folder's names by kind. Foreign names, and everything in folders inside it, are ``foreign``."""
 
@@ -58,6 +60,14 @@ class Listing:
     def joined_ms(self) -> int:
         """When the replica joined that epoch, by the storage's clock; 0 when it has joined none."""
         return max(((name.epoch, stored.modified_ms) for name, stored in self.epochs), default=(0, 0))[1]
+
+    @cached_property
+    def latest_epoch(self) -> int:
+        """The greatest epoch of its data files and high watermarks, 0 without any."""
+        return max(
+            max((file.name.epoch for file in self.data), default=0),
+            max((mark.epoch for mark in self.watermarks), default=0),
+        )
 
     @property
     def local_start(self) -> int:
@@ -124,9 +134,12 @@ class Link:
         return self.file.name
 
 
-@dataclass(frozen=True, slots=True)
+_START, _END = attrgetter("start"), attrgetter("end")
+
+
+@dataclass(frozen=True, eq=False)
 class ReplicaLog:
-    """The log of one replica under a lineage, as one listing saw it.
+    """The log of one replica under a lineage, as one listing saw it. Two are equal where they are one object.
 
     ``local_start <= high_watermark <= log_end``; ``chain`` is contiguous over
     ``[local_start, log_end)``.
@@ -146,6 +159,16 @@ class ReplicaLog:
     """Live files that the chain does not use because a merged segment covers them."""
     stranded: tuple[DataFile, ...]
     """Live files behind a gap."""
+
+    @cached_property
+    def unmerged(self) -> tuple[Link, ...]:
+        """The appends of the chain."""
+        return tuple(link for link in self.chain if link.file.name.next_offset is None)
+
+    def over(self, start: int, end: int) -> tuple[Link, ...]:
+        """The links that hold offsets of ``[start, end)``."""
+        first = bisect_right(self.chain, start, key=_END)
+        return self.chain[first : max(first, bisect_left(self.chain, end, key=_START))]
 
     @property
     def joined_epoch(self) -> int:
@@ -184,6 +207,12 @@ def resolve(listing: Listing, lineage: Lineage, end_of_append: Callable[[DataFil
     dead: list[DataFile] = []
     for file in listing.data:
         (live if is_live(file.name, lineage, local_start) else dead).append(file)
+    return log_of_chain(listing, lineage, chain_of(live, local_start, end_of_append), live, dead)
+
+
+def chain_of(live: Iterable[DataFile], position: int, end_of_append: Callable[[DataFile], int]) -> list[Link]:
+    """The chain that live files form from a position on, at which a file of the log starts or goes on."""
+    live = list(live)
     merged = sorted((f for f in live if f.name.merged), key=lambda f: f.name.base_offset)
     covered = _coverage(merged)
     # A merged segment holds the records of the appends inside it: the chain goes by the segment alone.
@@ -191,10 +220,9 @@ def resolve(listing: Listing, lineage: Lineage, end_of_append: Callable[[DataFil
     bases = sorted({*appends, *(f.name.base_offset for f in merged)})
 
     chain: list[Link] = []
-    position = local_start
     reaching: list[tuple[int, int, DataFile]] = []  # merged segments that start at or below the position
     upcoming = 0
-    # In each round ``chain`` covers [local_start, position) without a gap or an overlap.
+    # In each round ``chain`` covers all up to the position without a gap or an overlap.
     while True:
         while upcoming < len(merged) and merged[upcoming].name.base_offset <= position:
             file = merged[upcoming]
@@ -211,24 +239,30 @@ def resolve(listing: Listing, lineage: Lineage, end_of_append: Callable[[DataFil
         if reaching and -reaching[0][0] > position and (best is None or -reaching[0][0] >= best.end):
             best = Link(position, -reaching[0][0], reaching[0][2])
         if best is None:  # a gap: a file beyond it is stranded, and never read, for offsets are contiguous (I5)
-            break
+            return chain
         chain.append(best)
         position = best.end
 
-    used = {link.name for link in chain}
-    unused = [file for file in live if file.name not in used]
-    claimed_high_watermark = claimed_high_watermark_of(listing, lineage)
+
+def log_of_chain(
+    listing: Listing, lineage: Lineage, chain: Sequence[Link], live: Iterable[DataFile], dead: Iterable[DataFile]
+) -> ReplicaLog:
+    """The log of a listing whose live files form that chain from the local start on."""
+    local_start = listing.local_start
+    log_end = chain[-1].end if chain else local_start
+    used = {id(link.file) for link in chain}
+    unused = [file for file in live if id(file) not in used]
     return ReplicaLog(
         listing=listing,
         lineage=lineage,
         chain=tuple(chain),
         local_start=local_start,
-        log_end=position,
-        high_watermark=_high_watermark(listing, lineage, local_start, position),
-        claimed_high_watermark=claimed_high_watermark,
+        log_end=log_end,
+        high_watermark=_high_watermark(listing, lineage, local_start, log_end),
+        claimed_high_watermark=claimed_high_watermark_of(listing, lineage),
         dead=tuple(dead),
-        hidden=tuple(file for file in unused if file.name.base_offset < position),
-        stranded=tuple(file for file in unused if file.name.base_offset >= position),
+        hidden=tuple(file for file in unused if file.name.base_offset < log_end),
+        stranded=tuple(file for file in unused if file.name.base_offset >= log_end),
     )
 
 

@@ -5,13 +5,15 @@ files may hold records of a range of times.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from stratalog.partitions.listing import DataFile
+from stratalog.partitions.listing import DataFile, Link
 from stratalog.partitions.offsets import Answer, FoundOffset, UnknownOffset
 from stratalog.partitions.parquet_footer import RowGroup
 from stratalog.partitions.segment import Segment, read_row_groups, read_segment
@@ -63,6 +65,24 @@ class FileSlice:
     def segment(self) -> Segment:
         """The file's footers."""
         return read_segment(self.store, self.file)
+
+
+@dataclass(frozen=True, slots=True)
+class LogSlices:
+    """The slices of the files of a log that hold offsets of ``[start, end)``, in order; each is made when it is
+    asked for, from its beginning on."""
+
+    store: Store
+    chain: Sequence[Link]
+    start: int
+    end: int
+
+    def __iter__(self) -> Iterator[FileSlice]:
+        for index in range(bisect_right(self.chain, self.start, key=attrgetter("end")), len(self.chain)):
+            link = self.chain[index]
+            if link.start >= self.end:
+                return
+            yield FileSlice(self.store, link.file, link.start, min(link.end, self.end))
 
 
 def first_at_or_after(pieces: Iterable[FileSlice], timestamp_us: int) -> Answer:

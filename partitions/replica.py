@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import wraps
 from typing import Concatenate, ParamSpec, TypeVar
 
@@ -19,8 +19,9 @@ from stratalog.partitions.errors import (
     StaleBrokerError,
 )
 from stratalog.partitions.identity import same_root
+from stratalog.partitions.known_log import KnownLog, known_again, log_again
 from stratalog.partitions.lineage import Lineage
-from stratalog.partitions.listing import DataFile, Listing, ReplicaLog, parse, resolve
+from stratalog.partitions.listing import DataFile, Listing, ReplicaLog, parse
 from stratalog.partitions.paths import DataName, EpochName
 from stratalog.partitions.producer_changes import Levels, ProducerPart, applied, levels_after
 from stratalog.partitions.producers import ProducerEntry, decode
@@ -38,6 +39,11 @@ LINEAGES_BYTES = 64 * 1024 * 1024
 
 remembered_lineages: BoundedCache[tuple[Store, StoredObject], Lineage] = BoundedCache(LINEAGES_BYTES)
 """By the object that a listing saw: one that somebody has put in its place is read."""
+KNOWN_LOGS_BYTES = 64 * 1024 * 1024
+"""Of logs that this process remembers: some 60,000 files. A log of more than fits is looked at anew each time."""
+
+known_logs: BoundedCache[tuple[Store, str], KnownLog] = BoundedCache(KNOWN_LOGS_BYTES)
+"""By the folder of the replica."""
 _DECODED = Room(REGISTER_BYTES)
 """Registers that are made lineages at once: that takes many times their bytes."""
 
@@ -125,18 +131,31 @@ class Replica:
         """The name of a file of this replica in its store."""
         return paths.join(self.folder, str(name))
 
-    @_own
-    def list(self) -> Listing:
+    def list(self, *, anew: bool = False) -> Listing:
         """The replica's files; only then the root is checked, so that what was listed was the
         registered incarnation's.
+
+        Files that this process has seen before it may take for the same (``Store.list``); with ``anew`` it asks
+        about each of them: a check of what storage has done to them does.
 
         Raises: StaleBrokerError when the root is another incarnation, by its directory id or its identity;
             BrokerUnreachableError when it holds no ``broker.json``; ListingUnstableError; CorruptionError where
             something is in the place of a folder, or of a file.
         """
-        listing = parse(self.folder, self.store.list(self.folder), self.store.uri_of)
+        return self._look(anew).listing
+
+    @_own
+    def _look(self, anew: bool) -> KnownLog:
+        before = known_logs.get((self.store, self.folder))
+        answer = self.store.list(self.folder, known=None if anew else () if before is None else before.answer)
+        known = known_again(before, answer, self.folder, self.store.uri_of)
+        if known is not before:
+            self._remember(known)
         self.check_root()
-        return listing
+        return known
+
+    def _remember(self, known: KnownLog) -> None:
+        known_logs.put((self.store, self.folder), known, known.memory_bytes)
 
     @_own
     def list_behind(self, last: DataName) -> Listing:
@@ -175,16 +194,26 @@ class Replica:
             )
 
     @_own
-    def log(self, footer_of: FooterOf | None = None) -> ReplicaLog:
+    def log(self, footer_of: FooterOf | None = None, *, anew: bool = False) -> ReplicaLog:
         """The replica's log now: one listing, and what of its contents is not remembered. ``footer_of`` reads the
-        footer of its last file, which says where that ends, elsewhere than here.
+        footer of its last file, which says where that ends, elsewhere than here. ``anew`` is as in ``list``.
+        Where nothing has changed, it is the very log of the last time.
 
         Raises: as ``list``, and CorruptionError, CorruptSegmentError.
         """
         for _ in range(_ATTEMPTS):
-            listing = self.list()
+            known = self._look(anew)
+            if known.resolved is not None and not anew:
+                return known.resolved
             with suppress(SourceChangedError):  # deleted since the listing: list again
-                return resolve(listing, self.lineage(listing), lambda file: self.end_of_append(file, footer_of))
+                log = log_again(
+                    known.log,
+                    known.listing,
+                    self.lineage(known.listing),
+                    lambda file: self.end_of_append(file, footer_of),
+                )
+                self._remember(replace(known, log=log))
+                return log
         raise SourceChangedError(f"{self}: its files vanish faster than they can be listed; try again")
 
     @_own

@@ -66,20 +66,19 @@ def transactions_of(log: ReplicaLog, footer_of: FooterOf, start: int = 0) -> Log
     For a log without transactions this reads one footer: that of the last file below the high watermark that is no
     merged segment, which the caller mostly has in memory. Raises: as ``footer_of``.
     """
-    committed = [link for link in log.chain if link.start < log.high_watermark]
-    unmerged = [link for link in committed if not link.name.merged and link.end > start]
+    unmerged = [link for link in log.unmerged if start < link.end and link.start < log.high_watermark]
     if not unmerged:
         return LogTransactions(log.high_watermark)
     last = footer_of(unmerged[-1].file)
     stable = log.high_watermark
+    committed = log.over(unmerged[0].start, log.high_watermark)
     if committed[-1] is unmerged[-1]:  # else it was merged, and all below its end were decided by then
         begun = (None if entry is None else entry.txn_first_offset for entry in last.producers.values())
         stable = min((offset for offset in begun if offset is not None), default=stable)
     latest = last.last_transactional_offset
     fates: dict[DataName, Fate] = {}
     if latest is not None and latest >= unmerged[0].start:
-        looked_at = [link for link in committed if link.name.merged or link.start <= latest]
-        fates = _fates([link for link in looked_at if link.start >= unmerged[0].start], footer_of)
+        fates = _fates([link for link in committed if link.name.merged or link.start <= latest], footer_of)
         still_open = (link.start for link in unmerged if fates.get(link.name) is Fate.OPEN)
         stable = min(stable, min(still_open, default=stable))
     return LogTransactions(max(log.local_start, min(stable, log.high_watermark)), fates)

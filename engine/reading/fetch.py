@@ -21,7 +21,7 @@ that the leader does not know to be committed, for waiting alone does not change
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TypeVar
@@ -67,7 +67,7 @@ from stratalog.partitions.errors import (
 from stratalog.partitions.growth import widest
 from stratalog.partitions.identity import TopicPartition
 from stratalog.partitions.isolation import Isolation, isolation_of
-from stratalog.partitions.lookup import FileSlice
+from stratalog.partitions.lookup import FileSlice, LogSlices
 from stratalog.partitions.paths import DataName
 from stratalog.partitions.records import schema_of
 from stratalog.partitions.runner import Outcome, values
@@ -294,9 +294,8 @@ class _Fetch:
             end = min(end, transactions.last_stable_offset)
             hidden = transactions.hidden(self.isolation)
         end = max(end, self.offset)
-        links = [link for link in chosen.log.chain if link.end > self.offset and link.start < end]
-        pieces = [FileSlice(chosen.replica.store, link.file, link.start, min(link.end, end)) for link in links]
-        left_out = [(piece.start, piece.end) for piece in pieces if piece.file.name in hidden]
+        pieces = LogSlices(chosen.replica.store, chosen.log.chain, self.offset, end)
+        left_out = [(piece.start, piece.end) for piece in pieces if piece.file.name in hidden] if hidden else []
         return self._fetched(seen, pieces, chosen, damage, left_out)
 
     def _remotely(self, seen: SeenLeader, fresh: bool) -> Fetched:
@@ -347,7 +346,7 @@ class _Fetch:
     def _fetched(
         self,
         seen: SeenLeader,
-        pieces: list[FileSlice],
+        pieces: Iterable[FileSlice],
         chosen: Chosen | None,
         damage: PassedOver,
         left_out: Sequence[tuple[int, int]] = (),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
+from weakref import WeakKeyDictionary
 
 from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.while_it_changes import while_it_changes
@@ -24,7 +25,7 @@ from stratalog.partitions.errors import (
 from stratalog.partitions.isolation import Isolation
 from stratalog.partitions.lineage import Lineage
 from stratalog.partitions.listing import ReplicaLog
-from stratalog.partitions.lookup import FileSlice
+from stratalog.partitions.lookup import FileSlice, LogSlices
 from stratalog.partitions.numbers import whole
 from stratalog.partitions.offsets import OffsetSpec, Positions
 from stratalog.partitions.replica import Replica
@@ -38,6 +39,8 @@ from stratalog.tiering.remote_segment import RemoteSegment
 T = TypeVar("T")
 
 _LOOKS = 3
+_local_pieces: WeakKeyDictionary[ReplicaLog, Sequence[FileSlice]] = WeakKeyDictionary()
+"""By log: a replica whose folder nobody has changed has the same one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,9 +97,10 @@ def _look_once(
     check_partitions(topic_image, partitions or ())
     states = partition_states(context, image, [topic_image], partitions, takes_remote)
     for state in states:
+        what = str(state.leader)
         for piece in state.readable.pieces:
-            if piece.start >= state.readable.remote_until:
-                check_end(str(state.leader), piece)
+            if not piece.file.name.merged and piece.start >= state.readable.remote_until:
+                check_end(what, piece)
     return image, states
 
 
@@ -172,9 +176,12 @@ def _state(context: Context, seen: SeenLeader, remote: RemoteLog | None) -> Part
     return PartitionState(seen, positions, readable, cold)
 
 
-def local_pieces(replica: Replica, log: ReplicaLog) -> list[FileSlice]:
-    """All that a replica holds, in offset order."""
-    return [FileSlice(replica.store, link.file, link.start, link.end) for link in log.chain]
+def local_pieces(replica: Replica, log: ReplicaLog) -> Sequence[FileSlice]:
+    """All that a replica holds, in offset order; ``log`` is its log."""
+    found = _local_pieces.get(log)
+    if found is None:
+        found = _local_pieces[log] = [*LogSlices(replica.store, log.chain, log.local_start, log.log_end)]
+    return found
 
 
 def remote_log_pieces(context: Context, seen: SeenLeader, segments: Iterable[RemoteSegment]) -> list[FileSlice]:

@@ -4,8 +4,11 @@ Pure, but for the footers of appends, whose names do not say where they end.
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
+from operator import attrgetter
 
 import msgspec
 
@@ -15,6 +18,8 @@ from stratalog.partitions.listing import missing_file
 from stratalog.partitions.lookup import FileSlice, TimeRange
 from stratalog.partitions.paths import DataName
 from stratalog.partitions.segment import end_of_file
+
+_START, _END = attrgetter("start"), attrgetter("end")
 
 
 class FileRange(msgspec.Struct, frozen=True, gc=False):
@@ -99,22 +104,37 @@ def readable_pieces(
     local_start = min((pieces[0].start for pieces, _ in layers if pieces), default=high_watermark)
     chosen: list[FileSlice] = []
     position = log_start
-    for pieces, until in [(remote, local_start), *layers]:
-        for piece in pieces:
-            upper = min(piece.end, until, high_watermark)
-            if upper <= position:
-                continue
-            if piece.start > position:
-                break
-            whole = piece.start == position and piece.end == upper  # as nearly all are: no second object for each
-            chosen.append(piece if whole else replace(piece, start=position, end=upper))
-            position = upper
+    for piece in remote:
+        upper = min(piece.end, local_start, high_watermark)
+        if upper <= position:
+            continue
+        if piece.start > position:
+            break
+        whole = piece.start == position and piece.end == upper  # as nearly all are: no second object for each
+        chosen.append(piece if whole else replace(piece, start=position, end=upper))
+        position = upper
+    for pieces, until in layers:
+        if some := _of_log(pieces, position, min(until, high_watermark)):
+            chosen += some
+            position = some[-1].end
     if position < high_watermark:
         raise LogGapError(
             f"{what}: offsets from {position} on (of [{log_start}, {high_watermark})) are neither in the local "
             "log nor in the remote one; verify the partition"
         )
     return chosen
+
+
+def _of_log(pieces: Sequence[FileSlice], start: int, end: int) -> list[FileSlice]:
+    """The part ``[start, end)`` of the pieces of a log, which have no gaps; nothing where they begin behind."""
+    some = [*pieces[bisect_right(pieces, start, key=_END) : bisect_left(pieces, end, key=_START)]]
+    if not some or some[0].start > start:
+        return []
+    if some[0].start < start:
+        some[0] = replace(some[0], start=start)
+    if some[-1].end > end:
+        some[-1] = replace(some[-1], end=end)
+    return some
 
 
 def file_ranges(
@@ -133,7 +153,10 @@ def file_ranges(
     what = f"{partition.topic}-{partition.partition}"
     check_range(what, start, end, partition.log_start, partition.high_watermark)
     ranges = []
-    for piece in partition.pieces:
+    first = bisect_right(partition.pieces, start, key=_END)
+    for piece in islice(partition.pieces, first, None):
+        if piece.start >= end:
+            break
         remote, name = partition.is_remote(piece), piece.file.name
         if max(piece.start, start) >= min(piece.end, end) or partition.hides(piece):
             continue

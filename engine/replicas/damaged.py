@@ -79,7 +79,7 @@ def ahead_of_metadata(context: Context, view: PartitionView) -> dict[int, Corrup
             continue
         with suppress(StratalogError):
             replica = replicas.replica(broker)
-            joined = replica.list().joined_epoch
+            joined = replica.list(anew=True).joined_epoch
             if joined > view.leader_epoch:
                 found[broker] = uncommitted_epoch(replica, joined, view.leader_epoch)
     return found if found and is_current(context.metadata.image(), view) else {}
@@ -124,8 +124,8 @@ def _repair(replicas: PartitionReplicas, broker: int, file: str) -> Repair | Non
     Raises: CorruptSegmentError when the leader's is damaged too; errors of reading either.
     """
     target, leader = replicas.replica(broker), replicas.leader
-    bad = next((one for one in target.list().data if one.object.name == file), None)
-    log = leader.log()
+    bad = next((one for one in target.list(anew=True).data if one.object.name == file), None)
+    log = leader.log(anew=True)
     if bad is None:
         return None
     start, end = bad.name.base_offset, bad.name.next_offset
@@ -158,7 +158,7 @@ def _whole_member(context: Context, view: PartitionView) -> int | None:
             continue
         try:
             replica = replicas.replica(broker)
-            log = replica.log()
+            log = replica.log(anew=True)
             check_whole(replica, log)
             if log.joined_epoch > view.leader_epoch:
                 continue  # by a register of a stranger

@@ -55,15 +55,15 @@ def _join(target: Replica, leader: Replica, may_touch: Callable[[], None]) -> No
     """Files of an epoch come after its register, as in any replica."""
     if target.broker_id == leader.broker_id:
         return
-    joined = leader.list().joined_epoch
-    if target.list().joined_epoch < joined:
+    joined = leader.list(anew=True).joined_epoch
+    if target.list(anew=True).joined_epoch < joined:
         _mend_epoch(target, leader, EpochName(joined), may_touch)
 
 
 def _start_over(target: Replica, leader: Replica, may_touch: Callable[[], None]) -> None:
     """As a follower does that asks for what its leader has no more (protocol, section 3): the register before
     anything else."""
-    log = leader.log()
+    log = leader.log(anew=True)
     state = encode(leader.producers_at_local_start(log))
     may_touch()
     target.store.create(target.path(LocalStartName(log.local_start)), state)
@@ -78,7 +78,7 @@ def _mend_files(target: Replica, repair: Repair, may_touch: Callable[[], None]) 
             cleanup.callback(_drop, staged[-1])
         # 2. The bad file must be the one that was found bad: somebody else may have replaced it.
         bad = repair.damage.file if isinstance(repair.damage, BadFile) else None
-        present = {file.name: file.object.version for file in target.list().data}
+        present = {file.name: file.object.version for file in target.list(anew=True).data}
         if bad is not None and present.get(bad.name) != bad.object.version:
             bad = None
         may_touch()
@@ -92,7 +92,7 @@ def _mend_files(target: Replica, repair: Repair, may_touch: Callable[[], None]) 
         if bad is not None and all(copy.held.name != bad.name for copy in repair.put):
             target.store.delete([bad.object.name])
     # 5. Look again.
-    listed = {file.name: file for file in target.list().data}
+    listed = {file.name: file for file in target.list(anew=True).data}
     for copy in repair.put:
         _check_there(target, copy, listed.get(copy.held.name))
 
@@ -190,7 +190,7 @@ def _held(target: Replica, name: EpochName) -> bytes | None:
 
 
 def _leaders_register(leader: Replica, name: EpochName) -> tuple[EpochName, bytes]:
-    joined = EpochName(leader.list().joined_epoch)
+    joined = EpochName(leader.list(anew=True).joined_epoch)
     for wanted in (name, joined):
         if wanted.epoch >= name.epoch:
             with suppress(FileNotFoundError):

@@ -21,8 +21,16 @@ afterwards, or list first and check the metadata afterwards, as the protocol's r
 Where this differs from the protocol's text
     * Sync does not list the leader again between the bytes of a copy and its name. A copy is of the object that
       was listed, by its version; stores give out no other. The protocol says that this does the same.
-    * An append goes on from the end that the one before has left under the same view (``log_end``). It looks only
-      behind that end, before and after its file is there, and gives the file to members that hold all before it.
+    * An append goes on from the end that the one before has left under the same view (``log_end``). It looks
+      behind that end alone, once its file is there, and gives the file to members that hold all before it. The look
+      before the write is one question, whether the name at the end is free: step 3 creates it exclusively, and
+      step 4 sees whatever should have kept it from being written.
+    * A replica is listed each time, and then only new names are asked about, parsed and resolved: a file never
+      changes, and the log of an unchanged listing is the log of before (``stratalog.partitions.known_log``). On a
+      local file system a folder that was not changed since it was listed, by the kernel's word, is not scanned
+      (``stratalog.partitions.store.local_listing``). A sync that has found nothing to do has nothing to do as long
+      as both logs are the ones that it saw. Only checks of the files themselves (``verify``, healing) ask about
+      every file each time; others do so once a minute.
     * Sync also copies a merged segment of the leader that the follower holds as appends, instead of
       merging again there: bytes are copied, never re-encoded, so equal listings stay equal files.
     * An append that loses the race for its base offset encodes again, for offsets stand in the file. It

@@ -7,6 +7,7 @@ Steps 1 to 5 of the protocol's Append (section 2), under one view; a Spark task 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -15,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from stratalog.engine.replication.damage import is_damage_of
-from stratalog.engine.replication.log_end import LogEnd, look_at_end
+from stratalog.engine.replication.log_end import LogEnd, is_free, look_at_end
 from stratalog.engine.replication.partition import PartitionReplicas
 from stratalog.engine.replication.sync import SyncOptions, sync_followers
 from stratalog.partitions.clock import Clock
@@ -243,6 +244,8 @@ class _Attempt:
     """Of files that were asked for, and of which it is not known that nothing came of it."""
     written: int = 0
     """Bytes of the file that was created."""
+    begun: bool = False
+    """Whether the leader was asked about its log end."""
 
     @property
     def tried(self) -> bool:
@@ -267,7 +270,11 @@ def _append_to_leader(
     leader = replicas.leader
     for _ in range(_ATTEMPTS):
         # 1. The leader's log end, under this epoch.
-        end, seen = look_at_end(replicas, end, clock)
+        if end is not None and not attempt.begun and is_free(replicas, end, clock):
+            seen: AbstractSet[DataName] = frozenset()
+        else:
+            end, seen = look_at_end(replicas, end, clock)
+        attempt.begun = True
         # 2. An earlier attempt of this append: its bytes may not be everywhere yet.
         earlier = earlier_attempt(end.state.producers, producer, str(replicas))
         if earlier is not None:

@@ -27,8 +27,7 @@ def is_damage_of(broker_id: int | None, error: StratalogError) -> bool:
 
 def check_whole(replica: Replica, log: ReplicaLog) -> None:
     """Raises: LogGapError, CorruptionError when the replica holds less than its own files promise."""
-    written = [file.name.epoch for file in log.listing.data]
-    latest = max([*written, *(mark.epoch for mark in log.listing.watermarks)], default=0)
+    latest = log.listing.latest_epoch
     if latest > log.joined_epoch:  # a replica joins an epoch before it gets files of it
         raise CorruptionError(
             f"{replica} holds files of epoch {latest}, and has joined {log.joined_epoch}: the lineage of the "

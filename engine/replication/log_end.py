@@ -1,7 +1,10 @@
 """The end of a leader's log, which goes from one append of a driver to the next one.
 
 A look at all of a log costs what it holds. A driver that has seen the end once, under a view, looks only at what
-has come behind the last file since. So an append costs the same at any length of the log.
+has come behind the last file since. So an append costs the same at any length of the log. And it looks after the
+append alone (protocol, rule 2: write, then check): the name at the end is created exclusively, and one question
+tells whether it is worth a try. Whatever else has happened (another leader, a merge that had freed the name) is to
+be known before the acknowledgement, not before the write.
 
 The records up to there can only move to other files (a merge), or leave by retention. Both stay below the high
 watermark. So the end is as it was, unless something behind it says otherwise: another file of the log, a high
@@ -15,11 +18,13 @@ Once in ``LOOK_AGAIN_MS`` all of the log is looked at in any case: storage that 
 from __future__ import annotations
 
 from collections.abc import Set as AbstractSet
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from stratalog.engine.replication.leader import leader_log
 from stratalog.engine.replication.partition import PartitionReplicas
 from stratalog.partitions.clock import Clock
+from stratalog.partitions.errors import CorruptionError
 from stratalog.partitions.lineage import Lineage
 from stratalog.partitions.listing import DataFile, Listing, claimed_high_watermark_of, is_live
 from stratalog.partitions.paths import DataName
@@ -72,6 +77,23 @@ def look_at_end(
     last = log.chain[-1].file if log.chain else None
     end = LogEnd(log.lineage, last, log.log_end, replicas.leader.end_state(log), now_ms, names_in(log.listing))
     return end, {link.name for link in log.chain}
+
+
+def is_free(replicas: PartitionReplicas, known: LogEnd, clock: Clock) -> bool:
+    """Whether it is worth a try to append at a known end without another look before: nothing has the name of the
+    append that would come next. Whatever else has come meanwhile, the look after the append finds it.
+
+    Raises: StorageError and its like.
+    """
+    if known.last is None or clock.now_ms() - known.looked_ms >= LOOK_AGAIN_MS:
+        return False
+    leader = replicas.leader
+    with suppress(CorruptionError):  # something is there
+        try:
+            leader.store.stat(leader.path(DataName(known.log_end, None, replicas.epoch)))
+        except FileNotFoundError:
+            return True
+    return False
 
 
 def names_in(listing: Listing) -> int:

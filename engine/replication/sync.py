@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -18,6 +19,7 @@ from stratalog.engine.replication.partition import PartitionReplicas
 from stratalog.engine.replication.snapshots import fetch_latest, newest_id, usable_snapshot
 from stratalog.engine.replication.throttle import Throttle
 from stratalog.engine.replication.watermark import record_high_watermark
+from stratalog.partitions.cache import BoundedCache
 from stratalog.partitions.errors import (
     CorruptSegmentError,
     LogGapError,
@@ -55,6 +57,8 @@ from stratalog.tiering.remote_segment import RemoteSegment
 _ATTEMPTS = 5
 _GROUP_FILES = 32
 _GROUP_BYTES = 512 * 1024 * 1024
+_REMEMBERED = 100_000
+"""Followers of which it is remembered that they lacked nothing: half a KB each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +131,11 @@ def sync_followers(
             case Failed():
                 outcomes.append(outcome)
     leader = leader_log(replicas)
-    names = {link.name for link in leader.chain}
+    for follower in [*listed]:
+        if (done := _still_done(replicas, follower, options, listed[follower], leader)) is not None:
+            del listed[follower]
+            outcomes.append(Done(follower, done))
+    names = {link.name for link in leader.chain} if listed else set()
     idle = [follower for follower, before in listed.items() if names <= {file.name for file in before.data}]
     # Followers that lack nothing need almost no I/O: run them inline.
     for runner, some in ((SerialRunner(), idle), (options.copies, [f for f in listed if f not in idle])):
@@ -199,7 +207,7 @@ def _sync_once(
         if follower_id in replicas.view.isr:
             check_same_history(follower, before, leader, log)
         join(follower, leader, replicas.epoch, log)
-    mine = _resolve(follower, before, log)
+    first = mine = _resolve(follower, before, log)
     check_claimed_high_watermark(follower, mine, leader, log)
     if follower_id in replicas.view.isr:
         check_starts(follower, mine, leader, log)
@@ -208,7 +216,8 @@ def _sync_once(
 
     # 3. Where to start.
     mine, avoided = _start(replicas, follower, mine, log, options)
-    if options.snapshots and _lacks_snapshot(mine, log):
+    lacks_snapshot = options.snapshots and _lacks_snapshot(mine, log)
+    if lacks_snapshot:
         fetch_latest(replicas, follower)
 
     # 4. Copy. To a follower outside the ISR also what it has lost; a member must have lost nothing.
@@ -233,9 +242,10 @@ def _sync_once(
             copied(link)
 
     # 5. The high watermark: step 4 left the follower's log end at the leader's, so it does not pass it (I4).
-    if log.high_watermark > mine.high_watermark:
+    knows = log.high_watermark <= mine.high_watermark
+    if not knows:
         record_high_watermark(follower, replicas.epoch, log.high_watermark)
-    return Synced(
+    synced = Synced(
         broker_id=follower_id,
         log_end=log.log_end,
         high_watermark=log.high_watermark,
@@ -244,6 +254,39 @@ def _sync_once(
         copied_bytes=0,
         avoided_bytes=avoided,
     )
+    if mine is first and knows and not missing and not lacks_snapshot and before.joined_epoch == replicas.epoch:
+        given = _given(replicas, options)
+        _done.put((follower.store, follower.folder), _Done(given, weakref.ref(before), weakref.ref(log), synced))
+    return synced
+
+
+@dataclass(frozen=True, slots=True)
+class _Done:
+    """A sync that has found nothing to do, and what it went by."""
+
+    given: tuple[object, ...]
+    follower: weakref.ref[Listing]
+    leader: weakref.ref[ReplicaLog]
+    synced: Synced
+
+
+_done: BoundedCache[tuple[Store, str], _Done] = BoundedCache(_REMEMBERED)
+"""By the folder of the follower. The two logs are kept by ``known_logs``, and as long as there."""
+
+
+def _given(replicas: PartitionReplicas, options: SyncOptions) -> tuple[object, ...]:
+    return replicas.view, replicas.leader, options.remote, options.last_tiered, options.snapshots
+
+
+def _still_done(
+    replicas: PartitionReplicas, follower_id: int, options: SyncOptions, before: Listing, log: ReplicaLog
+) -> Synced | None:
+    """The sync that has found nothing to do, where nothing has changed on either side since."""
+    follower = replicas.replica(follower_id)
+    done = _done.get((follower.store, follower.folder))
+    if done is None or done.follower() is not before or done.leader() is not log:
+        return None
+    return done.synced if done.given == _given(replicas, options) else None
 
 
 def leader_offsets(replicas: PartitionReplicas, log: ReplicaLog, remote: RemoteTail | None) -> LeaderOffsets:

@@ -9,8 +9,9 @@ to it. ``open_store(uri, options)`` picks the implementation by scheme.
     reader, crc32   a file over ranged reads; the checksum of pieces
     memory          the twin of real storage
     read_only       a store that is only read
-    local           folders; ``local_folder`` (no link is followed), ``local_scan`` (listings), ``local_staged``
-                    (files without a name yet), ``local_copy``, ``local_birth``, ``local_rights``
+    local           folders; ``local_folder`` (no link is followed), ``local_scan`` (listings), ``local_listing``
+                    (going on from an earlier listing), ``local_staged`` (files without a name yet),
+                    ``local_copy``, ``local_birth``, ``local_rights``
     s3              buckets; ``s3_connection`` (requests), ``s3_bucket`` (by keys), ``s3_upload`` and ``s3_put``
                     (the bytes first, the name later; or both at once)
 """

@@ -31,6 +31,7 @@ from stratalog.partitions.paths import probe_name
 from stratalog.partitions.store.local_birth import birth_of
 from stratalog.partitions.store.local_copy import copy_file
 from stratalog.partitions.store.local_folder import READ, RootFolder, SpecialFileError, kind_of
+from stratalog.partitions.store.local_listing import LOOK_AGAIN_S, FolderInLogError, LocalListing, Scan, Scanner
 from stratalog.partitions.store.local_rights import NOT_ALLOWED, failure_of, not_allowed
 from stratalog.partitions.store.local_scan import (
     CrowdedFolderError,
@@ -78,6 +79,8 @@ class LocalStore:
         self._folder = RootFolder(self.root)
         self._tally = Tally()
         self.counts = self._tally.counts
+        self._doubts = 0
+        """How often a file was not the one that was listed: the looks before that are not gone on from."""
 
     def __repr__(self) -> str:
         return f"LocalStore({self.root!r})"
@@ -162,9 +165,14 @@ class LocalStore:
 
         return RangeReader(source_object.size_bytes, fetch, lambda: os.close(descriptor)).as_file()
 
-    def list(self, prefix: str, after: str = "") -> Sequence[StoredObject]:
+    def list(
+        self, prefix: str, after: str = "", known: Sequence[StoredObject] | None = None
+    ) -> Sequence[StoredObject]:
         """See ``Store.list``. Any failure to read folders means that the root is not there."""
         folder = folder_prefix(prefix)
+        if known is not None and not after:
+            with suppress(FolderInLogError):  # what is in there is listed, too
+                return self._listed_again(folder, known)
         if after:
             return objects(self._listed(folder, lambda: scan_behind(self._folder, folder, after), stable_listing))
         return objects(self._scanned(folder, in_order, stable_listing))
@@ -234,6 +242,22 @@ class LocalStore:
                         removed += 1
         return removed
 
+    def _listed_again(self, folder: str, known: Sequence[StoredObject]) -> Sequence[StoredObject]:
+        """The files of the folder of a log, by an earlier look. Raises: FolderInLogError; as ``_listed``."""
+        asked_s, doubts = self._clock.monotonic_s(), self._doubts
+        scanner, last = Scanner(self._folder, folder, _CLOCK.now_ms, {}), None
+        if isinstance(known, LocalListing) and known.doubts == doubts and asked_s < known.asked_s + LOOK_AGAIN_S:
+            scanner.files, asked_s, last = known.scan.files, known.asked_s, known.scan
+
+        def scan_all(scan: Callable[[], Scan], where: str) -> Scan:
+            if last is not None and last.is_snapshot and scanner.unchanged(last.stamp):
+                self._tally.add(reads=1)
+                return last
+            return stable_listing(scan, where, lambda found: found.is_snapshot)
+
+        found = self._listed(folder, scanner.scan, scan_all)
+        return known if found is last else LocalListing.of(found, known, asked_s, doubts)
+
     def _scanned(
         self,
         folder: str,
@@ -286,9 +310,16 @@ class LocalStore:
         try:
             with translated("copy to", staged.target):
                 staged.crc32 = copy_file(origin, staged.descriptor, source_object.size_bytes)
-            _must_be(os.fstat(origin), source_object, self.path_of(source_object.name))
+            self._check_same(os.fstat(origin), source_object, self.path_of(source_object.name))
         finally:
             os.close(origin)
+
+    def _check_same(self, now: os.stat_result, listed: StoredObject, path: str) -> None:
+        """Raises: SourceChangedError when the open file is not the one that was listed."""
+        version = version_of(now.st_ino, now.st_mtime_ns, now.st_size)
+        if (version != listed.version) if listed.version else (now.st_size != listed.size_bytes):
+            self._doubts += 1
+            raise SourceChangedError(f"{path!r} is not the file that was listed: list it again")
 
     def _open_listed(self, listed: StoredObject) -> int:
         """A descriptor of the listed file.
@@ -308,7 +339,7 @@ class LocalStore:
             error.file = listed.name
             raise
         try:
-            _must_be(now, listed, path)
+            self._check_same(now, listed, path)
         except BaseException:
             os.close(descriptor)
             raise
@@ -326,17 +357,6 @@ def _file_errors(action: str, path: str) -> Iterator[None]:
         raise CorruptionError(error.strerror) from error
     except OSError as error:
         raise failure_of(action, path, error) from error
-
-
-def _must_be(now: os.stat_result, listed: StoredObject, path: str) -> None:
-    """Raises: SourceChangedError when the open file is not the one that was listed."""
-    same = (
-        now.st_size == listed.size_bytes
-        if not listed.version
-        else (version_of(now.st_ino, now.st_mtime_ns, now.st_size) == listed.version)
-    )
-    if not same:
-        raise SourceChangedError(f"{path!r} is not the file that was listed: list it again")
 
 
 def _read_all(descriptor: int, start: int, end: int) -> bytes:

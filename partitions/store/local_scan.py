@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Sized
 from contextlib import suppress
 from itertools import islice
 from typing import TypeVar
@@ -35,7 +35,7 @@ Seen = tuple[str, int, int, int, str]
 Entry = tuple[str, os.DirEntry[str]]
 """A name as a scan found it, from the root on. It is no folder, or one of another volume."""
 
-Listed = TypeVar("Listed", list[Seen], frozenset[str])
+Listed = TypeVar("Listed", bound=Sized)
 
 
 def scan_folder(root: RootFolder, folder: str) -> Iterator[Entry]:
@@ -123,7 +123,7 @@ def scan_behind(root: RootFolder, folder: str, after: str) -> list[Seen]:
             with suppress(FileNotFoundError):
                 now = os.stat(name, dir_fd=descriptor, follow_symlinks=False)
                 if not stat.S_ISDIR(now.st_mode) or now.st_dev != device:
-                    found.append(_seen(folder + name, now))
+                    found.append(seen_as(folder + name, now))
         return found
     finally:
         os.close(descriptor)
@@ -139,11 +139,12 @@ def in_order(entries: Iterator[Entry]) -> list[Seen]:
     found = []
     for name, entry in entries:
         with suppress(FileNotFoundError):
-            found.append(_seen(name, entry.stat(follow_symlinks=False)))
+            found.append(seen_as(name, entry.stat(follow_symlinks=False)))
     return sorted(found)
 
 
-def _seen(name: str, now: os.stat_result) -> Seen:
+def seen_as(name: str, now: os.stat_result) -> Seen:
+    """A name, as ``stat`` describes it."""
     if stat.S_ISREG(now.st_mode):
         return name, now.st_size, now.st_mtime_ns, now.st_ino, ""
     special = "a mount point" if stat.S_ISDIR(now.st_mode) else kind_of(now.st_mode)

@@ -97,7 +97,9 @@ class MemoryStore:
 
         return RangeReader(len(data), fetch).as_file()
 
-    def list(self, prefix: str, after: str = "") -> Sequence[StoredObject]:
+    def list(
+        self, prefix: str, after: str = "", known: Sequence[StoredObject] | None = None
+    ) -> Sequence[StoredObject]:
         folder = folder_prefix(prefix)
         self._tally.add(lists=1)
         with self._lock:

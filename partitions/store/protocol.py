@@ -201,11 +201,18 @@ class Store(Protocol):
         """
         ...
 
-    def list(self, prefix: str, after: str = "") -> Sequence[StoredObject]:
+    def list(
+        self, prefix: str, after: str = "", known: Sequence[StoredObject] | None = None
+    ) -> Sequence[StoredObject]:
         """All objects whose name starts with the folder ``prefix`` (``""``: the whole root), sorted
         by name. Repeats until two listings in a row agree where one listing is no snapshot
         (protocol section 1). Staged objects are not listed. A missing folder is empty. With ``after``, a name in
         the folder, only what sorts behind it: that costs what is there, however much lies before.
+
+        ``known`` is what this store has answered of the same folder before, ``()`` at first. With it, a store may
+        take what is there under the same name for the same file, and not ask about it again, for a minute at most.
+        Bytes that change under a name, which nothing honest does, it need not see before they are read. Where
+        nothing has come or gone, the answer may be ``known`` itself.
 
         Raises: BrokerUnreachableError when the root itself is not there; StorageAuthorizationError when it may not
             be listed; ListingUnstableError; CorruptionError where what should be the folder is a link or another

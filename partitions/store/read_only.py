@@ -45,8 +45,10 @@ class ReadOnlyStore:
     def open(self, source_object: StoredObject) -> BinaryIO:
         return self._inner.open(source_object)
 
-    def list(self, prefix: str, after: str = "") -> Sequence[StoredObject]:
-        return self._inner.list(prefix, after)
+    def list(
+        self, prefix: str, after: str = "", known: Sequence[StoredObject] | None = None
+    ) -> Sequence[StoredObject]:
+        return self._inner.list(prefix, after, known)
 
     def names(self, prefix: str) -> frozenset[str]:
         return self._inner.names(prefix)

@@ -203,7 +203,9 @@ class S3Store:
             self._must_exist(source_object)
         return RangeReader(source_object.size_bytes, fetch).as_file()
 
-    def list(self, prefix: str, after: str = "") -> Sequence[StoredObject]:
+    def list(
+        self, prefix: str, after: str = "", known: Sequence[StoredObject] | None = None
+    ) -> Sequence[StoredObject]:
         """See ``Store.list``. A server that cannot be reached, a bucket that is missing or refuses us: the
         root is not there."""
 

@@ -24,6 +24,7 @@ import stratalog.engine.upkeep.replication.merge
 import stratalog.engine.upkeep.replication.replicate
 import stratalog.engine.upkeep.retention.tasks
 import stratalog.engine.upkeep.tiering.tasks
+import stratalog.partitions.known_log
 import stratalog.partitions.lineage
 import stratalog.partitions.listing
 import stratalog.partitions.producer_changes
@@ -203,7 +204,10 @@ MUTATIONS: Sequence[Mutation] = (
     Mutation(
         "live merged segments",
         "a merged segment is live only if it ends above the local start",
-        variants.patched(stratalog.partitions.listing, "is_live", variants.is_live),
+        variants.all_of(
+            variants.patched(stratalog.partitions.listing, "is_live", variants.is_live),
+            variants.patched(stratalog.partitions.known_log, "is_live", variants.is_live),
+        ),
         theme="delete",
         shaped=_deleting,
     ),
@@ -238,6 +242,16 @@ MUTATIONS: Sequence[Mutation] = (
         variants.patched(stratalog.engine.replication.log_end, "_goes_on", variants.true),
         directed=_REMEMBERED,
         script=_FORGOTTEN,
+    ),
+    Mutation(
+        "a log that is known for good",
+        "a log that is remembered goes on from a listing that was made now",
+        variants.patched(stratalog.partitions.replica, "known_again", variants.known_for_good),
+    ),
+    Mutation(
+        "a follower that is known to lack nothing",
+        "sync 4: a follower lacks nothing where neither it nor the leader has changed since it was found so",
+        variants.patched(stratalog.engine.replication.sync, "_still_done", variants.done_for_good),
     ),
     Mutation(
         "an end that is known under every view",

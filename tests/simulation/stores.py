@@ -169,7 +169,9 @@ class SimStore:
         """See ``Store.sweep_staging``: staged bytes go with their writer."""
         return 0
 
-    def list(self, prefix: str, after: str = "") -> Sequence[StoredObject]:
+    def list(
+        self, prefix: str, after: str = "", known: Sequence[StoredObject] | None = None
+    ) -> Sequence[StoredObject]:
         """See ``Store.list``; with pages, by the rule of all stores whose listings are no snapshots."""
         self.counts.lists += 1
         if not self._page():

@@ -20,6 +20,7 @@ import stratalog.engine.replication.sync
 import stratalog.engine.state.transaction_steps
 import stratalog.engine.upkeep.replication.replicate
 import stratalog.engine.upkeep.retention.retain
+import stratalog.partitions.known_log
 import stratalog.partitions.lineage
 import stratalog.partitions.listing
 import stratalog.partitions.replica
@@ -36,6 +37,7 @@ from stratalog.engine.replicas.in_sync import Progressed, adding, joined, propos
 from stratalog.engine.replication.append import Appended, AppendOptions, ReplayableBatches, _commit, _encode
 from stratalog.engine.replication.log_end import LogEnd, look_at_end
 from stratalog.engine.replication.partition import PartitionReplicas
+from stratalog.engine.replication.sync import Synced, SyncOptions, _done
 from stratalog.engine.state.transaction_state import Transaction, TransactionStates
 from stratalog.engine.upkeep.maintenance.maintain import _Maintenance
 from stratalog.partitions.clock import Clock
@@ -47,6 +49,7 @@ from stratalog.partitions.errors import (
     StorageError,
 )
 from stratalog.partitions.identity import TopicIdPartition
+from stratalog.partitions.known_log import KnownLog, known_again
 from stratalog.partitions.lineage import Lineage
 from stratalog.partitions.listing import DataFile, Link, Listing, ReplicaLog
 from stratalog.partitions.paths import DataName
@@ -55,6 +58,7 @@ from stratalog.partitions.producers import ProducerAppend, ProducerEntry, earlie
 from stratalog.partitions.replica import Replica, errors_of
 from stratalog.partitions.segment_check import verify_bytes
 from stratalog.partitions.store.memory import MemoryStore
+from stratalog.partitions.store.protocol import StoredObject
 from stratalog.partitions.transactions import LogTransactions
 
 
@@ -125,14 +129,17 @@ def resolve_without_chain(
 
 
 _resolve = stratalog.partitions.listing.resolve
-RESOLVERS = (stratalog.partitions.listing, stratalog.partitions.replica, stratalog.engine.replication.sync)
+RESOLVERS = (stratalog.partitions.listing, stratalog.partitions.known_log, stratalog.engine.replication.sync)
 
 
 def without_chain() -> AbstractContextManager[object]:
     import tests.simulation.invariants
 
     modules = (*RESOLVERS, tests.simulation.invariants)
-    return all_of(*(patched(module, "resolve", resolve_without_chain) for module in modules))()
+    return all_of(
+        patched(stratalog.partitions.replica, "log_again", lambda _, *looked: resolve_without_chain(*looked)),
+        *(patched(module, "resolve", resolve_without_chain) for module in modules),
+    )()
 
 
 def removable_also_above(log: ReplicaLog, now_ms: int, delay_ms: int, leader_epoch: int) -> list[str]:
@@ -200,6 +207,22 @@ def not_there_is_not_written(staged: Any, name: DataName, attempt: Any) -> bool:
             attempt.names.discard(name)
             raise StorageError(f"{name} was not written") from error
         raise
+
+
+def known_for_good(
+    before: KnownLog | None, answer: Sequence[StoredObject], folder: str, uri_of: Callable[[str], str]
+) -> KnownLog:
+    """What is remembered of a folder is not looked at again."""
+    return before or known_again(None, answer, folder, uri_of)
+
+
+def done_for_good(
+    replicas: PartitionReplicas, follower_id: int, options: SyncOptions, before: Listing, log: ReplicaLog
+) -> Synced | None:
+    """A follower that once lacked nothing lacks nothing."""
+    follower = replicas.replica(follower_id)
+    done = _done.get((follower.store, follower.folder))
+    return None if done is None else done.synced
 
 
 def true(*_: object) -> bool:
@@ -351,7 +374,7 @@ class RegisterLater:
                 created.append((name, data))
                 return True
 
-            def list(self, prefix: str, after: str = "") -> Any:
+            def list(self, prefix: str, after: str = "", known: Any = None) -> Any:
                 listed = [*follower.store.list(prefix, after)]
                 return [*listed, *(tests.simulation.stores.StoredObject(n, len(d), 0, "0") for n, d in created)]
 

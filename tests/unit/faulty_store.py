@@ -54,8 +54,10 @@ class FaultyStore:
     def open(self, source_object: StoredObject) -> BinaryIO:
         return self._through("open", source_object.name, lambda: self.inner.open(source_object))
 
-    def list(self, prefix: str, after: str = "") -> Sequence[StoredObject]:
-        return self._through("list", prefix, lambda: self.inner.list(prefix, after))
+    def list(
+        self, prefix: str, after: str = "", known: Sequence[StoredObject] | None = None
+    ) -> Sequence[StoredObject]:
+        return self._through("list", prefix, lambda: self.inner.list(prefix, after, known))
 
     def walk(self, prefix: str) -> Sequence[StoredObject]:
         return self._through("list", prefix, lambda: self.inner.walk(prefix))

@@ -54,8 +54,10 @@ class HookedStore:
         assert isinstance(found, StoredObject)
         return found
 
-    def list(self, prefix: str, after: str = "") -> Sequence[StoredObject]:
-        listing = self.hook("list", prefix, lambda: self.inner.list(prefix, after))
+    def list(
+        self, prefix: str, after: str = "", known: Sequence[StoredObject] | None = None
+    ) -> Sequence[StoredObject]:
+        listing = self.hook("list", prefix, lambda: self.inner.list(prefix, after, known))
         assert isinstance(listing, Sequence)
         return listing
 

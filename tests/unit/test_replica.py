@@ -237,7 +237,7 @@ class WipedWhileListed(MemoryStore):
 
     wipe = False
 
-    def list(self, prefix: str, after: str = ""):  # type: ignore[no-untyped-def]
+    def list(self, prefix: str, after: str = "", known=None):  # type: ignore[no-untyped-def]
         found = super().list(prefix, after)
         if self.wipe:
             self.delete([BROKER_FILE])
@@ -369,7 +369,7 @@ class VanishingFiles(MemoryStore):
 
     vanishing: int = 0
 
-    def list(self, prefix: str, after: str = ""):  # type: ignore[no-untyped-def]
+    def list(self, prefix: str, after: str = "", known=None):  # type: ignore[no-untyped-def]
         found = super().list(prefix, after)
         data = [stored.name for stored in found if stored.name.endswith(".parquet")]
         if self.vanishing and data:

@@ -263,7 +263,7 @@ class ReplacedBeforeTheCheck(MemoryStore):
 
     name: str | None = None
 
-    def list(self, prefix: str, after: str = ""):  # type: ignore[no-untyped-def]
+    def list(self, prefix: str, after: str = "", known=None):  # type: ignore[no-untyped-def]
         if self.name is not None:
             name, self.name = self.name, None
             data = self.read(name)

@@ -117,7 +117,9 @@ class _Showing:
     def uri_of(self, name: str) -> str:
         return f"{self._store.uri}/{name}"
 
-    def list(self, prefix: str, after: str = "") -> list[StoredObject]:
+    def list(
+        self, prefix: str, after: str = "", known: Sequence[StoredObject] | None = None
+    ) -> list[StoredObject]:
         return [
             *self._store.list(prefix, after),
             *(found for found in self._shown if found.name.startswith(f"{prefix}/")),

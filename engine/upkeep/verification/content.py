@@ -158,7 +158,7 @@ def _present(work: ReadWork, held: HeldFile) -> DataFile | None:
     assert work.place is not None
     replica = work.replicas.replica(work.place)
     try:
-        log = replica.log()
+        log = replica.log(anew=True)
     except CorruptionError as error:
         raise SourceChangedError(
             f"{work.where}: {held.name} is gone, and the log cannot be read: {error}"

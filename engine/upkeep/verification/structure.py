@@ -156,7 +156,7 @@ def _partition_structure(work: StructureWork) -> PartitionStructure:
 
 def _list(replica: Replica, epoch: int, findings: list[Finding]) -> _SeenReplica:
     """``epoch`` is the view's: findings under a view that has passed are looked at again (``audit``)."""
-    listing = replica.list()
+    listing = replica.list(anew=True)
     for name, _ in listing.epochs:
         if name.epoch > epoch:
             error: StratalogError = uncommitted_epoch(replica, name.epoch, epoch)
@@ -287,7 +287,7 @@ def _find_short(
                 # It may have passed what was listed of the follower before.
                 try:
                     look = _replica_structure(
-                        _SeenReplica(replica, replica.list(), seen[broker].lineage), reference, []
+                        _SeenReplica(replica, replica.list(anew=True), seen[broker].lineage), reference, []
                     )
                 except SourceChangedError:
                     raise

@@ -1,0 +1,149 @@
+"""The log of a replica, going on from an earlier look: new files are parsed and resolved, and no others. Pure.
+
+Files that both looks saw are the same objects in both. A file of the log holds the same records all the time
+under one lineage: the chain changes only from the first new file on, and where one of its own files is gone.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from operator import attrgetter, itemgetter
+from typing import TypeVar
+
+from stratalog.partitions.lineage import Lineage
+from stratalog.partitions.listing import (
+    DataFile,
+    Listing,
+    ReplicaLog,
+    chain_of,
+    is_live,
+    log_of_chain,
+    parse,
+    resolve,
+)
+from stratalog.partitions.store.protocol import StoredObject
+
+_NAME = attrgetter("object.name")
+
+N = TypeVar("N")
+
+
+@dataclass(frozen=True, slots=True)
+class KnownLog:
+    """The folder of a replica, as a process remembers it."""
+
+    answer: Sequence[StoredObject]
+    """As the store listed it last."""
+    objects: Sequence[StoredObject]
+    """The same; of what was there before it has the objects of then."""
+    listing: Listing
+    log: ReplicaLog | None = None
+    """As it was resolved last: of this listing, or of an earlier one."""
+
+    @property
+    def memory_bytes(self) -> int:
+        """Its size in memory, roughly."""
+        return 2048 + 1024 * len(self.objects)
+
+    @property
+    def resolved(self) -> ReplicaLog | None:
+        """The log of this very listing, if it was resolved."""
+        return self.log if self.log is not None and self.log.listing is self.listing else None
+
+
+def known_again(
+    before: KnownLog | None, answer: Sequence[StoredObject], folder: str, uri_of: Callable[[str], str]
+) -> KnownLog:
+    """After another look at the folder. Raises: as ``parse``."""
+    if before is None:
+        return KnownLog(answer, answer, parse(folder, answer, uri_of))
+    if answer is before.answer:
+        return before
+    held = {stored.name: stored for stored in before.objects}
+    objects: list[StoredObject] = []
+    added: list[StoredObject] = []
+    for stored in answer:
+        same = held.get(stored.name)
+        if same is not None and (same is stored or same == stored):
+            objects.append(same)
+            del held[stored.name]
+        else:
+            objects.append(stored)
+            added.append(stored)
+    if not added and not held:
+        return KnownLog(answer, before.objects, before.listing, before.log)
+    listing = _listing(before.listing, added, [*held.values()], folder, uri_of)
+    return KnownLog(answer, objects, listing, before.log)
+
+
+def _listing(
+    before: Listing,
+    added: Sequence[StoredObject],
+    gone: Sequence[StoredObject],
+    folder: str,
+    uri_of: Callable[[str], str],
+) -> Listing:
+    new, old = parse(folder, added, uri_of), parse(folder, gone, uri_of)
+    left = {id(stored) for stored in gone}
+
+    def registers(
+        held: tuple[tuple[N, StoredObject], ...], new: tuple[tuple[N, StoredObject], ...]
+    ) -> tuple[tuple[N, StoredObject], ...]:
+        kept = [each for each in held if id(each[1]) not in left]
+        return tuple(sorted([*kept, *new], key=itemgetter(0)))
+
+    data, marks = before.data, before.watermarks
+    if old.data:
+        data = tuple(file for file in data if id(file.object) not in left)
+    if new.data:
+        data = tuple(sorted([*data, *new.data], key=_NAME))
+    if old.watermarks or new.watermarks:
+        marks_gone = {*old.watermarks}
+        marks = tuple(sorted([*(mark for mark in marks if mark not in marks_gone), *new.watermarks]))
+    foreign = [stored for stored in before.foreign if id(stored) not in left]
+    return Listing(
+        data=data,
+        epochs=registers(before.epochs, new.epochs),
+        watermarks=marks,
+        local_starts=registers(before.local_starts, new.local_starts),
+        foreign=tuple(sorted([*foreign, *new.foreign], key=attrgetter("name"))),
+        checkpoints=registers(before.checkpoints, new.checkpoints),
+        chunks=registers(before.chunks, new.chunks),
+    )
+
+
+def log_again(
+    before: ReplicaLog | None, listing: Listing, lineage: Lineage, end_of_append: Callable[[DataFile], int]
+) -> ReplicaLog:
+    """As ``resolve``; ``before`` is the log of an earlier listing of the folder."""
+    if (
+        before is None
+        or not before.chain
+        or before.lineage != lineage
+        or before.local_start != listing.local_start
+    ):
+        return resolve(listing, lineage, end_of_append)
+    was = {id(file) for file in before.listing.data}
+    now = {id(file) for file in listing.data}
+    chain = before.chain
+    added = [file for file in listing.data if id(file) not in was]
+    live = [file for file in added if is_live(file.name, lineage, listing.local_start)]
+    first = min((file.name.base_offset for file in live), default=before.log_end)
+    if first < chain[0].start or not all(id(link.file) in now for link in chain):
+        return resolve(listing, lineage, end_of_append)
+    unused = [file for file in (*before.hidden, *before.stranded) if id(file) in now]
+    kept = chain
+    if live:
+        # From the link on in which the first new file begins: its end may be another one.
+        index = min(bisect_right(chain, first, key=lambda link: link.start) - 1, len(chain) - 1)
+        start = chain[index].start
+        kept, redone = chain[:index], [link.file for link in chain[index:]]
+        reaching = [file for file in unused if (file.name.next_offset or file.name.base_offset) >= start]
+        chain = (*kept, *chain_of([*redone, *reaching, *live], start, end_of_append))
+        unused = [*unused, *redone]
+    is_new = {id(file) for file in live}
+    dead = [file for file in before.dead if id(file) in now]
+    dead += [file for file in added if id(file) not in is_new]
+    return log_of_chain(listing, lineage, chain, sorted([*unused, *live], key=_NAME), sorted(dead, key=_NAME))
