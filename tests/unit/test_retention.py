@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from stratalog.partitions.lineage import Lineage
 from stratalog.partitions.listing import parse, resolve
 from stratalog.partitions.retention import (
+    KEPT_EPOCHS,
     UNLIMITED,
     LogFile,
     RetentionLimits,
@@ -247,3 +248,32 @@ def test_a_vacuum_changes_no_log_under_this_lineage_or_a_later_one(
         below = [(link.start, link.end) for link in before.chain if link.end <= log.high_watermark]
         assert [(link.start, link.end) for link in after.chain][: len(below)] == below
         assert after.log_end == before.log_end
+
+
+# --------------------------------------------------------------------------- registers of epochs
+
+
+def epochs_left(names: list[str], leader_epoch: int, **ages: int) -> list[int]:
+    log = log_of(names, [(1, 0)], end=1, modified_ms={f"{name}.epoch": at for name, at in ages.items()})
+    gone = set(removable(log, NOW_MS, DELAY_MS, leader_epoch))
+    return [int(name.split(".")[0]) for name in names if name.endswith("epoch") and str(name_of(name)) not in gone]
+
+
+def test_a_thousand_elections_leave_a_bounded_number_of_registers() -> None:
+    """The last one counts; those before it that tell a foreign one stay."""
+    names = ["0.1", *(f"{epoch}.epoch" for epoch in range(1, 1001))]
+    assert epochs_left(names, 1000) == [*range(1001 - KEPT_EPOCHS, 1001)]
+
+
+def test_a_register_above_the_committed_epoch_makes_up_for_none() -> None:
+    """Heal deletes it: then the last one below counts again."""
+    names = ["0.1", *(f"{epoch}.epoch" for epoch in [*range(1, 31), *range(900, 1000)])]
+    assert epochs_left(names, 30) == [*range(31 - KEPT_EPOCHS, 31), *range(900, 1000)]
+
+
+def test_registers_go_when_those_that_follow_are_as_old_as_the_delay() -> None:
+    """Somebody may be reading what he has listed."""
+    names = ["0.1", *(f"{epoch}.epoch" for epoch in range(1, 31))]
+    young = {str(epoch): NOW_MS for epoch in range(21, 31)}
+    assert epochs_left(names, 30, **young) == [*range(21 - KEPT_EPOCHS, 31)]
+    assert epochs_left(names, 30, **{str(epoch): NOW_MS for epoch in range(1, 31)}) == [*range(1, 31)]
