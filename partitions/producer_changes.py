@@ -13,7 +13,7 @@ holds all of them.
                  costs the footer some dozens of producers
 
 An open transaction stands in each footer: states in merged segments, the remote tier and snapshots call none open.
-What leaves its log is whole: segments in the remote tier, snapshots, ``.local`` registers. Pure.
+Segments in the remote tier, snapshots and ``.local`` registers are whole: they leave their log. Pure.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from stratalog.partitions.producers import ProducerEntry, ProducerState
 _FEW = 16
 """Producers that cost a footer little. A level of more is followed by one of its own."""
 _SMALL = 32
-"""Of so many producers all are written."""
+"""Up to this number of producers all are written."""
 _PART_OF_ALL = 16
 """A whole state is written when as much as its sixteenth part was touched, or takes less of the file than that."""
 _ENTRY_BYTES = 64
@@ -59,8 +59,8 @@ def whole(state: ProducerState, _: int) -> ProducerPart:
 
 
 def part_of(state: ProducerState, level: Level, file_bytes: int) -> ProducerPart:
-    """The touched producers of a state, for the footer of a file of so many bytes; or all, where these are few, or
-    little beside the file."""
+    """The touched producers of a state, for the footer of a file of ``file_bytes``; or all, where these are few,
+    or little beside the file."""
     few = len(state) <= max(_SMALL, 2 * len(level.names))
     if few or len(state) * _ENTRY_BYTES * _PART_OF_ALL <= file_bytes:
         return whole(state, file_bytes)
@@ -120,8 +120,8 @@ def part_after(
     state: ProducerState,
     file_bytes: int,
 ) -> ProducerPart:
-    """What the footer of an append holds of the ``state`` after it: the producer has appended at the end of a log
-    that rests on ``levels`` and whose state was ``before``; others may have been forgotten."""
+    """The part of the ``state`` after an append that its footer holds: the producer has appended at the end of a
+    log that rests on ``levels`` and whose state was ``before``; others may have been forgotten."""
     touched = {producer_id}
     if len(state) < len(before) + (producer_id not in before):
         touched |= before.keys() - state.keys()

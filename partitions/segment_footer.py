@@ -80,7 +80,7 @@ class SegmentFooter(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def producer_part(self) -> ProducerPart:
-        """What it tells of the producer state."""
+        """The part of the producer state that it tells."""
         return ProducerPart(self.producers, self.producers_since)
 
     @property

@@ -157,7 +157,7 @@ class SegmentWriter:
         """Finish the file; the sink stays open.
 
         ``producers`` gives the producer state for the file's next offset, ``part`` what the footer holds of it,
-        where the records take so many bytes. ``metadata`` is more for the Parquet
+        given the bytes that the records take. ``metadata`` is more for the Parquet
         footer, under its checksum; it is asked for when every record's bytes are in the sink.
 
         Raises: ValueError when no record was written; InvalidCallError for a footer that could not be read again,

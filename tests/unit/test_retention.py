@@ -10,6 +10,7 @@ from stratalog.partitions.clock import FOREVER_MS
 from stratalog.partitions.lineage import Lineage
 from stratalog.partitions.listing import parse, resolve
 from stratalog.partitions.retention import (
+    KEPT_EPOCHS,
     UNLIMITED,
     LogFile,
     RetentionLimits,
@@ -290,3 +291,32 @@ def test_nothing_more_is_removable_before_the_next_delay_is_over(text: str) -> N
     assert removable(log, at_ms - 1, DELAY_MS) == removable(log, 0, DELAY_MS)
     assert removable(log, at_ms, DELAY_MS) != removable(log, 0, DELAY_MS)
     assert next_removal_ms(log, at_ms, DELAY_MS) == FOREVER_MS
+
+
+# --------------------------------------------------------------------------- registers of epochs
+
+
+def epochs_left(names: list[str], leader_epoch: int, **ages: int) -> list[int]:
+    log = log_of(names, [(1, 0)], end=1, modified_ms={f"{name}.epoch": at for name, at in ages.items()})
+    gone = set(removable(log, NOW_MS, DELAY_MS, leader_epoch))
+    return [int(name.split(".")[0]) for name in names if name.endswith("epoch") and str(name_of(name)) not in gone]
+
+
+def test_a_thousand_elections_leave_a_bounded_number_of_registers() -> None:
+    """The last one counts; those before it that tell a foreign one stay."""
+    names = ["0.1", *(f"{epoch}.epoch" for epoch in range(1, 1001))]
+    assert epochs_left(names, 1000) == [*range(1001 - KEPT_EPOCHS, 1001)]
+
+
+def test_a_register_above_the_committed_epoch_makes_up_for_none() -> None:
+    """Heal deletes it: then the last one below counts again."""
+    names = ["0.1", *(f"{epoch}.epoch" for epoch in [*range(1, 31), *range(900, 1000)])]
+    assert epochs_left(names, 30) == [*range(31 - KEPT_EPOCHS, 31), *range(900, 1000)]
+
+
+def test_registers_go_when_those_that_follow_are_as_old_as_the_delay() -> None:
+    """Somebody may be reading what he has listed."""
+    names = ["0.1", *(f"{epoch}.epoch" for epoch in range(1, 31))]
+    young = {str(epoch): NOW_MS for epoch in range(21, 31)}
+    assert epochs_left(names, 30, **young) == [*range(21 - KEPT_EPOCHS, 31)]
+    assert epochs_left(names, 30, **{str(epoch): NOW_MS for epoch in range(1, 31)}) == [*range(1, 31)]
