@@ -1,8 +1,8 @@
 """Records that are narrow travel to Python faster.
 
-Spark ends a batch at so many records or bytes. To know the bytes it asks every column's array for its size after
-each record: of small typed records that is a third of the processor time of their append. Where all records are
-narrow, their number is bound enough. So an append is tried in this way first: the shuffle, which ends before
+Spark ends a batch at a number of records or of bytes. To know the bytes it asks every column's array for its size
+after each record: of small typed records that is a third of the processor time of their append. Where all records
+are narrow, their number is bound enough. So an append is tried in this way first: the shuffle, which ends before
 anything is written, fails at the first record that is not narrow, and the append goes the other way, as later ones
 of its topic do. Types with lists or maps, whose widths cost too much to know, always go the other way.
 """

@@ -1,4 +1,4 @@
-"""A small DataFrame comes to the driver as a whole, which appends it in threads: one Spark job with one stage
+"""The driver fetches a small DataFrame as a whole, and appends it in threads: one Spark job with one stage
 instead of a shuffle and a Python task per partition.
 
 It is small where its plan says so, and where its rows then bear that out. A plan is asked only where its operators

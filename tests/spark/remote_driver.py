@@ -78,9 +78,8 @@ def main(master: str, cluster_file: str, gates: str) -> None:
         arguments = told["arguments"]
         try:
             if told["call"] == "append":
-                source = spark.range(arguments.pop("start"), arguments.pop("end"), 1, 1).repartition(
-                    1
-                )  # not small
+                source = spark.range(arguments.pop("start"), arguments.pop("end"), 1, 1)
+                source = source.coalesce(1)  # the plan is not asked whether it is small
                 frame = source.selectExpr("cast(id AS STRING) AS value", "id % 2 AS p")
                 report = cluster.append(frame, arguments.pop("topic"), partition="p", **arguments)
             elif told["call"] == "read":
