@@ -148,6 +148,8 @@ def next_removal_ms(log: ReplicaLog, now_ms: int, delay_ms: int) -> int:
     """Before that time nothing more is ``removable`` than now, if the log stays as it is."""
     found = [at for each in discarded(log) if (at := each.deletable_ms(delay_ms)) is not None]
     found += [stored.modified_ms + delay_ms for _, stored in log.listing.local_starts]
+    if len(log.listing.epochs) > KEPT_EPOCHS:
+        found += [stored.modified_ms + delay_ms for _, stored in log.listing.epochs]
     return min((at_ms for at_ms in found if at_ms > now_ms), default=FOREVER_MS)
 
 

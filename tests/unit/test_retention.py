@@ -320,3 +320,12 @@ def test_registers_go_when_those_that_follow_are_as_old_as_the_delay() -> None:
     young = {str(epoch): NOW_MS for epoch in range(21, 31)}
     assert epochs_left(names, 30, **young) == [*range(21 - KEPT_EPOCHS, 31)]
     assert epochs_left(names, 30, **{str(epoch): NOW_MS for epoch in range(1, 31)}) == [*range(1, 31)]
+
+
+def test_the_next_register_goes_when_those_that_follow_are_old_enough() -> None:
+    names = [name_of(f"{epoch}.epoch") for epoch in range(1, 31)]
+    log = log_of(["0.1", *map(str, names)], [(1, 0)], end=1, modified_ms={str(name): NOW_MS for name in names})
+    at_ms = next_removal_ms(log, NOW_MS, DELAY_MS)
+    assert at_ms == NOW_MS + DELAY_MS
+    assert removable(log, at_ms - 1, DELAY_MS, 30) == []
+    assert len(removable(log, at_ms, DELAY_MS, 30)) == 30 - KEPT_EPOCHS
