@@ -22,7 +22,7 @@ Where this differs from the protocol's text
     * Sync does not list the leader again between the bytes of a copy and its name. A copy is of the object that
       was listed, by its version; stores give out no other. The protocol says that this does the same.
     * An append goes on from the end that the one before has left under the same view (``log_end``). It looks
-      behind that end alone, once its file is there, and gives the file to members that hold all before it. The look
+      behind that end alone, once its file is there, and gives the file to members that hold all before. The look
       before the write is one question, whether the name at the end is free: step 3 creates it exclusively, and
       step 4 sees whatever should have kept it from being written.
     * A replica is listed each time, and then only new names are asked about, parsed and resolved: a file never
