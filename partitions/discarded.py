@@ -11,6 +11,7 @@ a replica that follows a tiered history starts over above what it had.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from stratalog.partitions.lineage import Lineage
@@ -73,9 +74,9 @@ def discarded(log: ReplicaLog) -> list[Discarded]:
     """The files of a replica that its log does not use, by name. (Those behind a gap are no such files: they
     are evidence.)
     """
-    starts = [link.start for link in log.chain]
+    starts, first_hidden_ms = [link.start for link in log.chain], _first_hidden_ms(log)
     found = [_dead(log, file) for file in log.dead]
-    found += [_hidden(log, starts, file) for file in log.hidden]
+    found += [_hidden(log, starts, file, first_hidden_ms) for file in log.hidden]
     return sorted(found, key=lambda each: each.file.name)
 
 
@@ -115,7 +116,23 @@ def _truncation(lineage: Lineage, name: DataName) -> Truncated:
     return Truncated(lineage.epoch_at(_epoch_offset(name)) or 0, name.base_offset)
 
 
-def _hidden(log: ReplicaLog, starts: list[int], file: DataFile) -> Discarded:
+def _first_hidden_ms(log: ReplicaLog) -> dict[DataName, int]:
+    """Since when appends are hidden by a merged segment that is hidden itself by now. A tail of small appends is
+    merged again and again: if each time began their delay anew, it would never be over.
+    """
+    appends = [file for file in log.hidden if not file.name.merged]
+    bases = [file.name.base_offset for file in appends]
+    since: list[int | None] = [None] * len(appends)
+    merged = (file for file in log.hidden if file.name.next_offset is not None)
+    for file in sorted(merged, key=lambda file: file.object.modified_ms, reverse=True):
+        first, end = bisect_left(bases, file.name.base_offset), bisect_left(bases, file.name.next_offset or 0)
+        since[first:end] = [file.object.modified_ms] * (end - first)
+    return {file.name: at_ms for file, at_ms in zip(appends, since, strict=True) if at_ms is not None}
+
+
+def _hidden(
+    log: ReplicaLog, starts: list[int], file: DataFile, first_hidden_ms: Mapping[DataName, int]
+) -> Discarded:
     """``starts`` are those of the chain."""
     name = file.name
     first = max(bisect_right(starts, name.base_offset) - 1, 0)
@@ -124,6 +141,7 @@ def _hidden(log: ReplicaLog, starts: list[int], file: DataFile) -> Discarded:
     since = None
     if covering and covering[-1].end <= log.high_watermark:
         since = max(link.file.object.modified_ms for link in covering)
+        since = min(since, first_hidden_ms.get(name, since))
     return Discarded(file, HiddenBy(covering[0].name if covering else name), since)
 
 

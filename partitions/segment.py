@@ -34,8 +34,8 @@ from stratalog.partitions.segment_footer import (
 from stratalog.partitions.store.protocol import Readable, StoredObject
 from stratalog.partitions.store.reader import read_range
 
-REMEMBERED_BYTES = 128 * 1024 * 1024
-"""Bound of the footers that are remembered, by what they take in memory: those of some 5,000 small appends, or of
+REMEMBERED_BYTES = 32 * 1024 * 1024
+"""Bound of the footers that are remembered, by what they take in memory: those of some 2,500 small appends, or of
 some 50 segments of 1 GiB with 30 columns."""
 
 
@@ -45,8 +45,6 @@ class Segment:
 
     file: DataFile
     footer: SegmentFooter
-    parquet: pq.FileMetaData
-    """As Arrow decodes by it; where anything lies, ``layout`` says."""
     stored: bytes
     """Parquet's footer as it stands in the file."""
     index_start: int
@@ -58,8 +56,15 @@ class Segment:
 
     @property
     def memory_bytes(self) -> int:
-        """Its memory, roughly: Arrow keeps a footer as objects, ten times as large as its bytes."""
-        return 8 * 1024 + 20 * len(self.stored)
+        """Its memory, roughly, with its layout."""
+        return 4 * 1024 + 5 * len(self.stored)
+
+    @property
+    def parquet(self) -> pq.FileMetaData:
+        """Parquet's footer as Arrow decodes by it; where anything lies, ``layout`` says. Made anew each time:
+        Arrow's objects are ten times as large as the bytes.
+        """
+        return pq.read_metadata(pa.BufferReader(self.stored + len(self.stored).to_bytes(4, "little") + MAGIC))
 
     @cached_property
     def layout(self) -> Layout:
@@ -165,7 +170,7 @@ def _open(store: Readable, file: DataFile) -> Segment:
             f"{what}: {parquet.num_rows} rows, but its footer says {footer.records} records for offsets "
             f"[{footer.base_offset}, {footer.next_offset})"
         )
-    return Segment(file, footer, parquet, stored, index_start, crc32, what)
+    return Segment(file, footer, stored, index_start, crc32, what)
 
 
 def _read_parquet_footer(

@@ -259,7 +259,7 @@ class _StandInWriter:
         data = _put(made, self._sign, *self._what, self._rows)
         stored = StoredObject(str(snapshot_id.name), len(data), 0, "")
         listed = DataFile(DataName(0, None, snapshot_id.epoch), stored)
-        object.__setattr__(made, "segment", Segment(listed, nothing, nothing, b"", 0, zlib.crc32(data), ""))
+        object.__setattr__(made, "segment", Segment(listed, nothing, b"", 0, zlib.crc32(data), ""))
         self._staged.file.write(data)
         return self._staged.commit()
 

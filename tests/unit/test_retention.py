@@ -329,3 +329,18 @@ def test_the_next_register_goes_when_those_that_follow_are_old_enough() -> None:
     assert at_ms == NOW_MS + DELAY_MS
     assert removable(log, at_ms - 1, DELAY_MS, 30) == []
     assert len(removable(log, at_ms, DELAY_MS, 30)) == 30 - KEPT_EPOCHS
+
+
+@pytest.mark.parametrize("again_ms", [1, 10, DELAY_MS - 1])
+def test_the_delay_of_an_append_begins_with_the_first_merge_that_hides_it(again_ms: int) -> None:
+    """A tail of small appends is merged again with each few that follow, more often than the delay is long."""
+    ages = {"0-2.1": NOW_MS, "0-3.1": NOW_MS + again_ms}
+    log = log_of(["0.1", "1.1", "2.1", "0-2.1", "0-3.1", "3.1.hw"], [(1, 0)], modified_ms=ages)
+
+    def gone(at_ms: int) -> set[str]:
+        return set(removable(log, at_ms, DELAY_MS))
+
+    appends = {str(name_of(name)) for name in ("0.1", "1.1")}
+    assert gone(NOW_MS + DELAY_MS - 1) == set()
+    assert gone(NOW_MS + DELAY_MS) == appends
+    assert gone(NOW_MS + again_ms + DELAY_MS) == appends | {str(name_of(name)) for name in ("2.1", "0-2.1")}

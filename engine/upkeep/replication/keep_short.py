@@ -67,6 +67,8 @@ class KeptShort:
         """``open_stores`` opens the roots of the brokers once more: requests to these count as nobody's."""
         self._context = context
         self._open_stores = open_stores
+        self._working: Context | None = None
+        """The context of the work: its roots stay open, for what is remembered of files is known by these."""
         self._last: dict[TopicIdPartition, _LastTime] = {}
         self._due: dict[TopicIdPartition, _Due] = {}
         self._lock = threading.Lock()
@@ -114,7 +116,9 @@ class KeptShort:
 
     def _work(self) -> None:
         clock = self._context.clock
-        context = replace(self._context, stores=self._open_stores())
+        if self._working is None:
+            self._working = replace(self._context, stores=self._open_stores())
+        context = self._working
         ends_s: float | None = None
         while True:
             if ends_s is None and not threading.main_thread().is_alive():
