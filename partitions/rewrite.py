@@ -63,7 +63,7 @@ def check_in_log(replica: Replica, run: Run) -> None:
 
     Raises: SourceChangedError.
     """
-    present = {link.name: link.file.object.version for link in replica.log().chain}
+    present = {link.name: link.file.object.version for link in replica.log(anew=True).chain}
     for link in run.links:
         if present.get(link.name) != link.file.object.version:
             raise SourceChangedError(f"{replica}: {link.name} left the log while it was being read")
