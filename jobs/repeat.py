@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable
 from typing import NoReturn
 
@@ -18,7 +19,8 @@ def repeat(
     clock: Clock,
 ) -> NoReturn:
     """Run, show the report, sleep as long as it says, without end. A run that fails is shown like any other, as a
-    report of ``operation``, and the next one tries again: finished work stays done.
+    report of ``operation``, and the next one tries again: finished work stays done. So it is with an error that
+    nobody has foreseen, whose traceback is printed.
 
     Raises: InvalidCallError, which no later run would get past; KeyboardInterrupt.
     """
@@ -31,5 +33,8 @@ def repeat(
             report = error.report
         except StratalogError as error:
             report = Report(operation, (), [Failure.of(operation, error)])
+        except Exception as error:
+            traceback.print_exc()
+            report = Report(operation, (), [Failure(operation, type(error).__name__, str(error))])
         show(report)
         clock.sleep(pause_s(report))

@@ -42,6 +42,18 @@ def test_a_run_that_fails_is_shown_and_the_next_one_tries_again() -> None:
     assert shown[1].failures[0].code == "NO_MAJORITY"
 
 
+def test_an_error_that_nobody_has_foreseen_does_not_end_the_loop(capsys: pytest.CaptureFixture[str]) -> None:
+    shown: list[Report] = []
+
+    def once() -> Report:
+        raise ZeroDivisionError("of what is not there")
+
+    with pytest.raises(KeyboardInterrupt):
+        repeat("maintain", once, shown.append, lambda _: 30, Interrupted())
+    assert [report.failures[0].code for report in shown] == ["ZeroDivisionError"] * 3
+    assert "test_jobs_repeat.py" in capsys.readouterr().err
+
+
 def test_the_report_says_how_long_the_pause_is() -> None:
     clock = Interrupted()
     outcomes = iter([Report("tier", (), totals={"next_ms": next_ms}) for next_ms in (2000, 7000, 1000)])
