@@ -217,7 +217,7 @@ def test_where_segments_overlap_each_record_is_read_once(cluster: Cluster, spark
     store = replica.store
     links = replica.log().chain
     staged = [
-        stage_run(store, run, store, replica.path(run.segment_name), compression="zstd")[0]
+        stage_run(store, run, store, replica.path(run.segment_name), compression="zstd", state=dict)[0]
         for run in (Run(links[0:4]), Run(links[2:6]))
     ]
     assert [merged.commit() for merged in staged] == [True, True]
