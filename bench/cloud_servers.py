@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.gcs_gate import gate
+from bench.cloud_gates import AzureGate, GcsGate, gate
 from bench.s3_server import HOST, free_ports
 from stratalog.partitions.errors import EnvironmentUnusableError
 
@@ -57,15 +57,19 @@ def running_azure() -> Iterator[CloudEndpoint]:
 
     Raises: EnvironmentUnusableError when there is none, or it does not start.
     """
-    (port,) = free_ports(1)
-    arguments = [f"--blobHost={HOST}", f"--blobPort={port}", "--inMemoryPersistence", "--silent"]
+    port, behind = free_ports(2)
+    arguments = [f"--blobHost={HOST}", f"--blobPort={behind}", "--inMemoryPersistence", "--silent"]
     arguments += ["--skipApiVersionCheck", "--disableTelemetry"]
     url = f"http://{HOST}:{port}/{ACCOUNT}"
     connection = (
         f"DefaultEndpointsProtocol=http;AccountName={ACCOUNT};AccountKey={ACCOUNT_KEY};BlobEndpoint={url};"
     )
     endpoint = CloudEndpoint("azure", url, {"AZURE_STORAGE_CONNECTION_STRING": connection})
-    with _server([str(AZURITE), *arguments], {"AZURITE_ACCOUNTS": f"{ACCOUNT}:{ACCOUNT_KEY}"}, url):
+    accounts = {"AZURITE_ACCOUNTS": f"{ACCOUNT}:{ACCOUNT_KEY}"}
+    with (
+        _server([str(AZURITE), *arguments], accounts, f"http://{HOST}:{behind}/{ACCOUNT}"),
+        gate(AzureGate, HOST, port, behind),
+    ):
         from azure.storage.blob import BlobServiceClient
 
         with BlobServiceClient.from_connection_string(connection) as service:
@@ -91,7 +95,7 @@ def running_gcs() -> Iterator[CloudEndpoint]:
     endpoint = CloudEndpoint("gcs", url, {"STORAGE_EMULATOR_HOST": url})
     with (
         _server([str(FAKE_GCS), *arguments, "-log-level=error"], {}, f"http://{HOST}:{behind}/storage/v1/b"),
-        gate(HOST, port, behind),
+        gate(GcsGate, HOST, port, behind),
     ):
         about = f'{{"name": "{BUCKET}"}}'.encode()
         request = urllib.request.Request(

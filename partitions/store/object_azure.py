@@ -30,8 +30,9 @@ from stratalog.partitions.store.object_http import (
     HttpResponse,
     NoCredentialsFoundError,
     body_of,
+    send_once,
 )
-from stratalog.partitions.store.object_loop import loop, of_this_process
+from stratalog.partitions.store.object_loop import loop, of_this_process, wait_for
 from stratalog.partitions.store.protocol import StoredObject, StoreOptions
 from stratalog.partitions.store.requests import CONNECT_TIMEOUT_S, Wording
 
@@ -91,7 +92,8 @@ class AzureSession:
                 f"the address names the storage account {named['account_name']}, and "
                 f"AZURE_STORAGE_CONNECTION_STRING {service.account_name}: one of them has to go"
             )
-        self.pipeline = service._client
+        self._service = service._client
+        self._transport = service._pipeline._transport
         base, _, self._signature = str(service.url).partition("?")
         self._base = f"{base.rstrip('/')}/{quote(container)}"
         self._timeouts = {
@@ -112,7 +114,9 @@ class AzureSession:
             request.method, f"{url}?{query}" if query else url, headers=headers, content=body_of(request)
         )
         try:
-            answer = await self.pipeline._send_request(sent, stream=True, **self._timeouts)  # else it is parsed
+            await self._transport.open()
+            send_once(self._transport.session)
+            answer = await self._service._send_request(sent, stream=True, **self._timeouts)  # else it is parsed
             body = await answer.read()
         except ClientAuthenticationError as error:
             raise NoCredentialsFoundError(f"no identity could be found ({type(error).__name__})") from None
@@ -127,6 +131,30 @@ class AzureSession:
         elif code in _CONFLICT:
             status = 409
         return HttpResponse(status, answer.headers, body, code)
+
+    def delta_options(self) -> dict[str, str]:
+        """The account, and what to show to it, as delta-rs takes them: made for one call, a token of an identity
+        among them.
+
+        Raises: NoCredentialsFoundError, TimeoutError.
+        """
+        service, signature = self.fs.service_client, self._signature
+        base = str(service.url).partition("?")[0].rstrip("/")
+        found = {"azure_storage_account_name": service.account_name, "azure_storage_endpoint": base}
+        if base.startswith("http://"):
+            found["azure_allow_http"] = "true"
+        credential = service.credential
+        if signature:
+            found["azure_storage_sas_token"] = signature
+        elif hasattr(credential, "account_key"):
+            found["azure_storage_account_key"] = credential.account_key
+        elif hasattr(credential, "get_token"):
+            try:
+                token = wait_for(credential.get_token("https://storage.azure.com/.default"), CONNECT_TIMEOUT_S)
+            except AzureError as error:
+                raise NoCredentialsFoundError(f"no identity could be found ({type(error).__name__})") from None
+            found["azure_storage_token"] = token.token
+        return found
 
 
 class AzureRequests(HttpRequests):

@@ -79,6 +79,18 @@ class FsspecStore(ObjectStore):
         return True
 
 
+def delta_options(uri: str, options: StoreOptions) -> dict[str, str]:
+    """The options with which delta-rs reaches objects below ``uri``. They may hold a secret: keep them nowhere.
+
+    Raises: StorageAuthenticationError, UnsupportedStoreError.
+    """
+    objects = FsspecStore(uri, options)._objects
+    found: dict[str, str] = objects.requests.repeatable(
+        f"find credentials for {objects.uri}", lambda session: session.delta_options()
+    )
+    return found
+
+
 def _objects_of(scheme: str, root: str, uri: str, tally: Tally, arguments: tuple[Any, ...]) -> HttpObjects:
     if scheme == "gs":
         from stratalog.partitions.store.object_gcs import GcsObjects, GcsRequests

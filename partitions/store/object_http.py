@@ -73,6 +73,12 @@ def body_of(request: HttpRequest) -> bytes | _Pieces | None:
     return _Pieces(request.body)
 
 
+def send_once(session: aiohttp.ClientSession) -> None:
+    """Keep aiohttp from repeating a ``PUT`` whose connection was closed: it may have taken effect, and the second
+    one would be told that the name is taken."""
+    session._retry_connection = False
+
+
 class HttpSession(Protocol):
     """A file system of fsspec as what sends requests; lives on the loop of ``object_loop``."""
 

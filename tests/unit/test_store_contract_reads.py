@@ -17,6 +17,7 @@ from stratalog.partitions.store import Store
 from stratalog.partitions.store.local import LocalStore
 from stratalog.partitions.store.memory import MemoryStore
 from stratalog.partitions.store.s3 import S3Store
+from stratalog.partitions.store.upload_writer import UploadWriter
 from tests.unit.store_kinds import PART_BYTES, listed, names
 
 
@@ -189,6 +190,8 @@ class TestWalkAndSweep:
     def test_a_dry_sweep_counts_what_a_sweep_would_remove(self, store: Store) -> None:
         staged = store.stage_writer(f"{'a' * 32}/name")
         staged.file.write(b"x" * 20_000_000)
+        if isinstance(staged, UploadWriter):
+            staged._wait(0)  # until all parts are there
         later = ManualClock(SystemClock().now_ms() + 3_600_000)
         if not isinstance(store, MemoryStore):
             store._clock = later  # type: ignore[attr-defined]
