@@ -31,6 +31,8 @@ class Gate(BaseHTTPRequestHandler):
     """One connection to the server behind."""
 
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+    wbufsize = -1
     behind: tuple[str, int]
     making: threading.Lock
 
