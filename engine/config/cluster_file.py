@@ -7,8 +7,10 @@
     cache = "cache"   (optional)
     client_rack = "a" (optional)
 
-Relative folders are relative to the file's own. Credentials come from the environment, a profile or the
-machine; configs (``retention.ms`` ...) are in the cluster's metadata, where every driver sees the same.
+Roots are folders, ``s3://``, ``gs://``, ``az://`` or ``abfss://``; of ``[s3]``, ``timeout_s``, ``retries`` and
+``part_bytes`` count for all object storage. Relative folders are relative to the file's own. Credentials come from
+the environment, a profile or the machine; configs (``retention.ms`` ...) are in the cluster's metadata, where
+every driver sees the same.
 """
 
 from __future__ import annotations

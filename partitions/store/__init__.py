@@ -9,6 +9,7 @@ to it. ``open_store(uri, options)`` picks the implementation by scheme.
     reader, crc32   a file over ranged reads; the checksum of pieces
     memory          the twin of real storage
     read_only       a store that is only read
+    checking        whether a storage keeps the rules; ``racing`` (many that create one name)
     local           folders; ``local_folder`` (no link is followed), ``local_scan`` (listings), ``local_staged``
                     (files without a name yet), ``local_copy``, ``local_birth``, ``local_rights``
     object          what all object stores share; ``requests`` (repeated, and what a failure tells),
