@@ -1,7 +1,7 @@
 """Storage in a bucket: ``s3://bucket/prefix``, on a synchronous botocore client.
 
-The one client that is not fsspec's. s3fs moved parts up at 0.8 to 1.0 of its speed, but down at 0.56 (eight threads)
-and 0.71 (two) with twice the CPU: all bytes pass its one event loop. ``python -m bench.s3_clients`` prints it.
+The one client that is not fsspec's. s3fs moved parts up at 0.8 to 1.0 of its speed, but down at 0.56 (eight
+threads) and 0.71 (two) with twice the CPU. ``python -m bench.s3_clients`` prints it.
 
 Exclusive create is ``PUT If-None-Match: *``. ``version`` is the ETag, so two objects of the same name with the
 same bytes, written in the same way, are one and the same to this store.
