@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from html import unescape
 from http.client import HTTPConnection, HTTPResponse
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -28,21 +28,13 @@ _OF_ONE_CONNECTION = {"connection", "transfer-encoding", "keep-alive", "content-
 
 
 class Gate(BaseHTTPRequestHandler):
-    """One connection to the server behind."""
+    """One connection of a client of the server behind."""
 
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
     wbufsize = -1
     behind: tuple[str, int]
     making: threading.Lock
-
-    def setup(self) -> None:
-        super().setup()
-        self._server = HTTPConnection(*self.behind, timeout=60)
-
-    def finish(self) -> None:
-        self._server.close()
-        super().finish()
 
     def handle_one_request(self) -> None:
         try:
@@ -65,9 +57,10 @@ class Gate(BaseHTTPRequestHandler):
         headers = {name: value for name, value in self.headers.items() if name.lower() not in _OF_ONE_CONNECTION}
         if "Content-Length" in self.headers or body:
             headers["Content-Length"] = str(len(body))
-        self._server.request(method, path, body or None, headers)
-        answer = self._server.getresponse()
-        return answer, answer.read()
+        with closing(HTTPConnection(*self.behind, timeout=60)) as server:  # a kept one may be closed at any time
+            server.request(method, path, body or None, headers)
+            answer = server.getresponse()
+            return answer, answer.read()
 
     def answer(
         self, answer: HTTPResponse, body: bytes, status: int | None = None, more: Mapping[str, str] | None = None
