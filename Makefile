@@ -17,6 +17,7 @@ JVMS := 3
 VENV := .venv
 BIN := $(VENV)/bin
 LOG := .cache/setup.log
+SERVERS := .cache/servers
 DOCS := .cache/docs
 SITE := .cache/site
 # Another interpreter: make setup PYTHON=/path/to/python3.12 (after make clean).
@@ -31,19 +32,27 @@ FIND_PYTHON = for python in "$(PYTHON)" python3.12 python3.13 python3.11 python3
 QUIETLY = quietly() { echo "$$1"; shift; mkdir -p .cache; "$$@" >>$(LOG) 2>&1 || { tail -n 25 $(LOG) >&2; exit 1; }; }; quietly
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input --quiet
 
-.PHONY: help setup check lint test sim quorum fuzz proof crash demo kafka bench docs format lock java clean
+.PHONY: help setup servers check lint test sim quorum fuzz proof crash demo kafka bench docs format lock java clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: java $(VENV)/.installed .cache/jars/.fetched ## the pinned packages into .venv, Spark's extra jars into .cache
 
+# Not part of setup: one needs Node, the other Go, and is compiled for two minutes. Tests go on without.
+servers: ## servers of Azure's and Google's kind into .cache; where they cannot be had, the tests on them are left out
+	@mkdir -p $(SERVERS); : >> $(LOG)
+	@[[ -x $(SERVERS)/node_modules/.bin/azurite-blob ]] || ( $(QUIETLY) "servers: Azurite" \
+	  npm install --silent --no-fund --no-audit --prefix $(SERVERS) azurite@3.35.0 ) || echo "no Azurite: its tests are left out" >&2
+	@[[ -x $(SERVERS)/fake-gcs-server ]] || ( $(QUIETLY) "servers: fake-gcs-server" env GOBIN=$(CURDIR)/$(SERVERS) \
+	  go install github.com/fsouza/fake-gcs-server@v1.56.1 ) || echo "no fake-gcs-server: its tests are left out" >&2
+
 check: $(VENV)/.installed lint ## format, lint, types, and the tests that are quick and need neither a JVM nor a server
 	@$(BIN)/python -m pytest -n auto --maxprocesses 8 -m "not spark and not s3 and not kafka and not slow and not proof"
 
 # First what needs no JVM and no server. What does is files of tests side by side, the longest first: three JVMs, which
 # wait more than they compute. 5: there are none of that kind.
-test: setup lint ## everything but kafka: the linters and all tests; or some: make test TESTS=tests/unit
+test: setup servers lint ## everything but kafka: the linters and all tests; or some: make test TESTS=tests/unit
 	@$(BIN)/python -m pytest -n auto --maxprocesses 8 -m "not spark and not s3 and not kafka and not proof" $(TESTS) || [[ $$? == 5 ]]
 	@$(BIN)/python -m pytest -n $(JVMS) --dist loadfile --no-loadscope-reorder -m "spark or s3" $(TESTS) || [[ $$? == 5 ]]
 
@@ -81,8 +90,8 @@ format: $(VENV)/.installed ## rewrite the sources as the linter wants them
 
 lock: ## resolve the dependencies anew into requirements.lock
 	@python=$$($(FIND_PYTHON)); rm -rf .cache/lock; $(QUIETLY) "resolving" $$python -m venv .cache/lock
-	@$(QUIETLY) "installing" .cache/lock/bin/python -m pip install --quiet "setuptools>=77" -e ".[spark,demo,dev]"
-	@{ echo "# Every package of the extras spark, demo and dev, pinned; \`make lock\` writes this file again."; \
+	@$(QUIETLY) "installing" .cache/lock/bin/python -m pip install --quiet "setuptools>=77" -e ".[spark,azure,gcs,demo,dev]"
+	@{ echo "# Every package of the extras spark, azure, gcs, demo and dev, pinned; \`make lock\` writes this file again."; \
 	  .cache/lock/bin/python -m pip freeze --all --exclude pip --exclude stratalog; } > requirements.lock
 	@rm -rf .cache/lock
 

@@ -10,7 +10,7 @@ JOBS = (
     *("format", "topics", "append", "read", "tail", "offsets"),
     *("maintain", "replicate", "merge", "tier", "retain", "vacuum", "bootstrap", "fence", "verify"),
     *("recover", "describe", "elect", "reassign", "snapshot", "delete_records", "quorum", "groups"),
-    *("transactions", "restore", "package"),
+    *("transactions", "restore", "package", "check_store"),
 )
 
 

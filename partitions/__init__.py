@@ -26,7 +26,7 @@ Rooms
     ``clock``; memory: ``cache``, ``room``, ``bounded``, ``bulk``. Storage: ``store``.
 
 In and out
-    In: a ``Store`` (memory, ``file://``, ``s3://``) and the names of ``paths``. Out: values
+    In: a ``Store`` (memory, folders, object storage) and the names of ``paths``. Out: values
     (``Listing``, ``ReplicaLog``, ``SegmentFooter``) and plans (``merge``, ``retention``), which the
     layers above carry out.
 

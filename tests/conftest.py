@@ -5,7 +5,7 @@ from collections import Counter, defaultdict
 import pytest
 from hypothesis import settings
 
-pytest_plugins = ["tests.s3_server", "tests.spark_session"]
+pytest_plugins = ["tests.cloud_servers", "tests.s3_server", "tests.spark_session"]
 
 # The same examples in every run, however loaded the machine is; fewer where what is slow is left out.
 settings.register_profile("all", derandomize=True, deadline=None)

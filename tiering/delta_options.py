@@ -12,6 +12,7 @@ from deltalake.exceptions import DeltaError
 
 from stratalog.partitions.errors import InvalidCallError, UnsupportedStoreError
 from stratalog.partitions.store.local_rights import NOT_ALLOWED
+from stratalog.partitions.store.opening import OBJECT_SCHEMES
 from stratalog.partitions.store.protocol import Store, StoreOptions
 
 if TYPE_CHECKING:
@@ -24,16 +25,19 @@ _BODY = re.compile(r"<(\?xml|Error|html).*", re.DOTALL | re.IGNORECASE)
 
 
 def table_uri(store: Store, folder: str) -> str:
-    """The address of the table in ``folder``, as Delta takes it: a plain path, or ``s3://``.
+    """The address of the table in ``folder``, as Delta takes it: a plain path, or one of object storage.
 
     Raises: UnsupportedStoreError for a store that no other process can read; InvalidCallError for a
         folder that Delta would misread.
     """
     uri = store.uri_of(folder)
-    if uri.startswith("s3://"):
+    scheme = uri.partition("://")[0]
+    if scheme == "s3" or scheme in OBJECT_SCHEMES:
         return uri
-    if not uri.startswith("file://"):
-        raise UnsupportedStoreError(f"the remote tier cannot be {store.uri}: a Delta table needs file:// or s3://")
+    if scheme != "file":
+        raise UnsupportedStoreError(
+            f"the remote tier cannot be {store.uri}: a Delta table needs a folder or object storage"
+        )
     path = uri.removeprefix("file://")  # taken literally, here as in delta-rs
     if "%" in path or "\\" in path:
         raise InvalidCallError(
@@ -43,17 +47,22 @@ def table_uri(store: Store, folder: str) -> str:
 
 
 def storage_options(uri: str, options: StoreOptions) -> dict[str, str]:
-    """Delta's storage options, made for one call and never kept: on S3 they hold credentials, found as
+    """Delta's storage options, made for one call and never kept: on object storage they hold credentials, found as
     the store finds them (environment, profile, instance).
     """
-    if not uri.startswith("s3://"):
+    scheme = uri.partition("://")[0]
+    if scheme != "s3" and scheme not in OBJECT_SCHEMES:
         return {}
-    session = _session(options.profile)
     found = {
         "timeout": f"{options.timeout_s:g}s",
         "max_retries": str(options.retries),
         "retry_timeout": f"{options.timeout_s * (options.retries + 1):g}s",
     }
+    if scheme in OBJECT_SCHEMES:
+        from stratalog.partitions.store.object_fsspec import delta_options
+
+        return found | delta_options(uri, options)
+    session = _session(options.profile)
     region = options.region or session.get_config_variable("region")
     if region:
         found["AWS_REGION"] = region

@@ -7,8 +7,10 @@
     cache = "cache"   (optional)
     client_rack = "a" (optional)
 
-Relative folders are relative to the file's own. Credentials come from the environment, a profile or the
-machine; configs (``retention.ms`` ...) are in the cluster's metadata, where every driver sees the same.
+Roots are folders, ``s3://``, ``gs://``, ``az://`` or ``abfss://``; of ``[s3]``, ``timeout_s``, ``retries`` and
+``part_bytes`` count for all object storage. Relative folders are relative to the file's own. Credentials come from
+the environment, a profile or the machine; configs (``retention.ms`` ...) are in the cluster's metadata, where
+every driver sees the same.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ from msgspec import Meta
 
 from stratalog.partitions.errors import EnvironmentUnusableError, InvalidCallError
 from stratalog.partitions.spelling import did_you_mean
-from stratalog.partitions.store.opening import NO_SECRETS, holds_secret, instead_of, scheme_of
+from stratalog.partitions.store.opening import EXAMPLES, NO_SECRETS, SCHEMES, holds_secret, instead_of, scheme_of
 from stratalog.partitions.store.protocol import StoreOptions
 
 _CLUSTER_ID = re.compile(r"[A-Za-z0-9._-]{1,64}\Z")
@@ -42,7 +44,7 @@ class BrokerEntry:
     broker_id: int
     rack: str | None
     log_dir: str
-    """The address of its root, absolute: ``file:///...`` or ``s3://...``."""
+    """The address of its root, absolute: ``file:///...``, ``s3://...``, ``gs://...``, ``az://...`` or ``abfss://...``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,11 +187,11 @@ class _ClusterFileReader:
             raise self._error(place, f"it holds credentials, as an address may not; {NO_SECRETS}")
         scheme, separator, rest = text.partition("://")
         named = scheme_of(text)
-        if named is not None and (not separator or scheme not in ("file", "s3", "memory")):
+        if named is not None and (not separator or scheme not in SCHEMES):
             raise self._error(place, f"{text!r}: {instead_of(named)}")
         if separator and scheme != "file":
             if not rest.strip("/"):
-                raise self._error(place, f"{text!r}: use a folder, file:///folder or s3://bucket/prefix")
+                raise self._error(place, f"{text!r}: use a folder, {EXAMPLES}")
             return f"{scheme}://{rest.strip('/')}"
         folder = rest if separator else text
         if not folder or folder[0] in "~$" or (separator and not folder.startswith("/")):

@@ -1,6 +1,6 @@
-"""Storage roots with exclusive create: memory, ``file://`` and ``s3://``.
+"""Storage roots with exclusive create: memory, ``file://``, ``s3://``, ``abfss://``, ``az://`` and ``gs://``.
 
-The contract is ``protocol.Store``; one suite (``tests/unit/test_store_contract_*.py``) holds all three
+The contract is ``protocol.Store``; one suite (``tests/unit/test_store_contract_*.py``) holds all of them
 to it. ``open_store(uri, options)`` picks the implementation by scheme.
 
     protocol        the contract
@@ -9,11 +9,16 @@ to it. ``open_store(uri, options)`` picks the implementation by scheme.
     reader, crc32   a file over ranged reads; the checksum of pieces
     memory          the twin of real storage
     read_only       a store that is only read
+    checking        whether a storage keeps the rules; ``racing`` (many that create one name)
     local           folders; ``local_folder`` (no link is followed), ``local_scan`` (listings), ``local_listing``
                     (going on from an earlier listing), ``local_staged`` (files without a name yet),
                     ``local_copy``, ``local_birth``, ``local_rights``
-    s3              buckets; ``s3_connection`` (requests), ``s3_bucket`` (by keys), ``s3_upload`` and ``s3_put``
-                    (the bytes first, the name later; or both at once)
+    object          what all object stores share; ``requests`` (repeated, and what a failure tells),
+                    ``upload_writer`` (a file that goes up in parts)
+    s3              buckets by botocore; ``s3_connection`` (its errors), ``s3_bucket`` (by keys), ``s3_upload`` and
+                    ``s3_put`` (the bytes first, the name later; or both at once)
+    object_fsspec   buckets by the file systems of fsspec; ``object_loop`` (where they live), ``object_http`` (what
+                    is asked of them), ``object_azure`` (adlfs), ``object_gcs`` (gcsfs)
 """
 
 from stratalog.partitions.store.opening import open_store

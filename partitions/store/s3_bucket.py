@@ -1,12 +1,11 @@
 """One bucket, by keys: the requests of ``S3Store`` that are no uploads, each counted as it is sent.
 
-An answer other than success is raised as ``S3Refusal``: what it means depends on the call.
+An answer other than success is raised as ``Refusal``: what it means depends on the call.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from typing import Any
@@ -14,20 +13,13 @@ from typing import Any
 from botocore.exceptions import ClientError
 
 from stratalog.partitions.errors import RetriableError, StorageAuthorizationError, StorageError
+from stratalog.partitions.store.object import Upload
 from stratalog.partitions.store.protocol import StoredObject
+from stratalog.partitions.store.requests import Refusal
 from stratalog.partitions.store.rules import Tally
-from stratalog.partitions.store.s3_connection import NOT_ALLOWED, PASSING_CODES, S3Connection, S3Refusal
+from stratalog.partitions.store.s3_connection import NOT_ALLOWED, PASSING_CODES, S3Connection
 
 KEYS_PER_DELETE = 1000
-
-
-@dataclass(frozen=True, slots=True)
-class Upload:
-    """An uncompleted multipart upload as a listing saw it."""
-
-    key: str
-    upload_id: str
-    begun_ms: int
 
 
 class Bucket:
@@ -41,7 +33,7 @@ class Bucket:
     def check(self) -> None:
         """Find out whether the bucket is there and ours.
 
-        Raises: Refused, StorageError, StoreTimeoutError.
+        Raises: Refusal, StorageError, StoreTimeoutError.
         """
 
         def attempt(client: Any) -> None:
@@ -50,11 +42,17 @@ class Bucket:
 
         self.connection.repeatable(f"look for s3://{self.name}", attempt)
 
-    def get(self, key: str, conditions: dict[str, str]) -> bytes:
-        """The bytes of an object, under ``Range`` and ``IfMatch``.
+    def get(self, key: str, start: int = 0, end: int | None = None, version: str = "") -> bytes:
+        """The bytes ``[start, end)`` of an object, of ``version`` if there is one.
 
-        Raises: Refused, StorageError, StoreTimeoutError.
+        Raises: Refusal, StorageError, StoreTimeoutError.
         """
+
+        conditions = only_if(version)
+        if start < 0:
+            conditions["Range"] = f"bytes={start}"
+        elif start > 0 or end is not None:
+            conditions["Range"] = f"bytes={start}-{'' if end is None else end - 1}"
 
         def attempt(client: Any) -> bytes:
             self._tally.add(reads=1)
@@ -65,15 +63,15 @@ class Bucket:
 
         return self.connection.repeatable(f"read s3://{self.name}/{key}", attempt)
 
-    def head(self, key: str, **conditions: str) -> StoredObject:
-        """An object by itself.
+    def head(self, key: str, version: str = "") -> StoredObject:
+        """An object by itself, of ``version`` if there is one.
 
-        Raises: Refused, StorageError, StoreTimeoutError.
+        Raises: Refusal, StorageError, StoreTimeoutError.
         """
 
         def attempt(client: Any) -> StoredObject:
             self._tally.add(reads=1)
-            answer = client.head_object(Bucket=self.name, Key=key, **conditions)
+            answer = client.head_object(Bucket=self.name, Key=key, **only_if(version))
             return _stored_object({**answer, "Key": key, "Size": answer["ContentLength"]})
 
         return self.connection.repeatable(f"look for s3://{self.name}/{key}", attempt)
@@ -84,7 +82,7 @@ class Bucket:
         """The objects whose keys start so, behind the key ``after``; and how many pages they came in: one page is
         a snapshot. Nothing is asked for any more when there are more than ``most``.
 
-        Raises: Refused, StorageError, StoreTimeoutError.
+        Raises: Refusal, StorageError, StoreTimeoutError.
         """
 
         def attempt(following: dict[str, str], client: Any) -> Any:
@@ -123,7 +121,7 @@ class Bucket:
             what = f"delete {batch[0]} and {len(batch) - 1} more of s3://{self.name}"
             try:
                 failed = self.connection.repeatable(what, partial(attempt, batch))
-            except S3Refusal as refused:
+            except Refusal as refused:
                 raise refused.as_error(f"cannot {what}", "delete", f"s3://{self.name}/{batch[0]}") from refused
             except StorageAuthorizationError:
                 raise
@@ -144,7 +142,7 @@ class Bucket:
     def uploads(self, key_prefix: str) -> Iterator[Upload]:
         """Every uncompleted upload whose key starts so.
 
-        Raises: Refused, StorageError, StoreTimeoutError.
+        Raises: Refusal, StorageError, StoreTimeoutError.
         """
 
         def attempt(following: dict[str, str], client: Any) -> Any:
@@ -166,7 +164,7 @@ class Bucket:
     def abort(self, upload: Upload) -> None:
         """Drop an uncompleted upload and its parts; one that somebody else has dropped, or completed, is no error.
 
-        Raises: Refused, StorageError, StoreTimeoutError.
+        Raises: Refusal, StorageError, StoreTimeoutError.
         """
 
         def attempt(client: Any) -> None:
@@ -175,14 +173,14 @@ class Bucket:
 
         try:
             self.connection.repeatable(f"abort the upload of s3://{self.name}/{upload.key}", attempt)
-        except S3Refusal as refused:
+        except Refusal as refused:
             if refused.answer.status != 404 or refused.answer.code == "NoSuchBucket":
                 raise
 
 
-def only_if(listed: StoredObject, condition: str = "IfMatch") -> dict[str, str]:
-    """The condition that the object is still the one that was listed; none where no listing saw it."""
-    etag, _, _ = listed.version.rpartition(".")
+def only_if(version: str, condition: str = "IfMatch") -> dict[str, str]:
+    """The condition that an object is still the one that was listed; none where no listing saw it."""
+    etag, _, _ = version.rpartition(".")
     return {condition: f'"{etag}"'} if etag else {}
 
 

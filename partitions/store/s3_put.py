@@ -14,7 +14,7 @@ from isal import isal_zlib
 
 from stratalog.partitions.errors import InvalidCallError, SourceChangedError
 from stratalog.partitions.store.protocol import Store, StoredObject
-from stratalog.partitions.store.s3_upload import Place, crc32_text, name_exclusively
+from stratalog.partitions.store.s3_upload import Place, crc32_text, name_by
 
 LARGEST_PUT_BYTES = 512 * 1024 * 1024
 """A larger object goes up in parts, since a failed request sends all its bytes again. (S3 takes up to 5 GB.)"""
@@ -55,7 +55,7 @@ class StagedPut:
                     IfNoneMatch="*",
                 )
 
-        created = name_exclusively(self._place, attempt)
+        created = name_by(self._place, attempt)
         if created:
             self._place.tally.add(written_bytes=self.size_bytes)
         return created

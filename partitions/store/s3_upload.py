@@ -16,36 +16,24 @@ staged object to its name: ``verify_bytes`` reads the result.
 from __future__ import annotations
 
 import base64
-import io
 import threading
-from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, BinaryIO, cast
-
-from isal import isal_zlib
+from typing import Any
 
 from stratalog.partitions.errors import (
     InvalidCallError,
     OutcomeUnknownError,
     RetriableError,
     SourceChangedError,
-    StorageError,
-    StoreTimeoutError,
 )
 from stratalog.partitions.store.crc32 import PiecewiseCrc32
+from stratalog.partitions.store.requests import Refusal, harmless, name_exclusively
 from stratalog.partitions.store.rules import Tally
-from stratalog.partitions.store.s3_connection import S3Connection, S3Refusal
+from stratalog.partitions.store.s3_connection import S3Connection
 
-if TYPE_CHECKING:
-    from _typeshed import ReadableBuffer
-
-MOST_PARTS = 10_000
 MOST_COPY_BYTES = 5 * 1024**3
-PARTS_IN_FLIGHT = 2
-CONFLICT_ATTEMPTS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,85 +62,41 @@ def crc32_of_text(text: str) -> int:
     return int.from_bytes(base64.b64decode(text), "big")
 
 
-def put_exclusively(place: Place, data: bytes, crc32: int | None = None) -> bool:
-    """One ``PUT If-None-Match: *``. False: the name is taken. ``crc32`` is that of ``data``, unless the caller
-    wants to see what the server makes of another one."""
-    checksum = crc32_text(isal_zlib.crc32(data) if crc32 is None else crc32)
+def put_exclusively(place: Place, data: bytes, crc32: int) -> bool:
+    """One ``PUT If-None-Match: *``. False: the name is taken."""
+    checksum = crc32_text(crc32)
 
     def attempt(client: Any) -> None:
         place.tally.add(creates=1)
         client.put_object(Bucket=place.bucket, Key=place.key, Body=data, ChecksumCRC32=checksum, IfNoneMatch="*")
 
-    created = name_exclusively(place, attempt)
+    created = name_by(place, attempt)
     if created:
         place.tally.add(written_bytes=len(data))
     return created
 
 
-def name_exclusively(place: Place, attempt: Callable[[Any], None]) -> bool:
-    """Carry out the request that gives an object its name. True: this call created it. False: the name
-    is taken, which includes the echo of an attempt of our own whose answer was lost: the caller looks.
+def name_by(place: Place, attempt: Callable[[Any], Any]) -> bool:
+    """``name_exclusively`` for an object in a bucket."""
 
-    Raises: StorageError, OutcomeUnknownError.
-    """
-    for _ in range(CONFLICT_ATTEMPTS):
-        try:
-            place.connection.exclusive(f"create {place.uri}", attempt)
-        except S3Refusal as refused:
-            answer = refused.answer
-            if answer.status == 412:
-                return False
-            if answer.status == 409:  # ConditionalRequestConflict: somebody is creating it right now
-                if _exists(place):
-                    return False
-                place.connection.back_off()
-                continue
-            if answer.ambiguous:
-                if _exists(place):
-                    return False
-                raise OutcomeUnknownError(f"create {place.uri}: {refused}; read before you retry") from refused
-            raise refused.as_error(f"cannot create {place.uri}", "create", place.uri) from refused
-        else:
-            return True
-    raise StorageError(f"cannot create {place.uri}: {CONFLICT_ATTEMPTS} conflicts in a row, and nobody made it")
-
-
-def _exists(place: Place) -> bool:
-    def attempt(client: Any) -> None:
+    def look(client: Any) -> None:
         place.tally.add(reads=1)
         client.head_object(Bucket=place.bucket, Key=place.key)
 
-    try:
-        place.connection.repeatable(f"look for {place.uri}", attempt)
-    except S3Refusal as refused:
-        if refused.answer.status == 404:
-            return False
-        raise OutcomeUnknownError(f"cannot look for {place.uri}: {refused}") from refused
-    except RetriableError as error:
-        raise OutcomeUnknownError(f"create {place.uri}: {error}") from error
-    return True
+    def repeat() -> None:
+        place.connection.repeatable(f"look for {place.uri}", look)
 
-
-def _request(place: Place, action: str, attempt: Callable[[Any], Any]) -> Any:
-    """A request that may be sent again, and that nobody else's can conflict with: every refusal, and no answer, is
-    a StorageError."""
-    what = f"{action} {place.uri}"
-    try:
-        return place.connection.repeatable(what, attempt)
-    except S3Refusal as refused:
-        raise refused.as_error(f"cannot {what}", "create", place.uri) from refused
-    except StoreTimeoutError as failure:
-        raise StorageError(f"cannot {what}: {failure}") from failure
+    return name_exclusively(place.connection, place.uri, attempt, repeat)
 
 
 class StagedBytes:
     """A small object that waits in memory; ``StagedCopy``."""
 
-    def __init__(self, place: Place, data: bytes) -> None:
+    def __init__(self, place: Place, data: bytes, crc32: int) -> None:
         self._place = place
         self._data: bytes | None = data
         self.size_bytes = len(data)
-        self.crc32 = isal_zlib.crc32(data)
+        self.crc32 = crc32
 
     def commit(self) -> bool:
         if self._data is None:
@@ -167,7 +111,7 @@ class StagedBytes:
             place.tally.add(creates=1)
             client.put_object(Bucket=place.bucket, Key=place.key, Body=data, ChecksumCRC32=crc32_text(self.crc32))
 
-        _request(place, "replace", attempt)
+        harmless(place.connection, place.uri, "replace", attempt)
         place.tally.add(written_bytes=self.size_bytes)
 
     def abort(self) -> None:
@@ -192,7 +136,7 @@ class StagedUpload:
             answer = client.create_multipart_upload(Bucket=place.bucket, Key=self._key, ChecksumAlgorithm="CRC32")
             return str(answer["UploadId"])
 
-        self._upload_id = _request(place, "begin", attempt)
+        self._upload_id = harmless(place.connection, place.uri, "begin", attempt)
 
     @property
     def size_bytes(self) -> int:
@@ -213,7 +157,7 @@ class StagedUpload:
             answer = client.upload_part(**self._address, PartNumber=index + 1, Body=data, ChecksumCRC32=checksum)
             return {"ETag": answer["ETag"], "ChecksumCRC32": checksum}
 
-        part = _request(self._place, "upload a part of", attempt)
+        part = harmless(self._place.connection, self._place.uri, "upload a part of", attempt)
         self._place.tally.add(written_bytes=len(data))
         self._arrived(index, part, crc32, len(data))
 
@@ -240,7 +184,7 @@ class StagedUpload:
 
         try:
             part = self._place.connection.repeatable(f"copy s3://{bucket}/{key} to {self._place.uri}", attempt)
-        except S3Refusal as refused:
+        except Refusal as refused:
             if refused.answer.status == 412 or refused.answer.code == "NoSuchKey":
                 raise SourceChangedError(f"s3://{bucket}/{key} is not the object that was listed") from refused
             what = f"cannot copy s3://{bucket}/{key} to {self._place.uri}"
@@ -255,11 +199,11 @@ class StagedUpload:
             raise InvalidCallError(f"{self._place.uri} was committed or aborted before")
         try:
             if self._exclusive:
-                created = name_exclusively(self._place, lambda client: self._complete(client, IfNoneMatch="*"))
+                created = name_by(self._place, lambda client: self._complete(client, IfNoneMatch="*"))
                 self._done = created  # a refused completion leaves the upload behind, to be aborted
                 return created
             self._complete_aside()
-            return name_exclusively(self._place, lambda client: self._copy_to_name(client, IfNoneMatch="*"))
+            return name_by(self._place, lambda client: self._copy_to_name(client, IfNoneMatch="*"))
         except OutcomeUnknownError:
             self._done = True  # the server may still be at it: leave it the bytes, they are swept later
             raise
@@ -269,11 +213,11 @@ class StagedUpload:
     def replace(self) -> None:
         try:
             if self._exclusive:
-                _request(self._place, "replace", self._complete)
+                harmless(self._place.connection, self._place.uri, "replace", self._complete)
                 self._done = True
             else:
                 self._complete_aside()
-                _request(self._place, "replace", self._copy_to_name)
+                harmless(self._place.connection, self._place.uri, "replace", self._copy_to_name)
         finally:
             self.abort()
 
@@ -290,7 +234,7 @@ class StagedUpload:
                 client.abort_multipart_upload(**self._address)
 
         # A part that cannot be removed now is litter under no name; ``sweep_staging`` removes it later.
-        with suppress(RetriableError, S3Refusal):
+        with suppress(RetriableError, Refusal):
             self._place.connection.repeatable(f"drop what was staged for {self._place.uri}", attempt)
 
     def _complete(self, client: Any, **condition: str) -> None:
@@ -304,7 +248,7 @@ class StagedUpload:
                 f"{self._place.uri}: a staged object of {self.size_bytes} bytes is beyond CopyObject's "
                 f"{MOST_COPY_BYTES}"
             )
-        _request(self._place, "complete", self._complete)
+        harmless(self._place.connection, self._place.uri, "complete", self._complete)
         self._completed = True
 
     def _copy_to_name(self, client: Any, **condition: str) -> None:
@@ -324,105 +268,3 @@ class StagedUpload:
     @property
     def _address(self) -> dict[str, str]:
         return {"Bucket": self._place.bucket, "Key": self._key, "UploadId": self._upload_id}
-
-
-class UploadWriter:
-    """A staged object that is still being written; ``StagedWriter``. Whole parts go up in the background,
-    at most ``PARTS_IN_FLIGHT`` at a time; what stays below one part is one ``PUT`` at ``commit``."""
-
-    def __init__(self, place: Place, part_bytes: int, complete_exclusively: bool) -> None:
-        self._place = place
-        self._part_bytes = part_bytes
-        self._exclusive = complete_exclusively
-        self._upload: StagedUpload | None = None
-        self._pool: ThreadPoolExecutor | None = None
-        self._in_flight: deque[Future[None]] = deque()
-        self._count = 0
-        self._done = False
-        self._stream = _PartStream(part_bytes, self._send)
-        self.file = cast(BinaryIO, self._stream)
-
-    @property
-    def size_bytes(self) -> int:
-        """Bytes written so far."""
-        return self._stream.tell()
-
-    def commit(self) -> bool:
-        try:
-            return self._written().commit()
-        finally:
-            self.abort()
-
-    def replace(self) -> None:
-        try:
-            self._written().replace()
-        finally:
-            self.abort()
-
-    def abort(self) -> None:
-        self._done = True
-        self._stream.take()
-        if self._pool is not None:
-            self._pool.shutdown(cancel_futures=True)
-        if self._upload is not None:
-            self._upload.abort()
-
-    def _written(self) -> StagedBytes | StagedUpload:
-        """All bytes are on their way; what gives them their name."""
-        if self._done:
-            raise InvalidCallError(f"{self._place.uri} was committed or aborted before")
-        rest = self._stream.take()
-        if self._upload is None:
-            return StagedBytes(self._place, rest)
-        if rest:
-            self._send(rest)
-        self._wait(0)
-        return self._upload
-
-    def _send(self, part: bytes) -> None:
-        if self._upload is None or self._pool is None:
-            self._upload = StagedUpload(self._place, self._exclusive)
-            self._pool = ThreadPoolExecutor(PARTS_IN_FLIGHT, thread_name_prefix="upload")
-        self._wait(PARTS_IN_FLIGHT - 1)
-        self._in_flight.append(self._pool.submit(self._upload.put_part, self._count, part, isal_zlib.crc32(part)))
-        self._count += 1
-
-    def _wait(self, most_in_flight: int) -> None:
-        while len(self._in_flight) > most_in_flight:
-            self._in_flight.popleft().result()
-
-
-class _PartStream(io.RawIOBase):
-    """Cuts the bytes written into parts, and hands each over as soon as it is whole."""
-
-    def __init__(self, part_bytes: int, send: Callable[[bytes], None]) -> None:
-        super().__init__()
-        self._part_bytes = part_bytes
-        self._send = send
-        self._buffer = bytearray()
-        self._written = 0
-
-    def writable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._written
-
-    def write(self, data: ReadableBuffer, /) -> int:
-        if self.closed:
-            raise ValueError("write to a closed file")
-        view = memoryview(data).cast("B")
-        self._buffer += view
-        self._written += len(view)
-        while len(self._buffer) >= self._part_bytes:
-            part = bytes(self._buffer[: self._part_bytes])
-            del self._buffer[: self._part_bytes]
-            self._send(part)
-        return len(view)
-
-    def take(self) -> bytes:
-        """The rest of the last part. Closes the stream."""
-        self.close()
-        rest = bytes(self._buffer)
-        self._buffer.clear()
-        return rest

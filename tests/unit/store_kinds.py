@@ -1,4 +1,4 @@
-"""The three kinds of stores, for the tests of what all of them promise (``test_store_contract_*``)."""
+"""The kinds of stores, for the tests of what all of them promise (``test_store_contract_*``)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ import pytest
 
 from stratalog.partitions.store import Store, StoredObject, StoreOptions, open_store
 from stratalog.partitions.store.local import LocalStore
-from stratalog.partitions.store.s3 import S3Store
+from stratalog.partitions.store.object import ObjectStore
+from tests.cloud_servers import CloudEndpoint
 from tests.s3_server import S3Endpoint
 
 PART_BYTES = 5 * 1024 * 1024
@@ -25,11 +26,16 @@ KINDS = [
     "file",
     pytest.param("s3", marks=S3),
     pytest.param("s3-multipart", marks=S3),
+    pytest.param("azure", marks=S3),
+    pytest.param("gcs", marks=S3),
 ]
+CLOUDS = ("azure", "gcs")
 PAIRS = [
-    pytest.param(a, b, marks=S3 if "s3" in (a, b) else ())
-    for a, b in itertools.product(["memory", "file", "s3"], repeat=2)
+    pytest.param(a, b, marks=() if {a, b} <= {"memory", "file"} else S3)
+    for a, b in itertools.product(["memory", "file", "s3", *CLOUDS], repeat=2)
+    if a not in CLOUDS or b == a or b == "file"
 ]
+"""What is copied from where to where; from a cloud to itself and to a folder, the others are like them."""
 
 _fresh = itertools.count()
 
@@ -48,6 +54,9 @@ def open_kind(request: pytest.FixtureRequest, tmp_path: Path) -> OpenKind:
             root = tmp_path / f"root-{number}"
             root.mkdir()
             return open_store(root.as_uri())
+        if kind in CLOUDS:
+            cloud: CloudEndpoint = request.getfixturevalue(f"{kind}_endpoint")
+            return open_store(f"{cloud.root}/contract-{number}", StoreOptions(part_bytes=PART_BYTES))
         endpoint: S3Endpoint = request.getfixturevalue("s3_endpoint")
         exclusive = True if kind == "s3-multipart" else None
         options = StoreOptions(endpoint.url, endpoint.region, part_bytes=PART_BYTES, exclusive_multipart=exclusive)
@@ -78,7 +87,7 @@ def some_bytes(size: int, salt: int = 0) -> bytes:
 
 def leftovers(store: Store) -> int:
     """How many staged things are left, whatever their age."""
-    if isinstance(store, S3Store):
+    if isinstance(store, ObjectStore):
         _, staged = store._objects.list(f"{store.prefix}/.staging/")
         return len(list(store._objects.uploads(store.prefix + "/"))) + len(staged)
     if isinstance(store, LocalStore):

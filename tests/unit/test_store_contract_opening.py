@@ -64,7 +64,7 @@ class TestAddressesAndCounts:
     @pytest.mark.parametrize(
         ("uri", "instead"),
         [
-            ("gs://bucket/x", "use a folder, file:///folder or s3://bucket/prefix"),
+            ("hdfs://bucket/x", "use a folder, file:///folder, s3://bucket/prefix"),
             ("s3a://bucket/x", "write s3://"),
             ("dbfs:/x", "use s3://bucket/prefix"),
         ],

@@ -10,7 +10,8 @@ import pytest
 
 from stratalog.partitions.errors import CorruptionError
 from stratalog.partitions.listing import parse
-from stratalog.partitions.store import Store, StoredObject, StoreOptions, s3
+from stratalog.partitions.store import Store, StoredObject, StoreOptions
+from stratalog.partitions.store import object as object_store
 from stratalog.partitions.store.memory import MemoryStore
 from stratalog.partitions.store.rules import check_name
 from stratalog.partitions.store.s3 import S3Store
@@ -50,7 +51,7 @@ def test_a_listing_says_that_it_is_special_and_what_is_ours_is_not(key: str) -> 
 def test_more_keys_than_a_log_ever_has_are_refused_after_the_page_that_has_one_too_many(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(s3, "MOST_NAMES", 5)
+    monkeypatch.setattr(object_store, "MOST_NAMES", 5)
     log = f"{'a' * 32}/__cluster_metadata"
     store = S3Store("bucket", "root", StoreOptions())
     asked: list[object] = []

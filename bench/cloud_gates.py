@@ -1,0 +1,143 @@
+"""Gates before servers that speak as the clouds do, for what these leave out.
+
+    Azurite           a listing looks at no ``startFrom``, with which delta-rs asks for newer versions
+    fake-gcs-server   *compose* looks at no ``ifGenerationMatch``; the XML interface, which delta-rs speaks, takes
+                      no objects, and its listing looks at no ``start-after``
+
+All other requests go through as they are. Requests that make objects of Google's pass one by one, so that nobody
+comes between the look at a name and its creation.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
+from html import unescape
+from http.client import HTTPConnection, HTTPResponse
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import parse_qs, unquote, urlencode, urlsplit
+
+from stratalog.partitions.bounded import parse_json
+
+_BLOB = re.compile(rb"<Blob><Name>(.*?)</Name>.*?</Blob>", re.DOTALL)
+_CONTENTS = re.compile(rb"<Contents>.*?<Key>(.*?)</Key>.*?</Contents>", re.DOTALL)
+_TAKEN = b'{"error": {"code": 412, "errors": [{"reason": "conditionNotMet"}]}}'
+_OF_ONE_CONNECTION = {"connection", "transfer-encoding", "keep-alive", "content-length"}
+
+
+class Gate(BaseHTTPRequestHandler):
+    """One connection of a client of the server behind."""
+
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+    wbufsize = -1
+    behind: tuple[str, int]
+    making: threading.Lock
+
+    def handle_one_request(self) -> None:
+        try:
+            super().handle_one_request()
+        except ConnectionError:
+            self.close_connection = True
+
+    def pass_on(self) -> None:
+        self.answer(*self.forwarded(self.command, self.path, self.body()))
+
+    def any_method(self) -> None:
+        self.pass_on()
+
+    do_GET = do_HEAD = do_POST = do_PUT = do_DELETE = any_method  # noqa: N815 - the names that http.server calls
+
+    def body(self) -> bytes:
+        return self.rfile.read(int(self.headers.get("Content-Length", 0)))
+
+    def forwarded(self, method: str, path: str, body: bytes) -> tuple[HTTPResponse, bytes]:
+        headers = {name: value for name, value in self.headers.items() if name.lower() not in _OF_ONE_CONNECTION}
+        if "Content-Length" in self.headers or body:
+            headers["Content-Length"] = str(len(body))
+        with closing(HTTPConnection(*self.behind, timeout=60)) as server:  # a kept one may be closed at any time
+            server.request(method, path, body or None, headers)
+            answer = server.getresponse()
+            return answer, answer.read()
+
+    def answer(
+        self, answer: HTTPResponse, body: bytes, status: int | None = None, more: Mapping[str, str] | None = None
+    ) -> None:
+        self.send_response_only(status or answer.status)
+        for name, value in (*answer.getheaders(), *(more or {}).items()):
+            if name.lower() not in _OF_ONE_CONNECTION:
+                self.send_header(name, value)
+        length = answer.getheader("Content-Length", "0") if self.command == "HEAD" else str(len(body))
+        self.send_header("Content-Length", length)
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        """Silence."""
+
+
+class AzureGate(Gate):
+    """Before Azurite."""
+
+    def pass_on(self) -> None:
+        answer, said = self.forwarded(self.command, self.path, self.body())
+        start = parse_qs(urlsplit(self.path).query).get("startFrom")
+        if start and answer.status == 200:
+            said = _BLOB.sub(lambda blob: blob[0] if unescape(blob[1].decode()) >= start[0] else b"", said)
+        self.answer(answer, said)
+
+
+class GcsGate(Gate):
+    """Before fake-gcs-server."""
+
+    def pass_on(self) -> None:
+        body = self.body()
+        if self.command == "PUT":
+            return self._put_as_xml(body)
+        address = urlsplit(self.path)
+        if self.command != "POST":
+            answer, said = self.forwarded(self.command, self.path, body)
+            if (after := parse_qs(address.query).get("start-after")) and answer.status == 200:
+                said = _CONTENTS.sub(lambda each: each[0] if unescape(each[1].decode()) > after[0] else b"", said)
+            return self.answer(answer, said)
+        exclusive = parse_qs(address.query).get("ifGenerationMatch") == ["0"]
+        with self.making:
+            if address.path.endswith("/compose") and exclusive:
+                found, _ = self.forwarded("GET", address.path.removesuffix("/compose"), b"")
+                if found.status != 404:
+                    return self.answer(found, _TAKEN, 412)
+            answer, said = self.forwarded(self.command, self.path, body)
+        return self.answer(answer, said)
+
+    def _put_as_xml(self, body: bytes) -> None:
+        bucket, _, key = urlsplit(self.path).path.lstrip("/").partition("/")
+        query = {"uploadType": "media", "name": unquote(key)}
+        if (match := self.headers.get("x-goog-if-generation-match")) is not None:
+            query["ifGenerationMatch"] = match
+        with self.making:
+            answer, said = self.forwarded("POST", f"/upload/storage/v1/b/{bucket}/o?{urlencode(query)}", body)
+        made = parse_json(said) if answer.status < 300 else {}
+        more = {"ETag": f'"{made["etag"]}"', "x-goog-generation": made["generation"]} if made else {}
+        self.answer(answer, said, more=more)
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 64
+
+
+@contextmanager
+def gate(kind: type[Gate], host: str, port: int, port_behind: int) -> Iterator[None]:
+    """What is asked of ``port`` goes to ``port_behind``."""
+    handler = type("_Opened", (kind,), {"behind": (host, port_behind), "making": threading.Lock()})
+    server = _Server((host, port), handler)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()

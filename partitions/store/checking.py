@@ -1,0 +1,284 @@
+"""Is a storage good enough? Every rule that the replication protocol rests on is tried, with a verdict in words.
+
+A rule that was kept here may still be broken on another day: races are tried a few times. A broken one is broken.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+
+from isal import isal_zlib
+
+from stratalog.partitions.clock import Clock
+from stratalog.partitions.errors import OutcomeUnknownError, SourceChangedError, StratalogError
+from stratalog.partitions.identity import NewId
+from stratalog.partitions.paths import probe_name
+from stratalog.partitions.store.protocol import Store, StoredObject
+from stratalog.partitions.store.racing import CREATED, RACERS, TAKEN, UNKNOWN, Race, Racer
+
+RACES = 10
+ROUNDS = 10
+MANY = 200
+PART_BYTES = 1024
+"""Of those who open the store: a race of large objects is one of single parts, which may be small."""
+LARGE_BYTES = 16 * 1024 * 1024
+MOST_SKEW_S = 60
+
+
+class BrokenRuleError(Exception):
+    """A rule was not kept; the message says how that was seen."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The outcome for one rule."""
+
+    rule: str
+    kept: bool
+    says: str
+
+
+class StoreCheck:
+    """One check of one store, in a folder of its own."""
+
+    def __init__(self, store: Store, other: Store, race: Race, clock: Clock, new_id: NewId) -> None:
+        """``other`` is the same storage, opened again: another driver's view of it."""
+        self._store = store
+        self._other = other
+        self._race = race
+        self._clock = clock
+        self._folder = probe_name(new_id())
+        self._outcomes: Sequence[Sequence[str]] = ()
+
+    def verdicts(self) -> Sequence[Verdict]:
+        """One for each rule, also where it could not be tried."""
+        rules: dict[str, Callable[[], str]] = {
+            "it can be used": self._usable,
+            "a name is created once": partial(self._created_once, 0),
+            "a large object is created once": partial(self._created_once, RACES),
+            "a taken name stays as it is": self._stays,
+            "a listing shows all that was written": self._listed,
+            "a deleted name is gone, and free again": self._free_again,
+            "a bulk delete deletes": self._bulk_delete,
+            "a range is those bytes": self._ranges,
+            "a listed object is that object": self._same_object,
+            "a copy is those bytes": self._copies,
+            "its clock is ours": self._clocks,
+            "speed": self._speed,
+            "nothing is left": self._clean,
+        }
+        return [self._verdict(rule, tried) for rule, tried in rules.items()]
+
+    def _verdict(self, rule: str, tried: Callable[[], str]) -> Verdict:
+        try:
+            return Verdict(rule, True, tried())
+        except BrokenRuleError as broken:
+            return Verdict(rule, False, str(broken))
+        except (StratalogError, FileNotFoundError) as error:
+            return Verdict(rule, False, f"it could not be tried: {error or type(error).__name__}")
+
+    # ------------------------------------------------------------------------------------- rules
+
+    def _usable(self) -> str:
+        self._store.check()
+        return (
+            "it can be listed and written, and refuses bytes that were damaged on the way, where it has checksums"
+        )
+
+    def _created_once(self, first: int) -> str:
+        small, large = ([self._name(f"race-{kind}-{n}") for n in range(RACES)] for kind in ("put", "parts"))
+        racers = [Racer(self._store, number, small, large, PART_BYTES) for number in range(RACERS)]
+        if not self._outcomes:
+            self._outcomes = self._race(racers)  # of both kinds at once: processes take long to start
+        outcomes = self._outcomes
+        for index, name in [*enumerate((*small, *large))][first : first + RACES]:
+            of_name = [each[index] if index < len(each) else each[-1] for each in outcomes]
+            winners = [number for number, outcome in enumerate(of_name) if outcome == CREATED]
+            errors = [outcome for outcome in of_name if outcome not in (CREATED, TAKEN, UNKNOWN)]
+            if len(winners) > 1:
+                raise BrokenRuleError(
+                    f"{len(winners)} of {RACERS} were told that they had created one and the same name: "
+                    "concurrent drivers would overwrite each other's records"
+                )
+            if errors:
+                raise BrokenRuleError(f"{len(errors)} of {RACERS} failed, the first with: {errors[0]}")
+            found = self._other.read(name)
+            if winners and found != racers[winners[0]].data():
+                raise BrokenRuleError("the name has other bytes than those of the one that was told to have it")
+            if not winners and UNKNOWN not in of_name:
+                raise BrokenRuleError(f"all {RACERS} were told that a free name was taken")
+        return f"{RACERS} raced for each of {RACES} names, and one had it each time"
+
+    def _stays(self) -> str:
+        name = self._name("taken")
+        self._create(self._store, name, b"first")
+        before = self._store.stat(name)
+        if self._other.create(name, b"later"):
+            raise BrokenRuleError("a name that was taken could be created again")
+        staged = self._other.stage_writer(name)
+        staged.file.write(b"x" * PART_BYTES)
+        if staged.commit():
+            raise BrokenRuleError("a name that was taken could be created again by an object of parts")
+        if self._store.read(name) != b"first" or self._store.stat(name).version != before.version:
+            raise BrokenRuleError("a refused creation changed the object that was there")
+        return "neither a small object nor one of parts took it"
+
+    def _listed(self) -> str:
+        names: list[str] = []
+        for number in range(ROUNDS):
+            names.append(self._name(f"listed/{number:03d}"))
+            self._create(self._store, names[-1], b"data")
+            seen = sorted(each.name for each in self._other.list(f"{self._folder}/listed"))
+            if seen != names:
+                raise BrokenRuleError(
+                    f"after {len(names)} names were created, another driver was shown {len(seen)} of them"
+                )
+        behind = [each.name for each in self._other.list(f"{self._folder}/listed", after="004")]
+        if behind != names[5:]:
+            raise BrokenRuleError(
+                f"a listing behind a name showed {len(behind)} names instead of {len(names[5:])}"
+            )
+        return f"each of {ROUNDS} was in the next listing of another driver"
+
+    def _free_again(self) -> str:
+        name = self._name("again")
+        versions: set[str] = set()
+        for number in range(ROUNDS):
+            data = b"%04d" % number
+            if not self._store.create(name, data):
+                raise BrokenRuleError("a name that was deleted stayed taken")
+            if self._other.read(name) != data:
+                raise BrokenRuleError("a name that was created again had the bytes of before")
+            versions.add(self._other.stat(name).version)
+            self._store.delete([name])
+            self._is_gone(name)
+        self._is_gone(name)
+        if len(versions) < ROUNDS:
+            raise BrokenRuleError("two objects that had the name one after the other cannot be told apart")
+        return f"{ROUNDS} times: gone for another driver at once, free at once, and told apart"
+
+    def _bulk_delete(self) -> str:
+        names = [self._name(f"bulk/{number:04d}") for number in range(MANY)]
+        with ThreadPoolExecutor(RACERS) as pool:
+            list(pool.map(lambda name: self._create(self._store, name, b""), names))
+        self._store.delete(names)
+        left = [each.name for each in self._other.list(f"{self._folder}/bulk")]
+        if left:
+            raise BrokenRuleError(
+                f"a delete of {MANY} names was said to have succeeded, and {len(left)} are there"
+            )
+        return f"{MANY} names were gone"
+
+    def _ranges(self) -> str:
+        name, data = self._name("ranges"), bytes(range(256)) * 8
+        self._create(self._store, name, data)
+        for start, end in ((0, None), (0, 1), (100, 300), (2000, 9000), (-8, None), (5000, None), (2047, 2048)):
+            found = self._other.read(name, start, end)
+            if found != data[start:end]:
+                raise BrokenRuleError(f"[{start}, {end}) of {len(data)} bytes were {len(found)} bytes, not those")
+        return "first, middle and last ones, and beyond the end"
+
+    def _same_object(self) -> str:
+        name = self._name("same")
+        self._create(self._store, name, b"first")
+        before = self._listed_object(self._store, name)
+        self._store.delete([name])
+        self._create(self._store, name, b"later")
+        try:
+            with self._other.open(before) as reader:
+                found = reader.read()
+        except SourceChangedError:
+            pass
+        else:
+            raise BrokenRuleError(f"a read of the object that was listed gave another one ({found!r})")
+        return "a read of one that was replaced is refused"
+
+    def _copies(self) -> str:
+        data = bytes(range(256)) * 20  # five parts
+        here, there = self._name("here"), self._name("there")
+        self._create(self._store, here, data)
+        staged = self._store.stage_copy(self._store, self._listed_object(self._store, here), there)
+        if staged.crc32 != isal_zlib.crc32(data):
+            raise BrokenRuleError("the checksum that was told of a copy is not that of the bytes")
+        if not staged.commit() or self._other.read(there) != data:
+            raise BrokenRuleError("a copy has other bytes than what was copied")
+        return "with the checksum that was told"
+
+    def _clocks(self) -> str:
+        before_ms = self._clock.now_ms()
+        name = self._name("clock")
+        self._create(self._store, name, b"data")
+        after_ms = self._clock.now_ms()
+        said_ms = self._store.stat(name).modified_ms
+        skew_s = max(before_ms - 1000 - said_ms, said_ms - after_ms, 0) / 1000
+        if skew_s > MOST_SKEW_S:
+            raise BrokenRuleError(
+                f"it is {skew_s:.0f} s away: files that nobody finished would be swept too early, or too late. "
+                "Set the clocks of this machine and of the storage"
+            )
+        return f"at most {skew_s:.1f} s away"
+
+    def _speed(self) -> str:
+        name = self._name("speed")
+        data = bytes(LARGE_BYTES)
+        create_ms = sorted(
+            self._timed(partial(self._create, self._store, f"{name}-{n}", b"data")) for n in range(ROUNDS)
+        )
+        read_ms = sorted(self._timed(partial(self._store.read, f"{name}-{n}")) for n in range(ROUNDS))
+        list_ms = self._timed(partial(self._store.walk, self._folder))
+        up_ms = self._timed(partial(self._create, self._store, name, data))
+        down_ms = self._timed(partial(self._store.read, name))
+        up, down = (LARGE_BYTES / 1000 / max(ms, 0.001) for ms in (up_ms, down_ms))
+        return (
+            f"a create takes {create_ms[ROUNDS // 2]:.1f} ms, a read {read_ms[ROUNDS // 2]:.1f} ms, a listing "
+            f"{list_ms:.1f} ms; {up:.0f} MB/s up, {down:.0f} MB/s down, one at a time"
+        )
+
+    def _clean(self) -> str:
+        self._store.delete([each.name for each in self._store.walk(self._folder)])
+        if left := self._other.list(self._folder):
+            raise BrokenRuleError(f"{len(left)} objects below {self._folder} stay: delete them")
+        return "what was created here is deleted"
+
+    # ------------------------------------------------------------------------------------ helpers
+
+    def _name(self, name: str) -> str:
+        return f"{self._folder}/{name}"
+
+    def _timed(self, work: Callable[[], object]) -> float:
+        began = self._clock.monotonic_s()
+        work()
+        return (self._clock.monotonic_s() - began) * 1000
+
+    def _create(self, store: Store, name: str, data: bytes) -> None:
+        try:
+            created = store.create(name, data) or store.read(name) == data  # an answer was lost
+        except OutcomeUnknownError:
+            created = store.read(name) == data
+        if not created:
+            raise BrokenRuleError(f"a name that nobody had was taken ({name})")
+
+    def _listed_object(self, store: Store, name: str) -> StoredObject:
+        found = [each for each in store.list(self._folder) if each.name == name]
+        if not found:
+            raise BrokenRuleError("an object that was created is not listed")
+        return found[0]
+
+    def _is_gone(self, name: str) -> None:
+        if any(each.name == name for each in self._other.list(self._folder)):
+            raise BrokenRuleError("a name that was deleted is still listed, or came back")
+        try:
+            self._other.read(name)
+        except FileNotFoundError:
+            return
+        raise BrokenRuleError("a name that was deleted can still be read, or came back")
+
+
+def again(store: Store) -> Store:
+    """The same storage, with connections of its own."""
+    opened: Store = pickle.loads(pickle.dumps(store))  # noqa: S301 - of this very process
+    return opened

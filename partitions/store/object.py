@@ -1,0 +1,389 @@
+"""Storage in a bucket or a container, by whatever client reaches it: the calls that all object stores share.
+
+One page of a listing is a snapshot. Reads of a listed object are conditional on its version.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, BinaryIO, Protocol
+
+from isal import isal_zlib
+
+from stratalog.partitions.clock import Clock
+from stratalog.partitions.errors import (
+    BrokerUnreachableError,
+    CorruptionError,
+    LogDirError,
+    RetriableError,
+    SourceChangedError,
+    StorageAuthorizationError,
+    StorageError,
+    UnsupportedStoreError,
+)
+from stratalog.partitions.identity import NewId
+from stratalog.partitions.paths import is_log_folder, is_probe, is_top_folder, join, probe_name
+from stratalog.partitions.store.protocol import StagedCopy, StagedWriter, Store, StoredObject, StoreOptions
+from stratalog.partitions.store.reader import RangeReader
+from stratalog.partitions.store.requests import Answer, EndpointUnreachableError, Refusal
+from stratalog.partitions.store.rules import (
+    CROWDED,
+    MOST_NAMES,
+    STAGING_FOLDER,
+    Tally,
+    byte_range,
+    check_exclusive_create,
+    check_name,
+    copy_in_pieces,
+    drop_probes,
+    folder_prefix,
+    special_key,
+    stable_listing,
+)
+from stratalog.partitions.store.upload_writer import StagedParts, StagedWhole, UploadWriter
+
+MOST_PARTS = 10_000
+INLINE_COPY_BYTES = 4 * 1024 * 1024
+"""Up to here a copy waits in memory for its name: two requests, where an upload takes three or more.
+Callers stage many files before they commit them, so it is no more."""
+
+_NO_BUCKET = frozenset({"NoSuchBucket", "ContainerNotFound", "ContainerBeingDeleted"})
+
+_Pages = tuple[int, Sequence[StoredObject]]
+"""A walk through a folder: how many pages there were, and the objects."""
+_Once = Callable[[], _Pages]
+
+
+def is_missing(answer: Answer) -> bool:
+    """Whether an object is not there; a bucket that is not there is another thing."""
+    return answer.status == 404 and answer.code not in _NO_BUCKET
+
+
+@dataclass(frozen=True, slots=True)
+class Upload:
+    """An uncompleted upload as a listing saw it."""
+
+    key: str
+    upload_id: str
+    begun_ms: int
+
+
+class Objects(Protocol):
+    """The objects of one bucket by their whole keys, which is what ``StoredObject.name`` is here. Each request is
+    counted as it is sent. An answer other than success is raised as ``Refusal``: 404 for what is not there, 412
+    for what is not of that version, 416 where nothing of it is in the range. All raise StorageError and
+    StoreTimeoutError, too.
+    """
+
+    def check(self) -> None:
+        """Find out whether the bucket is there and ours."""
+        ...
+
+    def get(self, key: str, start: int = 0, end: int | None = None, version: str = "") -> bytes:
+        """The bytes ``[start, end)``, of ``version`` if there is one; a negative ``start`` counts from the end."""
+        ...
+
+    def head(self, key: str, version: str = "") -> StoredObject:
+        """An object by itself, of ``version`` if there is one."""
+        ...
+
+    def list(self, key_prefix: str, most: int | None = None, after: str = "") -> _Pages:
+        """The objects whose keys start so, behind the key ``after``; and how many pages they came in: one page is
+        a snapshot. Nothing is asked for any more when there are more than ``most``."""
+        ...
+
+    def delete(self, keys: Sequence[str]) -> None:
+        """Delete in bulk; a key that is not there is no error.
+
+        Raises: StorageError naming what could not be deleted, StorageAuthorizationError where that is refused.
+        """
+        ...
+
+    def uploads(self, key_prefix: str) -> Iterator[Upload]:
+        """Every uncompleted upload whose key starts so, where the storage keeps them until somebody drops them."""
+        ...
+
+    def abort(self, upload: Upload) -> None:
+        """Drop an uncompleted upload; one that somebody else has dropped, or completed, is no error."""
+        ...
+
+
+class StagedWholeCopy(StagedWhole, StagedCopy, Protocol):
+    """The bytes of an object, all at once."""
+
+
+class StagedPartsCopy(StagedParts, StagedCopy, Protocol):
+    """The bytes of an object, in parts."""
+
+
+class ObjectStore(ABC):
+    """The objects of a bucket whose keys start with a prefix.
+
+    Pickles carry addresses and options, never credentials or connections. Counts are requests as sent,
+    repetitions included.
+    """
+
+    def __init__(
+        self,
+        root_uri: str,
+        prefix: str,
+        objects: Objects,
+        tally: Tally,
+        options: StoreOptions,
+        clock: Clock,
+        new_id: NewId,
+    ) -> None:
+        """``root_uri`` is the address of the bucket."""
+        self.prefix = prefix.strip("/")
+        self.uri = join(root_uri, self.prefix)
+        self.options = options
+        self.counts = tally.counts
+        self._objects = objects
+        self._tally = tally
+        self._clock = clock
+        self._new_id = new_id
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.uri!r})"
+
+    @abstractmethod
+    def _in_one(self, name: str, data: bytes) -> StagedWholeCopy:
+        """Bytes that become an object with one request."""
+
+    @abstractmethod
+    def _in_parts(self, name: str) -> StagedPartsCopy:
+        """An object that goes up in parts."""
+
+    @abstractmethod
+    def __reduce__(self) -> tuple[Any, ...]: ...
+
+    def create(self, name: str, data: bytes) -> bool:
+        """See ``Store.create``. False may be the echo of this call's own success, when an answer was lost
+        on the way: read a name that is taken before you take it for another's."""
+        return self._in_one(check_name(name), data).commit()
+
+    def stage_writer(self, name: str) -> StagedWriter:
+        check_name(name)
+        return UploadWriter(
+            self.uri_of(name),
+            self.options.part_bytes,
+            lambda data: self._in_one(name, data),
+            lambda: self._in_parts(name),
+        )
+
+    def stage_copy(self, source: Store, source_object: StoredObject, name: str) -> StagedCopy:
+        """See ``Store.stage_copy``. Parts are read and uploaded a few at once."""
+        check_name(name)
+        size = source_object.size_bytes
+        if size <= INLINE_COPY_BYTES:
+            with source.open(source_object) as reader:
+                data = reader.read()
+            if len(data) != size:
+                raise SourceChangedError(f"{source.uri_of(source_object.name)} is not as it was listed")
+            return self._in_one(name, data)
+        upload = self._in_parts(name)
+        try:
+            self._fill(source, source_object, upload)
+            if upload.size_bytes != size:
+                raise StorageError(f"{self.uri_of(name)}: {upload.size_bytes} of {size} bytes arrived")
+        except BaseException:
+            upload.abort()
+            raise
+        return upload
+
+    def _fill(self, source: Store, source_object: StoredObject, upload: StagedPartsCopy) -> None:
+        """Upload all parts of the listed object."""
+
+        def put(index: int, _start: int, data: bytes, crc32: int) -> None:
+            upload.put_part(index, data, crc32)
+
+        copy_in_pieces(
+            source, source_object, max(self.options.part_bytes, -(-source_object.size_bytes // MOST_PARTS)), put
+        )
+
+    def read(self, name: str, start: int = 0, end: int | None = None) -> bytes:
+        """See ``Store.read``. One request, but two for a range that only the size can tell."""
+        key = self._key(name)
+        try:
+            if end is not None and (start < 0 or end <= start):
+                start, end = byte_range(start, end, self._objects.head(key).size_bytes)
+                if start >= end:
+                    return b""
+            return self._objects.get(key, start, end)
+        except Refusal as refused:
+            answer = refused.answer
+            if answer.status == 416:  # nothing of the object is in the range
+                return b""
+            if is_missing(answer):
+                raise FileNotFoundError(self.uri_of(name)) from refused
+            raise refused.as_error(f"cannot read {self.uri_of(name)}", "read", self.uri_of(name)) from refused
+
+    def stat(self, name: str) -> StoredObject:
+        try:
+            found = self._objects.head(self._key(name))
+        except Refusal as refused:
+            if is_missing(refused.answer):
+                raise FileNotFoundError(self.uri_of(name)) from refused
+            raise refused.as_error(f"cannot look for {self.uri_of(name)}", "read", self.uri_of(name)) from refused
+        return StoredObject(name, found.size_bytes, found.modified_ms, found.version)
+
+    def open(self, source_object: StoredObject) -> BinaryIO:
+        """See ``Store.open``. Asks nothing until the first read, unless the object is empty."""
+        key = self._key(source_object.name)
+        version = source_object.version
+
+        def fetch(start: int, end: int) -> bytes:
+            try:
+                return self._objects.get(key, start, end, version)
+            except Refusal as refused:
+                uri = self.uri_of(source_object.name)
+                if is_missing(refused.answer) or refused.answer.status in (412, 416):
+                    raise SourceChangedError(f"{uri} is not the object that was listed") from refused
+                raise refused.as_error(f"cannot read {uri}", "read", uri) from refused
+
+        if source_object.size_bytes == 0:  # no read will ever find out
+            self._must_exist(source_object)
+        return RangeReader(source_object.size_bytes, fetch).as_file()
+
+    def list(
+        self, prefix: str, after: str = "", known: Sequence[StoredObject] | None = None
+    ) -> Sequence[StoredObject]:
+        """See ``Store.list``. A server that cannot be reached, a bucket that is missing or refuses us: the
+        root is not there."""
+
+        def agreed(once: _Once, where: str) -> _Pages:
+            return stable_listing(once, where, lambda pages: pages[0] == 1)
+
+        return self._listed(prefix, agreed, after)
+
+    def walk(self, prefix: str) -> Sequence[StoredObject]:
+        return self._listed(prefix, lambda once, where: once())
+
+    def _listed(
+        self, prefix: str, look: Callable[[_Once, str], _Pages], after: str = ""
+    ) -> Sequence[StoredObject]:
+        folder = folder_prefix(prefix)
+        where = self.uri_of(folder)
+        try:
+            _, listed = look(partial(self._list_once, folder, after), where)
+        except Refusal as refused:
+            error = refused.as_error(f"cannot list {where}", "list", where)
+            if isinstance(error, StorageAuthorizationError):  # the root is there, but not for this caller
+                raise error from refused
+            raise BrokerUnreachableError(str(error)) from refused
+        except EndpointUnreachableError as error:
+            raise BrokerUnreachableError(f"cannot list {where}: {error}") from error
+        return listed
+
+    def names(self, prefix: str) -> frozenset[str]:
+        return frozenset(listed.name for listed in self.list(prefix))
+
+    def delete(self, names: Iterable[str]) -> None:
+        self._objects.delete([self._key(name) for name in names])
+
+    def uri_of(self, name: str) -> str:
+        return join(self.uri, name)
+
+    def check(self) -> None:
+        """See ``Store.check``. Large objects get their names in another way than small ones: both are
+        tried. A race that the server decides twice cannot be told from here: see ``StoreOptions``. A server
+        has to refuse bytes that were damaged on the way, too, by their checksum."""
+        try:
+            self._objects.check()
+        except Refusal as refused:
+            error = refused.as_error(f"{self.uri} cannot be used", "list", self.uri)
+            if isinstance(error, StorageAuthorizationError):
+                raise error from refused
+            raise LogDirError(str(error)) from refused
+        except StorageAuthorizationError:
+            raise
+        except RetriableError as error:
+            raise LogDirError(f"{self.uri} cannot be used: {error}") from error
+        check_exclusive_create(self, probe_name(self._new_id()))
+        try:
+            damaged = self._keeps_damaged_bytes(probe_name(self._new_id()))
+            taken, large = [], probe_name(self._new_id())
+            for _ in range(2):
+                upload = self._in_parts(large)
+                try:
+                    upload.put_part(0, b"probe", isal_zlib.crc32(b"probe"))
+                    taken.append(not upload.commit())
+                finally:
+                    upload.abort()
+            drop_probes(self, [large])
+        except StorageAuthorizationError:
+            raise
+        except RetriableError as error:
+            raise LogDirError(f"{self.uri} cannot be written: {error}") from error
+        if damaged:
+            raise UnsupportedStoreError(
+                f"{self.uri} took bytes that are not those of their checksum: bytes that are damaged on the way "
+                "there would be kept. Use another server"
+            )
+        if taken != [False, True]:
+            raise UnsupportedStoreError(
+                f"{self.uri} is a store without exclusive create of large objects: {self._instead()}"
+            )
+
+    def _instead(self) -> str:
+        """Advice about a store that does not create large objects exclusively."""
+        return "use another server"
+
+    @abstractmethod
+    def _keeps_damaged_bytes(self, probe: str) -> bool:
+        """Whether the server takes an object with a checksum that is not its own; it leaves none."""
+
+    def sweep_staging(self, older_than_ms: int, *, dry_run: bool = False) -> int:
+        """See ``Store.sweep_staging``: uploads begun, and staged objects made, under this prefix. Other roots may
+        lie deeper, all those of the bucket when the prefix is empty: uploads to other folders than a root has
+        are not ours.
+        """
+        before_ms = self._clock.now_ms() - older_than_ms
+        root = self.prefix and self.prefix + "/"
+
+        def ours(key: str) -> bool:
+            folder = key[len(root) :].partition("/")[0]
+            return folder == STAGING_FOLDER or is_top_folder(folder) or is_probe(folder)
+
+        try:
+            begun = [u for u in self._objects.uploads(root) if u.begun_ms < before_ms and ours(u.key)]
+            for upload in [] if dry_run else begun:
+                self._objects.abort(upload)
+            _, staged = self._objects.list(root + STAGING_FOLDER + "/")
+        except Refusal as refused:
+            where = self.uri_of(STAGING_FOLDER)
+            raise refused.as_error(f"cannot sweep {self.uri}", "delete", where) from refused
+        old = [listed.name for listed in staged if listed.modified_ms < before_ms]
+        self._objects.delete([] if dry_run else old)
+        return len(begun) + len(old)
+
+    def _key(self, name: str) -> str:
+        return join(self.prefix, check_name(name))
+
+    def _list_once(self, folder: str, after: str) -> tuple[int, Sequence[StoredObject]]:
+        """One walk through the pages of a folder: how many there were, and the objects, by name."""
+        root = self.prefix and self.prefix + "/"
+        most = MOST_NAMES if is_log_folder(folder.rstrip("/")) else None
+        pages, listed = self._objects.list(root + folder, most, after and root + folder + after)
+        if most is not None and len(listed) > most:
+            raise CorruptionError(f"{self.uri_of(folder)} holds {CROWDED}")
+        named = (
+            replace(o, name=o.name[len(root) :], special=special_key(o.name[len(root) :]))
+            for o in listed
+            if not o.name.endswith("/") and not o.name.startswith(STAGING_FOLDER + "/", len(root))
+        )
+        return pages, sorted(named, key=lambda o: o.name)
+
+    def _must_exist(self, listed: StoredObject) -> None:
+        try:
+            self._objects.head(self._key(listed.name), listed.version)
+        except Refusal as refused:
+            if refused.answer.status in (404, 412):
+                raise SourceChangedError(
+                    f"{self.uri_of(listed.name)} is not the object that was listed"
+                ) from refused
+            uri = self.uri_of(listed.name)
+            raise refused.as_error(f"cannot look for {uri}", "read", uri) from refused

@@ -1,0 +1,261 @@
+"""Containers of Azure Blob Storage and Data Lake Storage Gen2, through adlfs.
+
+A name is created with ``If-None-Match: *`` (*Put Blob*, *Put Block List*). A large object's blocks lie with its
+name, uncommitted: no listing shows them, the service drops those that nobody commits after a week, or as soon as
+somebody else commits the name. ``version`` is the ETag, which no two objects share. A listing cannot begin behind
+a name: it is read from the folder's first name on, 5,000 a request.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+from collections.abc import Mapping, Sequence
+from email.utils import parsedate_to_datetime
+from typing import Any
+from urllib.parse import quote, unquote, urlencode
+from xml.etree import ElementTree
+
+import aiohttp
+from adlfs import AzureBlobFileSystem
+from azure.core.exceptions import AzureError, ClientAuthenticationError
+from azure.core.rest import HttpRequest as PipelineRequest
+
+from stratalog.partitions.errors import StorageError, UnsupportedStoreError
+from stratalog.partitions.store.object_http import (
+    HttpObjects,
+    HttpRequest,
+    HttpRequests,
+    HttpResponse,
+    NoCredentialsFoundError,
+    body_of,
+    send_once,
+)
+from stratalog.partitions.store.object_loop import loop, of_this_process, wait_for
+from stratalog.partitions.store.protocol import StoredObject, StoreOptions
+from stratalog.partitions.store.requests import CONNECT_TIMEOUT_S, Wording
+
+API_VERSION = "2021-12-02"
+SHOW_CREDENTIALS = (
+    "set AZURE_STORAGE_CONNECTION_STRING, or AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY, "
+    "AZURE_STORAGE_SAS_TOKEN or the variables of an identity (AZURE_CLIENT_ID ...), where this runs, executors "
+    "included"
+)
+_WORDING = Wording(
+    unknown_caller=frozenset(
+        {"AuthenticationFailed", "InvalidAuthenticationInfo", "NoAuthenticationInformation", "AccountIsDisabled"}
+    ),
+    not_allowed=frozenset(
+        {
+            *("AuthorizationFailure", "AuthorizationPermissionMismatch", "AuthorizationProtocolMismatch"),
+            *(
+                "AuthorizationResourceTypeMismatch",
+                "AuthorizationServiceMismatch",
+                "AuthorizationSourceIPMismatch",
+            ),
+            *("InsufficientAccountPermissions", "PublicAccessNotPermitted"),
+        }
+    ),
+    actions={
+        "list": "Storage Blob Data Reader",
+        "read": "Storage Blob Data Reader",
+        "create": "Storage Blob Data Contributor",
+        "delete": "Storage Blob Data Contributor",
+    },
+    credentials=SHOW_CREDENTIALS,
+)
+_BYTES = {"Content-Type": "application/octet-stream"}
+_TAKEN = frozenset({"BlobAlreadyExists", "PathAlreadyExists", "TargetConditionNotMet", "ConditionNotMet"})
+_CONFLICT = frozenset({"InvalidBlockList"})
+"""Somebody else had the name meanwhile, which drops the blocks of others."""
+
+
+class AzureSession:
+    """One storage account, as adlfs reaches it; its credentials are found, and renewed, by adlfs."""
+
+    def __init__(self, container: str, host: str, options: StoreOptions) -> None:
+        """``host`` is the account's, as ``account.dfs.core.windows.net``; empty: the environment names it.
+
+        Raises: NoCredentialsFoundError, UnsupportedStoreError.
+        """
+        named: dict[str, Any] = {}
+        if host:
+            named = {"account_name": host.partition(".")[0], "account_host": host.replace(".dfs.", ".blob.", 1)}
+        try:
+            self.fs = AzureBlobFileSystem(loop=loop(), skip_instance_cache=True, use_listings_cache=False, **named)
+        except ValueError:
+            raise NoCredentialsFoundError("no storage account is named") from None
+        service = self.fs.service_client
+        if host and service.account_name != named["account_name"]:
+            raise UnsupportedStoreError(
+                f"the address names the storage account {named['account_name']}, and "
+                f"AZURE_STORAGE_CONNECTION_STRING {service.account_name}: one of them has to go"
+            )
+        self._service = service._client
+        self._transport = service._pipeline._transport
+        base, _, self._signature = str(service.url).partition("?")
+        self._base = f"{base.rstrip('/')}/{quote(container)}"
+        self._timeouts = {
+            "connection_timeout": min(options.timeout_s, CONNECT_TIMEOUT_S),
+            "read_timeout": options.timeout_s,
+            "retry_total": 0,
+        }
+
+    async def send(self, request: HttpRequest) -> HttpResponse:
+        url = f"{self._base}/{quote(request.key, safe='~/')}" if request.key else self._base
+        query = "&".join(filter(None, (urlencode(request.params), self._signature)))
+        headers = {"x-ms-version": API_VERSION, **request.headers}
+        if "Range" in headers:
+            headers["x-ms-range"] = headers.pop("Range")  # the one that is signed
+        if request.method == "PUT":
+            headers["Content-Length"] = str(len(request.body))
+        sent = PipelineRequest(
+            request.method, f"{url}?{query}" if query else url, headers=headers, content=body_of(request)
+        )
+        try:
+            await self._transport.open()
+            send_once(self._transport.session)
+            answer = await self._service._send_request(sent, stream=True, **self._timeouts)  # else it is parsed
+            body = await answer.read()
+        except ClientAuthenticationError as error:
+            raise NoCredentialsFoundError(f"no identity could be found ({type(error).__name__})") from None
+        except AzureError as error:
+            cause = error.inner_exception
+            if isinstance(cause, Exception) and not isinstance(cause, AzureError):
+                raise cause from None  # Azure's kinds take a lost answer for a request that was never sent
+            raise aiohttp.ClientError(type(error).__name__) from None
+        status, code = answer.status_code, answer.headers.get("x-ms-error-code") or str(answer.status_code)
+        if code in _TAKEN:
+            status = 412
+        elif code in _CONFLICT:
+            status = 409
+        return HttpResponse(status, answer.headers, body, code)
+
+    def delta_options(self) -> dict[str, str]:
+        """The account, and what to show to it, as delta-rs takes them: made for one call, a token of an identity
+        among them.
+
+        Raises: NoCredentialsFoundError, TimeoutError.
+        """
+        service, signature = self.fs.service_client, self._signature
+        base = str(service.url).partition("?")[0].rstrip("/")
+        found = {"azure_storage_account_name": service.account_name, "azure_storage_endpoint": base}
+        if base.startswith("http://"):
+            found["azure_allow_http"] = "true"
+        credential = service.credential
+        if signature:
+            found["azure_storage_sas_token"] = signature
+        elif hasattr(credential, "account_key"):
+            found["azure_storage_account_key"] = credential.account_key
+        elif hasattr(credential, "get_token"):
+            try:
+                token = wait_for(credential.get_token("https://storage.azure.com/.default"), CONNECT_TIMEOUT_S)
+            except AzureError as error:
+                raise NoCredentialsFoundError(f"no identity could be found ({type(error).__name__})") from None
+            found["azure_storage_token"] = token.token
+        return found
+
+
+class AzureRequests(HttpRequests):
+    """Requests to a container."""
+
+    wording = _WORDING
+    passing_codes = frozenset({"OperationTimedOut", "ServerBusy"})
+
+    def __init__(self, container: str, host: str, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._container = container
+        self._host = host
+
+    def client(self) -> AzureSession:
+        key = (
+            "azure",
+            self._container,
+            self._host,
+            self.options,
+            os.environ.get("AZURE_STORAGE_CONNECTION_STRING"),
+        )
+        return of_this_process(key, lambda: AzureSession(self._container, self._host, self.options))
+
+
+class AzureObjects(HttpObjects):
+    """The blobs of a container."""
+
+    suffix_ranges = False
+
+    def get_request(self, key: str, headers: dict[str, str], version: str, size_bytes: int) -> HttpRequest:
+        return HttpRequest("GET", key, headers={**headers, **_only_if(version)}, expected_bytes=size_bytes)
+
+    def head_request(self, key: str, version: str) -> HttpRequest:
+        return HttpRequest("HEAD", key, headers=_only_if(version))
+
+    def head_answer(self, key: str, response: HttpResponse) -> StoredObject:
+        headers = response.headers
+        return _stored(key, headers["Content-Length"], headers["Last-Modified"], headers["ETag"])
+
+    def page_request(self, key_prefix: str, after: str, marker: str) -> HttpRequest:
+        params = {"restype": "container", "comp": "list", "prefix": key_prefix, "include": "metadata"}
+        if marker:
+            params["marker"] = marker
+        return HttpRequest("GET", params=params)
+
+    def page_answer(self, response: HttpResponse) -> tuple[Sequence[StoredObject], str]:
+        try:
+            page = ElementTree.fromstring(response.body.decode("utf-8-sig"))
+            listed = [_listed(blob) for blob in page.iter("Blob") if not _is_folder(blob)]
+        except (ElementTree.ParseError, ValueError, TypeError, KeyError) as error:
+            raise StorageError(f"{self.uri} answered a listing that cannot be read: {error}") from error
+        return listed, page.findtext("NextMarker") or ""
+
+    def put_request(self, key: str, data: bytes, of: bytes, *, exclusive: bool) -> HttpRequest:
+        headers = {"x-ms-blob-type": "BlockBlob", "Content-MD5": _md5(of), **_exclusively(exclusive)}
+        return HttpRequest("PUT", key, headers={**headers, **_BYTES}, body=data)
+
+    def part_request(self, key: str, upload: str, index: int, data: bytes) -> HttpRequest:
+        params = {"comp": "block", "blockid": _block_id(upload, index)}
+        return HttpRequest("PUT", key, params, {"Content-MD5": _md5(data), **_BYTES}, data)
+
+    def complete_request(self, key: str, upload: str, parts: int, *, exclusive: bool) -> HttpRequest:
+        blocks = "".join(f"<Latest>{_block_id(upload, index)}</Latest>" for index in range(parts))
+        body = f'<?xml version="1.0" encoding="utf-8"?><BlockList>{blocks}</BlockList>'.encode()
+        headers = {"Content-Type": "application/xml", **_exclusively(exclusive)}
+        return HttpRequest("PUT", key, {"comp": "blocklist"}, headers, body)
+
+
+def _only_if(version: str) -> dict[str, str]:
+    return {"If-Match": version} if version else {}
+
+
+def _exclusively(exclusive: bool) -> dict[str, str]:
+    return {"If-None-Match": "*"} if exclusive else {}
+
+
+def _md5(data: bytes) -> str:
+    """With which the service refuses bytes that were damaged on the way; it knows no CRC-32."""
+    return base64.b64encode(hashlib.md5(data, usedforsecurity=False).digest()).decode()
+
+
+def _block_id(upload: str, index: int) -> str:
+    """All of a blob are equally long; those of two uploads to one name differ."""
+    return base64.b64encode(f"{upload.rpartition('/')[2]:>32.32}{index:06d}".encode()).decode()
+
+
+def _stored(key: str, size: str, modified: str, etag: str) -> StoredObject:
+    return StoredObject(
+        key, int(size), int(parsedate_to_datetime(modified).timestamp() * 1000), f'"{etag.strip(chr(34))}"'
+    )
+
+
+def _listed(blob: ElementTree.Element) -> StoredObject:
+    said: Mapping[str, str] = {each.tag: each.text or "" for each in blob.iter()}
+    name = blob.find("Name")
+    key = said["Name"] if name is None or name.get("Encoded") != "true" else unquote(said["Name"])
+    return _stored(key, said["Content-Length"], said["Last-Modified"], said["Etag"])
+
+
+def _is_folder(blob: ElementTree.Element) -> bool:
+    """With a hierarchical namespace, folders are listed among the files."""
+    return (
+        blob.findtext("Metadata/hdi_isfolder") == "true" or blob.findtext("Properties/ResourceType") == "directory"
+    )

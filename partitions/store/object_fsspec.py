@@ -1,0 +1,209 @@
+"""Object storage through fsspec: ``abfss://`` and ``az://`` (adlfs), ``gs://`` (gcsfs).
+
+Exclusive creation is the storage's own condition, for small objects and for large ones. Bytes carry a checksum
+that the storage knows, and it refuses others; ``StagedCopy.crc32`` is of the buffers that were sent.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+from contextlib import suppress
+from typing import Any
+
+from isal import isal_zlib
+
+from stratalog.partitions.clock import Clock, SystemClock
+from stratalog.partitions.errors import InvalidCallError, OutcomeUnknownError, StorageError, UnsupportedStoreError
+from stratalog.partitions.identity import NewId, random_id
+from stratalog.partitions.paths import join
+from stratalog.partitions.store.crc32 import PiecewiseCrc32
+from stratalog.partitions.store.object import ObjectStore
+from stratalog.partitions.store.object_http import HttpObjects
+from stratalog.partitions.store.protocol import StoreOptions
+from stratalog.partitions.store.requests import name_exclusively
+from stratalog.partitions.store.rules import STAGING_FOLDER, Tally, drop_probes
+
+_DEFAULTS = StoreOptions()
+_CLOCK = SystemClock()
+_EXTRAS = {"abfss": "azure", "az": "azure", "gs": "gcs"}
+
+
+class FsspecStore(ObjectStore):
+    """The objects of a bucket or a container whose keys start with a prefix."""
+
+    _objects: HttpObjects
+
+    def __init__(
+        self,
+        uri: str,
+        options: StoreOptions = _DEFAULTS,
+        clock: Clock = _CLOCK,
+        new_id: NewId = random_id,
+        rng: random.Random | None = None,
+    ) -> None:
+        """``uri``: ``abfss://container@account.dfs.core.windows.net/prefix``, ``az://container/prefix`` (the
+        environment names the account), ``gs://bucket/prefix``.
+
+        Raises: UnsupportedStoreError where the packages are missing.
+        """
+        scheme, _, rest = uri.partition("://")
+        root, _, prefix = rest.partition("/")
+        root_uri, tally = f"{scheme}://{root}", Tally()
+        arguments = options, clock, random.Random() if rng is None else rng
+        try:
+            objects = _objects_of(scheme, root, root_uri, tally, arguments)
+        except ModuleNotFoundError as missing:
+            raise UnsupportedStoreError(
+                f"{scheme}:// needs packages that are not installed ({missing.name}): "
+                f"pip install 'stratalog[{_EXTRAS[scheme]}]'"
+            ) from None
+        super().__init__(root_uri, prefix, objects, tally, options, clock, new_id)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return FsspecStore, (self.uri, self.options, self._clock, self._new_id)
+
+    def _in_one(self, name: str, data: bytes) -> StagedObject:
+        return StagedObject(self._objects, self._key(name), data)
+
+    def _in_parts(self, name: str) -> StagedBlocks:
+        return StagedBlocks(self._objects, self._key(name), join(self.prefix, STAGING_FOLDER, self._new_id()))
+
+    def _keeps_damaged_bytes(self, probe: str) -> bool:
+        key = self._key(probe)
+        try:
+            self._objects.put(key, "create", self._objects.put_request(key, b"damaged", b"sent", exclusive=True))
+        except StorageError:
+            return False
+        drop_probes(self, [probe])
+        return True
+
+
+def delta_options(uri: str, options: StoreOptions) -> dict[str, str]:
+    """The options with which delta-rs reaches objects below ``uri``. They may hold a secret: keep them nowhere.
+
+    Raises: StorageAuthenticationError, UnsupportedStoreError.
+    """
+    objects = FsspecStore(uri, options)._objects
+    found: dict[str, str] = objects.requests.repeatable(
+        f"find credentials for {objects.uri}", lambda session: session.delta_options()
+    )
+    return found
+
+
+def _objects_of(scheme: str, root: str, uri: str, tally: Tally, arguments: tuple[Any, ...]) -> HttpObjects:
+    if scheme == "gs":
+        from stratalog.partitions.store.object_gcs import GcsObjects, GcsRequests
+
+        return GcsObjects(GcsRequests(root, *arguments), uri, tally)
+    from stratalog.partitions.store.object_azure import AzureObjects, AzureRequests
+
+    container, _, host = root.partition("@")
+    return AzureObjects(AzureRequests(container, host, *arguments), uri, tally)
+
+
+class StagedObject:
+    """Bytes that wait in memory; ``StagedWholeCopy``."""
+
+    def __init__(self, objects: HttpObjects, key: str, data: bytes) -> None:
+        self._objects = objects
+        self._key = key
+        self._data: bytes | None = data
+        self.size_bytes = len(data)
+        self.crc32 = isal_zlib.crc32(data)
+
+    def commit(self) -> bool:
+        data = self._take()
+        objects, key = self._objects, self._key
+        attempt = objects.attempt(objects.put_request(key, data, data, exclusive=True), creates=1)
+        created = name_exclusively(objects.requests, f"{objects.uri}/{key}", attempt, lambda: objects.head(key))
+        if created:
+            objects.count_written(len(data))
+        return created
+
+    def replace(self) -> None:
+        data = self._take()
+        self._objects.put(self._key, "replace", self._objects.put_request(self._key, data, data, exclusive=False))
+        self._objects.count_written(len(data))
+
+    def abort(self) -> None:
+        self._data = None
+
+    def _take(self) -> bytes:
+        if self._data is None:
+            raise InvalidCallError(f"{self._objects.uri}/{self._key} was committed or aborted before")
+        data, self._data = self._data, None
+        return data
+
+
+class StagedBlocks:
+    """Bytes that go up in parts; ``StagedPartsCopy``."""
+
+    def __init__(self, objects: HttpObjects, key: str, upload: str) -> None:
+        self._objects = objects
+        self._key = key
+        self._upload = upload
+        self._lock = threading.Lock()
+        self._parts = 0
+        self._passed = PiecewiseCrc32()
+        self._done = False
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the parts so far."""
+        return self._passed.size_bytes
+
+    @property
+    def crc32(self) -> int:
+        return self._passed.value
+
+    def put_part(self, index: int, data: bytes, crc32: int) -> None:
+        with self._lock:
+            self._parts = max(self._parts, index + 1)  # before it is there: what may be there is dropped
+        self._objects.put(
+            self._key, "upload a part of", self._objects.part_request(self._key, self._upload, index, data)
+        )
+        self._objects.count_written(len(data))
+        self._passed.add(index, crc32, len(data))
+
+    def commit(self) -> bool:
+        self._begin_to_end()
+        objects, key = self._objects, self._key
+        try:
+            objects.gather(key, self._upload, self._parts)
+            request = objects.complete_request(key, self._upload, self._parts, exclusive=True)
+            attempt = objects.attempt(request, creates=1)
+            created = name_exclusively(
+                objects.requests, f"{objects.uri}/{key}", attempt, lambda: objects.head(key)
+            )
+        except OutcomeUnknownError:
+            raise  # the server may still be at it: leave it the bytes, they are swept later
+        except BaseException:
+            self._drop()
+            raise
+        self._drop()
+        return created
+
+    def replace(self) -> None:
+        self._begin_to_end()
+        objects, key = self._objects, self._key
+        try:
+            objects.gather(key, self._upload, self._parts)
+            objects.put(key, "replace", objects.complete_request(key, self._upload, self._parts, exclusive=False))
+        finally:
+            self._drop()
+
+    def abort(self) -> None:
+        if not self._done:
+            self._done = True
+            self._drop()
+
+    def _begin_to_end(self) -> None:
+        if self._done:
+            raise InvalidCallError(f"{self._objects.uri}/{self._key} was committed or aborted before")
+        self._done = True
+
+    def _drop(self) -> None:
+        # Parts that cannot be removed now are litter under no name; ``sweep_staging`` removes them later.
+        with suppress(StorageError):
+            self._objects.drop(self._upload, self._parts)

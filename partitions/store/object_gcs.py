@@ -1,0 +1,261 @@
+"""Buckets of Google Cloud Storage, through gcsfs and its JSON API.
+
+A name is created with ``ifGenerationMatch=0``. ``version`` is the generation, which no two objects share. A large
+object's parts are objects in ``.staging``; *compose* gives them their name without moving their bytes, and takes
+32 at a time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import os
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from typing import Any
+from urllib.parse import quote
+
+import aiohttp
+import google.auth.exceptions
+import google_crc32c
+from gcsfs.core import GCSFileSystem
+from gcsfs.credentials import LOCAL_REFRESH_BUFFER
+from yarl import URL
+
+from stratalog.partitions.bounded import parse_json
+from stratalog.partitions.errors import StorageError
+from stratalog.partitions.store.object_http import (
+    HttpObjects,
+    HttpRequest,
+    HttpRequests,
+    HttpResponse,
+    NoCredentialsFoundError,
+    body_of,
+    send_once,
+)
+from stratalog.partitions.store.object_loop import loop, of_this_process
+from stratalog.partitions.store.protocol import StoredObject, StoreOptions
+from stratalog.partitions.store.requests import CONNECT_TIMEOUT_S, Wording
+
+EMULATOR = "STORAGE_EMULATOR_HOST"
+"""The variable with the address of a server that is not Google's; gcsfs reads it, too."""
+MOST_COMPOSED = 32
+SHOW_CREDENTIALS = (
+    "set GOOGLE_APPLICATION_CREDENTIALS to the file of a service account, or use the identity of the machine, "
+    "where this runs, executors included"
+)
+_BOUNDARY = "==stratalog=="
+_THROTTLED = frozenset({"rateLimitExceeded", "userRateLimitExceeded", "backendError"})
+_WORDING = Wording(
+    unknown_caller=frozenset({"authError", "required", "invalid_grant"}),
+    not_allowed=frozenset({"forbidden", "insufficientPermissions", "accountDisabled", "SecurityPolicyViolated"}),
+    actions={
+        "list": "storage.objects.list",
+        "read": "storage.objects.get",
+        "create": "storage.objects.create",
+        "delete": "storage.objects.delete",
+    },
+    credentials=SHOW_CREDENTIALS,
+)
+
+
+class GcsSession:
+    """A bucket, as gcsfs reaches it; its credentials are found, and renewed, by gcsfs."""
+
+    def __init__(self, bucket: str, options: StoreOptions) -> None:
+        """Raises: NoCredentialsFoundError."""
+        plain = os.environ.get(EMULATOR, "").startswith("http://")  # where credentials could be read on the way
+        try:
+            self.fs = GCSFileSystem(
+                project="",
+                token="anon" if plain else "google_default",
+                loop=loop(),
+                skip_instance_cache=True,
+                use_listings_cache=False,
+            )
+        except (google.auth.exceptions.GoogleAuthError, ValueError) as error:
+            raise NoCredentialsFoundError(f"no credentials could be found ({type(error).__name__})") from None
+        self._bucket = quote(bucket, safe="")
+        self._timeout = aiohttp.ClientTimeout(
+            sock_connect=min(options.timeout_s, CONNECT_TIMEOUT_S), sock_read=options.timeout_s
+        )
+
+    async def send(self, request: HttpRequest) -> HttpResponse:
+        fs = self.fs
+        await fs._set_session()
+        send_once(fs.session)
+        uploading = "uploadType" in request.params
+        kind = "upload/storage" if uploading else "storage"
+        key, _, action = request.key.partition("\0")
+        object_path = "" if uploading else "/" + quote(key, safe="") + (f"/{action}" if action else "")
+        url = f"{fs._location}/{kind}/v1/b/{self._bucket}/o{object_path if key else ''}"
+        async with fs.session.request(
+            request.method,
+            URL(url, encoded=True),
+            params=dict(request.params),
+            headers=await self._signed({"Content-Length": str(len(request.body)), **request.headers}),
+            data=body_of(request),
+            timeout=self._timeout,
+            allow_redirects=False,
+        ) as answer:
+            body = await answer.read()
+        return HttpResponse(answer.status, answer.headers, body, _code(answer.status, body))
+
+    async def _signed(self, headers: dict[str, str]) -> dict[str, str]:
+        """With a token, which is renewed off the loop."""
+        credentials = self.fs.credentials
+        try:
+            if credentials.credentials is not None and not credentials._credentials_valid(LOCAL_REFRESH_BUFFER):
+                await asyncio.to_thread(credentials.maybe_refresh)
+            signed: dict[str, str] = self.fs._get_headers(headers)
+        except google.auth.exceptions.TransportError:
+            raise ConnectionError("credentials could not be renewed") from None
+        except google.auth.exceptions.GoogleAuthError as error:
+            raise NoCredentialsFoundError(f"credentials could not be renewed ({type(error).__name__})") from None
+        return signed
+
+    def delta_options(self) -> dict[str, str]:
+        """The server as delta-rs takes it, which looks for Google's credentials in the same places."""
+        if self.fs.credentials.credentials is None:
+            nobody = {"client_email": "", "private_key": "", "private_key_id": "", "disable_oauth": True}
+            key = json.dumps({"gcs_base_url": self.fs._location, **nobody})
+            return {"google_service_account_key": key, "allow_http": "true"}
+        return {}
+
+
+class GcsRequests(HttpRequests):
+    """Requests to a bucket."""
+
+    wording = _WORDING
+    passing_codes = _THROTTLED
+
+    def __init__(self, bucket: str, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._bucket = bucket
+
+    def client(self) -> GcsSession:
+        key = ("gcs", self._bucket, self.options, os.environ.get(EMULATOR))
+        return of_this_process(key, lambda: GcsSession(self._bucket, self.options))
+
+
+class GcsObjects(HttpObjects):
+    """The objects of a bucket."""
+
+    def get_request(self, key: str, headers: dict[str, str], version: str, size_bytes: int) -> HttpRequest:
+        return HttpRequest("GET", key, {"alt": "media", **_only_if(version)}, headers, expected_bytes=size_bytes)
+
+    def head_request(self, key: str, version: str) -> HttpRequest:
+        return HttpRequest("GET", key, _only_if(version))
+
+    def head_answer(self, key: str, response: HttpResponse) -> StoredObject:
+        return self._stored(self._said(response))
+
+    def page_request(self, key_prefix: str, after: str, marker: str) -> HttpRequest:
+        params = {"prefix": key_prefix, "fields": "items(name,size,generation,timeCreated),nextPageToken"}
+        if after:
+            params["startOffset"] = after
+        if marker:
+            params["pageToken"] = marker
+        return HttpRequest("GET", params=params)
+
+    def page_answer(self, response: HttpResponse) -> tuple[Sequence[StoredObject], str]:
+        said = self._said(response)
+        return [self._stored(item) for item in said.get("items", [])], said.get("nextPageToken", "")
+
+    def put_request(self, key: str, data: bytes, of: bytes, *, exclusive: bool) -> HttpRequest:
+        about = json.dumps({"name": key, "crc32c": _crc32c(of), "contentType": "application/octet-stream"})
+        body = b"".join(
+            (
+                f"--{_BOUNDARY}\r\nContent-Type: application/json; charset=UTF-8\r\n\r\n{about}\r\n".encode(),
+                f"--{_BOUNDARY}\r\nContent-Type: application/octet-stream\r\n\r\n".encode(),
+                data,
+                f"\r\n--{_BOUNDARY}--\r\n".encode(),
+            )
+        )
+        headers = {"Content-Type": f'multipart/related; boundary="{_BOUNDARY}"'}
+        return HttpRequest("POST", key, {"uploadType": "multipart", **_exclusively(exclusive)}, headers, body)
+
+    def part_request(self, key: str, upload: str, index: int, data: bytes) -> HttpRequest:
+        return self.put_request(_part(upload, 0, index), data, data, exclusive=False)
+
+    def gather(self, key: str, upload: str, parts: int) -> None:
+        """Compose the parts, 32 at a time, until 32 are left."""
+        for level, count in enumerate(_levels(parts)[1:], start=1):
+            for index in range(count):
+                first, last = index * MOST_COMPOSED, min((index + 1) * MOST_COMPOSED, _levels(parts)[level - 1])
+                names = [_part(upload, level - 1, each) for each in range(first, last)]
+                target = _part(upload, level, index)
+                self.put(key, "put together", _compose(target, names, exclusive=False))
+
+    def complete_request(self, key: str, upload: str, parts: int, *, exclusive: bool) -> HttpRequest:
+        levels = _levels(parts)
+        names = [_part(upload, len(levels) - 1, each) for each in range(levels[-1])]
+        return _compose(key, names, exclusive=exclusive)
+
+    def drop(self, upload: str, parts: int) -> None:
+        self.delete(list(_all_parts(upload, parts)))
+
+    def _said(self, response: HttpResponse) -> Any:
+        try:
+            return parse_json(response.body)
+        except ValueError as error:
+            raise StorageError(f"{self.uri} gave an answer that cannot be read: {error}") from error
+
+    def _stored(self, item: Any) -> StoredObject:
+        try:
+            created = datetime.fromisoformat(item["timeCreated"])
+            return StoredObject(
+                item["name"], int(item.get("size", 0)), int(created.timestamp() * 1000), str(item["generation"])
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise StorageError(f"{self.uri} gave an answer that cannot be read: {error!r}") from error
+
+
+def _code(status: int, body: bytes) -> str:
+    """The reason in the answer of an error, or its status where it says no reason."""
+    if status < 300:
+        return ""
+    try:
+        return str(parse_json(body)["error"]["errors"][0]["reason"])
+    except (ValueError, KeyError, TypeError, IndexError):
+        return str(status)
+
+
+def _only_if(version: str) -> dict[str, str]:
+    """That object, and only while it has the name: a bucket may keep what was deleted."""
+    return {"generation": version, "ifGenerationMatch": version} if version else {}
+
+
+def _exclusively(exclusive: bool) -> dict[str, str]:
+    return {"ifGenerationMatch": "0"} if exclusive else {}
+
+
+def _crc32c(data: bytes) -> str:
+    """With which the service refuses bytes that were damaged on the way; it knows no CRC-32."""
+    return base64.b64encode(google_crc32c.value(data).to_bytes(4, "big")).decode()
+
+
+def _part(upload: str, level: int, index: int) -> str:
+    return f"{upload}.{level}.{index}"
+
+
+def _levels(parts: int) -> list[int]:
+    """How many objects there are: the parts, and on each level what 32 of the one before became; at most 32 on the
+    last."""
+    levels = [parts]
+    while levels[-1] > MOST_COMPOSED:
+        levels.append(-(-levels[-1] // MOST_COMPOSED))
+    return levels
+
+
+def _all_parts(upload: str, parts: int) -> Iterator[str]:
+    for level, count in enumerate(_levels(parts)):
+        for index in range(count):
+            yield _part(upload, level, index)
+
+
+def _compose(key: str, names: Sequence[str], *, exclusive: bool) -> HttpRequest:
+    body = json.dumps({"sourceObjects": [{"name": name} for name in names], "destination": {}}).encode()
+    headers = {"Content-Type": "application/json"}
+    return HttpRequest("POST", f"{key}\0compose", _exclusively(exclusive), headers, body)

@@ -1,0 +1,296 @@
+"""Object storage through a file system of fsspec: the objects of one bucket, by requests of HTTP.
+
+The file system (adlfs, gcsfs) has what is hard: credentials and their renewal, addresses, encryption, a pool of
+connections. Its own calls repeat what failed and say less than the server did, so that a lost answer looks like
+*name taken*. Requests are therefore made one by one, each sent exactly once by ``HttpSession.send``; ``Requests``
+repeats.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import aiohttp
+
+from stratalog.partitions.errors import StorageAuthorizationError, StorageError
+from stratalog.partitions.store.object import Upload, is_missing
+from stratalog.partitions.store.object_loop import wait_for
+from stratalog.partitions.store.protocol import StoredObject
+from stratalog.partitions.store.requests import FailedAttempt, Refusal, Requests, harmless
+from stratalog.partitions.store.rules import Tally
+
+SLOWEST_BYTES_PER_S = 1_000_000
+"""A request has ``timeout_s``, and as much more as its bytes take at this speed."""
+DELETES_AT_ONCE = 32
+PIECE_BYTES = 256 * 1024
+_NEVER_SENT = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError, aiohttp.ClientProxyConnectionError)
+
+
+@dataclass(frozen=True, slots=True)
+class HttpRequest:
+    """One request about an object, or about the bucket (an empty ``key``)."""
+
+    method: str
+    key: str = ""
+    params: Mapping[str, str] = field(default_factory=dict)
+    headers: Mapping[str, str] = field(default_factory=dict)
+    body: bytes = b""
+    expected_bytes: int = 0
+    """Of the answer's body, where that is large."""
+
+
+@dataclass(frozen=True, slots=True)
+class HttpResponse:
+    """The answer, whatever its status."""
+
+    status: int
+    headers: Mapping[str, str]
+    """Names in any case: the mapping does not care."""
+    body: bytes
+    code: str
+    """The server's name of an error; the status as text where it has none."""
+
+
+class _Pieces:
+    """Bytes that are handed to the loop a piece at a time; from the beginning if they are asked for again."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = memoryview(data)
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        for start in range(0, len(self._data), PIECE_BYTES):
+            yield bytes(self._data[start : start + PIECE_BYTES])
+
+
+def body_of(request: HttpRequest) -> bytes | _Pieces | None:
+    """The body as clients take it; ``Content-Length`` has to be among the headers."""
+    if len(request.body) <= PIECE_BYTES:
+        return request.body or None
+    return _Pieces(request.body)
+
+
+def send_once(session: aiohttp.ClientSession) -> None:
+    """Keep aiohttp from repeating a ``PUT`` whose connection was closed: it may have taken effect, and the second
+    one would be told that the name is taken."""
+    session._retry_connection = False
+
+
+class HttpSession(Protocol):
+    """A file system of fsspec as what sends requests; lives on the loop of ``object_loop``."""
+
+    async def send(self, request: HttpRequest) -> HttpResponse:
+        """Send it once."""
+        ...
+
+
+class NoCredentialsFoundError(Exception):
+    """The file system has nothing to show to the server. Its message holds no secret."""
+
+
+class AnsweredError(Exception):
+    """An answer other than success."""
+
+    def __init__(self, response: HttpResponse) -> None:
+        super().__init__(f"{response.status} {response.code}")
+        self.response = response
+
+
+class HttpRequests(Requests, ABC):
+    """Requests by a session of this process."""
+
+    passing_codes: frozenset[str] = frozenset()
+    """Of answers below 500 that another attempt may not get."""
+
+    def send(self, session: HttpSession, request: HttpRequest) -> HttpResponse:
+        """Send a request once, within its deadline.
+
+        Raises: AnsweredError, and what ``failure_of`` knows.
+        """
+        moved = len(request.body) + request.expected_bytes
+        response = wait_for(session.send(request), self.options.timeout_s + moved / SLOWEST_BYTES_PER_S)
+        if response.status >= 300:
+            raise AnsweredError(response)
+        return response
+
+    def failure_of(self, error: Exception) -> FailedAttempt | None:
+        if isinstance(error, AnsweredError):
+            status, code = error.response.status, error.response.code
+            passing = status >= 500 or status in (408, 429) or code in self.passing_codes
+            return FailedAttempt(str(error), status, code, passing)
+        if isinstance(error, NoCredentialsFoundError):
+            return FailedAttempt(str(error), passing=False, no_credentials=True)
+        if isinstance(error, _NEVER_SENT):
+            return FailedAttempt(f"{type(error).__name__}: {_host(error)}", sent=False)
+        if isinstance(error, TimeoutError | asyncio.TimeoutError):
+            return FailedAttempt(f"no answer within {self.options.timeout_s:g} s", timed_out=True)
+        if isinstance(error, aiohttp.ClientError | ConnectionError):
+            return FailedAttempt(type(error).__name__)  # its text may hold an address, and that a signature
+        return None
+
+
+def _host(error: Exception) -> str:
+    host, port = getattr(error, "host", ""), getattr(error, "port", "")
+    return f"cannot connect to {host}:{port}" if host else "cannot connect"
+
+
+class HttpObjects(ABC):
+    """``Objects`` by requests of HTTP; a kind of storage says how each is made and what its answer means."""
+
+    suffix_ranges = True
+    """Whether a range may be counted from the end."""
+
+    def __init__(self, requests: HttpRequests, uri: str, tally: Tally) -> None:
+        """``uri`` is the address of the bucket, for messages."""
+        self.requests = requests
+        self.uri = uri
+        self._tally = tally
+
+    # ------------------------------------------------------------------ what a kind of storage says
+
+    @abstractmethod
+    def get_request(self, key: str, headers: dict[str, str], version: str, size_bytes: int) -> HttpRequest:
+        """For the bytes of an object, of that version unless it is empty; ``headers`` say the range."""
+
+    @abstractmethod
+    def head_request(self, key: str, version: str) -> HttpRequest:
+        """For what is known of an object."""
+
+    @abstractmethod
+    def head_answer(self, key: str, response: HttpResponse) -> StoredObject: ...
+
+    @abstractmethod
+    def page_request(self, key_prefix: str, after: str, marker: str) -> HttpRequest:
+        """For a page of a listing; ``marker`` is what the page before ended with."""
+
+    @abstractmethod
+    def page_answer(self, response: HttpResponse) -> tuple[Sequence[StoredObject], str]:
+        """The objects, and a marker unless this was the last page. They may begin before ``after``."""
+
+    @abstractmethod
+    def put_request(self, key: str, data: bytes, of: bytes, *, exclusive: bool) -> HttpRequest:
+        """To make an object, exclusively or in the place of another one, with the checksum of the bytes ``of``."""
+
+    @abstractmethod
+    def part_request(self, key: str, upload: str, index: int, data: bytes) -> HttpRequest:
+        """To upload a part of the object that ``upload``, a key in the staging folder, tells from others."""
+
+    def gather(self, key: str, upload: str, parts: int) -> None:  # noqa: B027 - most need none
+        """Before an object of that many parts is completed."""
+
+    @abstractmethod
+    def complete_request(self, key: str, upload: str, parts: int, *, exclusive: bool) -> HttpRequest:
+        """To give the parts, in the order of their indices, their name."""
+
+    def drop(self, upload: str, parts: int) -> None:  # noqa: B027 - where the storage does by itself
+        """Remove what ``part_request`` and ``gather`` made."""
+
+    # ---------------------------------------------------------------------------------- Objects
+
+    def check(self) -> None:
+        self._ask(f"look for {self.uri}", self.page_request("", "", ""), lists=1)
+
+    def get(self, key: str, start: int = 0, end: int | None = None, version: str = "") -> bytes:
+        if start < 0 and not self.suffix_ranges:
+            found = self.head(key, version)
+            start, end, version = max(found.size_bytes + start, 0), found.size_bytes, found.version
+            if start == end:
+                return b""
+        headers = {}
+        if start < 0:
+            headers["Range"] = f"bytes={start}"
+        elif start > 0 or end is not None:
+            headers["Range"] = f"bytes={start}-{'' if end is None else end - 1}"
+        request = self.get_request(key, headers, version, -start if start < 0 else (end or start) - start)
+        data = self._ask(f"read {self.uri}/{key}", request, reads=1).body
+        self._tally.add(read_bytes=len(data))
+        return data
+
+    def head(self, key: str, version: str = "") -> StoredObject:
+        response = self._ask(f"look for {self.uri}/{key}", self.head_request(key, version), reads=1)
+        return self.head_answer(key, response)
+
+    def list(
+        self, key_prefix: str, most: int | None = None, after: str = ""
+    ) -> tuple[int, Sequence[StoredObject]]:
+        pages, marker = 0, ""
+        listed: list[StoredObject] = []
+        while True:
+            request = self.page_request(key_prefix, after, marker)
+            page, marker = self.page_answer(self._ask(f"list {self.uri}/{key_prefix}", request, lists=1))
+            pages += 1
+            listed += (each for each in page if each.name > after)
+            if not marker or (most is not None and len(listed) > most):
+                return pages, listed
+
+    def delete(self, keys: Sequence[str]) -> None:
+        """One request for each, many at once."""
+        for start in range(0, len(keys), DELETES_AT_ONCE):
+            self._delete_batch(keys[start : start + DELETES_AT_ONCE])
+
+    def uploads(self, key_prefix: str) -> Iterator[Upload]:
+        """None: parts are objects in the staging folder, or the storage drops them by itself."""
+        return iter(())
+
+    def abort(self, upload: Upload) -> None:  # noqa: B027 - no listing shows one
+        """Nothing is listed that could be dropped."""
+
+    # ---------------------------------------------------------------------------------- requests
+
+    def put(self, key: str, what: str, request: HttpRequest) -> None:
+        """A request that makes something, and may be sent again.
+
+        Raises: StorageError.
+        """
+        harmless(self.requests, f"{self.uri}/{key}", what, self.attempt(request, creates=1))
+
+    def count_written(self, size_bytes: int) -> None:
+        """Bytes that the storage has taken."""
+        self._tally.add(written_bytes=size_bytes)
+
+    def attempt(self, request: HttpRequest, **counts: int) -> Any:
+        """The request as an attempt of ``Requests``, counted each time."""
+
+        def attempt(session: HttpSession) -> HttpResponse:
+            self._tally.add(**counts)
+            return self.requests.send(session, request)
+
+        return attempt
+
+    def _ask(self, what: str, request: HttpRequest, **counts: int) -> HttpResponse:
+        response: HttpResponse = self.requests.repeatable(what, self.attempt(request, **counts))
+        return response
+
+    def _delete_batch(self, keys: Sequence[str]) -> None:
+        """Those that fail are asked for again one by one, by the rules of all requests."""
+        session: HttpSession = self.requests.client()
+        requests = [HttpRequest("DELETE", key) for key in keys]
+        self._tally.add(deletes=len(keys))
+
+        async def all_at_once() -> list[HttpResponse | BaseException]:
+            return await asyncio.gather(*map(session.send, requests), return_exceptions=True)
+
+        answers: Sequence[HttpResponse | BaseException]
+        try:
+            answers = wait_for(all_at_once(), self.requests.options.timeout_s)
+        except TimeoutError as late:
+            answers = [late] * len(keys)
+        failed: list[tuple[str, str]] = []
+        for key, request, answer in zip(keys, requests, answers, strict=True):
+            if isinstance(answer, HttpResponse) and (answer.status < 300 or answer.status == 404):
+                continue
+            try:
+                self._ask(f"delete {self.uri}/{key}", request, deletes=1)
+            except Refusal as refused:
+                if is_missing(refused.answer):
+                    continue
+                error = refused.as_error(f"cannot delete {key} of {self.uri}", "delete", f"{self.uri}/{key}")
+                if isinstance(error, StorageAuthorizationError):
+                    raise error from refused
+                failed.append((key, str(refused)))
+        if failed:
+            named = ", ".join(f"{key} ({why})" for key, why in failed)
+            raise StorageError(f"cannot delete {named} of {self.uri}")

@@ -1,0 +1,84 @@
+"""The event loop on which the file systems of fsspec live: one thread per process, one file system per account.
+
+Callers wait, each with a deadline. A forked child begins anew: the parent's loop does not run there, and
+connections that are shared with the parent mix up their answers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+import weakref
+from collections.abc import Callable, Coroutine, Hashable
+from concurrent.futures import CancelledError
+from typing import Any, TypeVar, cast
+
+T = TypeVar("T")
+
+
+class _OfThisProcess:
+    """Things of one process, which its children make anew."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.loop: asyncio.AbstractEventLoop | None = None
+        self.made: dict[Hashable, Any] = {}
+
+
+_ours = _OfThisProcess()
+
+
+def loop() -> asyncio.AbstractEventLoop:
+    """The loop, whose thread is started by the first caller."""
+    if _ours.loop is None:
+        with _ours.lock:
+            if _ours.loop is None:
+                started = asyncio.new_event_loop()
+                threading.Thread(target=started.run_forever, name="object-storage", daemon=True).start()
+                _ours.loop = started
+    return _ours.loop
+
+
+def of_this_process(key: Hashable, make: Callable[[], T]) -> T:
+    """The result of ``make`` when this process first asked for ``key``."""
+    found = _ours.made.get(key)
+    if found is None:
+        loop()  # before the lock is taken
+        with _ours.lock:
+            found = _ours.made.get(key)
+            if found is None:
+                found = _ours.made[key] = make()
+    return cast(T, found)
+
+
+def wait_for(call: Coroutine[Any, Any, T], deadline_s: float) -> T:
+    """The result of a call, which is carried out on the loop.
+
+    Raises: TimeoutError after ``deadline_s``, when the call is given up; what the call raises.
+    """
+    future = asyncio.run_coroutine_threadsafe(asyncio.wait_for(call, deadline_s), loop())
+    try:
+        return future.result()
+    except CancelledError:
+        raise TimeoutError("the call was cancelled") from None
+    except BaseException:
+        future.cancel()  # the wait was interrupted; else it is over, and this does nothing
+        raise
+
+
+def _forget() -> None:
+    """In a forked child. File systems close their connections when Python ends, on a loop that does not run here:
+    that would wait endlessly."""
+    global _ours
+    parents = {id(each) for each in _ours.made.values()} | {
+        id(inner) for each in _ours.made.values() for inner in vars(each).values()
+    }
+    for finalizer in list(weakref.finalize._registry):  # type: ignore[attr-defined]
+        kept = finalizer.peek()
+        if kept is not None and id(kept[0]) in parents:
+            finalizer.detach()
+    _ours = _OfThisProcess()
+
+
+os.register_at_fork(after_in_child=_forget)

@@ -1,0 +1,245 @@
+"""``check_store`` finds a storage that lies, and believes one that does not."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import BinaryIO
+
+import pytest
+
+from stratalog.jobs.check_store import main
+from stratalog.partitions.clock import ManualClock, SystemClock
+from stratalog.partitions.errors import StorageError
+from stratalog.partitions.identity import random_id
+from stratalog.partitions.store import StagedCopy, StagedWriter, Store, StoredObject, StoreOptions, open_store
+from stratalog.partitions.store.checking import PART_BYTES, StoreCheck, again
+from stratalog.partitions.store.local import LocalStore
+from stratalog.partitions.store.memory import MemoryStore
+from stratalog.partitions.store.racing import race_in_threads
+from tests.cloud_servers import CloudEndpoint
+from tests.s3_server import S3Endpoint
+from tests.unit.store_kinds import S3
+
+CLOCK = ManualClock(1_700_000_000_000)
+
+
+def broken(store: Store) -> dict[str, str]:
+    """The rules that a store was found to break, and how."""
+    verdicts = StoreCheck(store, store, race_in_threads, CLOCK, random_id).verdicts()
+    assert len({verdict.rule for verdict in verdicts}) == 13
+    return {verdict.rule: verdict.says for verdict in verdicts if not verdict.kept}
+
+
+def test_a_store_that_keeps_the_rules_is_believed_and_left_clean(tmp_path: Path) -> None:
+    memory = MemoryStore(clock=CLOCK)
+    assert broken(memory) == {}
+    assert list(memory.list("")) == []
+    LocalStore(str(tmp_path)).check()
+
+
+class TwoWinners(MemoryStore):
+    """Of those that create a name at once, the second one is told that it has it, too. One by one it is right."""
+
+    def __init__(self) -> None:
+        super().__init__(clock=CLOCK)
+        self.told: set[str] = set()
+
+    def create(self, name: str, data: bytes) -> bool:
+        created = super().create(name, data)
+        if "race-put" in name and not created and name not in self.told:
+            self.told.add(name)
+            return True
+        return created
+
+
+class TwoOfParts(MemoryStore):
+    """As ``TwoWinners``, for objects of parts."""
+
+    def stage_writer(self, name: str) -> StagedWriter:
+        staged = super().stage_writer(name)
+        if "race-parts" not in name:
+            return staged
+        commit = staged.commit
+        staged.commit = lambda: commit() or True  # type: ignore[method-assign]
+        return staged
+
+
+class NobodyWins(MemoryStore):
+    """A free name is taken for all."""
+
+    def create(self, name: str, data: bytes) -> bool:
+        return super().create(name, data) and "race-put" not in name
+
+
+class Replacing(MemoryStore):
+    """A refused creation changes the object."""
+
+    def create(self, name: str, data: bytes) -> bool:
+        created = super().create(name, data)
+        if not created and name.endswith("taken"):
+            self.delete([name])
+            super().create(name, data)
+        return created
+
+
+class LateListing(MemoryStore):
+    """The newest name is in the listing after the next one."""
+
+    def list(self, prefix: str, after: str = "") -> Sequence[StoredObject]:
+        return super().list(prefix, after)[:-1] if prefix.endswith("/listed") else super().list(prefix, after)
+
+
+class IgnoringAfter(MemoryStore):
+    """A listing that begins where it always does."""
+
+    def list(self, prefix: str, after: str = "") -> Sequence[StoredObject]:
+        return super().list(prefix)
+
+
+class StaysTaken(MemoryStore):
+    """A name that was deleted cannot be created again."""
+
+    def __init__(self) -> None:
+        super().__init__(clock=CLOCK)
+        self.deleted: set[str] = set()
+
+    def delete(self, names: Iterable[str]) -> None:
+        doomed = list(names)
+        self.deleted.update(name for name in doomed if name.endswith("again"))
+        super().delete(doomed)
+
+    def create(self, name: str, data: bytes) -> bool:
+        return name not in self.deleted and super().create(name, data)
+
+
+class ComesBack(MemoryStore):
+    """A name that was deleted is there again after a while."""
+
+    def __init__(self) -> None:
+        super().__init__(clock=CLOCK)
+        self.calls = itertools.count()
+
+    def list(self, prefix: str, after: str = "") -> Sequence[StoredObject]:
+        listed = super().list(prefix, after)
+        if not prefix.endswith("again") and next(self.calls) == 20:
+            super().create(f"{prefix}/again", b"")
+            return super().list(prefix, after)
+        return listed
+
+
+class SameVersions(MemoryStore):
+    """Two objects that have a name one after the other look alike."""
+
+    def stat(self, name: str) -> StoredObject:
+        found = super().stat(name)
+        return StoredObject(found.name, found.size_bytes, found.modified_ms, "1")
+
+
+class KeepsInBulk(MemoryStore):
+    """A delete of many says that it did, and does nothing."""
+
+    def delete(self, names: Iterable[str]) -> None:
+        doomed = list(names)
+        if len(doomed) != 200:
+            super().delete(doomed)
+
+
+class OneTooMany(MemoryStore):
+    """Ranges that are closed, as those of HTTP."""
+
+    def read(self, name: str, start: int = 0, end: int | None = None) -> bytes:
+        return super().read(name, start, None if end is None else end + 1)
+
+
+class UnconditionalReads(MemoryStore):
+    """A reader of whatever has the name now."""
+
+    def open(self, source_object: StoredObject) -> BinaryIO:
+        return super().open(self.stat(source_object.name))
+
+
+class DamagedCopies(MemoryStore):
+    """A copy with a bit that is another one."""
+
+    def stage_copy(self, source: Store, source_object: StoredObject, name: str) -> StagedCopy:
+        data = bytearray(source.read(source_object.name))
+        data[100] ^= 1
+        staged = super().stage_writer(name)
+        staged.file.write(data)
+        return staged  # type: ignore[return-value]
+
+
+class AnotherClock(MemoryStore):
+    """An hour ahead."""
+
+    def stat(self, name: str) -> StoredObject:
+        found = super().stat(name)
+        return StoredObject(found.name, found.size_bytes, found.modified_ms + 3_600_000, found.version)
+
+
+class NoDeletes(MemoryStore):
+    """Deletes fail while the check runs."""
+
+    def delete(self, names: Iterable[str]) -> None:
+        doomed = list(names)
+        if len(doomed) == 1 and doomed[0].endswith("again"):
+            raise StorageError("cannot delete: no")
+        super().delete(doomed)
+
+
+@pytest.mark.parametrize(
+    ("lying", "rule", "says"),
+    [
+        (TwoWinners, "a name is created once", "2 of 16 were told"),
+        (TwoOfParts, "a large object is created once", "16 of 16 were told"),
+        (NobodyWins, "a name is created once", "all 16 were told that a free name was taken"),
+        (Replacing, "a taken name stays as it is", "a refused creation changed"),
+        (LateListing, "a listing shows all that was written", "another driver was shown 0"),
+        (IgnoringAfter, "a listing shows all that was written", "behind a name"),
+        (StaysTaken, "a deleted name is gone, and free again", "stayed taken"),
+        (ComesBack, "a deleted name is gone, and free again", "came back"),
+        (SameVersions, "a deleted name is gone, and free again", "cannot be told apart"),
+        (KeepsInBulk, "a bulk delete deletes", "200 are there"),
+        (OneTooMany, "a range is those bytes", r"\[0, 1\) of 2048 bytes were 2 bytes"),
+        (UnconditionalReads, "a listed object is that object", "gave another one"),
+        (DamagedCopies, "a copy is those bytes", "the checksum"),
+        (AnotherClock, "its clock is ours", "3600 s away"),
+        (NoDeletes, "a deleted name is gone, and free again", "could not be tried: cannot delete: no"),
+    ],
+)
+def test_each_lie_is_found_and_named(lying: Callable[[], MemoryStore], rule: str, says: str) -> None:
+    store = lying() if lying in (TwoWinners, StaysTaken, ComesBack) else lying(clock=CLOCK)  # type: ignore[call-arg]
+    found = broken(store)
+    assert list(found) == [rule]
+    assert re.search(says, found[rule])
+
+
+@pytest.mark.slow
+def test_the_job_races_with_processes_and_exits_with_1_when_a_rule_is_broken(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([str(tmp_path), "--json"]) == 0
+    report = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert [row["verdict"] for row in report["rows"]] == ["kept"] * 13
+    assert not any(path.is_file() for path in tmp_path.rglob("*"))
+    assert main([str(tmp_path / "missing")]) == 1
+    assert "missing" in capsys.readouterr().out
+
+
+@S3
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["s3", "azure", "gcs"])
+def test_real_servers_keep_the_rules(kind: str, request: pytest.FixtureRequest) -> None:
+    """But for the completion of uploads on SeaweedFS, which is not raced with by default."""
+    endpoint: CloudEndpoint | S3Endpoint = request.getfixturevalue(f"{kind}_endpoint")
+    if isinstance(endpoint, S3Endpoint):
+        options = StoreOptions(endpoint.url, endpoint.region, part_bytes=PART_BYTES)
+        store = open_store(f"s3://{endpoint.bucket}/checked", options)
+    else:
+        store = open_store(f"{endpoint.root}/checked", StoreOptions(part_bytes=PART_BYTES))
+    verdicts = StoreCheck(store, again(store), race_in_threads, SystemClock(), random_id).verdicts()
+    assert [(verdict.rule, verdict.says) for verdict in verdicts if not verdict.kept] == []

@@ -1,0 +1,364 @@
+"""The promises of the stores on Azure and Google beside the contract: what they make of servers that refuse, stall
+and lose answers, what is sent how often, forks, and no secret anywhere."""
+
+from __future__ import annotations
+
+import base64
+import json
+import multiprocessing
+import os
+import pickle
+import random
+import sys
+from collections.abc import Callable, Iterator
+from multiprocessing.connection import Connection
+
+import pytest
+
+from stratalog.partitions.clock import ManualClock
+from stratalog.partitions.errors import (
+    BrokerUnreachableError,
+    OutcomeUnknownError,
+    StorageAuthenticationError,
+    StorageAuthorizationError,
+    StorageError,
+    StoreTimeoutError,
+    UnsupportedStoreError,
+)
+from stratalog.partitions.store import Store, StoreOptions, open_store
+from stratalog.partitions.store.object_fsspec import FsspecStore
+from stratalog.partitions.store.object_http import HttpRequest
+from tests.cloud_servers import CloudEndpoint
+from tests.s3_server import HOST, free_ports
+from tests.unit.store_kinds import S3, leftovers, names, some_bytes
+from tests.unit.test_store_s3 import Handler, ScriptedServer, scripted_server, stall
+
+pytest.importorskip("adlfs")
+pytest.importorskip("gcsfs")
+
+KEY = base64.b64encode(b"a secret key").decode()
+SIGNATURE = "sig=a-secret-signature"
+RETRIES = 2
+TIMEOUT_S = 0.5
+_MODIFIED = "Wed, 01 Jan 2025 00:00:00 GMT"
+
+
+def answer(request: Handler, status: int, code: str = "", body: bytes = b"") -> None:
+    """In the words of both clouds at once."""
+    if code:
+        body = json.dumps({"error": {"code": status, "errors": [{"reason": code}]}}).encode()
+    elif "/storage/v1/" in request.path and "alt=media" not in request.path:
+        about = {
+            "name": "prefix/name",
+            "size": str(len(body)),
+            "generation": "7",
+            "timeCreated": "2025-01-01T00:00:00Z",
+        }
+        body = json.dumps(about).encode()
+    request.send_response(status)
+    headers = {"Content-Length": str(len(body)), "ETag": '"7"', "Last-Modified": _MODIFIED}
+    for name, value in (headers | ({"x-ms-error-code": code} if code else {})).items():
+        request.send_header(name, value)
+    request.end_headers()
+    if request.command != "HEAD":
+        request.wfile.write(body)
+
+
+def is_creation(request: Handler) -> bool:
+    return request.command == "PUT" or "uploadType=multipart" in request.path
+
+
+def obey(request: Handler) -> None:
+    """Do as the cloud does, with the one object that there is."""
+    objects = request.scripted.objects
+    if is_creation(request):
+        if "it" in objects:
+            of_azure = request.command == "PUT"
+            answer(request, *((409, "BlobAlreadyExists") if of_azure else (412, "conditionNotMet")))
+        else:
+            objects["it"] = b"data"
+            answer(request, 201)
+    elif "it" in objects:
+        answer(request, 200, body=objects["it"])
+    else:
+        answer(request, 404, "BlobNotFound")
+
+
+def busy(request: Handler) -> None:
+    answer(request, 503, "ServerBusy")
+
+
+def too_many(request: Handler) -> None:
+    answer(request, 429, "rateLimitExceeded")
+
+
+def limited(request: Handler) -> None:
+    answer(request, 403, "rateLimitExceeded")
+
+
+def forbidden(request: Handler) -> None:
+    answer(request, 403, "AuthorizationPermissionMismatch" if request.command == "PUT" else "forbidden")
+
+
+def unknown_caller(request: Handler) -> None:
+    answer(request, 401, "authError")
+
+
+def hang_up(request: Handler) -> None:
+    request.close_connection = True
+
+
+def obey_and_hang_up(request: Handler) -> None:
+    request.scripted.objects["it"] = b"data"
+    request.close_connection = True
+
+
+def half_a_body(request: Handler) -> None:
+    request.send_response(200)
+    request.send_header("Content-Length", "1000")
+    request.end_headers()
+    request.wfile.write(b"half")
+    request.close_connection = True
+
+
+@pytest.fixture(scope="module")
+def serving() -> Iterator[ScriptedServer]:
+    with scripted_server() as scripted:
+        yield scripted
+
+
+@pytest.fixture
+def server(serving: ScriptedServer) -> ScriptedServer:
+    serving.begin_anew()
+    return serving
+
+
+OpenOn = Callable[[str], FsspecStore]
+
+
+@pytest.fixture(params=["azure", "gcs"])
+def store_on(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> OpenOn:
+    """Opens a store at an address, that loses its patience soon, and whose back-off takes no time."""
+
+    def opened(url: str) -> FsspecStore:
+        connection = f"DefaultEndpointsProtocol=http;AccountName=a;AccountKey={KEY};BlobEndpoint={url}/a;"
+        monkeypatch.setenv("AZURE_STORAGE_CONNECTION_STRING", connection)
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", url)
+        scheme = "az" if request.param == "azure" else "gs"
+        options = StoreOptions(timeout_s=TIMEOUT_S, retries=RETRIES)
+        return FsspecStore(f"{scheme}://bucket/prefix", options, ManualClock(), rng=random.Random(1))
+
+    return opened
+
+
+class TestCreate:
+    @pytest.mark.parametrize("trouble", [busy, too_many, hang_up])
+    def test_goes_through_when_the_server_recovers(
+        self, server: ScriptedServer, store_on: OpenOn, trouble: Callable[[Handler], None]
+    ) -> None:
+        server.script = [trouble, trouble, obey]
+        store = store_on(server.url)
+        assert store.create("name", b"data") is True
+        assert (store.counts.creates, store.counts.written_bytes) == (3, 4)
+
+    def test_a_lost_answer_of_our_own_success_reads_as_taken(
+        self, server: ScriptedServer, store_on: OpenOn
+    ) -> None:
+        server.script = [obey_and_hang_up, obey]
+        store = store_on(server.url)
+        assert store.create("name", b"data") is False
+        assert store.read("name") == b"data"
+
+    @pytest.mark.parametrize("behaviour", [pytest.param(stall, marks=pytest.mark.slow), busy, obey_and_hang_up])
+    def test_without_any_answer_the_outcome_is_unknown_and_only_we_repeat(
+        self, server: ScriptedServer, store_on: OpenOn, behaviour: Callable[[Handler], None]
+    ) -> None:
+        server.script = [behaviour]
+        with pytest.raises(OutcomeUnknownError, match="prefix/name"):
+            store_on(server.url).create("name", b"data")
+        assert len(server.requests) == RETRIES + 1
+
+    def test_a_refusal_changes_nothing_for_certain(self, server: ScriptedServer, store_on: OpenOn) -> None:
+        server.script = [forbidden]
+        with pytest.raises(StorageAuthorizationError, match="create there") as caught:
+            store_on(server.url).create("name", b"data")
+        assert (caught.value.right, len(server.requests)) == ("create", 1)
+
+    def test_a_refusal_after_a_lost_answer_is_unknown_while_nothing_is_seen(
+        self, server: ScriptedServer, store_on: OpenOn
+    ) -> None:
+        server.script = [hang_up, forbidden, obey]
+        with pytest.raises(OutcomeUnknownError):
+            store_on(server.url).create("name", b"data")
+
+    def test_a_caller_who_is_not_known_is_told_where_credentials_go(
+        self, server: ScriptedServer, store_on: OpenOn
+    ) -> None:
+        server.script = [unknown_caller]
+        with pytest.raises(StorageAuthenticationError, match=r"set (AZURE_STORAGE|GOOGLE_APPLICATION)"):
+            store_on(server.url).create("name", b"data")
+
+    def test_a_server_that_was_never_reached_changed_nothing(self, store_on: OpenOn) -> None:
+        [nobody_there] = free_ports(1)
+        store = store_on(f"http://{HOST}:{nobody_there}")
+        with pytest.raises(StorageError, match=f"cannot connect to {HOST}:{nobody_there}"):
+            store.create("name", b"data")
+        with pytest.raises(BrokerUnreachableError):
+            store.list("")
+
+
+class TestRead:
+    @pytest.mark.parametrize("trouble", [busy, half_a_body, pytest.param(stall, marks=pytest.mark.slow)])
+    def test_goes_through_when_the_server_recovers(
+        self, server: ScriptedServer, store_on: OpenOn, trouble: Callable[[Handler], None]
+    ) -> None:
+        server.objects["it"] = b"data"
+        server.script = [trouble, obey]
+        store = store_on(server.url)
+        assert store.read("name") == b"data"
+        assert (store.counts.reads, store.counts.read_bytes, len(server.requests)) == (2, 4, 2)
+
+    @pytest.mark.slow
+    def test_no_answer_is_a_timeout(self, server: ScriptedServer, store_on: OpenOn) -> None:
+        server.script = [stall]
+        with pytest.raises(StoreTimeoutError, match="prefix/name"):
+            store_on(server.url).read("name")
+
+    def test_an_answer_that_cannot_be_read_is_no_listing(self, server: ScriptedServer, store_on: OpenOn) -> None:
+        server.objects["it"] = b"<html>"
+        server.script = [lambda request: Handler.answer(request, 200, body=b"<html>Welcome")]
+        with pytest.raises(StorageError, match="cannot be read"):
+            store_on(server.url).list("")
+
+
+def test_google_says_by_403_that_requests_come_too_fast(
+    server: ScriptedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
+    server.script = [limited, obey]
+    store = FsspecStore("gs://bucket/prefix", StoreOptions(retries=RETRIES), ManualClock(), rng=random.Random(1))
+    assert store.create("name", b"data") is True
+
+
+def test_a_delete_repeats_what_failed_and_names_what_stays(server: ScriptedServer, store_on: OpenOn) -> None:
+    server.script = [busy, forbidden]
+    with pytest.raises(StorageError, match="prefix/name"):
+        store_on(server.url).delete(["name"])
+    server.script = [busy, obey]
+    store_on(server.url).delete(["name"])
+
+
+class TestSecrets:
+    def test_stand_in_no_message_and_no_pickle(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        [nobody_there] = free_ports(1)
+        url = f"http://{HOST}:{nobody_there}"
+        for secret, shown in ((KEY, f"AccountKey={KEY}"), (SIGNATURE, f"SharedAccessSignature=sv=1&{SIGNATURE}")):
+            connection = f"DefaultEndpointsProtocol=http;AccountName=a;{shown};BlobEndpoint={url}/a;"
+            monkeypatch.setenv("AZURE_STORAGE_CONNECTION_STRING", connection)
+            store = FsspecStore("az://bucket/prefix", StoreOptions(retries=0), ManualClock())
+            with pytest.raises(StorageError) as caught:
+                store.read("name")
+            assert caught.value.__cause__ is None
+            for text in (str(caught.value), repr(store), repr(vars(store)), repr(pickle.dumps(store))):
+                assert secret not in text
+
+    @pytest.mark.parametrize("uri", ["abfss://k:s@a.dfs.core.windows.net/x", "az://k@c/x", "gs://b/x?sig=1"])
+    def test_an_address_that_holds_one_is_refused(self, uri: str) -> None:
+        with pytest.raises(UnsupportedStoreError, match="holds a secret"):
+            open_store(uri)
+
+    def test_an_account_that_nobody_names_is_asked_for(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        for variable in ("AZURE_STORAGE_CONNECTION_STRING", "AZURE_STORAGE_ACCOUNT_NAME"):
+            monkeypatch.delenv(variable, raising=False)
+        monkeypatch.setenv("AZURE_STORAGE_ANON", "true")
+        with pytest.raises(StorageAuthenticationError, match="no storage account is named"):
+            open_store("az://container/x").read("name")
+
+    def test_an_account_of_the_address_goes_before_the_environments(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        connection = f"AccountName=other;AccountKey={KEY};EndpointSuffix=core.windows.net"
+        monkeypatch.setenv("AZURE_STORAGE_CONNECTION_STRING", connection)
+        with pytest.raises(UnsupportedStoreError, match=r"account mine, and .* other"):
+            open_store("abfss://c@mine.dfs.core.windows.net/x").read("name")
+
+
+def test_packages_that_are_missing_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    for uri, package, extra in (("az://c/x", "adlfs", "azure"), ("gs://b/x", "gcsfs.core", "gcs")):
+        monkeypatch.delitem(sys.modules, f"stratalog.partitions.store.object_{extra}", raising=False)
+        monkeypatch.setitem(sys.modules, package, None)
+        with pytest.raises(UnsupportedStoreError, match=rf"pip install 'stratalog\[{extra}\]'"):
+            open_store(uri)
+
+
+def _read_in_child(store: Store, answers: Connection) -> None:
+    answers.send((os.getpid(), store.read("name")))
+
+
+@S3
+@pytest.mark.parametrize("kind", ["azure", "gcs"])
+class TestOnServers:
+    @pytest.fixture
+    def root(self, kind: str, request: pytest.FixtureRequest) -> str:
+        endpoint: CloudEndpoint = request.getfixturevalue(f"{kind}_endpoint")
+        return f"{endpoint.root}/{request.node.originalname}"
+
+    @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+    def test_a_forked_child_has_connections_of_its_own_and_ends(self, root: str) -> None:
+        store = open_store(root)
+        assert store.create("name", b"data")
+        context = multiprocessing.get_context("fork")
+        ours, theirs = context.Pipe()
+        child = context.Process(target=_read_in_child, args=(store, theirs))
+        child.start()
+        assert ours.poll(20)
+        assert ours.recv() == (child.pid, b"data")
+        assert store.read("name") == b"data"
+        child.join(20)
+        assert child.exitcode == 0
+
+    def test_an_object_of_very_many_parts(self, root: str) -> None:
+        """Google puts 32 together at a time."""
+        store = open_store(root, StoreOptions(part_bytes=100))
+        data = some_bytes(100 * 40 + 1)
+        staged = store.stage_writer("name")
+        staged.file.write(data)
+        assert names(store) == []
+        assert staged.commit()
+        assert store.read("name") == data
+        assert (names(store), leftovers(store)) == (["name"], 0)
+
+    def test_names_of_any_kind(self, root: str) -> None:
+        store = open_store(root)
+        odd = ["a b", "ä/%41", "x+y?z", "q#&=", "'\"<>"]
+        for name in odd:
+            assert store.create(name, name.encode())
+        assert names(store) == sorted(odd)
+        for name in odd:
+            assert store.read(name) == name.encode()
+            assert store.stat(name).size_bytes == len(name.encode())
+        store.delete(odd)
+        assert names(store) == []
+
+
+@S3
+def test_folders_of_a_hierarchical_namespace_are_no_objects(azure_endpoint: CloudEndpoint) -> None:
+    store = open_store(f"{azure_endpoint.root}/hierarchical")
+    assert store.create("folder/name", b"data")
+    assert isinstance(store, FsspecStore)
+    headers = {
+        "x-ms-blob-type": "BlockBlob",
+        "x-ms-meta-hdi_isfolder": "true",
+        "Content-MD5": "1B2M2Y8AsgTpgAmY7PhCfg==",
+    }
+    store._objects.put("k", "make", HttpRequest("PUT", "hierarchical/folder", {}, headers))
+    assert names(store) == ["folder/name"]
+
+
+@S3
+def test_blocks_that_went_with_anothers_commit_are_a_name_that_was_taken(azure_endpoint: CloudEndpoint) -> None:
+    store = open_store(f"{azure_endpoint.root}/two-writers", StoreOptions(part_bytes=100))
+    mine, others = store.stage_writer("name"), store.stage_writer("name")
+    mine.file.write(b"m" * 250)
+    others.file.write(b"o" * 250)
+    assert others.commit() is True
+    assert mine.commit() is False
+    assert store.read("name") == b"o" * 250

@@ -1,0 +1,73 @@
+"""The remote tier on servers of Azure's and Google's kind."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from bench.cloud_servers import ACCOUNT_KEY
+from stratalog.partitions.errors import StorageError
+from stratalog.partitions.store import Store, StoreOptions, open_store
+from stratalog.tiering.bootstrap import auxiliary_state
+from stratalog.tiering.delta_table import DeltaTopicTable
+from tests.cloud_servers import CloudEndpoint
+from tests.unit.harness import SCHEMA
+from tests.unit.tiering_harness import OURS, TieredPartition, segment, table_in, uploaded
+from tests.unit.together import together
+
+pytestmark = pytest.mark.s3
+
+OPTIONS = StoreOptions(timeout_s=10, retries=2)
+
+
+@pytest.fixture(params=["azure", "gcs"])
+def endpoint(request: pytest.FixtureRequest) -> CloudEndpoint:
+    found: CloudEndpoint = request.getfixturevalue(f"{request.param}_endpoint")
+    return found
+
+
+@pytest.fixture
+def remote(endpoint: CloudEndpoint, request: pytest.FixtureRequest) -> Store:
+    return open_store(f"{endpoint.root}/{request.node.originalname}", OPTIONS)
+
+
+def test_tier_reuse_expire_and_delete(remote: Store, tmp_path: Path) -> None:
+    part = TieredPartition(tmp_path, remote, OPTIONS)
+    part.append(3, 4, 5)
+    part.upload(part.plan())
+    again = part.upload(part.plan())
+    assert [done.copied_bytes for done in again] == [0, 0, 0]
+    log = part.commit(again).log
+    assert (log.version, log.start(0), log.end(0)) == (1, 0, 12)
+    part.table.check_objects(log)
+    state = auxiliary_state(remote, part.table.folder, log.of_partition(0)[-1])
+    assert (state.offset, state.lineage.latest_epoch) == (12, 1)
+    first = log.of_partition(0)[0]
+    part.table.commit((), [first])
+    assert part.table.vacuum(0) == [part.table.path(first)]
+    part.table.delete()
+    assert list(remote.list("")) == []
+
+
+def test_drivers_with_one_plan_commit_every_offset_once(remote: Store) -> None:
+    batch = [uploaded(segment(base, base + 10)) for base in range(0, 50, 10)]
+
+    def drive(mine: DeltaTopicTable) -> None:
+        mine.ensure(SCHEMA)
+        for upload in batch:
+            mine.commit([upload], histories=OURS)
+
+    together(*(partial(drive, table_in(remote, seed=number, options=OPTIONS)) for number in range(3)))
+    log = table_in(remote, options=OPTIONS).load()
+    assert [(s.base_offset, s.next_offset) for s in log.of_partition(0)] == [(n, n + 10) for n in range(0, 50, 10)]
+    assert log.version == len(batch)
+
+
+def test_a_container_that_is_missing_is_named_and_no_secret_is(azure_endpoint: CloudEndpoint) -> None:
+    missing = table_in(open_store("az://no-such-container/x", OPTIONS), options=OPTIONS)
+    with pytest.raises(StorageError, match="no-such-container") as caught:
+        missing.load()
+    for text in (str(caught.value), repr(missing), str(vars(missing))):
+        assert ACCOUNT_KEY not in text
