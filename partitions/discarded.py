@@ -117,8 +117,8 @@ def _truncation(lineage: Lineage, name: DataName) -> Truncated:
 
 
 def _first_hidden_ms(log: ReplicaLog) -> dict[DataName, int]:
-    """Since when appends are hidden by a merged segment that has been hidden, too. A tail of small appends is merged
-    again and again: if each time began their delay anew, it would never be over.
+    """Since when appends are hidden by a merged segment that has been hidden, too. A tail of small appends is
+    merged again and again: if each time began their delay anew, it would never be over.
     """
     appends = [file for file in log.hidden if not file.name.merged]
     bases = [file.name.base_offset for file in appends]
