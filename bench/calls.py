@@ -244,7 +244,7 @@ _APPEND = (
 )
 
 _APPEND_AGAIN = (
-    Call(PARTITION, LIST, 1, "the leader, behind the end that is known: nobody else has appended"),
+    Call(PARTITION, STAT, 1, "the leader: the name at the end that is known is free"),
     Call(PARTITION, CREATE, 1, "the file on the leader"),
     Call(PARTITION, LIST, 1, "the leader again, behind that end: the file is in its log (!)"),
     Call(PARTITION, STAT, 1, "its root after that"),
