@@ -159,11 +159,11 @@ def _finish_transactions(context: Context, states: Sequence[Progressed], run: Op
 
 
 def _is_settled(state: Progressed) -> bool:
-    """Whether nothing is left to do: all that can be reached is in the ISR, and what they hold is committed."""
+    """Whether nothing is left to do: all replicas are in the ISR, and what they hold is committed. (One that is
+    fenced may be back before anybody has seen that it was away.)"""
     view = state.replicas.view
-    reached = {broker for broker in view.replicas if not view.brokers[broker].fenced}
     committed = state.high_watermark == state.log_end or not state.has_min_isr
-    return committed and reached <= {*view.isr} and not (view.adding or state.failures or state.again)
+    return committed and {*view.replicas} <= {*view.isr} and not (view.adding or state.failures or state.again)
 
 
 def plan(
