@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import signal
 import statistics
 import subprocess
 import sys
@@ -227,7 +226,7 @@ def _maintaining(made: BenchCluster, every: str) -> Iterator[subprocess.Popen[by
         try:
             yield process
         finally:
-            process.send_signal(signal.SIGINT)
+            process.terminate()  # a shell's background processes ignore an interrupt, and so do their children
             process.wait()
             said = log.read_text(encoding="utf-8", errors="replace").splitlines()
             rounds = [line for line in said if line.startswith("maintain: ")]
