@@ -17,7 +17,7 @@ from stratalog.jobs.run import Job, JobMain
 from stratalog.partitions.clock import SystemClock
 from stratalog.partitions.identity import random_id
 from stratalog.partitions.store import StoreOptions, open_store
-from stratalog.partitions.store.checking import PART_BYTES, StoreCheck, again
+from stratalog.partitions.store.checking import PART_BYTES, StoreCheck
 from stratalog.partitions.store.racing import race_in_processes
 
 
@@ -39,9 +39,10 @@ def check_store(job: Job) -> Report:
     options = StoreOptions(
         given.endpoint_url, given.region, part_bytes=PART_BYTES, exclusive_multipart=given.exclusive_multipart
     )
-    store = open_store(given.url if "://" in given.url else os.path.abspath(given.url), options)
+    url = given.url if "://" in given.url else os.path.abspath(given.url)
+    store, other = (open_store(url, options) for _ in range(2))
     began = clock.monotonic_s()
-    verdicts = StoreCheck(store, again(store), race_in_processes, clock, random_id).verdicts()
+    verdicts = StoreCheck(store, other, race_in_processes, clock, random_id).verdicts()
     return Report(
         "check_store",
         [{"rule": v.rule, "verdict": "kept" if v.kept else "BROKEN", "seen": v.says} for v in verdicts],

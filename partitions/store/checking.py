@@ -5,7 +5,6 @@ A rule that was kept here may still be broken on another day: races are tried a 
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -276,9 +275,3 @@ class StoreCheck:
         except FileNotFoundError:
             return
         raise BrokenRuleError("a name that was deleted can still be read, or came back")
-
-
-def again(store: Store) -> Store:
-    """The same storage, with connections of its own."""
-    opened: Store = pickle.loads(pickle.dumps(store))  # noqa: S301 - of this very process
-    return opened

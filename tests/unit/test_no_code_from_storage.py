@@ -35,7 +35,6 @@ KNOWN = {
     ("stratalog/__init__.py", "import_module"): "a name of the door, by its module",
     ("engine/spark/appending.py", "pickle"): "between a driver and its tasks, through Spark",
     ("engine/spark/reducing.py", "pickle"): "between a driver and its tasks, through Spark",
-    ("partitions/store/checking.py", "pickle"): "a store of this very process, as tasks get it",
     ("engine/replication/replica_selector.py", "importlib.metadata"): "what installed packages declare",
     ("engine/spark/types.py", "DataType.fromDDL"): "types that a caller declares, by Spark's parser",
     ("jobs/main.py", "importlib"): "a job by its name",

@@ -16,7 +16,7 @@ from stratalog.partitions.clock import ManualClock, SystemClock
 from stratalog.partitions.errors import StorageError
 from stratalog.partitions.identity import random_id
 from stratalog.partitions.store import StagedCopy, StagedWriter, Store, StoredObject, StoreOptions, open_store
-from stratalog.partitions.store.checking import PART_BYTES, StoreCheck, again
+from stratalog.partitions.store.checking import PART_BYTES, StoreCheck
 from stratalog.partitions.store.local import LocalStore
 from stratalog.partitions.store.memory import MemoryStore
 from stratalog.partitions.store.racing import race_in_threads
@@ -238,8 +238,9 @@ def test_real_servers_keep_the_rules(kind: str, request: pytest.FixtureRequest) 
     endpoint: CloudEndpoint | S3Endpoint = request.getfixturevalue(f"{kind}_endpoint")
     if isinstance(endpoint, S3Endpoint):
         options = StoreOptions(endpoint.url, endpoint.region, part_bytes=PART_BYTES)
-        store = open_store(f"s3://{endpoint.bucket}/checked", options)
+        url = f"s3://{endpoint.bucket}/checked"
     else:
-        store = open_store(f"{endpoint.root}/checked", StoreOptions(part_bytes=PART_BYTES))
-    verdicts = StoreCheck(store, again(store), race_in_threads, SystemClock(), random_id).verdicts()
+        options, url = StoreOptions(part_bytes=PART_BYTES), f"{endpoint.root}/checked"
+    store, other = (open_store(url, options) for _ in range(2))
+    verdicts = StoreCheck(store, other, race_in_threads, SystemClock(), random_id).verdicts()
     assert [(verdict.rule, verdict.says) for verdict in verdicts if not verdict.kept] == []
