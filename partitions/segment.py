@@ -240,12 +240,13 @@ def read_row_groups(
     """
     segment = read_segment(store, file)
     with naming(file.object), translated(segment.what), store.open(file.object) as source:
+        parquet = segment.parquet
         for index, first in enumerate(segment.row_group_offsets[:-1]):
             group = segment.row_groups[index]
             low, high = max(start, first), min(end, first + group.num_rows)
             if low < high and wanted(group):
                 held = ColumnChunks(group, partial(read_range, source, what=segment.what))
-                table = decoded(segment.parquet, segment.layout, index, columns, held)
+                table = decoded(parquet, segment.layout, index, columns, held)
                 table = table.slice(low - first, high - low)
                 yield low, table
                 del table
