@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
@@ -265,6 +266,14 @@ def in_order(records: DataFrame, order_by: Sequence[str]) -> DataFrame:
     with _analysed(f"order_by {list(order_by)}"):
         late = [F.col(name).asc_nulls_last() if name == "timestamp" else name for name in order_by]
         return records.sortWithinPartitions(*late)  # a timestamp that is null is that of the append
+
+
+def by_partition(rows: pa.Table, partitions: pa.ChunkedArray) -> dict[int, list[pa.RecordBatch]]:
+    """Rows as batches by partition; ``partitions`` has that of each row, and no null."""
+    return {
+        number: rows.filter(pc.equal(partitions, number)).combine_chunks().to_batches()
+        for number in sorted(pc.unique(partitions).to_pylist())
+    }
 
 
 def count_records(records: DataFrame) -> dict[int, int]:

@@ -5,6 +5,7 @@ shuffle; in batches that are bounded by records alone where the records are narr
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
@@ -27,8 +28,6 @@ class FrameTasks:
         self._topic = topic
         self._records = records
         self._order_by = order_by
-        self._small: dict[int, list[pa.RecordBatch]] | None = None
-        self._tried = False
 
     def run(self, task: PartitionTask, partitions: Sequence[int]) -> list[TaskResult]:
         """See ``RunTasks.run``. Raises: as ``run_appends``, ``small_batches``."""
@@ -40,16 +39,21 @@ class FrameTasks:
         return self._run_shuffled(task, partitions, self._records)
 
     def _run_narrow(self, task: PartitionTask, partitions: Sequence[int]) -> list[TaskResult]:
-        if not self._tried:
-            self._tried = True
-            self._small = small_batches(self._records, self._order_by)
+        if self._narrow is None:
+            return self._run_shuffled(task, partitions, self._records)
         if self._small is not None:
             return in_threads(self._context, self._small).run(task, partitions)
-        narrow = only_narrow(self._records, PARTITION)
-        if narrow is None:
-            return self._run_shuffled(task, partitions, self._records)
         with bounded_by_records(self._records.sparkSession):
-            return self._run_shuffled(task, partitions, narrow)
+            return self._run_shuffled(task, partitions, self._narrow)
+
+    @cached_property
+    def _narrow(self) -> DataFrame | None:
+        return only_narrow(self._records, PARTITION)
+
+    @cached_property
+    def _small(self) -> dict[int, list[pa.RecordBatch]] | None:
+        assert self._narrow is not None
+        return small_batches(self._records, self._narrow, self._order_by)
 
     def _run_shuffled(
         self, task: PartitionTask, partitions: Sequence[int], records: DataFrame

@@ -11,11 +11,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 
-from stratalog.engine.spark.appending import PARTITION, given_up, in_order, refusals
-from stratalog.engine.spark.narrow import bounded_by_records, only_narrow
+from stratalog.engine.spark.appending import PARTITION, by_partition, given_up, in_order, refusals
+from stratalog.engine.spark.narrow import bounded_by_records
 from stratalog.partitions.errors import RetriableError
 
 SMALL_BYTES = 1024 * 1024
@@ -28,14 +27,15 @@ _ROW_BY_ROW = {"Project", "Filter", "Union", "LocalRelation", "LogicalRelation",
 _MOST_OPERATORS = 50
 
 
-def small_batches(records: DataFrame, order_by: Sequence[str]) -> dict[int, list[pa.RecordBatch]] | None:
+def small_batches(
+    records: DataFrame, narrow: DataFrame, order_by: Sequence[str]
+) -> dict[int, list[pa.RecordBatch]] | None:
     """The records by partition, in the order that ``run_appends`` would give them; None where it is not known that
-    they are few and narrow.
+    they are few. ``narrow`` are the same, by ``only_narrow``.
 
     Raises: WideRecordError where they are few, and not narrow; as ``count_records``.
     """
-    narrow = only_narrow(records, PARTITION)
-    if narrow is None or not _is_small(records):
+    if not _is_small(records):
         return None
     few = narrow.limit(SMALL_ROWS + 1)
     if order_by:
@@ -44,12 +44,7 @@ def small_batches(records: DataFrame, order_by: Sequence[str]) -> dict[int, list
         table = few.toArrow()
     if table.num_rows > SMALL_ROWS:
         return None
-    partitions = table.column(PARTITION)
-    rows = table.drop_columns([PARTITION])
-    return {
-        partition: rows.filter(pc.equal(partitions, partition)).combine_chunks().to_batches()
-        for partition in sorted(pc.unique(partitions).to_pylist())
-    }
+    return by_partition(table.drop_columns([PARTITION]), table.column(PARTITION))
 
 
 def _is_small(frame: DataFrame) -> bool:

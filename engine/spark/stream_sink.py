@@ -23,7 +23,6 @@ from functools import cache
 from itertools import chain
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark import TaskContext
 from pyspark.sql import DataFrame
 from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
@@ -37,7 +36,7 @@ from stratalog.engine.reading.stream_options import known, required, topic_optio
 from stratalog.engine.records.append import append_given, check_producer, end_appends, who_appends
 from stratalog.engine.records.earlier import EarlierTries
 from stratalog.engine.spark.append_frame import append_frame
-from stratalog.engine.spark.appending import RecordColumns
+from stratalog.engine.spark.appending import RecordColumns, by_partition
 from stratalog.engine.spark.sink_tasks import (
     MOST_TASK_BYTES,
     QUERY_ID,
@@ -251,7 +250,7 @@ class StreamSink(DataSourceStreamArrowWriter):
         if not tasks:
             return
         rows = pa.concat_tables([pa.ipc.open_stream(task.data).read_all() for task in tasks])
-        batches = by_partition(rows, self._options.topic)
+        batches = batches_of(rows, self._options.topic)
         report = append_given(
             _driver(self._options.cluster),
             self._options.topic,
@@ -264,7 +263,7 @@ class StreamSink(DataSourceStreamArrowWriter):
         with_remedy(report, batchId).raise_for_failures()
 
 
-def by_partition(rows: pa.Table, topic: str) -> dict[int, list[pa.RecordBatch]]:
+def batches_of(rows: pa.Table, topic: str) -> dict[int, list[pa.RecordBatch]]:
     """Rows as batches of the record columns, by partition; absent columns are null.
 
     Raises: InvalidRecordError for a row without a partition.
@@ -272,11 +271,7 @@ def by_partition(rows: pa.Table, topic: str) -> dict[int, list[pa.RecordBatch]]:
     partition = rows.column("partition")
     if partition.null_count:
         raise InvalidRecordError(f"append to {topic}: a row's partition is null")
-    records = records_of(rows)
-    return {
-        number: records.filter(pc.equal(partition, number)).combine_chunks().to_batches()
-        for number in pc.unique(partition).to_pylist()
-    }
+    return by_partition(records_of(rows), partition)
 
 
 def records_of(rows: pa.Table) -> pa.Table:

@@ -12,7 +12,7 @@ from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.report import OperationFailedError
 from stratalog.engine.records.append import append_batches, who_appends
 from stratalog.engine.spark import stream_sink
-from stratalog.engine.spark.stream_sink import StreamSink, TaskRows, by_partition, query_producer, sink_options
+from stratalog.engine.spark.stream_sink import StreamSink, TaskRows, batches_of, query_producer, sink_options
 from stratalog.partitions.errors import InvalidCallError, InvalidRecordError
 from tests.contexts import context_of
 from tests.unit.cluster_harness import LiveCluster
@@ -75,7 +75,7 @@ def test_times_are_instants_whatever_the_time_zone_of_the_session(live: LiveClus
 
 def test_a_batch_of_which_one_partition_was_appended_is_completed(live: LiveCluster) -> None:
     producer = query_producer("stream", "q1")
-    only = by_partition(pa.Table.from_batches([rows((0, "a"))]), "t")
+    only = batches_of(pa.Table.from_batches([rows((0, "a"))]), "t")
     append_batches(context_of(live.cluster), "t", only, who_appends(producer, 7)).raise_for_failures()
     sink(live).commit([written(live, rows((0, "a"), (1, "b")))], 7)
     assert live.read() == {0: ["a"], 1: ["b"]}
@@ -120,7 +120,7 @@ def test_other_columns_than_those_of_records_are_refused(live: LiveCluster, fiel
 
 
 def test_columns_that_are_not_given_are_filled_in() -> None:
-    found = by_partition(pa.Table.from_batches([rows((1, "a"), (0, "b"))]), "t")
+    found = batches_of(pa.Table.from_batches([rows((1, "a"), (0, "b"))]), "t")
     assert sorted(found) == [0, 1]
     assert found[1][0].to_pylist() == [
         {"timestamp": None, "key": None, "value": b"a", "headers": None}  # the append gives it
@@ -129,7 +129,7 @@ def test_columns_that_are_not_given_are_filled_in() -> None:
 
 def test_a_row_without_a_partition_is_refused() -> None:
     with pytest.raises(InvalidRecordError, match="append to t: a row's partition is null"):
-        by_partition(pa.table({"partition": pa.nulls(1, pa.int32()), "value": [b"a"]}), "t")
+        batches_of(pa.table({"partition": pa.nulls(1, pa.int32()), "value": [b"a"]}), "t")
 
 
 @pytest.mark.parametrize(
