@@ -32,9 +32,8 @@ from operator import attrgetter
 
 from stratalog.partitions import paths
 from stratalog.partitions.store.local_folder import READ, RootFolder
-from stratalog.partitions.store.local_scan import MOST_STRANGERS, CrowdedFolderError, objects, seen_as
+from stratalog.partitions.store.local_scan import check_crowd, objects, seen_as
 from stratalog.partitions.store.protocol import StoredObject
-from stratalog.partitions.store.rules import CROWDED, MOST_NAMES
 
 LOOK_AGAIN_S = 60.0
 """So long a file is not asked about again."""
@@ -159,11 +158,7 @@ class Scanner:
                 found[name] = file
             if file is not None and not file.ours:
                 foreign += 1
-        path = os.path.join(self.root.path, self.folder.rstrip("/"))
-        if len(found) > MOST_NAMES:
-            raise CrowdedFolderError(path, CROWDED)
-        if foreign > MOST_STRANGERS:
-            raise CrowdedFolderError(path, f"more than {MOST_STRANGERS} files of others: move them out of there")
+        check_crowd(self.root, self.folder, len(found), foreign)
         return found
 
 

@@ -104,7 +104,6 @@ def scan_behind(root: RootFolder, folder: str, after: str) -> list[Seen]:
 
     Raises: CrowdedFolderError, SpecialFileError, OSError.
     """
-    path = os.path.join(root.path, folder.rstrip("/"))
     try:
         descriptor = root.open_folder(folder.rstrip("/"), READ)
     except (FileNotFoundError, NotADirectoryError):
@@ -112,11 +111,8 @@ def scan_behind(root: RootFolder, folder: str, after: str) -> list[Seen]:
     try:
         with os.scandir(descriptor) as entries:
             names = [entry.name for entry in islice(entries, MOST_NAMES + 1)]
-        if len(names) > MOST_NAMES:
-            raise CrowdedFolderError(path, CROWDED)
         behind = sorted(name for name in names if name > after)
-        if sum(not paths.may_be_ours(name) for name in behind) > MOST_STRANGERS:
-            raise CrowdedFolderError(path, f"more than {MOST_STRANGERS} files of others: move them out of there")
+        check_crowd(root, folder, len(names), sum(not paths.may_be_ours(name) for name in behind))
         device = os.fstat(descriptor).st_dev
         found = []
         for name in behind:
@@ -127,6 +123,16 @@ def scan_behind(root: RootFolder, folder: str, after: str) -> list[Seen]:
         return found
     finally:
         os.close(descriptor)
+
+
+def check_crowd(root: RootFolder, folder: str, names: int, foreign: int) -> None:
+    """Whether the folder of a log (with ``/`` at its end) is small enough to be listed, by the number of its names
+    and of those that are foreign. Raises: CrowdedFolderError."""
+    path = os.path.join(root.path, folder.rstrip("/"))
+    if names > MOST_NAMES:
+        raise CrowdedFolderError(path, CROWDED)
+    if foreign > MOST_STRANGERS:
+        raise CrowdedFolderError(path, f"more than {MOST_STRANGERS} files of others: move them out of there")
 
 
 def names_of(entries: Iterator[Entry]) -> frozenset[str]:

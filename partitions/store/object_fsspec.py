@@ -19,7 +19,7 @@ from stratalog.partitions.identity import NewId, random_id
 from stratalog.partitions.paths import join
 from stratalog.partitions.store.crc32 import PiecewiseCrc32
 from stratalog.partitions.store.object import ObjectStore
-from stratalog.partitions.store.object_http import HttpObjects
+from stratalog.partitions.store.object_http import HttpObjects, HttpRequest
 from stratalog.partitions.store.protocol import StoreOptions
 from stratalog.partitions.store.requests import name_exclusively
 from stratalog.partitions.store.rules import STAGING_FOLDER, Tally, drop_probes
@@ -102,6 +102,12 @@ def _objects_of(scheme: str, root: str, uri: str, tally: Tally, arguments: tuple
     return AzureObjects(AzureRequests(container, host, *arguments), uri, tally)
 
 
+def _name_by(objects: HttpObjects, key: str, request: HttpRequest) -> bool:
+    """``name_exclusively`` for an object in a bucket."""
+    attempt = objects.attempt(request, creates=1)
+    return name_exclusively(objects.requests, f"{objects.uri}/{key}", attempt, lambda: objects.head(key))
+
+
 class StagedObject:
     """Bytes that wait in memory; ``StagedWholeCopy``."""
 
@@ -115,8 +121,7 @@ class StagedObject:
     def commit(self) -> bool:
         data = self._take()
         objects, key = self._objects, self._key
-        attempt = objects.attempt(objects.put_request(key, data, data, exclusive=True), creates=1)
-        created = name_exclusively(objects.requests, f"{objects.uri}/{key}", attempt, lambda: objects.head(key))
+        created = _name_by(objects, key, objects.put_request(key, data, data, exclusive=True))
         if created:
             objects.count_written(len(data))
         return created
@@ -172,10 +177,7 @@ class StagedBlocks:
         try:
             objects.gather(key, self._upload, self._parts)
             request = objects.complete_request(key, self._upload, self._parts, exclusive=True)
-            attempt = objects.attempt(request, creates=1)
-            created = name_exclusively(
-                objects.requests, f"{objects.uri}/{key}", attempt, lambda: objects.head(key)
-            )
+            created = _name_by(objects, key, request)
         except OutcomeUnknownError:
             raise  # the server may still be at it: leave it the bytes, they are swept later
         except BaseException:

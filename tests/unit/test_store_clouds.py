@@ -31,7 +31,7 @@ from stratalog.partitions.store.object_http import HttpRequest
 from tests.cloud_servers import CloudEndpoint
 from tests.s3_server import HOST, free_ports
 from tests.unit.store_kinds import S3, leftovers, names, some_bytes
-from tests.unit.test_store_s3 import Handler, ScriptedServer, scripted_server, stall
+from tests.unit.test_store_s3 import Handler, ScriptedServer, half_a_body, scripted_server, stall
 
 pytest.importorskip("adlfs")
 pytest.importorskip("gcsfs")
@@ -110,14 +110,6 @@ def hang_up(request: Handler) -> None:
 
 def obey_and_hang_up(request: Handler) -> None:
     request.scripted.objects["it"] = b"data"
-    request.close_connection = True
-
-
-def half_a_body(request: Handler) -> None:
-    request.send_response(200)
-    request.send_header("Content-Length", "1000")
-    request.end_headers()
-    request.wfile.write(b"half")
     request.close_connection = True
 
 

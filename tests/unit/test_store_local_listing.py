@@ -16,7 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from stratalog.partitions.clock import ManualClock
 from stratalog.partitions.errors import CorruptionError, SourceChangedError
-from stratalog.partitions.store import StoredObject, local_listing
+from stratalog.partitions.store import StoredObject, local_listing, local_scan
 from stratalog.partitions.store import local as local_module
 from stratalog.partitions.store.local import LocalStore
 
@@ -229,7 +229,7 @@ def test_a_folder_that_is_gone_is_empty_and_a_folder_with_too_many_strangers_is_
     assert [*listed(store)] == []
     fill(store, NAMES[:1])
     known = listed(store)
-    monkeypatch.setattr(local_listing, "MOST_STRANGERS", 2)
+    monkeypatch.setattr(local_scan, "MOST_STRANGERS", 2)
     for number in range(3):
         (tmp_path / LOG / f"stranger-{number}").touch()
     with pytest.raises(CorruptionError, match="files of others"):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -11,11 +10,8 @@ from bench.cloud_servers import ACCOUNT_KEY
 from stratalog.partitions.errors import StorageError
 from stratalog.partitions.store import Store, StoreOptions, open_store
 from stratalog.tiering.bootstrap import auxiliary_state
-from stratalog.tiering.delta_table import DeltaTopicTable
 from tests.cloud_servers import CloudEndpoint
-from tests.unit.harness import SCHEMA
-from tests.unit.tiering_harness import OURS, TieredPartition, segment, table_in, uploaded
-from tests.unit.together import together
+from tests.unit.tiering_harness import TENS, TieredPartition, commit_at_once, table_in
 
 pytestmark = pytest.mark.s3
 
@@ -52,17 +48,9 @@ def test_tier_reuse_expire_and_delete(remote: Store, tmp_path: Path) -> None:
 
 
 def test_drivers_with_one_plan_commit_every_offset_once(remote: Store) -> None:
-    batch = [uploaded(segment(base, base + 10)) for base in range(0, 50, 10)]
-
-    def drive(mine: DeltaTopicTable) -> None:
-        mine.ensure(SCHEMA)
-        for upload in batch:
-            mine.commit([upload], histories=OURS)
-
-    together(*(partial(drive, table_in(remote, seed=number, options=OPTIONS)) for number in range(3)))
-    log = table_in(remote, options=OPTIONS).load()
+    log = commit_at_once(remote, OPTIONS, 3)
     assert [(s.base_offset, s.next_offset) for s in log.of_partition(0)] == [(n, n + 10) for n in range(0, 50, 10)]
-    assert log.version == len(batch)
+    assert log.version == len(TENS)
 
 
 def test_a_container_that_is_missing_is_named_and_no_secret_is(azure_endpoint: CloudEndpoint) -> None:

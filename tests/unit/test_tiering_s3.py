@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -15,12 +14,10 @@ from stratalog.partitions.store import StoreOptions, open_store
 from stratalog.partitions.store.s3 import S3Store
 from stratalog.tiering import delta_options
 from stratalog.tiering.bootstrap import auxiliary_state
-from stratalog.tiering.delta_table import DeltaTopicTable
 from stratalog.tiering.plan import UploadPlan
 from tests.s3_server import SECRET_KEY, S3Endpoint
 from tests.unit.harness import SCHEMA
-from tests.unit.tiering_harness import OURS, TieredPartition, segment, table_in, uploaded
-from tests.unit.together import together
+from tests.unit.tiering_harness import OURS, TENS, TieredPartition, commit_at_once, table_in
 
 pytestmark = pytest.mark.s3
 
@@ -82,17 +79,9 @@ def test_a_rewrite_by_others_is_seen_through_and_taken_back(
 
 def test_drivers_with_one_plan_commit_every_offset_once(remote: S3Store, options: StoreOptions) -> None:
     """S3 without a lock table: the conditional put of the log entry decides."""
-    batch = [uploaded(segment(base, base + 10)) for base in range(0, 50, 10)]
-
-    def drive(mine: DeltaTopicTable) -> None:
-        mine.ensure(SCHEMA)
-        for upload in batch:
-            mine.commit([upload], histories=OURS)
-
-    together(*(partial(drive, table_in(remote, seed=number, options=options)) for number in range(5)))
-    log = table_in(remote, options=options).load()
+    log = commit_at_once(remote, options, 5)
     assert [(s.base_offset, s.next_offset) for s in log.of_partition(0)] == [(n, n + 10) for n in range(0, 50, 10)]
-    assert log.version == len(batch)
+    assert log.version == len(TENS)
 
 
 def test_two_tier_runs_at_once_upload_and_commit_every_offset_once(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from stratalog.partitions.clock import ManualClock
@@ -19,8 +20,10 @@ from stratalog.tiering.delta_table import DeltaTopicTable
 from stratalog.tiering.divergence import Histories, Present
 from stratalog.tiering.plan import UploadPlan, earliest_pending_upload, plan_uploads
 from stratalog.tiering.remote_change import CommittedBatch
+from stratalog.tiering.remote_log import RemoteLog
 from stratalog.tiering.remote_segment import RemoteSegment, Uploaded
 from tests.unit.harness import SCHEMA, OnePartition
+from tests.unit.together import together
 
 EACH_FILE = MergePolicy(segment_bytes=1, segment_ms=10**15, min_files=1000)
 """Every file is sealed as it is."""
@@ -40,6 +43,22 @@ OURS = Histories({n: Lineage([(1, 0)]) for n in range(10)}, lambda: dict.fromkey
 def uploaded(of: RemoteSegment) -> Uploaded:
     """As if it had been uploaded."""
     return Uploaded(of, 1_700_000_000_000, f'{{"numRecords": {of.records}}}', of.size_bytes)
+
+
+TENS = [segment(base, base + 10) for base in range(0, 50, 10)]
+"""A plan: offsets [0, 50) in five segments."""
+
+
+def commit_at_once(remote: Store, options: StoreOptions, drivers: int) -> RemoteLog:
+    """The log after so many drivers have committed ``TENS``, all at the same time, segment by segment."""
+
+    def drive(mine: DeltaTopicTable) -> None:
+        mine.ensure(SCHEMA)
+        for one in TENS:
+            mine.commit([uploaded(one)], histories=OURS)
+
+    together(*(partial(drive, table_in(remote, seed=number, options=options)) for number in range(drivers)))
+    return table_in(remote, options=options).load()
 
 
 def table_in(
