@@ -123,10 +123,14 @@ def _first_hidden_ms(log: ReplicaLog) -> dict[DataName, int]:
     appends = [file for file in log.hidden if not file.name.merged]
     bases = [file.name.base_offset for file in appends]
     since: list[int | None] = [None] * len(appends)
-    merged = (file for file in log.hidden if file.name.next_offset is not None)
-    for file in sorted(merged, key=lambda file: file.object.modified_ms, reverse=True):
-        first, end = bisect_left(bases, file.name.base_offset), bisect_left(bases, file.name.next_offset or 0)
-        since[first:end] = [file.object.modified_ms] * (end - first)
+    merges = [
+        (file.object.modified_ms, file.name.base_offset, file.name.next_offset)
+        for file in log.hidden
+        if file.name.next_offset is not None
+    ]
+    for at_ms, base_offset, next_offset in sorted(merges, reverse=True):
+        first, end = bisect_left(bases, base_offset), bisect_left(bases, next_offset)
+        since[first:end] = [at_ms] * (end - first)
     return {file.name: at_ms for file, at_ms in zip(appends, since, strict=True) if at_ms is not None}
 
 

@@ -58,7 +58,7 @@ def whole(state: ProducerState, _: int) -> ProducerPart:
     return ProducerPart(state)
 
 
-def part_of(state: ProducerState, level: Level, file_bytes: int) -> ProducerPart:
+def part_of(level: Level, state: ProducerState, file_bytes: int) -> ProducerPart:
     """The touched producers of a state, for the footer of a file of ``file_bytes``; or all, where these are few,
     or little beside the file."""
     few = len(state) <= max(_SMALL, 2 * len(level.names))
@@ -127,7 +127,7 @@ def part_after(
         touched |= before.keys() - state.keys()
     touched |= _open_transactions(state, {*levels[-1].names, producer_id} if levels else state)
     level = next_level(levels, touched, len(state), log_end)
-    return whole(state, file_bytes) if level is None else part_of(state, level, file_bytes)
+    return whole(state, file_bytes) if level is None else part_of(level, state, file_bytes)
 
 
 def _open_transactions(state: ProducerState, names: Iterable[str]) -> set[str]:

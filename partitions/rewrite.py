@@ -127,7 +127,7 @@ def stage_run(
         producers = without_transactions(applied({}, told.entries) if told.since is None else state())
         part: _Part = whole
         if told.since is not None and not leaves:
-            part = partial(_touched, Level(told.since, frozenset(told.entries)))
+            part = partial(part_of, Level(told.since, frozenset(told.entries)))
         footer = _write(
             source, run, schema, staged, last, markers, latest, oldest_ms, compression, producers, part
         )
@@ -139,10 +139,6 @@ def stage_run(
 
 
 _Part = Callable[[ProducerState, int], ProducerPart]
-
-
-def _touched(level: Level, state: ProducerState, file_bytes: int) -> ProducerPart:
-    return part_of(state, level, file_bytes)
 
 
 def _markers(footers: Iterable[SegmentFooter], start: int) -> tuple[TransactionPart, ...]:

@@ -175,7 +175,7 @@ class Model:
         state = without_transactions(replica.producers_at(log, run[-1].end))
         part = ProducerPart(state)
         if told.since is not None and rng.random() < 0.9:
-            part = part_of(state, Level(told.since, frozenset(told.entries)), 10)
+            part = part_of(Level(told.since, frozenset(told.entries)), state, 10)
         if told.since is None:
             assert without_transactions(applied({}, told.entries)) == state
         name = DataName(run[0].start, run[-1].end, run[-1].name.epoch)

@@ -52,20 +52,17 @@ class Spending:
         """The items in their order, piece by piece, until a budget is used up: at least one piece; of one item
         where there is a limit, else all at once. ``most``: items of a piece.
         """
-        limited = any(
-            limit is not None for limit in (*self._limits, *(self._within._limits if self._within else ()))
-        )
-        position, size, dearest = 0, 1 if limited else len(items), (0.0, 0.0, 0.0)
+        position, size, dearest = 0, 1 if self._left() else len(items), [0.0, 0.0, 0.0]
         while position < len(items) and not (position and self.over()):
             piece = items[position : position + min(size, most or size)]
             before = self._now()
             yield piece
             position += len(piece)
-            each = ((after - was) / len(piece) for after, was in zip(self._now(), before, strict=True))
-            dearest = max(dearest[0], next(each)), max(dearest[1], next(each)), max(dearest[2], next(each))
-            size = max(1, min(size * _FASTER, *(self._fitting(dearest))))
+            each = [(after - was) / len(piece) for after, was in zip(self._now(), before, strict=True)]
+            dearest = [*map(max, dearest, each)]
+            size = max(1, min(size * _FASTER, *self._fitting(dearest)))
 
-    def _fitting(self, each: tuple[float, float, float]) -> list[int]:
+    def _fitting(self, each: Sequence[float]) -> list[int]:
         """The number of items that each limit has room for; each of them takes ``each`` at most."""
         found = [
             int(left / one)

@@ -16,6 +16,7 @@ import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.opening import OpenStore, open_stores
@@ -67,8 +68,6 @@ class KeptShort:
         """``open_stores`` opens the roots of the brokers once more: requests to these count as nobody's."""
         self._context = context
         self._open_stores = open_stores
-        self._working: Context | None = None
-        """The context of the work: its roots stay open, for what is remembered of files is known by these."""
         self._last: dict[TopicIdPartition, _LastTime] = {}
         self._due: dict[TopicIdPartition, _Due] = {}
         self._lock = threading.Lock()
@@ -114,10 +113,13 @@ class KeptShort:
                 due[view.key] = _Due(image, view, end.names)
         return due
 
+    @cached_property
+    def _working(self) -> Context:
+        """The context of the work: its roots stay open, for what is remembered of files is known by these."""
+        return replace(self._context, stores=self._open_stores())
+
     def _work(self) -> None:
         clock = self._context.clock
-        if self._working is None:
-            self._working = replace(self._context, stores=self._open_stores())
         context = self._working
         ends_s: float | None = None
         while True:
