@@ -125,7 +125,7 @@ def _operation(
     """The requests of a run, and of each of its partitions: of a driver that has done it once before."""
     found: dict[int, Requests] = {}
     for partitions in (FEW, MORE):
-        file = _cluster_file(bench.folder / f"{name}-{partitions}", endpoint, f"{name}-{partitions}")
+        file = s3_cluster_file(bench.folder / f"{name}-{partitions}", endpoint, f"{name}-{partitions}")
         cluster = Cluster.format(file, keeps_short=False)
         prepare(cluster, partitions)
         with counted() as calls:
@@ -139,7 +139,8 @@ def _operation(
     return Operation(found[FEW] + partition.times(-FEW), partition)
 
 
-def _cluster_file(folder: Path, endpoint: S3Endpoint, name: str) -> Path:
+def s3_cluster_file(folder: Path, endpoint: S3Endpoint, name: str) -> Path:
+    """The file of a cluster whose brokers and remote are prefixes of the server's bucket."""
     folder.mkdir(parents=True)
     root = f"s3://{endpoint.bucket}/{name}"
     lines = ["[cluster]", f'id = "{name}"', f'remote = "{root}/remote"', "voters = [1]"]
@@ -170,7 +171,7 @@ def _sealed(cluster: Cluster, partitions: int) -> None:
 
 
 def _create(cluster: Cluster, partitions: int, configs: dict[str, str]) -> None:
-    configs = {"compression.type": "uncompressed"} | configs
+    configs = {"compression.type": "uncompressed", "retention.ms": "-1"} | configs  # the records are of 1970
     cluster.topics.create(TOPIC, partitions=partitions, replication_factor=REPLICAS, configs=configs)
 
 
