@@ -59,10 +59,10 @@ _ALWAYS_DUE = {
 NOTE = (
     "Each by a process of its own, which knows no partition yet; wall and CPU without its imports, and its whole "
     "memory. maintain with all steps but vacuum and scrub, which read and list by the day; all are due, of "
-    "partitions that an earlier run has seen. Requests are the calls to brokers and remote, in buckets those of the "
-    "client, with the opening: on folders a listing is two scans, and a look at a broker one walk; in a bucket a "
-    "look is a request for each thousand names. The table of a topic is loaded by another library, whose requests "
-    "are not among them."
+    "partitions that an earlier run has seen. Requests are the calls to brokers and remote, in buckets those of "
+    "the client, with the opening: on folders a listing is two scans, and a look at a broker one walk; in a "
+    "bucket a look is a request for each thousand names. The table of a topic is loaded by another library, whose "
+    "requests are not among them."
 )
 
 
