@@ -137,7 +137,7 @@ def _settings(options: BenchOptions) -> dict[str, str]:
 
 def _measure(options: BenchOptions, failed: list[str]) -> dict[str, list[Row]]:
     """The lines of each benchmark; those of one that did not fail are on the page as soon as it ends."""
-    if {"idle", "tier", "remote_log", "quorum", "costs"} & set(options.only):
+    if {"idle", "tier", "remote_log", "restore", "quorum", "costs"} & set(options.only):
         uploading.reach_servers()
     bench = _begun(options)
     lines: dict[str, list[Row]] = {}
