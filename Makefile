@@ -11,6 +11,7 @@ export PYTHONPYCACHEPREFIX := $(CURDIR)/.cache/pycache
 SEEDS := 1000
 SECONDS := 60
 RUNS := 100
+MINUTES := 30
 SEED := 1
 S3 :=
 JVMS := 3
@@ -32,7 +33,7 @@ FIND_PYTHON = for python in "$(PYTHON)" python3.12 python3.13 python3.11 python3
 QUIETLY = quietly() { echo "$$1"; shift; mkdir -p .cache; "$$@" >>$(LOG) 2>&1 || { tail -n 25 $(LOG) >&2; exit 1; }; }; quietly
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input --quiet
 
-.PHONY: help setup servers check lint test sim quorum fuzz proof crash demo kafka bench docs format lock java clean
+.PHONY: help setup servers check lint test sim quorum fuzz proof crash unattended demo kafka bench docs format lock java clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -70,6 +71,9 @@ proof: $(VENV)/.installed ## bits flipped at 500 places of every way of moving o
 
 crash: setup ## kill -9 of real jobs at random moments: make crash RUNS=100 SEED=1
 	@$(BIN)/python -m tests.crashes --runs $(RUNS) --seed $(SEED)
+
+unattended: $(VENV)/.installed ## processes killed, a broker lost, nobody but maintain, on a real S3 server: make unattended MINUTES=30
+	@$(BIN)/python -m tests.crashes.unattended --minutes $(MINUTES) --seed $(SEED)
 
 demo: setup ## real data through the whole life of a log, in a terminal; on a real S3 server: make demo S3=1
 	@$(BIN)/python -m demo $(if $(S3),--s3) $(ARGS)

@@ -13,7 +13,7 @@ start of the session.
     appending       append, against repartition + write.parquet; the peak memory of a Python worker
     replicated      append with acks=all to three replicas, against writing the same Parquet three times
     hot             one partition of gigabytes in memory: copies with one core, and with all
-    idle            ten thousand idle partitions in one run, against a walk over the same folders
+    idle            one run of everything over ten thousand idle partitions, and over those of which some changed
     calls           storage calls of the protocol's operations, against the least possible
     counting        a store that tells of every call
     remote_log      opening and planning over a hundred thousand remote segments

@@ -6,7 +6,7 @@ Settings come from the environment (or ``make bench NAME=value``):
 
     BYTES       bytes of the records' values, 1 KiB each: 2GB (the default), 200MB, 1GiB
     PARTITIONS  of the topics: 8
-    IDLE_PARTITIONS  of the run in which nothing happens: 10000
+    IDLE_PARTITIONS  of the run in which nothing happens, on folders; a part of them on S3: 10000
     RESTORE_PARTITIONS  of the largest cluster that is restored: 10000
     METADATA_PARTITIONS  of the largest image of a cluster: 1000000
     COMMITS     small commits of metadata to replay: 100000
@@ -69,7 +69,7 @@ from stratalog.partitions.errors import InvalidCallError, StratalogError
 
 ALL_DONE, SOMETHING_FAILED, BAD_CALL = 0, 1, 2
 
-WITHOUT_SPARK = {"restore", "growth", "costs"}
+WITHOUT_SPARK = {"idle", "restore", "growth", "costs"}
 
 _BENCHMARKS: dict[str, tuple[Callable[[Bench], Sequence[Row]], ...]] = {
     "calls": (calls.calls,),
@@ -137,7 +137,7 @@ def _settings(options: BenchOptions) -> dict[str, str]:
 
 def _measure(options: BenchOptions, failed: list[str]) -> dict[str, list[Row]]:
     """The lines of each benchmark; those of one that did not fail are on the page as soon as it ends."""
-    if {"tier", "remote_log", "quorum", "costs"} & set(options.only):
+    if {"idle", "tier", "remote_log", "restore", "quorum", "costs"} & set(options.only):
         uploading.reach_servers()
     bench = _begun(options)
     lines: dict[str, list[Row]] = {}

@@ -128,10 +128,10 @@ class Measured:
     """By their MiB a partition."""
     merged: Requests
     """Of a merge, for each append that it takes in."""
-    idle: Operation
-    """Replicate and tier, which find nothing to do."""
+    replicated: Operation
+    """Replicate and tier in a round of maintain, of partitions that have changed since the last one."""
     checked: Operation
-    """Merge and retain, which find nothing to do."""
+    """Merge and retain, of such partitions."""
     segment: Requests
     """The tiering of a segment."""
 
@@ -171,7 +171,7 @@ def in_buckets(prices: Prices, shape: Shape, measured: Measured) -> Costs:
     requests = (
         measured.append(each_mib).of(shape.partitions).times(runs)
         + measured.merged.times(shape.partitions * runs)
-        + measured.idle.of(shape.partitions).times(DAY_S / use.maintain_s)
+        + measured.replicated.of(shape.partitions).times(DAY_S / use.maintain_s)
         + measured.checked.of(shape.partitions).times(DAY_S / use.check_s)
         + measured.segment.times(segments)
     )

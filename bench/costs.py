@@ -53,6 +53,7 @@ SIZES_MIB = (1, 8, 64)
 MERGED = 16
 """Appends, by the default of segment.merge.min.files."""
 RECORD_BYTES = 64 * 1024
+_ALWAYS_DUE = {"log.retention.check.interval.ms": "1", "remote.log.manager.task.interval.ms": "1"}
 AS_PUTS = {
     *("PutObject", "CopyObject", "ListObjectsV2", "ListMultipartUploads", "ListParts"),
     *("CreateMultipartUpload", "UploadPart", "UploadPartCopy", "CompleteMultipartUpload"),
@@ -69,10 +70,10 @@ def costs(bench: Bench) -> Sequence[Row]:
         *((f"append of {mib} MiB, a partition", each.partition) for mib, each in measured.appends.items()),
         ("append, besides", measured.appends[SIZES_MIB[0]].run),
         ("merge, for each append that it takes in", measured.merged),
-        ("idle round of replicate and tier, a partition", measured.idle.partition),
-        ("idle round of replicate and tier, besides", measured.idle.run),
-        ("idle round of merge and retain, a partition", measured.checked.partition),
-        ("idle round of merge and retain, besides", measured.checked.run),
+        ("replicate and tier, a partition with new records", measured.replicated.partition),
+        ("replicate and tier, besides", measured.replicated.run),
+        ("merge and retain, a partition with new records", measured.checked.partition),
+        ("merge and retain, besides", measured.checked.run),
         ("tier, a segment", measured.segment),
     ]
     lines: list[Row] = [RequestLine(what, requests, prices.bucket) for what, requests in operations]
@@ -107,12 +108,12 @@ def _measured(bench: Bench) -> Measured:
         for mib in SIZES_MIB:
             bench.say(f"costs of appends of {mib} MiB")
             appends[mib] = _operation(bench, endpoint, f"append{mib}", _filled, _appending(mib))
-        bench.say("costs of idle rounds, of merging and of tiering")
-        idle = _operation(bench, endpoint, "idle", _tiered, lambda cluster, _: _replicated_and_tiered(cluster))
-        checked = _operation(bench, endpoint, "checked", _tiered, lambda cluster, _: _merged_and_retained(cluster))
+        bench.say("costs of rounds of maintain, of merging and of tiering")
+        replicated = _operation(bench, endpoint, "replicated", _appended, _round_of("replicate", "tier"))
+        checked = _operation(bench, endpoint, "checked", _appended, _round_of("merge", "retain"))
         merged = _operation(bench, endpoint, "merge", _small_appends, lambda cluster, _: _done(cluster.merge()))
         segment = _operation(bench, endpoint, "tier", _sealed, lambda cluster, _: _done(cluster.tier()))
-    return Measured(appends, merged.partition.times(1 / MERGED), idle, checked, segment.partition)
+    return Measured(appends, merged.partition.times(1 / MERGED), replicated, checked, segment.partition)
 
 
 def _operation(
@@ -125,7 +126,7 @@ def _operation(
     """The requests of a run, and of each of its partitions: of a driver that has done it once before."""
     found: dict[int, Requests] = {}
     for partitions in (FEW, MORE):
-        file = _cluster_file(bench.folder / f"{name}-{partitions}", endpoint, f"{name}-{partitions}")
+        file = s3_cluster_file(bench.folder / f"{name}-{partitions}", endpoint, f"{name}-{partitions}")
         cluster = Cluster.format(file, keeps_short=False)
         prepare(cluster, partitions)
         with counted() as calls:
@@ -139,7 +140,8 @@ def _operation(
     return Operation(found[FEW] + partition.times(-FEW), partition)
 
 
-def _cluster_file(folder: Path, endpoint: S3Endpoint, name: str) -> Path:
+def s3_cluster_file(folder: Path, endpoint: S3Endpoint, name: str) -> Path:
+    """The file of a cluster whose brokers and remote are prefixes of the server's bucket."""
     folder.mkdir(parents=True)
     root = f"s3://{endpoint.bucket}/{name}"
     lines = ["[cluster]", f'id = "{name}"', f'remote = "{root}/remote"', "voters = [1]"]
@@ -156,11 +158,14 @@ def _filled(cluster: Cluster, partitions: int) -> None:
     _appending(1)(cluster, partitions)
 
 
-def _tiered(cluster: Cluster, partitions: int) -> None:
-    """All is done, and remembered."""
-    _sealed(cluster, partitions)
+def _appended(cluster: Cluster, partitions: int) -> None:
+    """An append to each partition since the last round of maintain, in which everything was due."""
+    cluster.topics.alter_configs(None, _ALWAYS_DUE)
+    _create(cluster, partitions, {"remote.storage.enable": "true"})
+    _appending(1)(cluster, partitions)
     for _ in range(2):
         _done(cluster.maintain())
+    _appending(1)(cluster, partitions)
 
 
 def _sealed(cluster: Cluster, partitions: int) -> None:
@@ -170,7 +175,7 @@ def _sealed(cluster: Cluster, partitions: int) -> None:
 
 
 def _create(cluster: Cluster, partitions: int, configs: dict[str, str]) -> None:
-    configs = {"compression.type": "uncompressed"} | configs
+    configs = {"compression.type": "uncompressed", "retention.ms": "-1"} | configs  # the records are of 1970
     cluster.topics.create(TOPIC, partitions=partitions, replication_factor=REPLICAS, configs=configs)
 
 
@@ -191,13 +196,8 @@ def _small_appends(cluster: Cluster, partitions: int) -> None:
         _appending(1)(cluster, partitions)
 
 
-def _replicated_and_tiered(cluster: Cluster) -> None:
-    _done(cluster.maintain(only=["replicate", "tier"]))
-
-
-def _merged_and_retained(cluster: Cluster) -> None:
-    _done(cluster.merge())
-    _done(cluster.retain())
+def _round_of(*steps: str) -> Callable[[Cluster, int], None]:
+    return lambda cluster, _: _done(cluster.maintain(only=steps))
 
 
 def _done(report: Report) -> None:

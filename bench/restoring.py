@@ -1,8 +1,9 @@
 """A cluster that lost all its brokers: how long its restore from the remote tier takes, without Spark.
 
 All partitions are tiered, a segment each; the bytes play no part, for a restore copies none. The brokers and the
-remote are folders in memory. From the command on another driver tries to append: it is acknowledged as soon as its
-partition has a leader. The restore itself ends when all replicas are in their ISR.
+remote are folders in memory; and, up to a thousand partitions, prefixes of a bucket of an S3 server. From the
+command on another driver tries to append: it is acknowledged as soon as its partition has a leader. The restore
+itself ends when all replicas are in their ISR.
 """
 
 from __future__ import annotations
@@ -17,7 +18,10 @@ from typing import ClassVar
 
 from bench.bench import TOPIC, Bench, BenchCluster, cluster_file, in_memory
 from bench.calls import append_one
+from bench.costs import s3_cluster_file
+from bench.idle import lay_out
 from bench.measuring import seconds_of
+from bench.uploading import fresh_server
 from stratalog import Cluster
 from stratalog.partitions.clock import Clock
 from stratalog.partitions.errors import StratalogError
@@ -29,11 +33,12 @@ SIZES = (10, 1_000)
 PARTITION_BYTES = 256 * 1024
 """What a partition takes in all, in files of a few kilobytes."""
 AT_ONCE = 1_000
+ON_S3 = (10, 1_000)
 TRIED_EVERY_S = 0.2
 NOTE = (
     "Seconds from the command on. Requests are those to brokers and remote; on folders a listing is two scans, "
-    "hence two. In buckets a listing is one request, 16 are on their way at once, and the time is about "
-    "requests x latency / 16."
+    "hence two. The S3 server is on the same machine, and takes a part of its cores. In a bucket that is farther "
+    "away 16 requests are on their way at once, and the time is about requests x latency / 16."
 )
 
 
@@ -48,6 +53,7 @@ class RestoreLine:
     note: ClassVar[str] = NOTE
 
     partitions: int
+    where: str
     append_s: float
     all_s: float
     cpu_s: float
@@ -57,13 +63,19 @@ class RestoreLine:
     def cells(self) -> tuple[str, ...]:
         """The line as texts, one for each of ``headings``."""
         seconds = (f"{value:.2f} s" for value in (self.append_s, self.all_s, self.cpu_s))
-        return f"{self.partitions:,}", *seconds, f"{self.requests:,}", f"{self.requests / self.partitions:.1f}"
+        return (
+            f"{self.partitions:,}, {self.where}",
+            *seconds,
+            f"{self.requests:,}",
+            f"{self.requests / self.partitions:.1f}",
+        )
 
 
 def restore(bench: Bench) -> list[RestoreLine]:
-    """A line for each size."""
+    """A line for each size, on folders and on S3."""
     most = bench.options.restore_partitions
-    return [restored(bench, size) for size in (*(size for size in SIZES if size < most), most)]
+    lines = [restored(bench, size) for size in (*(size for size in SIZES if size < most), most)]
+    return [*lines, *(restored_on_s3(bench, size) for size in ON_S3 if size <= most)]
 
 
 def restored(bench: Bench, partitions: int) -> RestoreLine:
@@ -75,33 +87,49 @@ def restored(bench: Bench, partitions: int) -> RestoreLine:
             shutil.rmtree(made.folder / f"broker-{broker}")
             (heir / f"broker-{broker}").mkdir(parents=True)
         file = cluster_file(heir, "heir", REPLICAS, str(made.folder / "remote"))
-        stores: list[Store] = []
-
-        def opener(uri: str, options: StoreOptions, clock: Clock) -> Store:
-            stores.append(open_store(uri, options, clock))
-            return stores[-1]
-
         bench.say(f"restore of {partitions:,} partitions")
-        over = threading.Event()
-        with ThreadPoolExecutor(1) as other:
-            began, cpu_s = time.perf_counter(), time.process_time()
-            acknowledged = other.submit(_first_append, file, partitions - 1, over)
-            try:
-                all_s = seconds_of(lambda: Cluster.restore(file, made.name, opener=opener).raise_for_failures())
-                cpu_s = time.process_time() - cpu_s
-            finally:
-                over.set()
-            append_s = acknowledged.result() - began
-        views = Cluster.open(file).image.views(TOPIC)
-        if any(len(view.isr) != REPLICAS for view in views) or len(views) != partitions:
-            raise AssertionError("after the restore not every replica is in the ISR")
-        return RestoreLine(
-            partitions,
-            append_s,
-            all_s,
-            cpu_s,
-            sum((store.counts for store in stores), StoreCounts()).requests,
-        )
+        return _restored(file, made.name, partitions, "folders")
+
+
+def restored_on_s3(bench: Bench, partitions: int) -> RestoreLine:
+    """The same in a bucket: the heir's brokers are other prefixes of it."""
+    folder = bench.folder / f"restore-{partitions}"
+    with fresh_server(folder) as endpoint:
+        bench.say(f"restore on S3, laying out {partitions:,} partitions, and tiering them")
+        file = s3_cluster_file(folder / "lost", endpoint, "lost")
+        lost = Cluster.format(file)
+        lay_out(lost, partitions)
+        lost.tier().raise_for_failures()
+        lost.close()
+        heir = file.with_name("heir.toml")
+        text = file.read_text(encoding="utf-8").replace('id = "lost"', 'id = "heir"')
+        heir.write_text(text.replace("/lost/b", "/heir/b"), encoding="utf-8")
+        bench.say(f"restore of {partitions:,} partitions on S3")
+        return _restored(heir, "lost", partitions, "S3")
+
+
+def _restored(file: Path, lost: str, partitions: int, where: str) -> RestoreLine:
+    stores: list[Store] = []
+
+    def opener(uri: str, options: StoreOptions, clock: Clock) -> Store:
+        stores.append(open_store(uri, options, clock))
+        return stores[-1]
+
+    over = threading.Event()
+    with ThreadPoolExecutor(1) as other:
+        began, cpu_s = time.perf_counter(), time.process_time()
+        acknowledged = other.submit(_first_append, file, partitions - 1, over)
+        try:
+            all_s = seconds_of(lambda: Cluster.restore(file, lost, opener=opener).raise_for_failures())
+            cpu_s = time.process_time() - cpu_s
+        finally:
+            over.set()
+        append_s = acknowledged.result() - began
+    views = Cluster.open(file).image.views(TOPIC)
+    if any(len(view.isr) != REPLICAS for view in views) or len(views) != partitions:
+        raise AssertionError("after the restore not every replica is in the ISR")
+    counts = sum((store.counts for store in stores), StoreCounts())
+    return RestoreLine(partitions, where, append_s, all_s, cpu_s, counts.requests)
 
 
 def _tiered(bench: Bench, folder: Path, partitions: int) -> BenchCluster:

@@ -4,7 +4,8 @@
 
   jobs/maintain.py                         one run, for a scheduler
   jobs/maintain.py --every 30s             in one process, until interrupted; a line a round
-  jobs/maintain.py --budget 5m             begins nothing after five minutes; the next run goes on there
+  jobs/maintain.py --budget 5m             begins nothing after five minutes, not the next segment of a partition
+                                           either; the next run goes on there
   jobs/maintain.py --budget-bytes 10GiB    nor after 10 GiB; --budget-requests 5000: requests to storage
   jobs/maintain.py --except scrub,vacuum   the other steps
   jobs/maintain.py --dry-run               the steps that are due, for how many partitions; the others' times

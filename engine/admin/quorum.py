@@ -117,7 +117,7 @@ def add_voter(context: Context, broker_id: int, *, dry_run: bool = False) -> Rep
     with context.run("quorum", dry_run=dry_run) as run:
         command = AddVoter(_root_of(context, broker_id))
         voters = context.metadata.change_voters(command, dry_run=dry_run)
-    return _changed(run, voters)
+    return _changed(context, run, voters)
 
 
 def remove_voter(context: Context, broker_id: int, *, dry_run: bool = False) -> Report:
@@ -127,7 +127,7 @@ def remove_voter(context: Context, broker_id: int, *, dry_run: bool = False) -> 
     """
     with context.run("quorum", dry_run=dry_run) as run:
         voters = context.metadata.change_voters(RemoveVoter(broker_id), dry_run=dry_run)
-    return _changed(run, voters)
+    return _changed(context, run, voters)
 
 
 def replace_voter(context: Context, broker_id: int, *, dry_run: bool = False) -> Report:
@@ -147,7 +147,7 @@ def replace_voter(context: Context, broker_id: int, *, dry_run: bool = False) ->
                 context.metadata.with_log(lambda log: log.admit(there))
                 context.metadata.change_voters(RemoveVoter(broker_id, returning=True))
                 voters = context.metadata.change_voters(AddVoter(there))
-    return _changed(run, voters)
+    return _changed(context, run, voters)
 
 
 def _check_replaceable(image: ClusterImage, there: VoterId) -> None:
@@ -173,10 +173,12 @@ def _root_of(context: Context, broker_id: int) -> VoterId:
     return VoterId(broker_id, found.directory_id)
 
 
-def _changed(run: OperationRun, voters: Voters) -> Report:
+def _changed(context: Context, run: OperationRun, voters: Voters) -> Report:
     run.rows += [{"voter": voter.broker_id, "directory": voter.directory_id} for voter in voters]
     named = ", ".join(str(voter.broker_id) for voter in voters)
-    run.notes += [f"the cluster file has to say: voters = [{named}]", *_even(len(voters))]
+    if {voter.broker_id for voter in voters} != {*context.file.voters}:
+        run.notes.append(f"the cluster file has to say: voters = [{named}]")
+    run.notes += _even(len(voters))
     return run.report()
 
 

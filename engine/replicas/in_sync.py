@@ -69,6 +69,8 @@ class Progressed:
     high_watermark: int = 0
     caught_up: dict[int, Synced] = field(default_factory=dict)
     missed: dict[int, Missed] = field(default_factory=dict)
+    cut_off: set[int] = field(default_factory=set)
+    """Those of ``missed`` that only a budget has kept from catching up; no failure."""
     leader_error: StratalogError | None = None
     """The error of listing the leader."""
     failures: list[Failure] = field(default_factory=list)
@@ -85,7 +87,7 @@ class Progressed:
         """A fresh start under another view; copies and notes stay."""
         self.replicas = replicas
         self.log_end = self.high_watermark = 0
-        self.caught_up, self.missed, self.failures = {}, {}, []
+        self.caught_up, self.missed, self.cut_off, self.failures = {}, {}, set(), []
         self.leader_error, self.again = None, False
 
     def fail(self, item: object, error: StratalogError) -> None:

@@ -89,15 +89,17 @@ class SyncOptions:
     snapshots: bool = False
     """The topic has cleanup.policy=snapshot, and followers get the leader's latest snapshot too. (False where no
     follower can need it: an append does not wait for snapshots.)"""
+    most_groups: int | None = None
+    """Groups of files that are copied to a follower, at most 512 MiB each; None: all that it lacks."""
 
 
 @dataclass(frozen=True, slots=True)
 class Synced:
-    """A sync that reached the leader's log end, as listed when it began."""
+    """A sync that reached the leader's log end, as listed when it began, unless files are ``left``."""
 
     broker_id: int
     log_end: int
-    """Both replicas' log end."""
+    """Both replicas' log end; where files are left, where the copies end."""
     high_watermark: int
     started_at: int
     """The offset from which on the follower took files of the leader."""
@@ -106,6 +108,8 @@ class Synced:
     avoided_bytes: int = 0
     """Bytes of the leader's local files that it did not take, because it began at the earliest pending upload
     offset."""
+    left: int = 0
+    """Files that it lacks still, behind ``SyncOptions.most_groups``."""
 
 
 def sync_followers(
@@ -234,7 +238,12 @@ def _sync_once(
                 "has left the ISR",
                 broker_id=follower.broker_id,
             )
-    for group in _groups(missing):
+    left = len(missing)
+    for number, group in enumerate(_groups(missing)):
+        if number == options.most_groups:
+            end = group[0].start
+            return Synced(follower_id, end, mine.high_watermark, missing[0].start, 0, 0, avoided, left)
+        left -= len(group)
         if options.throttle is not None:
             options.throttle.spend(sum(link.file.object.size_bytes for link in group))
         _copy(leader, follower, group, options.copies)

@@ -125,7 +125,7 @@ def test_a_wiped_voter_is_replaced(three: LiveCluster) -> None:
     assert {(row["voter"], row["directory"]) for row in done.rows} == {
         (row["voter"], row["directory"]) for row in planned.rows
     }
-    assert done.notes == ["the cluster file has to say: voters = [1, 3, 2]"]
+    assert not done.notes, "the cluster file names the same voters"
     assert [row["lag"] for row in three.driver().quorum.describe().rows] == [0, 0, 0]
     with three.unreachable(1):
         assert three.driver().image.topic("v")

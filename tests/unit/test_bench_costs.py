@@ -28,7 +28,7 @@ NOTHING = Operation(Requests(), Requests())
 MEASURED = Measured(
     {1.0: Operation(Requests(2, 5), Requests(8, 6)), 8.0: Operation(Requests(2, 5), Requests(12, 4))},
     merged=Requests(1, 1),
-    idle=Operation(Requests(8, 10), Requests(3, 3)),
+    replicated=Operation(Requests(8, 10), Requests(3, 3)),
     checked=NOTHING,
     segment=Requests(5, 5),
 )
@@ -87,5 +87,5 @@ def test_who_pays_for_what() -> None:
     assert broker.network == pytest.approx(disks.network * 4 / 3)
     assert disks.storage == broker.storage > less.storage
     assert less.requests < ours.requests
-    twice = replace(MEASURED, idle=Operation(Requests(8, 10), Requests(6, 6)))
+    twice = replace(MEASURED, replicated=Operation(Requests(8, 10), Requests(6, 6)))
     assert in_buckets(PRICES, shape, twice).requests > ours.requests

@@ -250,9 +250,9 @@ def test_executors_get_the_work_that_is_worth_telling_them(
     used: list[bool] = []
     step = merge
 
-    def spied(context: Context, *, only: Collection[TopicIdPartition]) -> Report:
+    def spied(context: Context, *, only: Collection[TopicIdPartition], over: Callable[[], bool] | None) -> Report:
         used.append(context.tasks is executors)
-        return step(context, only=only)
+        return step(context, only=only, over=over)
 
     monkeypatch.setattr(maintaining, "merge", spied)
     live.cluster.maintain(only="merge").raise_for_failures()
@@ -296,8 +296,8 @@ def test_partitions_below_min_isr_come_first(tmp_path: Path, monkeypatch: pytest
     order: list[str] = []
     step = replicate
 
-    def spied(context: Context, *, only: Collection[TopicIdPartition]) -> Report:
-        report = step(context, only=only)
+    def spied(context: Context, *, only: Collection[TopicIdPartition], over: Callable[[], bool] | None) -> Report:
+        report = step(context, only=only, over=over)
         order.extend(str(row["isr"]) for row in report.rows)
         return report
 

@@ -1,5 +1,5 @@
 """The budget of a run: seconds, bytes and requests. It is asked between two pieces of work, which grow as far as
-it allows.
+it allows; and by long pieces on their way.
 """
 
 from __future__ import annotations
@@ -44,6 +44,11 @@ class Spending:
         self._within = within
         self._began = self._now()
 
+    @property
+    def limited(self) -> bool:
+        """Whether it can ever be over."""
+        return bool(self._left())
+
     def over(self) -> bool:
         """Whether a budget is used up."""
         return any(left <= 0 for left in self._left())
@@ -52,7 +57,7 @@ class Spending:
         """The items in their order, piece by piece, until a budget is used up: at least one piece; of one item
         where there is a limit, else all at once. ``most``: items of a piece.
         """
-        position, size, dearest = 0, 1 if self._left() else len(items), [0.0, 0.0, 0.0]
+        position, size, dearest = 0, 1 if self.limited else len(items), [0.0, 0.0, 0.0]
         while position < len(items) and not (position and self.over()):
             piece = items[position : position + min(size, most or size)]
             before = self._now()

@@ -19,8 +19,8 @@
 3. the other steps that are due follow, the longest not begun first; when all are, in the order above. Of their
    partitions those come first that have waited longest to be tiered, and that have the most files. Partitions that
    are alike come in another order in each run, so that two runs at once share the work
-4. a step goes piece by piece, and between two pieces, of any step, the budget is asked. The next run
-   begins with the rest
+4. a step goes piece by piece, and between two pieces, of any step, the budget is asked; in a piece of replicate,
+   merge and tier, also after each few files of a partition. The next run goes on with the rest
 5. after each step it is kept when that was begun, whether it reached its end, and for which partitions it has
    nothing more to do. A step that fails stops no other, and is tried again when it is due again
 
@@ -218,23 +218,25 @@ class _Maintenance:
                 lambda: Report(name, (), describe_first(context, self._image))
             )  # also where nothing is to be tiered
         due = self._due(name)
-        reached = 0
+        reached, cut_off = 0, False
         for piece in self._spending.pieces(due):
             report = done(partial(self._call, name, self._for(piece), frozenset(piece)))
             self._settle(name, piece, report)
             reached += len(piece)
+            cut_off = cut_off or "cut_off" in report.totals
         if name == "snapshot" and not due:  # the metadata log is always looked at
             done(lambda: self._make_snapshots(context, (), False))
-        return len(due), failures, reached == len(due)
+        return len(due), failures, reached == len(due) and not cut_off
 
     def _call(self, name: str, context: Context, piece: Collection[TopicIdPartition]) -> Report:
+        over = self._spending.over if self._spending.limited else None
         match name:
             case "replicate":
-                return replicate(context, only=piece)
+                return replicate(context, only=piece, over=over)
             case "merge":
-                return merge(context, only=piece)
+                return merge(context, only=piece, over=over)
             case "tier":
-                return tier(context, only=piece, due=True)
+                return tier(context, only=piece, due=True, over=over)
             case "retain":
                 return retain(context, only=piece)
             case _:

@@ -1,6 +1,7 @@
 """Replicas and leaders.
 
 replicate      leaders to followers, the high watermark, the expansion of the ISR
+syncing        its work on one partition, and on all within a budget
 merge          small appends into segments
 shorten        merge one log, and delete what is replaced; keep_short: behind a driver's appends
 elect          preferred leaders, leaders by hand, unclean ones

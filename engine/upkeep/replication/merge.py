@@ -5,14 +5,14 @@ Every page that is read is checked. A leader whose storage is found damaged resi
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 
 from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.report import Failure, Report, Value
 from stratalog.engine.driver.run import OperationRun
 from stratalog.engine.driver.while_it_changes import while_it_changes
-from stratalog.engine.metadata.image import ClusterImage, TopicImage
+from stratalog.engine.metadata.image import ClusterImage, PartitionView, TopicImage
 from stratalog.engine.replicas.damaged import replace_leaders
 from stratalog.engine.replication.damage import is_damage_of
 from stratalog.engine.replication.leader import leader_log, look_at_leader
@@ -28,6 +28,9 @@ from stratalog.partitions.rewrite import merge_run
 from stratalog.partitions.runner import Done, Failed
 from stratalog.partitions.transactions import transactions_of
 
+_MORE = 4
+"""By what factor a piece of the work on a partition is larger than the one before."""
+
 
 @dataclass(frozen=True, slots=True)
 class MergeWork(PartitionWork):
@@ -37,19 +40,32 @@ class MergeWork(PartitionWork):
     from_offset: int
     compression: str
     clock: Clock
+    most: int | None = None
+    """Segments that this piece of the work makes; None: all."""
     dry_run: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class MergeResult:
-    """The result of merges: segments made, files they replace, bytes written."""
+    """The result of merges: segments made, files they replace, bytes written; how many segments are left."""
 
     segments: int
     files: int
     read_bytes: int
     written_bytes: int
+    left: int
     next_ms: int
     """Before that time (ms) nothing is to be merged, if nothing was, and the log stays as it is."""
+
+    def after(self, before: MergeResult) -> MergeResult:
+        """Of this piece of the work and of those before it."""
+        return replace(
+            self,
+            segments=before.segments + self.segments,
+            files=before.files + self.files,
+            read_bytes=before.read_bytes + self.read_bytes,
+            written_bytes=before.written_bytes + self.written_bytes,
+        )
 
 
 def merge_partition(work: MergeWork) -> MergeResult:
@@ -61,7 +77,8 @@ def _merge_once(work: MergeWork) -> MergeResult:
     log = look_at_leader(work.replicas) if work.dry_run else leader_log(work.replicas)
     now_ms = work.clock.now_ms()
     transactions = transactions_of(log, work.replicas.leader.footer, work.from_offset)
-    runs = plan_merges(log, work.policy, work.from_offset, now_ms, transactions)
+    planned = plan_merges(log, work.policy, work.from_offset, now_ms, transactions)
+    runs = planned[: work.most]
     written = 0
     for run in runs:
         if not work.dry_run:
@@ -72,6 +89,7 @@ def _merge_once(work: MergeWork) -> MergeResult:
         files=sum(len(run.links) for run in runs),
         read_bytes=sum(run.size_bytes for run in runs),
         written_bytes=written,
+        left=len(planned) - len(runs),
         next_ms=next_merge_ms(log, work.policy, now_ms),
     )
 
@@ -141,10 +159,12 @@ def merge(
     topics: Sequence[str] | None = None,
     *,
     only: Collection[TopicIdPartition] | None = None,
+    over: Callable[[], bool] | None = None,
     dry_run: bool = False,
 ) -> Report:
     """Merge what may be merged, in the topics (all when None; of them the partitions in ``only``, where it is
-    given).
+    given). Where ``over`` is given, it is asked after the first segment of each partition, and again after each
+    further few: once it says so, the rest is left, and ``totals["cut_off"]`` tells of how many partitions.
 
     Raises: UnknownTopicOrPartitionError; errors of reading the metadata. Everything else is a failure of
         its partition in the report.
@@ -153,11 +173,11 @@ def merge(
         image = context.metadata.image()
         works = plan(context, image, topics, only, dry_run, run)
         context.progress.start("merge", len(works), "partitions")
-        failed = _run(context, works, run)
+        failed = _run(context, works, over, run)
         if again := [] if dry_run else _under_others(context, failed, run):
             moved = {work.replicas.view.key for work in again}
             failed = [one for one in failed if one.item.replicas.view.key not in moved]
-            failed += _run(context, again, run)
+            failed += _run(context, again, over, run)
         context.progress.finish()
         down = {failure.item for failure in run.failures}  # topics that were merged as far as was known
         run.settled = {key: at for key, at in run.settled.items() if image.topics[key.topic_id].name not in down}
@@ -167,20 +187,36 @@ def merge(
     return run.report()
 
 
-def _run(context: Context, works: Sequence[MergeWork], run: OperationRun) -> list[Failed[MergeWork]]:
-    """Adds a row for what was done. Returns what failed."""
+def _run(
+    context: Context, works: Sequence[MergeWork], over: Callable[[], bool] | None, run: OperationRun
+) -> list[Failed[MergeWork]]:
+    """Adds a row for what was done, and counts what was left. Returns what failed."""
     failed: list[Failed[MergeWork]] = []
-    for outcome in context.tasks.run(merge_partition, works):
-        size_bytes = 0
-        match outcome:
-            case Done(work, done):
-                run.rows.append(_row(work, done))
-                if not done.segments:
-                    run.settled[work.replicas.view.key] = done.next_ms
-                size_bytes = done.written_bytes
-            case Failed():
-                failed.append(outcome)
-        context.progress.advance(size_bytes)
+    waiting, most = list(works), None if over is None else 1
+    done: dict[TopicIdPartition, tuple[PartitionView, MergeResult]] = {}
+    while waiting:
+        left: list[MergeWork] = []
+        for outcome in context.tasks.run(merge_partition, [replace(work, most=most) for work in waiting]):
+            size_bytes = 0
+            match outcome:
+                case Done(work, result):
+                    view = work.replicas.view
+                    done[view.key] = view, result.after(done[view.key][1]) if view.key in done else result
+                    size_bytes = result.written_bytes
+                    if result.left:
+                        left.append(work)
+                case Failed():
+                    failed.append(outcome)
+            context.progress.advance(size_bytes)
+        waiting, most = left, most and most * _MORE
+        if over is not None and over():
+            break
+    if waiting:
+        run.totals["cut_off"] = int(run.totals.get("cut_off") or 0) + len(waiting)
+    for view, result in done.values():
+        run.rows.append(_row(view, result))
+        if not result.segments:
+            run.settled[view.key] = result.next_ms
     return failed
 
 
@@ -203,10 +239,10 @@ def _under_others(context: Context, failed: Sequence[Failed[MergeWork]], run: Op
     ]
 
 
-def _row(work: MergeWork, done: MergeResult) -> dict[str, Value]:
+def _row(view: PartitionView, done: MergeResult) -> dict[str, Value]:
     return {
-        "topic": work.replicas.view.topic,
-        "partition": work.replicas.view.partition,
+        "topic": view.topic,
+        "partition": view.partition,
         "segments": done.segments,
         "files": done.files,
         "read_bytes": done.read_bytes,

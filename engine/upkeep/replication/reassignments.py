@@ -13,7 +13,8 @@ from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.report import Failure, Report, Value
 from stratalog.engine.replication.partition import PartitionReplicas
 from stratalog.engine.replication.sync import leader_offsets
-from stratalog.engine.upkeep.replication.replicate import SyncWork, plan
+from stratalog.engine.upkeep.replication.replicate import plan
+from stratalog.engine.upkeep.replication.syncing import SyncWork
 from stratalog.partitions.errors import StratalogError
 from stratalog.partitions.listing import ReplicaLog, resolve
 from stratalog.partitions.runner import Done, Failed

@@ -16,8 +16,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from stratalog.engine.brokers.probe import probe_brokers
 from stratalog.engine.driver.context import Context
@@ -27,76 +27,35 @@ from stratalog.engine.metadata.image import ClusterImage, TopicImage
 from stratalog.engine.records.transactions import finish_due
 from stratalog.engine.replicas.damaged import ahead_of_metadata, replace_leaders
 from stratalog.engine.replicas.in_sync import (
-    Missed,
     Progressed,
     adding,
-    behind_since_ms,
     is_current,
     joined,
     propose,
     without,
 )
-from stratalog.engine.replication.damage import is_damage_of
-from stratalog.engine.replication.partition import PartitionReplicas, PartitionWork
-from stratalog.engine.replication.sync import RemoteTail, Synced, SyncOptions, sync_followers
+from stratalog.engine.replication.partition import PartitionReplicas
+from stratalog.engine.replication.sync import RemoteTail, SyncOptions
 from stratalog.engine.replication.throttle import Throttle
 from stratalog.engine.replication.watermark import advance_high_watermark
 from stratalog.engine.state.internal_topics import TRANSACTIONS_TOPIC
 from stratalog.engine.upkeep.replication.elect import elect_uncleanly_where_allowed
 from stratalog.engine.upkeep.replication.letting_go import check_joins
+from stratalog.engine.upkeep.replication.syncing import SyncWork, sync_all
 from stratalog.engine.upkeep.tiering.remote_logs import ask_for_logs
 from stratalog.partitions.clock import FOREVER_MS
-from stratalog.partitions.errors import CorruptionError, FencedLeaderEpochError, RetriableError, StaleMetadataError
+from stratalog.partitions.errors import (
+    CorruptionError,
+    FencedLeaderEpochError,
+    RetriableError,
+    StaleMetadataError,
+)
 from stratalog.partitions.identity import TopicIdPartition
 from stratalog.partitions.runner import Done, Failed
-from stratalog.partitions.store import Store
 from stratalog.tiering.bootstrap import LastTiered
 from stratalog.tiering.remote_log import RemoteLog
 
 _ROUNDS = 6
-
-
-@dataclass(frozen=True, slots=True)
-class SyncWork(PartitionWork):
-    """Sync some followers of one partition."""
-
-    followers: tuple[int, ...]
-    options: SyncOptions
-    min_insync_replicas: int
-
-    def stores_used(self) -> Iterable[Store]:
-        remote = [] if self.options.remote is None else [self.options.remote.store]
-        return [*self.replicas.stores.values(), *remote]
-
-
-@dataclass(frozen=True, slots=True)
-class SyncResult:
-    """The results by follower; ``leader_end`` is a log end that the leader was seen to have reached."""
-
-    synced: tuple[Synced, ...]
-    missed: tuple[tuple[int, Missed], ...]
-    leader_end: int
-    high_watermark: int
-
-
-def sync_partition(work: SyncWork) -> SyncResult:
-    """The task. A follower that fails keeps no other from being synced.
-
-    Raises: errors of listing the leader; CorruptionError kinds when the leader is damaged.
-    """
-    log, outcomes = sync_followers(work.replicas, work.followers, work.options)
-    synced: list[Synced] = []
-    missed: list[tuple[int, Missed]] = []
-    for outcome in outcomes:
-        match outcome:
-            case Done(_, value):
-                synced.append(value)
-            case Failed(_, error) if is_damage_of(work.replicas.view.leader, error):
-                raise error
-            case Failed(follower, error):
-                # A follower that cannot be looked at holds, as a member, all below the high watermark.
-                missed.append((follower, Missed(error, behind_since_ms(log, log.high_watermark))))
-    return SyncResult(tuple(synced), tuple(missed), log.log_end, log.high_watermark)
 
 
 def replicate(
@@ -106,14 +65,17 @@ def replicate(
     only: Collection[TopicIdPartition] | None = None,
     brokers: Sequence[int] | None = None,
     throttle: Throttle | None = None,
+    over: Callable[[], bool] | None = None,
     dry_run: bool = False,
 ) -> Report:
     """Replicate the topics (all when None; of them the partitions in ``only``, where it is given), to the given
-    followers only where ``brokers`` is not None. ``throttle`` bounds what each task copies.
+    followers only where ``brokers`` is not None. ``throttle`` bounds what each task copies. Of partitions that
+    ``over`` keeps from catching up (``sync_all``), ``totals["cut_off"]`` is the number.
 
     Raises: UnknownTopicOrPartitionError, UnknownBrokerError; errors of reading the metadata. Everything
         else is a failure of its partition in the report.
     """
+    cut_off = 0
     with context.run("replicate", dry_run=dry_run) as run:
         image = context.metadata.image()
         context.topics(image, topics)
@@ -127,14 +89,17 @@ def replicate(
         if dry_run:
             run.rows += [_planned(work) for work in works]
         else:
-            states = _run(context, works, brokers, run)
+            states = _run(context, works, brokers, over, run)
             run.rows += [_row(state) for state in states]
             run.failures += [failure for state in states for failure in state.failures]
             run.notes += [note for state in states for note in state.notes]
             run.settled |= {state.replicas.view.key: FOREVER_MS for state in states if _is_settled(state)}
             _finish_transactions(context, states, run)
+            cut_off = sum(bool(state.cut_off) for state in states)
     copied, avoided = (_total(run.rows, column) for column in ("copied_bytes", "avoided_bytes"))
     run.totals |= {"partitions": len(run.rows), "copied_bytes": copied, "avoided_bytes": avoided}
+    if cut_off:
+        run.totals["cut_off"] = cut_off
     return run.report()
 
 
@@ -163,7 +128,8 @@ def _is_settled(state: Progressed) -> bool:
     fenced may be back before anybody has seen that it was away.)"""
     view = state.replicas.view
     committed = state.high_watermark == state.log_end or not state.has_min_isr
-    return committed and {*view.replicas} <= {*view.isr} and not (view.adding or state.failures or state.again)
+    unfinished = view.adding or state.failures or state.cut_off or state.again
+    return committed and {*view.replicas} <= {*view.isr} and not unfinished
 
 
 def plan(
@@ -234,13 +200,17 @@ def _wanted(replicas: PartitionReplicas, brokers: Sequence[int] | None) -> tuple
 
 
 def _run(
-    context: Context, works: Sequence[SyncWork], brokers: Sequence[int] | None, run: OperationRun
+    context: Context,
+    works: Sequence[SyncWork],
+    brokers: Sequence[int] | None,
+    over: Callable[[], bool] | None,
+    run: OperationRun,
 ) -> list[Progressed]:
     began_s = context.clock.monotonic_s()
     states = {w.replicas.view.key: Progressed(w.replicas, w.min_insync_replicas) for w in works}
     for _ in range(_ROUNDS):
         present = {key: states[key] for key in (work.replicas.view.key for work in works)}
-        _sync_all(context, works, present)
+        sync_all(context, works, present, over)
         _blame_registers(context, present.values())
         _replace_leaders(context, present)
         _shrink(context, present)
@@ -278,31 +248,6 @@ def _again(
             state.begin(replicas)
             remaining.append(replace(work, replicas=replicas, followers=_wanted(replicas, brokers)))
     return remaining
-
-
-def _sync_all(context: Context, works: Sequence[SyncWork], states: Mapping[TopicIdPartition, Progressed]) -> None:
-    context.progress.start("replicate", len(works), "partitions")
-    for outcome in context.tasks.run(sync_partition, works):
-        state = states[outcome.item.replicas.view.key]
-        size_bytes = 0
-        match outcome:
-            case Done(_, result):
-                state.log_end = result.leader_end
-                state.high_watermark = max(state.high_watermark, result.high_watermark)
-                for synced in result.synced:
-                    state.caught_up[synced.broker_id] = synced
-                    state.copied_files += synced.copied_files
-                    state.copied_bytes += synced.copied_bytes
-                    state.avoided_bytes += synced.avoided_bytes
-                    size_bytes += synced.copied_bytes
-                for broker, missed in result.missed:
-                    state.missed[broker] = missed
-                    state.fail(f"{state.replicas} on broker {broker}", missed.error)
-            case Failed(work, error):
-                state.leader_error = error
-                state.fail(work, error)
-        context.progress.advance(size_bytes)
-    context.progress.finish()
 
 
 def _blame_registers(context: Context, states: Iterable[Progressed]) -> None:
@@ -418,7 +363,7 @@ def _expand(
             states[key].caught_up.clear()
             again.append(replace(work, replicas=states[key].replicas, followers=tuple(newcomers[key])))
     if again:
-        _sync_all(context, again, states)
+        sync_all(context, again, states)
     # 3. In the ISR: those that were reached again. The files of replicas that go have been read elsewhere.
     reached = {key: [b for b in newcomers[key] if b in states[key].caught_up] for key in added}
     joins = {key: (states[key].replicas, brokers) for key, brokers in reached.items()}

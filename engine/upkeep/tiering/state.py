@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+import msgspec
 import pyarrow as pa
 
 from stratalog.engine.config.topic_config import TopicConfig
@@ -125,6 +126,11 @@ class PartitionTiering:
         return [run for run in self.planned.plan.runs if run.start not in done]
 
     @property
+    def is_cut_off(self) -> bool:
+        """Whether uploads that were due were not begun, and nothing had failed."""
+        return bool(self.waiting) and self.error is None
+
+    @property
     def quiet_until_ms(self) -> int:
         """Until when nothing is to do, if the log stays as it is; 0: something was, or has failed."""
         return self.planned.quiet_until_ms if self.planned is not None and self.error is None else 0
@@ -148,7 +154,7 @@ class PartitionTiering:
             )
         if self.planned is None:
             return self.entry
-        return succeeded(
+        done = succeeded(
             self.entry,
             now_ms,
             intervals,
@@ -157,6 +163,7 @@ class PartitionTiering:
             quiet_until_ms=self.planned.quiet_until_ms,
             pending_bytes=self.planned.pending_bytes,
         )
+        return msgspec.structs.replace(done, due_ms=now_ms) if self.is_cut_off else done
 
     def row(self, after: Entry, now_ms: int) -> dict[str, Value]:
         """Its line in the report."""

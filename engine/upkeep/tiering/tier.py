@@ -16,7 +16,7 @@ measured from where the list last saw its remote log end. Nothing else waits for
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.report import Failure, Report, Value
@@ -42,12 +42,14 @@ def tier(
     *,
     only: Collection[TopicIdPartition] | None = None,
     due: bool = False,
+    over: Callable[[], bool] | None = None,
     dry_run: bool = False,
 ) -> Report:
     """Tier what is due of the topics (all tiered ones when None; of them the partitions in ``only``, where it is
     given); with ``due`` only of partitions whose time has come. ``totals["next_ms"]`` says in how many
     milliseconds the next one of them is due, None where none is on the list. A topic that was named and is not
-    copied is noted.
+    copied is noted. Once ``over``, no upload begins but the first one; a partition that has not come to its end
+    then is due at once, and counts in ``totals["cut_off"]``.
 
     Raises: UnknownTopicOrPartitionError; errors of reading the metadata. Everything else is a failure of
         its partition in the report.
@@ -70,8 +72,8 @@ def tier(
         _plan(context, parts, dry_run, run)
         run.notes += dict.fromkeys(note for of in tiered.values() for note in of.notes)
         if not dry_run:
-            _upload(context, image, parts, run)
-            _upload_from_others(context, parts, run)
+            _upload(context, image, parts, over, run)
+            _upload_from_others(context, parts, over, run)
             _let_go(context, parts, run)
         now_ms = context.clock.now_ms()
         after = {part.key: part.entry_after(now_ms, intervals, context.rng.random()) for part in parts}
@@ -89,6 +91,8 @@ def tier(
         "backlog_bytes": _total(run.rows, "backlog_bytes"),
         "next_ms": None if next_ms is None else max(0, next_ms - now_ms),
     }
+    if cut_off := 0 if dry_run else sum(part.is_cut_off for part in parts):
+        run.totals["cut_off"] = cut_off
     return run.report()
 
 
@@ -210,16 +214,24 @@ def _plan_work(context: Context, part: PartitionTiering, whole: bool, dry_run: b
     )
 
 
-def _upload(context: Context, image: ClusterImage, parts: Sequence[PartitionTiering], run: OperationRun) -> None:
+def _upload(
+    context: Context,
+    image: ClusterImage,
+    parts: Sequence[PartitionTiering],
+    over: Callable[[], bool] | None,
+    run: OperationRun,
+) -> None:
     """Step 4."""
-    uploads = Uploads(context, image, parts)
+    uploads = Uploads(context, image, parts, over)
     context.progress.start("tier", sum(len(part.waiting) for part in parts), "segments")
     uploads.run()
     context.progress.finish()
     run.failures += uploads.failures
 
 
-def _upload_from_others(context: Context, parts: Sequence[PartitionTiering], run: OperationRun) -> None:
+def _upload_from_others(
+    context: Context, parts: Sequence[PartitionTiering], over: Callable[[], bool] | None, run: OperationRun
+) -> None:
     """Leaders that were found damaged on the way resign; the other uploads come from those that lead then.
     Where nobody else can lead, the partition has failed.
     """
@@ -237,7 +249,7 @@ def _upload_from_others(context: Context, parts: Sequence[PartitionTiering], run
     for part in again:
         part.begin_again(context.replicas(image.view(*part.key)))
     _plan_once(context, again, False)
-    _upload(context, image, again, run)
+    _upload(context, image, again, over, run)
 
 
 def _let_go(context: Context, parts: Sequence[PartitionTiering], run: OperationRun) -> None:

@@ -4,7 +4,8 @@
     2. an upload waits until the segments before it are there; then it is the topic's to commit
     3. a committer commits what there is, a topic at a time, while other uploads go on; the commit asks who leads
        now, and leaves out segments of a leader that has been deposed meanwhile
-A partition in which something failed begins nothing more. Where an upload hangs, its lane waits for it until the
+A partition in which something failed begins nothing more; none does once a budget is used up, but for the first
+upload. Where an upload hangs, its lane waits for it until the
 deadline, while the other lanes go on.
 """
 
@@ -12,7 +13,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.remote_quota import copy_throttle
@@ -41,8 +42,14 @@ _NOWHERE = -1
 class Uploads:
     """All uploads of one run."""
 
-    def __init__(self, context: Context, image: ClusterImage, partitions: Sequence[PartitionTiering]) -> None:
-        """``partitions`` have plans, and are in the order in which they take turns."""
+    def __init__(
+        self,
+        context: Context,
+        image: ClusterImage,
+        partitions: Sequence[PartitionTiering],
+        over: Callable[[], bool] | None = None,
+    ) -> None:
+        """``partitions`` have plans, and are in the order in which they take turns; ``over`` as in ``tier``."""
         config = context.cluster_config(image)
         self._context = context
         self._deadline_s = config.remote_log_manager_copy_timeout_ms / 1000
@@ -54,6 +61,8 @@ class Uploads:
         """Held to look at, or change, the state of partitions and topics."""
         self._lanes = LANES
         self._broken = False
+        self._over = over
+        self._begun_any = False
         self.failures: list[Failure] = []
         """Of what concerns more than one partition; the others stand with their partitions."""
 
@@ -82,10 +91,13 @@ class Uploads:
                 self._changed.notify_all()
 
     def _take(self, most: int) -> list[UploadWork]:
-        """The next uploads, in turns; none when nothing is left that this lane could begin."""
+        """The next uploads, in turns; none when nothing is left that this lane could begin, or may."""
         wave: list[UploadWork] = []
         with self._changed:
             while self._turns and len(wave) < most and not self._broken:
+                if self._begun_any and self._over is not None and self._over():
+                    break
+                self._begun_any = True
                 part = self._turns.popleft()
                 if part.error is None:
                     wave.append(self._begun(part))

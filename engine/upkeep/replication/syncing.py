@@ -1,0 +1,128 @@
+"""The work of replicate on one partition, and on all: followers are brought to their leaders."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from stratalog.engine.driver.context import Context
+from stratalog.engine.replicas.in_sync import Missed, Progressed, behind_since_ms
+from stratalog.engine.replication.damage import is_damage_of
+from stratalog.engine.replication.partition import PartitionWork
+from stratalog.engine.replication.sync import Synced, SyncOptions, sync_followers
+from stratalog.partitions.errors import StratalogError, ThrottlingQuotaExceededError
+from stratalog.partitions.identity import TopicIdPartition
+from stratalog.partitions.runner import Done, Failed
+from stratalog.partitions.store import Store
+
+_MORE = 4
+"""By what factor more groups of files are copied to a follower than in the turn before, within a budget."""
+
+
+@dataclass(frozen=True, slots=True)
+class SyncWork(PartitionWork):
+    """Sync some followers of one partition."""
+
+    followers: tuple[int, ...]
+    options: SyncOptions
+    min_insync_replicas: int
+
+    def stores_used(self) -> Iterable[Store]:
+        remote = [] if self.options.remote is None else [self.options.remote.store]
+        return [*self.replicas.stores.values(), *remote]
+
+
+@dataclass(frozen=True, slots=True)
+class SyncResult:
+    """The results by follower: in both where one lacks files still. ``leader_end`` is a log end that the leader
+    was seen to have reached."""
+
+    synced: tuple[Synced, ...]
+    missed: tuple[tuple[int, Missed], ...]
+    leader_end: int
+    high_watermark: int
+
+
+def sync_partition(work: SyncWork) -> SyncResult:
+    """The task. A follower that fails keeps no other from being synced.
+
+    Raises: errors of listing the leader; CorruptionError kinds when the leader is damaged.
+    """
+    log, outcomes = sync_followers(work.replicas, work.followers, work.options)
+
+    def missing(error: StratalogError) -> Missed:
+        # As a member it holds all below the high watermark.
+        return Missed(error, behind_since_ms(log, log.high_watermark))
+
+    synced: list[Synced] = []
+    missed: list[tuple[int, Missed]] = []
+    for outcome in outcomes:
+        match outcome:
+            case Done(follower, value):
+                synced.append(value)
+                if value.left:
+                    left = ThrottlingQuotaExceededError(f"{value.left:,} files are left to the next run")
+                    missed.append((follower, missing(left)))
+            case Failed(_, error) if is_damage_of(work.replicas.view.leader, error):
+                raise error
+            case Failed(follower, error):
+                missed.append((follower, missing(error)))
+    return SyncResult(tuple(synced), tuple(missed), log.log_end, log.high_watermark)
+
+
+def sync_all(
+    context: Context,
+    works: Sequence[SyncWork],
+    states: Mapping[TopicIdPartition, Progressed],
+    over: Callable[[], bool] | None = None,
+) -> None:
+    """Sync the followers of all works, and note in ``states`` what came of it. Where ``over`` is given, it is
+    asked when a group of files was copied to each follower, and again after further ones, more each time: once it
+    says so, followers that lack files still are ``cut_off``.
+    """
+    waiting, groups = list(works), None if over is None else 1
+    context.progress.start("replicate", len(works), "partitions")
+    while waiting:
+        left: list[SyncWork] = []
+        bounded = [replace(one, options=replace(one.options, most_groups=groups)) for one in waiting]
+        for outcome in context.tasks.run(sync_partition, bounded):
+            state = states[outcome.item.replicas.view.key]
+            size_bytes = 0
+            match outcome:
+                case Done(work, result):
+                    size_bytes = _note(state, result)
+                    if behind := [synced.broker_id for synced in result.synced if synced.left]:
+                        left.append(replace(work, followers=tuple(behind)))
+                case Failed(work, error):
+                    state.leader_error = error
+                    state.fail(work, error)
+            context.progress.advance(size_bytes)
+        waiting, groups = left, groups and groups * _MORE
+        if over is not None and over():
+            break
+    context.progress.finish()
+
+
+def _note(state: Progressed, result: SyncResult) -> int:
+    """Note the result of a task; the bytes that were copied."""
+    state.log_end = result.leader_end
+    state.high_watermark = max(state.high_watermark, result.high_watermark)
+    cut_off = set()
+    for synced in result.synced:
+        state.copied_files += synced.copied_files
+        state.copied_bytes += synced.copied_bytes
+        state.avoided_bytes += synced.avoided_bytes
+        state.missed.pop(synced.broker_id, None)
+        state.cut_off.discard(synced.broker_id)
+        if synced.left:
+            cut_off.add(synced.broker_id)
+        else:
+            state.caught_up[synced.broker_id] = synced
+    for broker, missed in result.missed:
+        state.missed[broker] = missed
+        if broker in cut_off:
+            state.cut_off.add(broker)
+        else:
+            state.cut_off.discard(broker)
+            state.fail(f"{state.replicas} on broker {broker}", missed.error)
+    return sum(synced.copied_bytes for synced in result.synced)

@@ -1,0 +1,66 @@
+"""The benchmark of idle partitions: what it lays out is a log like any other; and the requests that it counts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from bench import idle
+from bench.bench import TOPIC, Bench
+from bench.costs import s3_cluster_file
+from bench.options import bench_options
+from stratalog import Cluster
+from tests.s3_server import S3Endpoint
+
+PARTITIONS = 4
+FEW, MANY = 5, 400
+NAMES = 3
+"""Of an idle replica: a segment, an epoch, a high watermark."""
+PAGE = 1000
+
+
+def test_the_partitions_are_as_an_append_and_maintain_leave_them(tmp_path: Path) -> None:
+    made = Bench(None, bench_options({}, tmp_path)).cluster("idle", brokers=idle.REPLICAS)
+    idle.lay_out(made.cluster, PARTITIONS)
+    assert idle.until_idle(made.cluster) > 1
+    made.cluster.verify(deep=True).raise_for_failures()
+    leading = [row for row in made.cluster.describe(TOPIC).rows if row["role"] == "leader"]
+    assert [(row["high_watermark"], row["remote_end"]) for row in leading] == [(1, 1)] * PARTITIONS
+    assert all(len(view.isr) == idle.REPLICAS for view in made.cluster.image.views(TOPIC))
+    run = idle.maintain(made.folder / "cluster.toml")
+    assert run.items == 0
+    assert run.requests > 0
+    assert run.peak_mb > 0
+    made.remove()
+
+
+def test_a_line_tells_the_requests_of_the_partitions_that_have_changed() -> None:
+    run = idle.Run(seconds=1.25, cpu_s=0.5, requests=3_600, peak_mb=240.4, items=500)
+    line = idle.IdleLine("maintain", run, of=100, besides=100)
+    assert line.cells == ("maintain", "1.2 s", "0.5 s", "240 MB", "3,600", "35.0 of 100")
+    assert len(line.cells) == len(line.headings)
+
+
+@pytest.mark.slow
+@pytest.mark.s3
+def test_an_idle_round_on_a_bucket_is_a_request_more_for_each_thousand_names(
+    tmp_path: Path, s3_endpoint: S3Endpoint
+) -> None:
+    """With every step due, and by a driver that knows nothing. 10,000 partitions are 27 pages of each broker more,
+    below 500 requests in all."""
+
+    def requests_of(partitions: int) -> int:
+        name = f"idle-{partitions}"
+        file = s3_cluster_file(tmp_path / name, s3_endpoint, name)
+        cluster = Cluster.format(file)
+        idle.lay_out(cluster, partitions)
+        idle.until_idle(cluster)
+        cluster.close()
+        run = idle.maintain(file)
+        assert run.items == 0
+        return run.requests
+
+    few, many = requests_of(FEW), requests_of(MANY)
+    assert many - few == idle.REPLICAS * (MANY * NAMES // PAGE)
+    assert few + idle.REPLICAS * (10_000 * NAMES // PAGE) <= 500
