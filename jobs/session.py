@@ -54,7 +54,7 @@ def spark_session(
     app_name: str,
     *,
     master: str | None = None,
-    store_options: StoreOptions | None = None,
+    roots: Mapping[str, StoreOptions] | None = None,
     settings: Mapping[str, str] | None = None,
 ) -> SparkSession:
     """The active session if there is one, else a new one that reads Delta tables, ``file://`` and ``s3://``, and
@@ -62,7 +62,7 @@ def spark_session(
 
     ``master`` counts before ``$SPARK_MASTER``, and that before ``local[*]``; under spark-submit the
     master is spark-submit's. ``settings`` count before everything else. Both are for a new session only;
-    ``store_options`` are applied to any.
+    ``roots``, those of a cluster file (``ClusterFile.roots``), are made known to any.
 
     Raises: EnvironmentUnusableError for a missing or wrong Java, jars that cannot be fetched, or a
     spark-submit that was not given Delta's jars.
@@ -76,22 +76,27 @@ def spark_session(
     elif session is None:
         session = _own_session(app_name, master, settings or {})
         register_format(session)
-    reach_stores(session, store_options if store_options is not None else StoreOptions())
+    reach_stores(session, roots or {})
     return session
 
 
-def reach_stores(spark: SparkSession, options: StoreOptions) -> None:
-    """Let ``spark`` read ``s3://`` the way ``open_store`` does with the same ``options``.
+def reach_stores(spark: SparkSession, roots: Mapping[str, StoreOptions]) -> None:
+    """Let ``spark`` read the buckets of S3 among the addresses ``roots`` the way ``open_store`` does with their
+    options, each in its own way. A provider of credentials is of Python, and Hadoop has none of it: it asks the
+    environment, the profile, the instance.
 
     A bucket that this JVM has opened before keeps the options it was opened with (Hadoop's cache of
     file systems).
     """
-    for key, value in s3a_settings(options, os.environ).items():
-        spark.conf.set(key, value)
+    for address, options in roots.items():
+        scheme, _, rest = address.partition("://")
+        if scheme == "s3":
+            for key, value in s3a_settings(rest.partition("/")[0], options, os.environ).items():
+                spark.conf.set(key, value)
 
 
-def s3a_settings(options: StoreOptions, environ: Mapping[str, str]) -> dict[str, str]:
-    """``options`` as Hadoop's S3A keys, without Spark's prefix ``spark.hadoop.``.
+def s3a_settings(bucket: str, options: StoreOptions, environ: Mapping[str, str]) -> dict[str, str]:
+    """``options`` as Hadoop's S3A keys for a bucket, without Spark's prefix ``spark.hadoop.``.
 
     An endpoint of one's own gets path-style addresses (its buckets have no host names), and, as S3A
     would otherwise go and ask for one, a region.
@@ -108,7 +113,7 @@ def s3a_settings(options: StoreOptions, environ: Mapping[str, str]) -> dict[str,
     if options.profile is not None:
         settings["fs.s3a.aws.credentials.provider"] = _PROFILE_PROVIDER
         settings["fs.s3a.auth.profile.name"] = options.profile
-    return settings
+    return {key.replace("fs.s3a.", f"fs.s3a.bucket.{bucket}.", 1): value for key, value in settings.items()}
 
 
 def read_properties(path: Path) -> dict[str, str]:
