@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from stratalog.engine.config.storage_tables import KINDS
+from stratalog.engine.config.storage_tables import kind_of
 from stratalog.partitions.bounded import read_bounded
 from stratalog.partitions.errors import CorruptionError, InvalidCallError
 from stratalog.partitions.identity import random_id
@@ -54,7 +54,7 @@ class FilePlace:
     @property
     def in_bucket(self) -> bool:
         """Whether it lies in object storage."""
-        return self.scheme in KINDS
+        return kind_of(same_spelling(self.given)) is not None
 
     @property
     def folder(self) -> str:

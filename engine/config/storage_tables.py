@@ -61,8 +61,15 @@ class GcsTable(_ObjectTable):
     """Of ``gs://``."""
 
 
-KINDS: Mapping[str, str] = {"s3": "s3", "az": "azure", "abfss": "azure", "gs": "gcs"}
-"""The table of a scheme."""
+_KINDS: Mapping[str, str] = {"s3": "s3", "az": "azure", "abfss": "azure", "gs": "gcs"}
+
+
+def kind_of(address: str) -> str | None:
+    """The name of the table for the storage at ``address``; None for what is no object storage."""
+    scheme, separator, _ = address.partition("://")
+    return _KINDS.get(scheme) if separator else None
+
+
 TABLES: Mapping[str, type[_ObjectTable]] = {"s3": S3Table, "azure": AzureTable, "gcs": GcsTable}
 _WHO = frozenset({"profile", "credentials"})
 """Keys that each say whose credentials are shown: one of a root's own leaves no other."""
@@ -90,8 +97,7 @@ class StorageTables:
 
         Raises: InvalidCallError for values that cannot be; msgspec.ValidationError for keys and types.
         """
-        scheme = address.partition("://")[0]
-        kind = KINDS.get(scheme)
+        scheme, kind = address.partition("://")[0], kind_of(address)
         if kind is None:
             if own is not None:
                 raise InvalidCallError("a folder takes no storage options")
