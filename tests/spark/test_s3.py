@@ -14,7 +14,7 @@ import deltalake
 import pytest
 
 from stratalog import Cluster, load_cluster_file
-from stratalog.jobs.session import reach_stores
+from stratalog.jobs.hadoop import reach_stores
 from stratalog.partitions.store import StoreOptions, open_store
 from tests.s3_server import SECRET_KEY, S3Endpoint
 

@@ -11,7 +11,8 @@ import deltalake
 import pyarrow as pa
 import pytest
 
-from stratalog.jobs.session import local_cores, read_properties, s3a_settings
+from stratalog.jobs.hadoop import s3a_settings
+from stratalog.jobs.session import local_cores, read_properties
 from stratalog.partitions.store.protocol import StoreOptions
 
 if TYPE_CHECKING:

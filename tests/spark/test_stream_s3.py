@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from stratalog import Cluster, load_cluster_file
-from stratalog.jobs.session import reach_stores
+from stratalog.jobs.hadoop import reach_stores
 from tests.s3_server import SECRET_KEY, S3Endpoint
 from tests.spark.spark_cluster import TIERED
 
