@@ -63,7 +63,7 @@ def copy_of_file(file: ClusterFile, folder: Path) -> ClusterFile:
         root = folder / f"broker-{broker.broker_id}"
         root.mkdir()
         brokers.append(replace(broker, log_dir=f"file://{root}", storage=StoreOptions()))
-    return replace(file, path=str(folder / "cluster.toml"), brokers=tuple(brokers), cache=None)
+    return replace(file, path=str(folder / "cluster.toml"), brokers=tuple(brokers), cache=None, client_rack=None)
 
 
 def drill(context: Context, opener: OpenStore, *, deep: bool = False) -> Report:
