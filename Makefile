@@ -134,5 +134,5 @@ $(DOCS)/.installed: docs/requirements.txt
 	@touch $@
 
 .cache/jars/.kafka: conf/kafka.xml $(VENV)/.installed
-	@$(QUIETLY) "setup: a Kafka broker to compare with" $(BIN)/python -m stratalog.jobs.jars kafka.xml
+	@$(QUIETLY) "setup: a Kafka broker to compare with" $(BIN)/python -m stratalog.jobs.jars kafka
 	@touch $@

@@ -9,6 +9,7 @@ Purpose
     repeat                     the loop of --every
     streaming                  a stream as a run of appends
     session, java, jars        Spark: its session, the JVM it runs on, what pyspark lacks
+    hadoop                     how Spark reaches the buckets
 
     spark-submit puts this folder first on ``sys.path``: no module here may have a name of the standard
     library's.

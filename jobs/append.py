@@ -135,6 +135,8 @@ def read_input(given: argparse.Namespace, spark: SparkSession) -> DataFrame:
         if not given.stream:
             raise InvalidCallError(f"--format {FORMAT} is for --stream")
         topic: Any = spark.readStream.format(FORMAT).options(cluster=str(given.cluster), **dict(given.option))
+        if given.credentials is not None:
+            topic = topic.option("credentials", given.credentials)
         return _loaded(topic, given.input)
     still: Any = spark.read.format(given.format).options(**dict(given.option))
     if given.schema is not None:

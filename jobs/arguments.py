@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 
+from stratalog.engine.config.file_place import CREDENTIALS_VARIABLE
 from stratalog.engine.config.key_source import KEY_VARIABLE
 from stratalog.engine.reading.positions import SPECS, FirstAt, Spec, named_or_time, spec_of, time_of
 from stratalog.jobs.sizes import parse_size
@@ -41,9 +42,9 @@ _HERE = {
 
 
 def job_parser(name: str, description: str, runs: str = "threads") -> argparse.ArgumentParser:
-    """A parser with what every job takes: ``--cluster``, ``--cluster-key-file``, ``--json``. ``runs`` is where the
-    work is done when the job is not started by spark-submit: in ``threads``, a Spark ``session``, or by the
-    ``driver``.
+    """A parser with what every job takes: ``--cluster``, ``--cluster-key-file``, ``--credentials``, ``--json``.
+    ``runs`` is where the work is done when the job is not started by spark-submit: in ``threads``, a Spark
+    ``session``, or by the ``driver``.
     """
     parser = argparse.ArgumentParser(
         prog=f"jobs/{name.split()[0]}.py{name[len(name.split()[0]) :]}",
@@ -53,7 +54,7 @@ def job_parser(name: str, description: str, runs: str = "threads") -> argparse.A
         allow_abbrev=False,
     )
     usual = os.environ.get(CLUSTER_VARIABLE) or USUAL_CLUSTER_FILE
-    add_common(parser, {"cluster": usual, "cluster_key_file": None, "json": False})
+    add_common(parser, {"cluster": usual, "cluster_key_file": None, "credentials": None, "json": False})
     if runs != "driver":
         parser.add_argument(
             "--master", metavar="URL", help="Spark's master; under spark-submit that is its own option"
@@ -65,18 +66,24 @@ def add_common(parser: argparse.ArgumentParser, defaults: Mapping[str, object] |
     """The arguments of every job. The parser of a subcommand has no ``defaults`` of its own: they would win over
     arguments before the subcommand.
     """
-    defaults = defaults or dict.fromkeys(("cluster", "cluster_key_file", "json"), argparse.SUPPRESS)
+    defaults = defaults or dict.fromkeys(("cluster", "cluster_key_file", "credentials", "json"), argparse.SUPPRESS)
     parser.add_argument(
         "--cluster",
         metavar="FILE",
         default=defaults["cluster"],
-        help=f"the cluster file (default: ${CLUSTER_VARIABLE}, or {USUAL_CLUSTER_FILE})",
+        help=f"the cluster file, or its address (default: ${CLUSTER_VARIABLE}, or {USUAL_CLUSTER_FILE})",
     )
     parser.add_argument(
         "--cluster-key-file",
         metavar="FILE",
         default=defaults["cluster_key_file"],
         help=f"the cluster key, where it is mounted as a file (default: ${KEY_VARIABLE})",
+    )
+    parser.add_argument(
+        "--credentials",
+        metavar="MODULE:FUNCTION",
+        default=defaults["credentials"],
+        help=f"the provider of credentials, asked in each process (default: ${CREDENTIALS_VARIABLE})",
     )
     parser.add_argument(
         "--json",

@@ -13,17 +13,20 @@ import os
 import sys
 
 from stratalog import Failure, Report
+from stratalog.engine.config.file_place import provider_of
 from stratalog.jobs.run import Job, JobMain
 from stratalog.partitions.clock import SystemClock
 from stratalog.partitions.identity import random_id
 from stratalog.partitions.store import StoreOptions, open_store
 from stratalog.partitions.store.checking import PART_BYTES, StoreCheck
+from stratalog.partitions.store.credentials import CredentialSource
+from stratalog.partitions.store.opening import same_spelling
 from stratalog.partitions.store.racing import race_in_processes
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("url", metavar="URL", help="a folder that exists, or an address of object storage")
-    parser.add_argument("--endpoint-url", metavar="URL", help="of a server of S3 other than Amazon's")
+    parser.add_argument("--endpoint-url", metavar="URL", help="of a server of one's own")
     parser.add_argument("--region", metavar="NAME", help="of S3")
     parser.add_argument(
         "--exclusive-multipart",
@@ -36,10 +39,15 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def check_store(job: Job) -> Report:
     """Raises: UnsupportedStoreError for an address that cannot be opened."""
     given, clock = job.arguments, SystemClock()
+    url = same_spelling(given.url) if "://" in given.url else os.path.abspath(given.url)
+    provider = provider_of(given.credentials, os.environ)
     options = StoreOptions(
-        given.endpoint_url, given.region, part_bytes=PART_BYTES, exclusive_multipart=given.exclusive_multipart
+        given.endpoint_url,
+        given.region,
+        credentials=None if provider is None else CredentialSource(provider, url),
+        part_bytes=PART_BYTES,
+        exclusive_multipart=given.exclusive_multipart,
     )
-    url = given.url if "://" in given.url else os.path.abspath(given.url)
     store, other = (open_store(url, options) for _ in range(2))
     began = clock.monotonic_s()
     verdicts = StoreCheck(store, other, race_in_processes, clock, random_id).verdicts()

@@ -30,9 +30,9 @@ def format_cluster(job: Job) -> Report:
     if given.brokers is not None:
         return job.cluster().brokers.add(given.brokers, dry_run=given.dry_run)
     if given.dry_run:
-        return stratalog.Cluster.plan_format(given.cluster)
+        return stratalog.Cluster.plan_format(given.cluster, credentials=given.credentials)
     began = SystemClock().monotonic_s()
-    cluster = stratalog.Cluster.format(given.cluster, cluster_key=job.key)
+    cluster = stratalog.Cluster.format(given.cluster, cluster_key=job.key, credentials=given.credentials)
     table = cluster.brokers.list()
     counts = sum((store.counts for store in cluster.stores.values()), StoreCounts())
     return replace(table, operation="format", seconds=SystemClock().monotonic_s() - began, counts=counts)

@@ -1,8 +1,9 @@
 """The jars that Spark needs beyond those of pyspark, fetched once and then found on disk.
 
 ``conf/jars.xml`` pins each of them. ``python -m stratalog.jobs.jars`` fetches them with the Ivy that pyspark
-ships; later sessions need no network. Two sets: ``delta`` and ``s3``. ``conf/kafka.xml`` pins in the same way what
-comparisons with a Kafka take, which is fetched when one is asked for.
+ships; later sessions need no network. Two sets: ``delta`` and ``s3``. Other files pin in the same way jars that
+are fetched only when somebody asks for them by the file's name: ``azure`` and ``gcs``, with which Spark reads
+``abfss://`` and ``gs://``, and which sessions find from then on; ``kafka``, for comparisons with a Kafka.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ from stratalog.partitions.errors import EnvironmentUnusableError
 
 JARS = "jars.xml"
 """The pins of what every session needs."""
+CLOUDS = ("azure.xml", "gcs.xml")
+"""Of what sessions take where it was fetched."""
 _FETCH_TIMEOUT_S = 900
 
 _unpacked = ExitStack()
@@ -56,6 +59,12 @@ def pinned_jars(pins: str = JARS) -> Sequence[Path]:
         Path(item.attrib["conf"].partition("->")[0], f"{item.attrib['name']}-{item.attrib['rev']}.jar")
         for item in dependencies
     ]
+
+
+def session_jars(folder: Path) -> Sequence[Path]:
+    """The jars of a session: what every one needs, and the sets of ``CLOUDS`` that are there."""
+    there = [pins for pins in CLOUDS if not missing_jars(folder, pins)]
+    return [folder / jar for pins in (JARS, *there) for jar in pinned_jars(pins)]
 
 
 def missing_jars(folder: Path, pins: str = JARS) -> Sequence[Path]:
@@ -123,9 +132,14 @@ def _ivy_jar() -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Fetch missing jars of ``jars.xml``, or of the pins that are named; say where the jars are (exit code 1: the
-    error)."""
-    pins = next(iter(sys.argv[1:] if argv is None else argv), JARS)
+    """Fetch missing jars of ``jars.xml``, or of the pins that are named, as in ``azure``; say where they are (exit
+    code 1: the error)."""
+    pins = f"{next(iter(sys.argv[1:] if argv is None else argv), 'jars')}.xml"
+    if not conf_file(pins).is_file():
+        print(
+            f"no jars are pinned by the name {pins.removesuffix('.xml')!r}: azure, gcs or kafka", file=sys.stderr
+        )
+        return 1
     folder = jar_folder()
     try:
         fetch_jars(folder, pins)

@@ -36,10 +36,18 @@ def quorum(job: Job) -> Report:
     given = job.arguments
     if given.sign:
         return stratalog.Cluster.sign(
-            given.cluster, dry_run=given.dry_run, progress=job.progress, cluster_key=job.key
+            given.cluster,
+            dry_run=given.dry_run,
+            progress=job.progress,
+            cluster_key=job.key,
+            credentials=given.credentials,
         )
     cluster = stratalog.Cluster.open(
-        given.cluster, progress=job.progress, voters_as_logged=True, cluster_key=job.key
+        given.cluster,
+        progress=job.progress,
+        voters_as_logged=True,
+        cluster_key=job.key,
+        credentials=given.credentials,
     )
     warn(cluster.file.warnings)
     if given.snapshot:

@@ -36,7 +36,12 @@ def restore(job: Job) -> Report:
     if given.drill:
         return job.cluster().drill(deep=given.deep)
     return stratalog.Cluster.restore(
-        given.cluster, given.former, dry_run=given.dry_run, progress=job.progress, cluster_key=job.key
+        given.cluster,
+        given.former,
+        dry_run=given.dry_run,
+        progress=job.progress,
+        cluster_key=job.key,
+        credentials=given.credentials,
     )
 
 

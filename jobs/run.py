@@ -60,7 +60,12 @@ class Job:
         Raises: as ``Cluster.open``; UnknownTopicOrPartitionError.
         """
         if self._opened is None:
-            cluster = stratalog.Cluster.open(self.arguments.cluster, progress=self.progress, cluster_key=self.key)
+            cluster = stratalog.Cluster.open(
+                self.arguments.cluster,
+                progress=self.progress,
+                cluster_key=self.key,
+                credentials=self.arguments.credentials,
+            )
             warn(cluster.file.warnings)
             named = getattr(self.arguments, "topics", None) or ()
             image = cluster.image if named else None
@@ -103,7 +108,7 @@ class Job:
         self._started = spark_session(
             f"stratalog {self.name}",
             master=getattr(self.arguments, "master", None),
-            store_options=self.cluster().file.store_options,
+            roots=self.cluster().file.roots,
             settings=settings,
         )
         return self._started

@@ -30,7 +30,8 @@ from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 from stratalog import register_format
-from stratalog.jobs.jars import class_path, conf_file, fetch_jars, jar_folder, pinned_jars
+from stratalog.jobs.hadoop import reach_stores
+from stratalog.jobs.jars import conf_file, fetch_jars, jar_folder, session_jars
 from stratalog.jobs.java import use_java
 from stratalog.partitions.errors import EnvironmentUnusableError
 from stratalog.partitions.store.protocol import StoreOptions
@@ -47,14 +48,12 @@ _COPIED = (
 )
 """Hadoop's settings to which Spark copies ``AWS_*`` of the environment (``SparkHadoopUtil``)."""
 
-_PROFILE_PROVIDER = "org.apache.hadoop.fs.s3a.auth.ProfileAWSCredentialsProvider"
-
 
 def spark_session(
     app_name: str,
     *,
     master: str | None = None,
-    store_options: StoreOptions | None = None,
+    roots: Mapping[str, StoreOptions] | None = None,
     settings: Mapping[str, str] | None = None,
 ) -> SparkSession:
     """The active session if there is one, else a new one that reads Delta tables, ``file://`` and ``s3://``, and
@@ -62,7 +61,7 @@ def spark_session(
 
     ``master`` counts before ``$SPARK_MASTER``, and that before ``local[*]``; under spark-submit the
     master is spark-submit's. ``settings`` count before everything else. Both are for a new session only;
-    ``store_options`` are applied to any.
+    ``roots``, those of a cluster file (``ClusterFile.roots``), are made known to any.
 
     Raises: EnvironmentUnusableError for a missing or wrong Java, jars that cannot be fetched, or a
     spark-submit that was not given Delta's jars.
@@ -76,39 +75,8 @@ def spark_session(
     elif session is None:
         session = _own_session(app_name, master, settings or {})
         register_format(session)
-    reach_stores(session, store_options if store_options is not None else StoreOptions())
+    reach_stores(session, roots or {})
     return session
-
-
-def reach_stores(spark: SparkSession, options: StoreOptions) -> None:
-    """Let ``spark`` read ``s3://`` the way ``open_store`` does with the same ``options``.
-
-    A bucket that this JVM has opened before keeps the options it was opened with (Hadoop's cache of
-    file systems).
-    """
-    for key, value in s3a_settings(options, os.environ).items():
-        spark.conf.set(key, value)
-
-
-def s3a_settings(options: StoreOptions, environ: Mapping[str, str]) -> dict[str, str]:
-    """``options`` as Hadoop's S3A keys, without Spark's prefix ``spark.hadoop.``.
-
-    An endpoint of one's own gets path-style addresses (its buckets have no host names), and, as S3A
-    would otherwise go and ask for one, a region.
-    """
-    settings: dict[str, str] = {}
-    region = options.region
-    if options.endpoint_url is not None:
-        settings["fs.s3a.endpoint"] = options.endpoint_url
-        settings["fs.s3a.path.style.access"] = "true"
-        if region is None:
-            region = environ.get("AWS_REGION") or environ.get("AWS_DEFAULT_REGION") or "us-east-1"
-    if region is not None:
-        settings["fs.s3a.endpoint.region"] = region
-    if options.profile is not None:
-        settings["fs.s3a.aws.credentials.provider"] = _PROFILE_PROVIDER
-        settings["fs.s3a.auth.profile.name"] = options.profile
-    return settings
 
 
 def read_properties(path: Path) -> dict[str, str]:
@@ -194,13 +162,13 @@ def _without_secrets(session: SparkSession) -> SparkSession:
 def _placed_here(master: str, folder: Path) -> dict[str, str]:
     """The settings that depend on where the files lie, and on how many cores there are."""
     placed = {
-        "spark.driver.extraClassPath": class_path(folder),
+        "spark.driver.extraClassPath": os.pathsep.join(map(str, session_jars(folder))),
         "spark.driver.extraJavaOptions": f'"{log_option()}"',
     }
     cores = local_cores(master)
     if cores is None:
         # Executors elsewhere get copies; one process needs none.
-        return placed | {"spark.jars": ",".join(str(folder / jar) for jar in pinned_jars())}
+        return placed | {"spark.jars": ",".join(map(str, session_jars(folder)))}
     return placed | {
         # Nobody else talks to a local driver; and no host name needs to resolve.
         "spark.driver.host": "127.0.0.1",

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 from deltalake.exceptions import DeltaError
 
-from stratalog.partitions.errors import InvalidCallError, UnsupportedStoreError
+from stratalog.partitions.errors import InvalidCallError, StorageAuthenticationError, UnsupportedStoreError
+from stratalog.partitions.store.credentials import NoCredentialsFoundError
 from stratalog.partitions.store.local_rights import NOT_ALLOWED
 from stratalog.partitions.store.opening import OBJECT_SCHEMES
 from stratalog.partitions.store.protocol import Store, StoreOptions
@@ -48,7 +49,9 @@ def table_uri(store: Store, folder: str) -> str:
 
 def storage_options(uri: str, options: StoreOptions) -> dict[str, str]:
     """Delta's storage options, made for one call and never kept: on object storage they hold credentials, found as
-    the store finds them (environment, profile, instance).
+    the store finds them (provider, environment, profile, instance).
+
+    Raises: StorageAuthenticationError.
     """
     scheme = uri.partition("://")[0]
     if scheme != "s3" and scheme not in OBJECT_SCHEMES:
@@ -62,7 +65,7 @@ def storage_options(uri: str, options: StoreOptions) -> dict[str, str]:
         from stratalog.partitions.store.object_fsspec import delta_options
 
         return found | delta_options(uri, options)
-    session = _session(options.profile)
+    session = _session(options)
     region = options.region or session.get_config_variable("region")
     if region:
         found["AWS_REGION"] = region
@@ -70,9 +73,14 @@ def storage_options(uri: str, options: StoreOptions) -> dict[str, str]:
         found["AWS_ENDPOINT_URL"] = options.endpoint_url
         if options.endpoint_url.startswith("http://"):
             found["AWS_ALLOW_HTTP"] = "true"
+    if options.kms_key_id is not None:
+        found |= {"aws_server_side_encryption": "aws:kms", "aws_sse_kms_key_id": options.kms_key_id}
     credentials = session.get_credentials()
     if credentials is not None:
-        frozen = credentials.get_frozen_credentials()
+        try:
+            frozen = credentials.get_frozen_credentials()
+        except NoCredentialsFoundError as error:
+            raise StorageAuthenticationError(f"open the table {uri}: {error}") from None
         found["AWS_ACCESS_KEY_ID"] = frozen.access_key
         found["AWS_SECRET_ACCESS_KEY"] = frozen.secret_key
         if frozen.token:
@@ -81,10 +89,10 @@ def storage_options(uri: str, options: StoreOptions) -> dict[str, str]:
 
 
 @lru_cache(maxsize=16)  # a session reads files; its credentials renew themselves
-def _session(profile: str | None) -> botocore.session.Session:
-    import botocore.session  # here, for tables in folders have no use for it
+def _session(options: StoreOptions) -> botocore.session.Session:
+    from stratalog.partitions.store.s3_session import s3_session  # here, for tables in folders have no use for it
 
-    return botocore.session.Session(profile=profile)
+    return s3_session(options)
 
 
 @contextmanager

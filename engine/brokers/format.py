@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+from dataclasses import replace
+
 from stratalog.engine.brokers import bring_up
-from stratalog.engine.config.cluster_file import ClusterFile
+from stratalog.engine.config.cluster_file import BrokerEntry, ClusterFile
+from stratalog.engine.config.storage_tables import kind_of
 from stratalog.engine.driver.context import Context, Progress, TaskRunner
 from stratalog.engine.driver.metrics import SnapshotMetrics
 from stratalog.engine.driver.opening import (
@@ -18,8 +22,28 @@ from stratalog.engine.quorum.bootstrap import bootstrap
 from stratalog.engine.quorum.voter import Voter
 from stratalog.partitions.clock import Clock
 from stratalog.partitions.cluster_key import ClusterKey
+from stratalog.partitions.errors import StorageAuthorizationError
 from stratalog.partitions.identity import NewId
 from stratalog.partitions.probing import Prober, ThreadProber
+from stratalog.partitions.root import read_broker_file
+from stratalog.partitions.store import Store
+from stratalog.partitions.store.checking import PART_BYTES, QUICK, StoreCheck
+from stratalog.partitions.store.racing import race_in_threads
+
+
+def _check_storage(broker: BrokerEntry, store: Store, clock: Clock, new_id: NewId, opener: OpenStore) -> None:
+    """Find out whether a root can be used; of new object storage, also whether it keeps the rules
+    of the log. (``check_store`` tries them on folders, too, as those of network file systems.)
+
+    Raises: LogDirError, UnsupportedStoreError.
+    """
+    store.check()
+    if kind_of(broker.log_dir) is None or read_broker_file(store) is not None:
+        return
+    options = replace(broker.storage, part_bytes=PART_BYTES)
+    one, other = (opener(broker.log_dir, options, clock) for _ in range(2))
+    with suppress(StorageAuthorizationError):  # somebody without the right to delete cannot tell
+        StoreCheck(one, other, race_in_threads, clock, new_id, QUICK).must_hold()
 
 
 def format_cluster(
@@ -45,8 +69,8 @@ def format_cluster(
     stores = open_stores(file, clock, opener)
     prober = prober if prober is not None else ThreadProber()
     check_owners(file, stores, list(stores), prober)
-    for store in stores.values():
-        store.check()
+    for broker in file.brokers:
+        _check_storage(broker, stores[broker.broker_id], clock, new_id, opener)
     bring_up.check_log_not_lost(file, stores)
     formatted = bring_up.format_roots(file, stores, file.voters, new_id, key)
     voters = [Voter(broker, stores[broker], formatted[broker].directory_id, key) for broker in file.voters]

@@ -38,6 +38,7 @@ from stratalog.partitions.errors import ClusterKeyError
 from stratalog.partitions.identity import NewId, random_id
 from stratalog.partitions.probing import Prober
 from stratalog.partitions.store import Store, open_store
+from stratalog.partitions.store.credentials import Provider
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -86,20 +87,22 @@ class Cluster(Client, Jobs):
         voters_as_logged: bool = False,
         selectors: Mapping[str, MakeSelector] | None = None,
         cluster_key: KeySource = key_of_environment,
+        credentials: Provider | str | None = None,
         keeps_short: bool = True,
     ) -> Cluster:
-        """Open the cluster that a ``cluster.toml`` describes. With ``spark`` the work runs on its executors
-        and DataFrames can be read and appended; without, in threads of this process. ``voters_as_logged``: the
-        file may name other metadata voters than those of the log. ``selectors``: those of one's own from among
-        which ``replica.selector.class`` picks one by its name. ``cluster_key`` gives the key that the metadata are
-        signed with (``stratalog.engine.config.key_source``); without it a signed cluster is read only, and nothing
-        is verified. ``keeps_short``: logs that this driver appends to are kept short by it, in a thread of its own
-        (``stratalog.engine.upkeep.replication.keep_short``).
+        """Open the cluster that a ``cluster.toml`` describes, which may lie in a bucket. With ``spark`` the work
+        runs on its executors and DataFrames can be read and appended; without, in threads of this process.
+        ``voters_as_logged``: the file may name other metadata voters than those of the log. ``selectors``: those
+        of one's own from among which ``replica.selector.class`` picks one by its name. ``cluster_key`` gives the
+        key that the metadata are signed with (``stratalog.engine.config.key_source``); without it a signed cluster
+        is read only, and nothing is verified. ``credentials`` is a provider of them, or its name
+        (``load_cluster_file``). ``keeps_short``: logs that this driver appends to are kept short by it, in a
+        thread of its own (``stratalog.engine.upkeep.replication.keep_short``).
 
         Raises: InvalidCallError for errors in the file, or when the cluster was never formatted;
             LogDirError, InconsistentClusterIdError for roots of somebody else; NoMajorityError.
         """
-        file = load_cluster_file(cluster_file)
+        file = load_cluster_file(cluster_file, credentials)
         context = open_context(
             file,
             key=read_key(file.cluster_id, cluster_key),
@@ -126,15 +129,17 @@ class Cluster(Client, Jobs):
         opener: OpenStore = open_store,
         prober: Prober | None = None,
         cluster_key: KeySource = key_of_environment,
+        credentials: Provider | str | None = None,
         keeps_short: bool = True,
     ) -> Cluster:
         """Make the folders of a ``cluster.toml`` a cluster: format all roots, begin the metadata log, register the
         brokers. Finished steps stay as they are: a second call completes one that stopped half-way. With a
-        ``cluster_key``, as of ``open``, all of it is signed. ``keeps_short`` is as of ``open``.
+        ``cluster_key``, as of ``open``, all of it is signed. ``credentials`` and ``keeps_short`` are as of
+        ``open``.
 
         Raises: as ``open``; UnsupportedStoreError for storage without exclusive create.
         """
-        file = load_cluster_file(cluster_file)
+        file = load_cluster_file(cluster_file, credentials)
         context = format_cluster(
             file,
             key=read_key(file.cluster_id, cluster_key),
@@ -149,10 +154,15 @@ class Cluster(Client, Jobs):
 
     @classmethod
     def plan_format(
-        cls, cluster_file: str | Path, *, clock: Clock | None = None, opener: OpenStore = open_store
+        cls,
+        cluster_file: str | Path,
+        *,
+        clock: Clock | None = None,
+        opener: OpenStore = open_store,
+        credentials: Provider | str | None = None,
     ) -> Report:
         """The plan of ``format``; writes nothing. Raises: InvalidCallError."""
-        file = load_cluster_file(cluster_file)
+        file = load_cluster_file(cluster_file, credentials)
         stores = open_stores(file, clock if clock is not None else SystemClock(), opener)
         return plan_format(file, stores)
 
@@ -166,6 +176,7 @@ class Cluster(Client, Jobs):
         new_id: NewId = random_id,
         opener: OpenStore = open_store,
         cluster_key: KeySource = key_of_environment,
+        credentials: Provider | str | None = None,
     ) -> Report:
         """Sign the metadata of a cluster that had no key, or whose key was lost. This trusts the log that a
         majority of the voters shows now, of any author: check it before (``describe``, ``verify``). See
@@ -173,7 +184,7 @@ class Cluster(Client, Jobs):
 
         Raises: ClusterKeyError without a key; as ``open``; NoMajorityError.
         """
-        file = load_cluster_file(cluster_file)
+        file = load_cluster_file(cluster_file, credentials)
         key = read_key(file.cluster_id, cluster_key)
         if key is None:
             raise ClusterKeyError(
@@ -203,6 +214,7 @@ class Cluster(Client, Jobs):
         new_id: NewId = random_id,
         opener: OpenStore = open_store,
         cluster_key: KeySource = key_of_environment,
+        credentials: Provider | str | None = None,
     ) -> Report:
         """Make the empty brokers of a ``cluster.toml`` what cluster ``former`` was, from what that has tiered:
         topics, configs, records, leader epochs, producers. The file names the same remote, and another cluster id.
@@ -214,7 +226,7 @@ class Cluster(Client, Jobs):
         Raises: InvalidCallError; as ``open`` and ``format``. While a topic cannot be restored, which is a failure
             in the report, nothing is changed.
         """
-        file = load_cluster_file(cluster_file)
+        file = load_cluster_file(cluster_file, credentials)
         clock = clock if clock is not None else SystemClock()
         key = read_key(file.cluster_id, cluster_key)
 

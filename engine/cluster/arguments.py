@@ -50,6 +50,7 @@ def task_runner(spark: SparkSession | None) -> TaskRunner:
     """
     if spark is None:
         return local_tasks()
+    from stratalog.engine.spark import providers  # noqa: F401 - a provider that was given travels
     from stratalog.engine.spark.runner import SparkRunner
 
     return SparkRunner(spark)

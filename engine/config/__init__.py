@@ -2,6 +2,9 @@
 are read.
 
     cluster_file          ``cluster.toml``: the brokers, their roots, the voters, the remote tier
+    file_place            where it lies: on this machine, or in a bucket
+    storage_tables        how each root is reached
+    roots                 the roots beside each other
     key_source            where a process has the cluster's key from
     definition            what a config key is: its type, its default, its bounds
     topic_config          the keys of a topic, each stated once

@@ -7,33 +7,52 @@
     cache = "cache"   (optional)
     client_rack = "a" (optional)
 
-Roots are folders, ``s3://``, ``gs://``, ``az://`` or ``abfss://``; of ``[s3]``, ``timeout_s``, ``retries`` and
-``part_bytes`` count for all object storage. Relative folders are relative to the file's own. Credentials come from
-the environment, a profile or the machine; configs (``retention.ms`` ...) are in the cluster's metadata, where
-every driver sees the same.
+Roots are folders, ``s3://``, ``gs://``, ``az://`` or ``abfss://``; ``storage_tables`` says how they are reached.
+Relative roots are relative to the file's own folder, which may be one of these, too. Credentials come from the
+environment, a profile, the machine or a provider; configs (``retention.ms`` ...) are in the cluster's metadata,
+where every driver sees the same.
 """
 
 from __future__ import annotations
 
 import os
 import re
-import sys
 import tomllib
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
 
+from stratalog.engine.config.file_place import FilePlace, provider_of
+from stratalog.engine.config.roots import check_roots
+from stratalog.engine.config.storage_tables import (
+    TABLES,
+    AzureTable,
+    GcsTable,
+    S3Table,
+    StorageTables,
+    Table,
+    Text,
+)
 from stratalog.partitions.errors import EnvironmentUnusableError, InvalidCallError
 from stratalog.partitions.spelling import did_you_mean
-from stratalog.partitions.store.opening import EXAMPLES, NO_SECRETS, SCHEMES, holds_secret, instead_of, scheme_of
+from stratalog.partitions.store.credentials import Provider
+from stratalog.partitions.store.opening import (
+    EXAMPLES,
+    NO_SECRETS,
+    SCHEMES,
+    holds_secret,
+    instead_of,
+    same_spelling,
+    scheme_of,
+)
 from stratalog.partitions.store.protocol import StoreOptions
 
 _CLUSTER_ID = re.compile(r"[A-Za-z0-9._-]{1,64}\Z")
+_STORAGE = frozenset({*TABLES, "storage"})
 _SECRET = re.compile(r"secret|password|passwd|token|access_?key|credential", re.IGNORECASE)
 
 
@@ -45,6 +64,8 @@ class BrokerEntry:
     rack: str | None
     log_dir: str
     """The address of its root, absolute: ``file:///...``, ``s3://...``, ``gs://...``, ``az://...`` or ``abfss://...``."""
+    storage: StoreOptions = StoreOptions()  # noqa: RUF009 - immutable
+    """How it is reached."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +79,10 @@ class ClusterFile:
     voters: tuple[int, ...]
     """Brokers that hold the metadata."""
     brokers: tuple[BrokerEntry, ...]
-    store_options: StoreOptions
+    remote_storage: StoreOptions = StoreOptions()  # noqa: RUF009 - immutable
+    """How the remote tier is reached."""
+    storage: StorageTables = field(default_factory=StorageTables, compare=False)
+    """How storage is reached that is no root."""
     cache: Path | None = None
     """A folder of this machine in which the metadata is remembered between runs; None: it is not."""
     client_rack: str | None = None
@@ -70,69 +94,66 @@ class ClusterFile:
         """The entry of a broker, None when the file does not name it."""
         return next((broker for broker in self.brokers if broker.broker_id == broker_id), None)
 
+    @property
+    def roots(self) -> Mapping[str, StoreOptions]:
+        """Every root by its address, the remote tier among them, and how it is reached."""
+        roots = {broker.log_dir: broker.storage for broker in self.brokers}
+        return roots if self.remote is None else {**roots, self.remote: self.remote_storage}
 
-_Text = Annotated[str, Meta(min_length=1)]
 
-
-class _Table(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """A table of the file. Only what may be left out has a default."""
-
-
-class _ClusterTable(_Table):
-    id: _Text
+class _ClusterTable(Table):
+    id: Text
     voters: Annotated[list[int], Meta(min_length=1)]
-    remote: _Text | None = None
-    cache: _Text | None = None
-    client_rack: _Text | None = None
+    remote: Text | None = None
+    cache: Text | None = None
+    client_rack: Text | None = None
 
 
-class _BrokerTable(_Table):
+class _BrokerTable(Table):
     id: Annotated[int, Meta(ge=0)]
-    log_dir: _Text
-    rack: _Text | None = None
+    log_dir: Text
+    rack: Text | None = None
+    storage: dict[str, Any] | None = None
 
 
-class _S3Table(_Table):
-    """Of ``StoreOptions``, whose defaults count."""
-
-    endpoint_url: _Text | None = None
-    region: _Text | None = None
-    profile: _Text | None = None
-    timeout_s: Annotated[float, Meta(gt=0)] = 1
-    retries: Annotated[int, Meta(ge=1)] = 1
-    part_bytes: Annotated[int, Meta(ge=1)] = 1
-    exclusive_multipart: bool | None = None
+class _RemoteTable(Table):
+    storage: dict[str, Any] | None = None
 
 
-class _Tables(_Table):
+class _Tables(Table):
     cluster: _ClusterTable
     brokers: Annotated[list[_BrokerTable], Meta(min_length=1)]
-    s3: _S3Table | None = None
+    remote: _RemoteTable | None = None
+    s3: S3Table | None = None
+    azure: AzureTable | None = None
+    gcs: GcsTable | None = None
 
 
-_KEYS = {name for table in (_Tables, _ClusterTable, _BrokerTable, _S3Table) for name in table.__struct_fields__}
+_OWN: Sequence[type[Table]] = (_Tables, _ClusterTable, _BrokerTable, _RemoteTable, *TABLES.values())
+_KEYS = {name for table in _OWN for name in table.__struct_fields__}
 
 
-def load_cluster_file(path: str | Path) -> ClusterFile:
-    """Read and check a cluster file; touches no storage but to resolve symbolic links.
+def load_cluster_file(path: str | Path, credentials: Provider | str | None = None) -> ClusterFile:
+    """Read and check a cluster file; touches no storage but to read it, and to resolve symbolic links. ``path``
+    may be an address: then the environment says how its bucket is reached. ``credentials`` is a provider
+    (``stratalog.partitions.store.credentials``) or its name, for all roots and for the file; None: that of
+    ``$STRATALOG_CREDENTIALS``, if there is one.
 
-    Raises: InvalidCallError naming the file, the place in it, and what to do.
+    Raises: InvalidCallError naming the file, the place in it, and what to do; StorageError kinds for a bucket.
     """
-    file = Path(path).absolute()
+    place = FilePlace(os.fspath(path).removeprefix("file://"), provider_of(credentials, os.environ))
     try:
-        tables = tomllib.loads(file.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InvalidCallError(f"cluster file {file} cannot be read: {error.strerror}") from error
+        tables = tomllib.loads(place.read())
     except (ValueError, RecursionError) as error:  # no TOML, no UTF-8, a number of thousands of digits
-        raise InvalidCallError(f"cluster file {file} is not valid TOML: {error}") from error
-    return _ClusterFileReader(file).read(tables)
+        raise InvalidCallError(f"cluster file {place} is not valid TOML: {error}") from error
+    return _ClusterFileReader(place).read(tables)
 
 
 class _ClusterFileReader:
     """Turns the tables of one file into values; knows the file's name for its errors."""
 
-    def __init__(self, file: Path) -> None:
-        self._file = file
+    def __init__(self, place: FilePlace) -> None:
+        self._place = place
 
     def read(self, tables: Mapping[str, Any]) -> ClusterFile:
         self._refuse_secrets(tables)
@@ -145,39 +166,75 @@ class _ClusterFileReader:
         cluster = checked.cluster
         if not _CLUSTER_ID.match(cluster.id):
             raise self._error("cluster.id", f"{cluster.id!r}: use 1 to 64 of a-z A-Z 0-9 . _ -")
-        if cluster.cache is not None and (cluster.cache[0] in "~$" or scheme_of(cluster.cache) is not None):
-            raise self._error("cluster.cache", f"{cluster.cache!r}: write the path of a folder of this machine")
         voters = tuple(cluster.voters)
         even = f"{len(voters)} voters: an even number survives no more losses than one voter less"
+        storage = StorageTables(
+            {kind: tables.get(kind, {}) for kind in TABLES},
+            self._place.provider,
+            names_providers=not self._place.in_bucket,
+        )
+        for kind, scheme in (("s3", "s3"), ("azure", "az"), ("gcs", "gs")):
+            self._options(storage, f"{scheme}://", None, kind)
+        remote = None if cluster.remote is None else self._address(cluster.remote, "cluster.remote")
+        own = checked.remote.storage if checked.remote is not None else None
+        if remote is None and own is not None:
+            raise self._error("remote.storage", "there is no cluster.remote")
         file = ClusterFile(
-            path=str(self._file),
+            path=str(self._place),
             cluster_id=cluster.id,
-            remote=None if cluster.remote is None else self._address(cluster.remote, "cluster.remote"),
+            remote=remote,
             voters=voters,
-            brokers=self._brokers(checked.brokers),
-            store_options=StoreOptions(**tables.get("s3", {})),
-            cache=None if cluster.cache is None else Path(os.path.normpath(self._file.parent / cluster.cache)),
+            brokers=self._brokers(checked.brokers, storage),
+            remote_storage=self._options(storage, remote or "file://", own, "remote.storage"),
+            storage=storage,
+            cache=self._cache(cluster.cache),
             client_rack=cluster.client_rack,
             warnings=(even,) if len(voters) % 2 == 0 else (),
         )
-        if holds_secret(file.store_options.endpoint_url or ""):
-            raise self._error("s3.endpoint_url", f"it holds credentials, as an address may not; {NO_SECRETS}")
         known = {broker.broker_id for broker in file.brokers}
         if not known.issuperset(voters) or len(set(voters)) != len(voters):
             raise self._error(
                 "cluster.voters", f"{list(voters)}: name one or more of the brokers {sorted(known)}, each once"
             )
-        self._check_apart(file)
+        try:
+            check_roots(
+                [(f"broker {broker.broker_id}", broker.log_dir, broker.storage) for broker in file.brokers]
+                + ([] if remote is None else [("the remote tier", remote, file.remote_storage)])
+            )
+        except EnvironmentUnusableError:
+            raise
+        except InvalidCallError as error:
+            raise self._error("brokers", str(error)) from None
         return file
 
-    def _brokers(self, entries: Sequence[_BrokerTable]) -> tuple[BrokerEntry, ...]:
+    def _brokers(self, entries: Sequence[_BrokerTable], storage: StorageTables) -> tuple[BrokerEntry, ...]:
         brokers: dict[int, BrokerEntry] = {}
         for index, entry in enumerate(entries):
             if entry.id in brokers:
                 raise self._error(f"brokers[{index}].id", f"{entry.id} is another broker's, too: each has its own")
             address = self._address(entry.log_dir, f"brokers[{index}].log_dir")
-            brokers[entry.id] = BrokerEntry(entry.id, entry.rack, address)
+            options = self._options(storage, address, entry.storage, f"brokers[{index}].storage")
+            brokers[entry.id] = BrokerEntry(entry.id, entry.rack, address, options)
         return tuple(brokers.values())
+
+    def _options(
+        self, storage: StorageTables, address: str, own: Mapping[str, Any] | None, place: str
+    ) -> StoreOptions:
+        try:
+            return storage.options(address, own)
+        except InvalidCallError as error:
+            raise self._error(place, str(error)) from None
+        except msgspec.ValidationError as error:
+            raise self._refused(str(error), place) from None
+
+    def _cache(self, text: str | None) -> Path | None:
+        if text is None:
+            return None
+        if text[0] in "~$" or scheme_of(text) is not None:
+            raise self._error("cluster.cache", f"{text!r}: write the path of a folder of this machine")
+        if self._place.in_bucket and not text.startswith("/"):
+            raise self._error("cluster.cache", f"{text!r}: this file is in a bucket: write an absolute path")
+        return Path(os.path.normpath(text if self._place.in_bucket else os.path.join(self._place.folder, text)))
 
     # ---------------------------------------------------------------------------- addresses
 
@@ -185,6 +242,7 @@ class _ClusterFileReader:
         """The absolute address of a root: no trailing slash, no ``..``, no secret."""
         if holds_secret(text):
             raise self._error(place, f"it holds credentials, as an address may not; {NO_SECRETS}")
+        text = same_spelling(text)
         scheme, separator, rest = text.partition("://")
         named = scheme_of(text)
         if named is not None and (not separator or scheme not in SCHEMES):
@@ -196,32 +254,21 @@ class _ClusterFileReader:
         folder = rest if separator else text
         if not folder or folder[0] in "~$" or (separator and not folder.startswith("/")):
             raise self._error(place, f"{text!r}: write the folder's path; ~ and $ are not expanded")
-        return "file://" + os.path.normpath(self._file.parent / folder)
-
-    def _check_apart(self, file: ClusterFile) -> None:
-        """No root may be, or lie inside, another one."""
-        named = [(f"broker {broker.broker_id}", broker.log_dir) for broker in file.brokers]
-        if file.remote is not None:
-            named.append(("the remote tier", file.remote))
-        roots = [(who, _resolved(address)) for who, address in named]
-        _check_code_apart(roots)
-        for index, (who, root) in enumerate(roots):
-            for other, other_root in roots[:index]:
-                if f"{root}/".startswith(f"{other_root}/") or f"{other_root}/".startswith(f"{root}/"):
-                    raise self._error(
-                        "brokers",
-                        f"{other} and {who} share storage ({other_root} and {root}); give each a folder that "
-                        "is not inside another's",
-                    )
+        if self._place.in_bucket and not folder.startswith("/"):
+            bucket, _, inside = self._place.folder.partition("://")[2].partition("/")
+            below = os.path.normpath(f"/{inside}/{folder}").strip("/")
+            return f"{self._place.scheme}://{bucket}/{below}".rstrip("/")
+        return "file://" + os.path.normpath(os.path.join(self._place.folder, folder))
 
     # -------------------------------------------------------------------------------- errors
 
     def _error(self, place: str, what: str) -> InvalidCallError:
-        return InvalidCallError(f"cluster file {self._file}, {place}: {what}")
+        return InvalidCallError(f"cluster file {self._place}, {place}: {what}")
 
-    def _refused(self, message: str) -> InvalidCallError:
+    def _refused(self, message: str, table: str = "") -> InvalidCallError:
         """The finding of msgspec, at its place, as in "Expected `int`, got `str` - at `$.brokers[1].id`"."""
-        what, _, place = message.replace("`", "").partition(" - at $")
+        what, _, inside = message.replace("`", "").partition(" - at $")
+        place = table + inside
         if unknown := re.fullmatch(r"Object contains unknown field (.+)", what):
             what = f"unknown key {unknown[1]!r}{did_you_mean(unknown[1], _KEYS)}"
         elif missing := re.fullmatch(r"Object missing required field (.+)", what):
@@ -231,7 +278,7 @@ class _ClusterFileReader:
     def _refuse_secrets(self, node: Any, place: str = "") -> None:
         if isinstance(node, Mapping):
             for key, value in node.items():
-                if _SECRET.search(key):
+                if _SECRET.search(key) and not (key == "credentials" and place.rpartition(".")[2] in _STORAGE):
                     raise self._error(
                         place or "top level",
                         f"{key} looks like a secret: secrets never stand in a cluster file; {NO_SECRETS}",
@@ -240,26 +287,3 @@ class _ClusterFileReader:
         elif isinstance(node, list):
             for index, value in enumerate(node):
                 self._refuse_secrets(value, f"{place}[{index}]")
-
-
-def _resolved(address: str) -> str:
-    """The address with symbolic links followed, so that one folder has one name."""
-    scheme, _, rest = address.partition("://")
-    return f"file://{os.path.realpath(rest)}" if scheme == "file" else address
-
-
-def _check_code_apart(roots: Sequence[tuple[str, str]]) -> None:
-    """No folder that Python imports from may be in a root: nor the working folder, from which Spark's workers do.
-
-    Raises: EnvironmentUnusableError.
-    """
-    for folder in ("", *sys.path):
-        with suppress(OSError):  # the working folder may be gone
-            resolved = os.path.realpath(folder)
-            for who, root in roots:
-                if f"file://{resolved}/".startswith(f"{root.rstrip('/')}/"):
-                    raise EnvironmentUnusableError(
-                        f"Python imports from {resolved}, which is storage of {who}: anybody who may write there "
-                        "could run code here. Start this in another folder, and take storage off sys.path and "
-                        "PYTHONPATH"
-                    )

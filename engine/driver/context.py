@@ -237,7 +237,7 @@ class Context:
             topic=topic.name,
             topic_id=topic.topic_id,
             cluster_id=self.file.cluster_id,
-            options=self.file.store_options,
+            options=self.file.remote_storage,
             clock=self.clock,
             rng=self.rng,
         )

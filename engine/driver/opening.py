@@ -31,6 +31,7 @@ from stratalog.partitions.probing import Prober, ThreadProber
 from stratalog.partitions.root import BrokerFile, check_broker_file, read_broker_file
 from stratalog.partitions.runner import Done, Failed, ThreadRunner
 from stratalog.partitions.store import Store, StoreOptions, open_store
+from stratalog.partitions.store.credentials import Provider
 
 _DRIVER_THREADS = 16
 _log = logging.getLogger(__name__)
@@ -41,7 +42,7 @@ OpenStore = Callable[[str, StoreOptions, Clock], Store]
 
 def open_stores(file: ClusterFile, clock: Clock, opener: OpenStore) -> dict[int, Store]:
     """The root of each broker; nothing is looked at yet."""
-    return {broker.broker_id: opener(broker.log_dir, file.store_options, clock) for broker in file.brokers}
+    return {broker.broker_id: opener(broker.log_dir, broker.storage, clock) for broker in file.brokers}
 
 
 def check_owners(file: ClusterFile, stores: Mapping[int, Store], brokers: Sequence[int], prober: Prober) -> None:
@@ -153,13 +154,13 @@ def find_metadata(
     return found
 
 
-def open_driver(cluster_file: str | Path) -> Context:
+def open_driver(cluster_file: str | Path, credentials: Provider | str | None = None) -> Context:
     """The cluster of a ``cluster.toml`` as a process opens it by itself: with its clock, its storage, and the key
     of its environment; tasks run in its threads.
 
     Raises: InvalidCallError for a fault in the file; as ``open_context``.
     """
-    file = load_cluster_file(cluster_file)
+    file = load_cluster_file(cluster_file, credentials)
     key = read_key(file.cluster_id, key_of_environment)
     return open_context(file, clock=SystemClock(), new_id=random_id, opener=open_store, key=key)
 
@@ -183,7 +184,7 @@ def make_context(
     key: ClusterKey | None,
 ) -> Context:
     """The context of operations."""
-    remote_options = replace(file.store_options, bytes_with_name=True)
+    remote_options = replace(file.remote_storage, bytes_with_name=True)
     return Context(
         file=file,
         stores=stores,

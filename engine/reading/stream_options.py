@@ -50,6 +50,8 @@ class SourceOptions:
     group: str | None = None
     client_rack: str | None = None
     isolation: Isolation = Isolation.READ_UNCOMMITTED
+    credentials: str | None = None
+    """The name of a provider: ``load_cluster_file``."""
 
 
 SOURCE_OPTIONS = (
@@ -71,6 +73,7 @@ SOURCE_OPTIONS = (
     "group",
     "client.rack",
     "isolation",
+    "credentials",
 )
 
 
@@ -97,6 +100,7 @@ def source_options(given: Mapping[str, str]) -> SourceOptions:
         group=options.get("group"),
         client_rack=options.get("client.rack"),
         isolation=isolation_of(options.get("isolation", Isolation.READ_UNCOMMITTED)),
+        credentials=options.get("credentials"),
     )
 
 

@@ -6,6 +6,7 @@ frame_tasks  its rows, fed to the tasks of an append: small_frames by the driver
 append_frame, read_frame, snapshot_frame   a DataFrame appended, a read plan and a snapshot as one
 reducing   snapshots of partitions that are larger than a task's memory
 views      what spark.sql knows a read by
+providers  functions that give credentials, on their way to executors
 frames     frames of pandas, polars and Arrow as Spark's
 types      declared schemas -> Spark's types, without Spark's own readers of them
 sql        names and texts in SQL

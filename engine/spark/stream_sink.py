@@ -55,9 +55,13 @@ from stratalog.partitions.records import HEADERS, RECORD_COLUMNS, TIMESTAMP
 
 
 @cache
-def _driver(cluster_file: str) -> Context:
+def _opened(cluster_file: str, credentials: str | None) -> Context:
     """The cluster of a file, opened once by each process that Spark has on the driver for its queries."""
-    return open_driver(cluster_file)
+    return open_driver(cluster_file, credentials)
+
+
+def _driver(options: SinkOptions) -> Context:
+    return _opened(options.cluster, options.credentials)
 
 
 def query_producer(producer: str, query_id: str | None) -> str:
@@ -141,18 +145,23 @@ class SinkOptions:
     topic: str
     producer: str
     on_changed_replay: OnChangedReplay
+    credentials: str | None = None
+    """The name of a provider: ``load_cluster_file``."""
 
 
 def sink_options(given: Mapping[str, str]) -> SinkOptions:
     """``path`` is the topic, as ``start`` is given it. Raises: InvalidCallError naming the option."""
-    options = topic_option(known(given, ("cluster", "topic", "producer", "onChangedReplay", "path")))
+    options = topic_option(
+        known(given, ("cluster", "topic", "producer", "onChangedReplay", "credentials", "path"))
+    )
     options.setdefault("producer", "stream")
     replay = options.get("onChangedReplay", "refuse")
     if replay not in ("refuse", "accept"):
         raise InvalidCallError(f"the option onChangedReplay is {replay!r}: it takes 'refuse' or 'accept'")
     cluster, topic, producer = (required(options, name) for name in ("cluster", "topic", "producer"))
     check_not_internal(topic, "append to")
-    return SinkOptions(cluster, topic, producer, "accept" if replay == "accept" else "refuse")
+    credentials = options.get("credentials")
+    return SinkOptions(cluster, topic, producer, "accept" if replay == "accept" else "refuse", credentials)
 
 
 class StreamSink(DataSourceStreamArrowWriter):
@@ -181,7 +190,7 @@ class StreamSink(DataSourceStreamArrowWriter):
         options = self._options
         return {
             **self.__dict__,
-            "_planned": plan(_driver(options.cluster), options.topic, self._dealt, options.producer),
+            "_planned": plan(_driver(options), options.topic, self._dealt, options.producer),
         }
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskAppend | TaskRows:
@@ -244,7 +253,7 @@ class StreamSink(DataSourceStreamArrowWriter):
         if appended:
             who = self._who(appended[0].query_id, batchId)
             outcomes = {message.view.partition: (message.view, message.outcome) for message in appended}
-            report = end_appends(_driver(self._options.cluster), self._options.topic, who, outcomes)
+            report = end_appends(_driver(self._options), self._options.topic, who, outcomes)
             with_remedy(report, batchId).raise_for_failures()
         tasks = [message for message in messages if isinstance(message, TaskRows) and message.data]
         if not tasks:
@@ -252,7 +261,7 @@ class StreamSink(DataSourceStreamArrowWriter):
         rows = pa.concat_tables([pa.ipc.open_stream(task.data).read_all() for task in tasks])
         batches = batches_of(rows, self._options.topic)
         report = append_given(
-            _driver(self._options.cluster),
+            _driver(self._options),
             self._options.topic,
             batches,
             self._who(tasks[0].query_id, batchId),

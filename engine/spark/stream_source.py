@@ -38,7 +38,7 @@ def source_schema(options: SourceOptions) -> StructType:
     Raises: UnknownTopicOrPartitionError; InvalidCallError for columns that there are not, and for topics whose
         records do not fit in one frame.
     """
-    topics = topics_of(open_driver(options.cluster).metadata.image(), options.topics)
+    topics = topics_of(open_driver(options.cluster, options.credentials).metadata.image(), options.topics)
     check_same_types(topics)
     records = record_schema(spark_type(topics[0].key_schema), spark_type(topics[0].value_schema))
     if not options.include_headers:
@@ -69,7 +69,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _open(self) -> tuple[StreamSource, StreamProgress | None]:
         if self._opened is None:
-            context = open_driver(self._options.cluster)
+            context = open_driver(self._options.cluster, self._options.credentials)
             group = self._options.group
             progress = None if group is None else StreamProgress(context, group)
             self._opened = StreamSource(context, self._options), progress

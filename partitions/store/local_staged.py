@@ -137,7 +137,9 @@ class StagedFile:
         except OSError as error:
             if error.errno in _NO_HARD_LINKS:
                 raise UnsupportedStoreError(
-                    f"no hard links, hence no exclusive create, at {self.target!r}"
+                    f"no hard links, hence no exclusive create, at {self.target!r}: of a bucket that is mounted "
+                    "here (/Volumes, /dbfs, FUSE) give the address, s3://..., abfss://... or gs://...; else "
+                    "a folder of a disk or of NFS"
                 ) from error
             if error.errno in _NO_ANSWER:
                 raise OutcomeUnknownError(f"linking {self.target!r}: {error.strerror}") from error

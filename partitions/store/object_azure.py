@@ -8,6 +8,7 @@ a name: it is read from the folder's first name on, 5,000 a request.
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import hashlib
 import os
@@ -19,16 +20,18 @@ from xml.etree import ElementTree
 
 import aiohttp
 from adlfs import AzureBlobFileSystem
+from azure.core.credentials import AccessToken
 from azure.core.exceptions import AzureError, ClientAuthenticationError
 from azure.core.rest import HttpRequest as PipelineRequest
 
+from stratalog.partitions.clock import SystemClock
 from stratalog.partitions.errors import StorageError, UnsupportedStoreError
+from stratalog.partitions.store.credentials import CredentialSource, NoCredentialsFoundError, renewing
 from stratalog.partitions.store.object_http import (
     HttpObjects,
     HttpRequest,
     HttpRequests,
     HttpResponse,
-    NoCredentialsFoundError,
     body_of,
     send_once,
 )
@@ -75,22 +78,22 @@ class AzureSession:
     """One storage account, as adlfs reaches it; its credentials are found, and renewed, by adlfs."""
 
     def __init__(self, container: str, host: str, options: StoreOptions) -> None:
-        """``host`` is the account's, as ``account.dfs.core.windows.net``; empty: the environment names it.
+        """``host`` is the account's, as ``account.dfs.core.windows.net``; empty: the options, or the environment,
+        name it.
 
         Raises: NoCredentialsFoundError, UnsupportedStoreError.
         """
-        named: dict[str, Any] = {}
-        if host:
-            named = {"account_name": host.partition(".")[0], "account_host": host.replace(".dfs.", ".blob.", 1)}
+        account = host.partition(".")[0] if host else options.account
         try:
-            self.fs = AzureBlobFileSystem(loop=loop(), skip_instance_cache=True, use_listings_cache=False, **named)
+            found = _settings(account, host.replace(".dfs.", ".blob.", 1), options)
+            self.fs = AzureBlobFileSystem(loop=loop(), skip_instance_cache=True, use_listings_cache=False, **found)
         except ValueError:
             raise NoCredentialsFoundError("no storage account is named") from None
         service = self.fs.service_client
-        if host and service.account_name != named["account_name"]:
+        if account is not None and service.account_name != account:
             raise UnsupportedStoreError(
-                f"the address names the storage account {named['account_name']}, and "
-                f"AZURE_STORAGE_CONNECTION_STRING {service.account_name}: one of them has to go"
+                f"the storage account is {account}, and that of AZURE_STORAGE_CONNECTION_STRING "
+                f"{service.account_name}: one of them has to go"
             )
         self._service = service._client
         self._transport = service._pipeline._transport
@@ -157,6 +160,64 @@ class AzureSession:
         return found
 
 
+def _settings(account: str | None, host: str, options: StoreOptions) -> dict[str, Any]:
+    """The arguments of adlfs, which looks in the environment for those that are left out.
+
+    Raises: NoCredentialsFoundError, as the provider; UnsupportedStoreError.
+    """
+    known: dict[str, Any] = {"account_name": account}
+    if host or options.endpoint_url is not None:
+        known["account_host"] = host or str(options.endpoint_url).partition("://")[2]
+    if options.credentials is None:
+        if options.endpoint_url is None:
+            return known
+        shown = {
+            "account_key": os.environ.get("AZURE_STORAGE_ACCOUNT_KEY"),
+            "sas_token": os.environ.get("AZURE_STORAGE_SAS_TOKEN"),
+        }
+    else:
+        shown = dict(renewing(options.credentials).current().values)
+        if shown.get("token"):
+            if os.environ.get("AZURE_STORAGE_CONNECTION_STRING"):
+                raise UnsupportedStoreError(
+                    f"{options.credentials} gives a token, and AZURE_STORAGE_CONNECTION_STRING is set, which "
+                    "would be used instead: one of them has to go"
+                )
+            return known | {"credential": _TokenOfProvider(options.credentials)}
+    account = account or os.environ.get("AZURE_STORAGE_ACCOUNT_NAME")
+    if account is None or not any(shown.values()):
+        return known
+    # The one way that counts before what the environment says, and that knows servers other than Azure's.
+    endpoint = options.endpoint_url or f"https://{host or f'{account}.blob.core.windows.net'}"
+    secret = (
+        f"AccountKey={shown['account_key']}"
+        if shown.get("account_key")
+        else f"SharedAccessSignature={str(shown['sas_token']).removeprefix('?')}"
+    )
+    return {"connection_string": f"BlobEndpoint={endpoint};AccountName={account};{secret}"}
+
+
+class _TokenOfProvider:
+    """A credential of Azure's library that shows the provider's tokens."""
+
+    def __init__(self, source: CredentialSource) -> None:
+        self._source = source
+
+    async def get_token(self, *_scopes: str, **_more: Any) -> AccessToken:
+        given = await asyncio.to_thread(renewing(self._source).current)
+        expires_ms = given.expires_ms or SystemClock().now_ms() + 3_600_000
+        return AccessToken(given.values["token"], expires_ms // 1000)
+
+    async def close(self) -> None:
+        """Nothing is open."""
+
+    async def __aenter__(self) -> _TokenOfProvider:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Nothing is open."""
+
+
 class AzureRequests(HttpRequests):
     """Requests to a container."""
 
@@ -176,7 +237,9 @@ class AzureRequests(HttpRequests):
             self.options,
             os.environ.get("AZURE_STORAGE_CONNECTION_STRING"),
         )
-        return of_this_process(key, lambda: AzureSession(self._container, self._host, self.options))
+        return of_this_process(
+            key, lambda: AzureSession(self._container, self._host, self.options), self.credentials_number()
+        )
 
 
 class AzureObjects(HttpObjects):

@@ -18,6 +18,7 @@ from urllib.parse import quote
 
 import aiohttp
 import google.auth.exceptions
+import google.oauth2.credentials
 import google_crc32c
 from gcsfs.core import GCSFileSystem
 from gcsfs.credentials import LOCAL_REFRESH_BUFFER
@@ -25,12 +26,12 @@ from yarl import URL
 
 from stratalog.partitions.bounded import parse_json
 from stratalog.partitions.errors import StorageError
+from stratalog.partitions.store.credentials import NoCredentialsFoundError, renewing
 from stratalog.partitions.store.object_http import (
     HttpObjects,
     HttpRequest,
     HttpRequests,
     HttpResponse,
-    NoCredentialsFoundError,
     body_of,
     send_once,
 )
@@ -65,11 +66,13 @@ class GcsSession:
 
     def __init__(self, bucket: str, options: StoreOptions) -> None:
         """Raises: NoCredentialsFoundError."""
-        plain = os.environ.get(EMULATOR, "").startswith("http://")  # where credentials could be read on the way
+        endpoint = options.endpoint_url or os.environ.get(EMULATOR, "")
+        plain = endpoint.startswith("http://")  # where credentials could be read on the way
         try:
             self.fs = GCSFileSystem(
                 project="",
-                token="anon" if plain else "google_default",
+                token="anon" if plain else _token(options),
+                endpoint_url=options.endpoint_url,
                 loop=loop(),
                 skip_instance_cache=True,
                 use_listings_cache=False,
@@ -77,6 +80,7 @@ class GcsSession:
         except (google.auth.exceptions.GoogleAuthError, ValueError) as error:
             raise NoCredentialsFoundError(f"no credentials could be found ({type(error).__name__})") from None
         self._bucket = quote(bucket, safe="")
+        self._source = options.credentials
         self._timeout = aiohttp.ClientTimeout(
             sock_connect=min(options.timeout_s, CONNECT_TIMEOUT_S), sock_read=options.timeout_s
         )
@@ -116,12 +120,36 @@ class GcsSession:
         return signed
 
     def delta_options(self) -> dict[str, str]:
-        """The server as delta-rs takes it, which looks for Google's credentials in the same places."""
+        """The server as delta-rs takes it, which looks for Google's credentials in the same places.
+
+        Raises: NoCredentialsFoundError where a provider gives a token alone.
+        """
         if self.fs.credentials.credentials is None:
             nobody = {"client_email": "", "private_key": "", "private_key_id": "", "disable_oauth": True}
             key = json.dumps({"gcs_base_url": self.fs._location, **nobody})
             return {"google_service_account_key": key, "allow_http": "true"}
+        if self._source is not None:
+            account = renewing(self._source).current().values.get("service_account")
+            if not account:
+                raise NoCredentialsFoundError(
+                    f"{self._source} gave no service_account, which Delta's writer takes"
+                )
+            return {"google_service_account_key": account if isinstance(account, str) else json.dumps(account)}
         return {}
+
+
+def _token(options: StoreOptions) -> Any:
+    """The argument ``token`` of gcsfs.
+
+    Raises: NoCredentialsFoundError, as the provider.
+    """
+    if options.credentials is None:
+        return "google_default"
+    values = renewing(options.credentials).current().values
+    account = values.get("service_account")
+    if account:
+        return parse_json(account) if isinstance(account, str) else dict(account)
+    return google.oauth2.credentials.Credentials(values["token"])  # type: ignore[no-untyped-call]
 
 
 class GcsRequests(HttpRequests):
@@ -136,7 +164,7 @@ class GcsRequests(HttpRequests):
 
     def client(self) -> GcsSession:
         key = ("gcs", self._bucket, self.options, os.environ.get(EMULATOR))
-        return of_this_process(key, lambda: GcsSession(self._bucket, self.options))
+        return of_this_process(key, lambda: GcsSession(self._bucket, self.options), self.credentials_number())
 
 
 class GcsObjects(HttpObjects):

@@ -87,10 +87,6 @@ class HttpSession(Protocol):
         ...
 
 
-class NoCredentialsFoundError(Exception):
-    """The file system has nothing to show to the server. Its message holds no secret."""
-
-
 class AnsweredError(Exception):
     """An answer other than success."""
 
@@ -121,8 +117,6 @@ class HttpRequests(Requests, ABC):
             status, code = error.response.status, error.response.code
             passing = status >= 500 or status in (408, 429) or code in self.passing_codes
             return FailedAttempt(str(error), status, code, passing)
-        if isinstance(error, NoCredentialsFoundError):
-            return FailedAttempt(str(error), passing=False, no_credentials=True)
         if isinstance(error, _NEVER_SENT):
             return FailedAttempt(f"{type(error).__name__}: {_host(error)}", sent=False)
         if isinstance(error, TimeoutError | asyncio.TimeoutError):

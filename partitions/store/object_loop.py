@@ -23,7 +23,7 @@ class _OfThisProcess:
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.loop: asyncio.AbstractEventLoop | None = None
-        self.made: dict[Hashable, Any] = {}
+        self.made: dict[Hashable, tuple[int, Any]] = {}
 
 
 _ours = _OfThisProcess()
@@ -40,16 +40,17 @@ def loop() -> asyncio.AbstractEventLoop:
     return _ours.loop
 
 
-def of_this_process(key: Hashable, make: Callable[[], T]) -> T:
-    """The result of ``make`` when this process first asked for ``key``."""
+def of_this_process(key: Hashable, make: Callable[[], T], number: int = 0) -> T:
+    """The result of ``make`` when this process first asked for ``key`` with this ``number``. Only that of the last
+    number is kept."""
     found = _ours.made.get(key)
-    if found is None:
+    if found is None or found[0] != number:
         loop()  # before the lock is taken
         with _ours.lock:
             found = _ours.made.get(key)
-            if found is None:
-                found = _ours.made[key] = make()
-    return cast(T, found)
+            if found is None or found[0] != number:
+                found = _ours.made[key] = number, make()
+    return cast(T, found[1])
 
 
 def wait_for(call: Coroutine[Any, Any, T], deadline_s: float) -> T:
@@ -71,9 +72,8 @@ def _forget() -> None:
     """In a forked child. File systems close their connections when Python ends, on a loop that does not run here:
     that would wait endlessly."""
     global _ours
-    parents = {id(each) for each in _ours.made.values()} | {
-        id(inner) for each in _ours.made.values() for inner in vars(each).values()
-    }
+    made = [each for _, each in _ours.made.values()]
+    parents = {id(each) for each in made} | {id(inner) for each in made for inner in vars(each).values()}
     for finalizer in list(weakref.finalize._registry):  # type: ignore[attr-defined]
         kept = finalizer.peek()
         if kept is not None and id(kept[0]) in parents:

@@ -26,7 +26,6 @@ _INSTEAD = {
     "wasb": "write abfss://container@account.dfs.core.windows.net/prefix",
     "wasbs": "write abfss://container@account.dfs.core.windows.net/prefix",
     "gcs": "write gs://, which is what it means",
-    "s3a": "write s3://, which is what it means",
     "s3n": "write s3://, which is what it means",
     "dbfs": "a mounted path, /dbfs or /Volumes, is a folder, but one that has no hard links: use s3://bucket/prefix",
 }
@@ -47,6 +46,11 @@ def scheme_of(uri: str) -> str | None:
     return None if found is None else found[1].lower()
 
 
+def same_spelling(uri: str) -> str:
+    """The address with ``s3://`` where it is spelt ``s3a://``, which is the same."""
+    return "s3://" + uri[6:] if uri.startswith("s3a://") else uri
+
+
 def instead_of(scheme: str) -> str:
     """Advice for an address with a scheme that no store has."""
     if len(scheme) == 1:
@@ -64,14 +68,14 @@ def holds_secret(uri: str) -> bool:
     return bool(separator) and scheme.lower() != "file" and ("?" in rest or (bool(at) and not named))
 
 
-NO_SECRETS = "give credentials by the environment (AWS_ACCESS_KEY_ID ...) or name a profile"
+NO_SECRETS = "give credentials by the environment (AWS_ACCESS_KEY_ID ...), or name a profile or a provider"
 
 
 def open_store(uri: str, options: StoreOptions = _DEFAULTS, clock: Clock = _CLOCK) -> Store:
     """The store at ``uri``; asks the storage nothing yet (``Store.check`` does).
 
     ``file:///folder`` or ``/folder``: a folder that exists, taken literally (no percent-escapes);
-    ``s3://bucket/prefix``; ``gs://bucket/prefix``; ``az://container/prefix`` or
+    ``s3://bucket/prefix``, or ``s3a://``; ``gs://bucket/prefix``; ``az://container/prefix`` or
     ``abfss://container@account.dfs.core.windows.net/prefix``; ``memory://name``: one store per name and process,
     with the clock of its first opening.
 
@@ -79,6 +83,7 @@ def open_store(uri: str, options: StoreOptions = _DEFAULTS, clock: Clock = _CLOC
     """
     if holds_secret(uri):
         raise UnsupportedStoreError(f"no store can be opened at an address that holds a secret: {NO_SECRETS}")
+    uri = same_spelling(uri)
     scheme, separator, rest = uri.partition("://")
     if not separator and uri.startswith("/"):
         return LocalStore(uri, clock)

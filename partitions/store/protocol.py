@@ -13,6 +13,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields
 from typing import BinaryIO, Protocol
 
+from stratalog.partitions.store.credentials import CredentialSource
+
 LEFT_ALONE = "stratalog never makes one; it is left alone, take it away"
 """The remedy, in messages about links, FIFOs and the like."""
 
@@ -68,11 +70,18 @@ class StoreCounts:
 
 @dataclass(frozen=True, slots=True)
 class StoreOptions:
-    """How to reach stores; never holds a secret (those come from the environment or a profile)."""
+    """How to reach stores; never holds a secret (those come from the environment, a profile, the machine, or a
+    provider)."""
 
     endpoint_url: str | None = None
     region: str | None = None
     profile: str | None = None
+    account: str | None = None
+    """The storage account of ``az://``; None: the environment names it."""
+    kms_key_id: str | None = None
+    """The key with which S3 encrypts what is written (SSE-KMS); None: as the bucket says."""
+    credentials: CredentialSource | None = None
+    """The provider that gives credentials; None: the environment, the profile, the machine."""
     timeout_s: float = 30.0
     retries: int = 5
     part_bytes: int = 16 * 1024 * 1024

@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from stratalog.partitions.backoff import Backoff
@@ -23,6 +23,7 @@ from stratalog.partitions.errors import (
     StorageError,
     StoreTimeoutError,
 )
+from stratalog.partitions.store.credentials import NoCredentialsFoundError, renewing
 from stratalog.partitions.store.protocol import StoreOptions
 
 CONNECT_TIMEOUT_S = 10.0
@@ -116,6 +117,8 @@ class Requests(ABC):
         self.options = options
         self._clock = clock
         self._rng = rng
+        if options.credentials is not None:
+            self.wording = replace(self.wording, credentials=f"{options.credentials} has to give others")
 
     @abstractmethod
     def client(self) -> Any:
@@ -145,22 +148,49 @@ class Requests(ABC):
         """Wait before the next try: longer each time, and never in step with others."""
         self._clock.sleep(BACKOFF.pause_s(tries, self._rng.random()))
 
+    def credentials_number(self) -> int:
+        """The number of the provider's credentials that an attempt shows; 0 where there is no provider.
+
+        Raises: NoCredentialsFoundError.
+        """
+        source = self.options.credentials
+        return 0 if source is None else renewing(source).current().number
+
+    def _others_than(self, shown: int, failure: FailedAttempt) -> bool:
+        """Whether the provider has other credentials than those that the storage did not accept just now."""
+        source = self.options.credentials
+        refused = failure.status == 401 or failure.code in self.wording.unknown_caller or failure.code == "403"
+        try:
+            return source is not None and refused and renewing(source).renewed_since(shown)
+        except NoCredentialsFoundError:
+            return False
+
     def _repeat(self, what: str, attempt: Callable[[Any], T], once: bool) -> T:
         # The clients' errors are not chained: in their attributes they hold requests, with session tokens.
         ambiguous = False
         failure = FailedAttempt("")
-        for tries in range(self.options.retries + 1):
+        renewed = False
+        tries = 0
+        while tries <= self.options.retries:
             if tries:
                 self.back_off(tries)
+            shown = 0
             try:
+                shown = self.credentials_number()
                 return attempt(self.client())
+            except NoCredentialsFoundError as error:
+                failure = FailedAttempt(str(error), passing=False, no_credentials=True)
             except Exception as error:
                 told = self.failure_of(error)
                 if told is None:
                     raise
                 failure = told
+            tries += 1
             if failure.code is not None:
                 if not failure.passing:
+                    if not renewed and self._others_than(shown, failure):
+                        renewed, tries = True, tries - 1
+                        continue
                     raise Refusal(Answer(failure.status, failure.code, ambiguous), self.wording) from None
                 ambiguous = ambiguous or failure.status >= 500  # it may come from half way
             elif failure.passing:
@@ -169,9 +199,8 @@ class Requests(ABC):
                 if ambiguous and once:
                     raise OutcomeUnknownError(f"{what}: {failure.said}; read before you retry") from None
                 if failure.no_credentials:
-                    raise StorageAuthenticationError(
-                        f"{what}: {failure.said}: {self.wording.credentials}"
-                    ) from None
+                    remedy = "" if self.options.credentials is not None else f": {self.wording.credentials}"
+                    raise StorageAuthenticationError(f"{what}: {failure.said}{remedy}") from None
                 raise StorageError(f"{what}: {failure.said}") from None
         attempts = f"{self.options.retries + 1} attempts"
         if once and ambiguous:

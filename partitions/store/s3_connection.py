@@ -1,7 +1,7 @@
 """Requests to an S3 endpoint: one client per process, bounded retries, failures named by what is known.
 
 Every attempt has a deadline and is counted, so a job can report what it cost. The credentials come from
-the environment, the profile or the instance; they live inside botocore's client and nowhere here.
+a provider, the environment, the profile or the instance; they live inside botocore's client and nowhere here.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import botocore.config
-import botocore.session
 from botocore.exceptions import (
     BotoCoreError,
     ClientError,
@@ -36,6 +35,7 @@ from botocore.parsers import ResponseParserError
 from stratalog.partitions.errors import Right
 from stratalog.partitions.store.protocol import StoreOptions
 from stratalog.partitions.store.requests import CONNECT_TIMEOUT_S, FailedAttempt, Requests, Wording
+from stratalog.partitions.store.s3_session import s3_session
 
 POOL_CONNECTIONS = 64
 
@@ -88,6 +88,12 @@ class S3Connection(Requests):
     def client(self) -> Any:
         return client_of(self.options)
 
+    @property
+    def encryption(self) -> Mapping[str, str]:
+        """The parameters of requests that make an object."""
+        key = self.options.kms_key_id
+        return {} if key is None else {"ServerSideEncryption": "aws:kms", "SSEKMSKeyId": key}
+
     def failure_of(self, error: Exception) -> FailedAttempt | None:
         if isinstance(error, ClientError):
             status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
@@ -125,7 +131,6 @@ def client_of(options: StoreOptions) -> Any:
 
 
 def _make_client(options: StoreOptions) -> Any:
-    session = botocore.session.Session(profile=options.profile)
     config = botocore.config.Config(
         connect_timeout=min(options.timeout_s, CONNECT_TIMEOUT_S),
         read_timeout=options.timeout_s,
@@ -141,7 +146,7 @@ def _make_client(options: StoreOptions) -> Any:
             "payload_signing_enabled": (options.endpoint_url or "").startswith("http://"),
         },
     )
-    return session.create_client(
+    return s3_session(options).create_client(
         "s3", region_name=options.region, endpoint_url=options.endpoint_url, config=config
     )
 

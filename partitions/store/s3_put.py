@@ -53,6 +53,7 @@ class StagedPut:
                     ContentLength=self.size_bytes,
                     ChecksumCRC32=crc32_text(self.crc32),
                     IfNoneMatch="*",
+                    **self._place.connection.encryption,
                 )
 
         created = name_by(self._place, attempt)

@@ -68,7 +68,14 @@ def put_exclusively(place: Place, data: bytes, crc32: int) -> bool:
 
     def attempt(client: Any) -> None:
         place.tally.add(creates=1)
-        client.put_object(Bucket=place.bucket, Key=place.key, Body=data, ChecksumCRC32=checksum, IfNoneMatch="*")
+        client.put_object(
+            Bucket=place.bucket,
+            Key=place.key,
+            Body=data,
+            ChecksumCRC32=checksum,
+            IfNoneMatch="*",
+            **place.connection.encryption,
+        )
 
     created = name_by(place, attempt)
     if created:
@@ -109,7 +116,13 @@ class StagedBytes:
 
         def attempt(client: Any) -> None:
             place.tally.add(creates=1)
-            client.put_object(Bucket=place.bucket, Key=place.key, Body=data, ChecksumCRC32=crc32_text(self.crc32))
+            client.put_object(
+                Bucket=place.bucket,
+                Key=place.key,
+                Body=data,
+                ChecksumCRC32=crc32_text(self.crc32),
+                **place.connection.encryption,
+            )
 
         harmless(place.connection, place.uri, "replace", attempt)
         place.tally.add(written_bytes=self.size_bytes)
@@ -133,7 +146,9 @@ class StagedUpload:
 
         def attempt(client: Any) -> str:
             place.tally.add(creates=1)
-            answer = client.create_multipart_upload(Bucket=place.bucket, Key=self._key, ChecksumAlgorithm="CRC32")
+            answer = client.create_multipart_upload(
+                Bucket=place.bucket, Key=self._key, ChecksumAlgorithm="CRC32", **place.connection.encryption
+            )
             return str(answer["UploadId"])
 
         self._upload_id = harmless(place.connection, place.uri, "begin", attempt)
@@ -258,6 +273,7 @@ class StagedUpload:
             Key=self._place.key,
             CopySource={"Bucket": self._place.bucket, "Key": self._key},
             **condition,
+            **self._place.connection.encryption,
         )
 
     def _arrived(self, index: int, part: dict[str, str], crc32: int, size_bytes: int) -> None:

@@ -27,7 +27,7 @@ from stratalog.partitions.paths import BROKER_FILE, DataName
 from stratalog.partitions.probing import SerialProber
 from stratalog.partitions.root import BrokerFile
 from stratalog.partitions.runner import Outcome, SerialRunner
-from stratalog.partitions.store import Store, StoreCounts, StoreOptions
+from stratalog.partitions.store import Store, StoreCounts
 from stratalog.tiering.delta_table import DeltaTopicTable
 from tests.simulation.configuration import Configuration, Shape
 from tests.simulation.damage import Copies, Damage
@@ -282,7 +282,6 @@ class Formatted:
             remote="sim://remote",
             voters=tuple(range(1, shape.voters + 1)),
             brokers=brokers,
-            store_options=StoreOptions(),
         )
         self.roots = {entry.broker_id: Root(str(entry.broker_id)) for entry in brokers}
         self.voters: dict[int, str] = {}

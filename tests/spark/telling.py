@@ -43,7 +43,7 @@ def main(path: str, *options: str) -> None:
     """All steps."""
     file_path = Path(path)
     file = load_cluster_file(file_path)
-    spark = spark_session("telling", store_options=file.store_options)
+    spark = spark_session("telling", roots=file.roots)
 
     def told(step: Callable[[], object]) -> None:
         try:
@@ -101,7 +101,7 @@ def main(path: str, *options: str) -> None:
         lambda: cluster.verify(deep=True).to_json(),
         lambda: read(cluster),
         lambda: scanned(f"{file.remote}/"),
-        lambda: open_store(file.remote, file.store_options).list(""),
+        lambda: open_store(file.remote, file.remote_storage).list(""),
         lambda: "format" not in options or streamed(cluster),
         lambda: cluster.recover("t", ADDRESS),
         lambda: pickled(cluster),

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 import deltalake
 import pytest
 
-from stratalog import Cluster
-from stratalog.jobs.session import reach_stores
+from stratalog import Cluster, load_cluster_file
+from stratalog.jobs.hadoop import reach_stores
 from stratalog.partitions.store import StoreOptions, open_store
 from tests.s3_server import SECRET_KEY, S3Endpoint
 
@@ -64,7 +64,7 @@ def file(s3_endpoint: S3Endpoint, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def cluster(spark: SparkSession, s3_endpoint: S3Endpoint, file: Path) -> Cluster:
-    reach_stores(spark, StoreOptions(endpoint_url=s3_endpoint.url, region=s3_endpoint.region))
+    reach_stores(spark, load_cluster_file(file).roots)
     return Cluster.format(file, spark)
 
 

@@ -11,7 +11,8 @@ import deltalake
 import pyarrow as pa
 import pytest
 
-from stratalog.jobs.session import local_cores, read_properties, s3a_settings
+from stratalog.jobs.hadoop import s3a_settings
+from stratalog.jobs.session import local_cores, read_properties
 from stratalog.partitions.store.protocol import StoreOptions
 
 if TYPE_CHECKING:
@@ -85,13 +86,13 @@ def test_properties_are_read_as_spark_reads_them(tmp_path: Path) -> None:
 
 
 def test_an_endpoint_of_ones_own_gets_path_style_and_a_region() -> None:
-    own = s3a_settings(StoreOptions(endpoint_url="http://localhost:1"), {})
-    assert own["fs.s3a.path.style.access"] == "true"
-    assert own["fs.s3a.endpoint.region"] == "us-east-1"
-    assert s3a_settings(StoreOptions(), {"AWS_REGION": "eu-west-1"}) == {}
+    own = s3a_settings("b", StoreOptions(endpoint_url="http://localhost:1"), {})
+    assert own["fs.s3a.bucket.b.path.style.access"] == "true"
+    assert own["fs.s3a.bucket.b.endpoint.region"] == "us-east-1"
+    assert s3a_settings("b", StoreOptions(), {"AWS_REGION": "eu-west-1"}) == {}
 
 
 def test_a_profile_is_named_and_no_secret_is_copied() -> None:
-    settings = s3a_settings(StoreOptions(profile="ops"), {"AWS_SECRET_ACCESS_KEY": "hidden"})
-    assert settings["fs.s3a.auth.profile.name"] == "ops"
+    settings = s3a_settings("b", StoreOptions(profile="ops"), {"AWS_SECRET_ACCESS_KEY": "hidden"})
+    assert settings["fs.s3a.bucket.b.auth.profile.name"] == "ops"
     assert "hidden" not in str(settings)

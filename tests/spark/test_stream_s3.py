@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from stratalog import Cluster
-from stratalog.jobs.session import reach_stores
-from stratalog.partitions.store import StoreOptions
+from stratalog import Cluster, load_cluster_file
+from stratalog.jobs.hadoop import reach_stores
 from tests.s3_server import SECRET_KEY, S3Endpoint
 from tests.spark.spark_cluster import TIERED
 
@@ -51,7 +50,7 @@ def test_a_stream_reads_buckets_of_both_tiers_and_writes_down_no_secret(
     spark: SparkSession, s3_endpoint: S3Endpoint, file: Path, tmp_path: Path
 ) -> None:
     """Credentials are the environment's, of each process: not in options, plans or the checkpoint."""
-    reach_stores(spark, StoreOptions(endpoint_url=s3_endpoint.url, region=s3_endpoint.region))
+    reach_stores(spark, load_cluster_file(file).roots)
     cluster = Cluster.format(file, spark)
     cluster.topics.create("t", partitions=2, replication_factor=1, value="n BIGINT", configs=TIERED)
     cluster.topics.create("u", partitions=1, replication_factor=1, value="n BIGINT")

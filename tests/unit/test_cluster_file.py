@@ -9,6 +9,7 @@ import pytest
 from stratalog.engine.config.cluster_file import BrokerEntry, load_cluster_file
 from stratalog.partitions.errors import EnvironmentUnusableError, InvalidCallError, UnsupportedStoreError
 from stratalog.partitions.store import open_store
+from stratalog.partitions.store.credentials import CredentialSource, GivenProvider, NamedProvider
 from stratalog.partitions.store.protocol import StoreOptions
 
 GOOD = """
@@ -47,12 +48,13 @@ def refuse(folder: Path, text: str, message: str) -> None:
 
 def test_a_cluster_file_says_who_is_where(tmp_path: Path) -> None:
     file = load_cluster_file(write(tmp_path, GOOD))
+    on_s3 = StoreOptions(endpoint_url="https://s3.example.org", timeout_s=5)
     assert (file.cluster_id, file.remote, file.voters) == ("c", "s3://lake/flights", (1,))
     assert file.brokers == (
         BrokerEntry(1, "a", f"file://{tmp_path}/one"),
-        BrokerEntry(2, None, "s3://bucket/two"),
+        BrokerEntry(2, None, "s3://bucket/two", on_s3),
     )
-    assert file.store_options == StoreOptions(endpoint_url="https://s3.example.org", timeout_s=5)
+    assert file.remote_storage == on_s3
     assert file.warnings == ()
     assert file.broker(2) == file.brokers[1]
     assert file.broker(3) is None
@@ -61,7 +63,7 @@ def test_a_cluster_file_says_who_is_where(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("text", "value"), [("true", True), ("false", False)])
 def test_a_server_may_be_said_to_complete_uploads_exclusively(tmp_path: Path, text: str, value: bool) -> None:
     file = load_cluster_file(write(tmp_path, GOOD + f"exclusive_multipart = {text}\n"))
-    assert file.store_options.exclusive_multipart is value
+    assert file.remote_storage.exclusive_multipart is value
 
 
 def test_the_example_is_a_good_one() -> None:
@@ -123,7 +125,6 @@ def test_an_even_number_of_voters_is_a_warning(tmp_path: Path) -> None:
         ("s3://bucket/two", "s3://", "use a folder, file:///folder, s3://bucket/prefix"),
         ("s3://bucket/two", "hdfs://x/two", "use a folder, file:///folder, s3://bucket/prefix"),
         ("s3://bucket/two", "dbfs:/b1", "'dbfs:/b1': a mounted path, .* use s3://bucket/prefix"),
-        ("s3://bucket/two", "s3a://bucket/two", "'s3a://bucket/two': write s3://, which"),
         ("s3://bucket/two", "abfss:x", r"use a folder, .* \(a folder with a colon in its name: ./abfss:"),
         ("s3://bucket/two", "s3:/bucket/two", "'s3:/bucket/two': use a folder, "),
         ("s3://bucket/two", "file:/two", "'file:/two': write file:///absolute/folder"),
@@ -239,3 +240,106 @@ def test_a_remote_tier_inside_a_broker_is_refused(tmp_path: Path) -> None:
 
 def test_names_that_only_begin_alike_are_apart(tmp_path: Path) -> None:
     load_cluster_file(write(tmp_path, GOOD.replace("s3://bucket/two", "one-more")))
+
+
+class TestStorage:
+    """How each root is reached: its own table, else that of its kind."""
+
+    def read(self, folder: Path, own: str = "", common: str = "", root: str = "s3://bucket/two") -> StoreOptions:
+        text = GOOD.replace("s3://bucket/two", root).replace("[s3]", f"[brokers.storage]\n{own}\n[s3]")
+        file = load_cluster_file(write(folder, f"{text}\n{common}"))
+        assert file.remote_storage == StoreOptions(endpoint_url="https://s3.example.org", timeout_s=5)
+        return file.brokers[1].storage
+
+    def test_a_root_has_what_its_own_table_says_and_the_common_rest(self, tmp_path: Path) -> None:
+        address = "https://eu.example.org"
+        own = f'endpoint_url = "{address}"\nregion = "eu"\nprofile = "eu"\nkms_key_id = "arn:1"\nretries = 2'
+        wanted = StoreOptions(address, region="eu", profile="eu", kms_key_id="arn:1", timeout_s=5, retries=2)
+        assert self.read(tmp_path, own) == wanted
+
+    def test_each_kind_of_storage_has_a_table_of_its_own(self, tmp_path: Path) -> None:
+        common = '[azure]\naccount = "lake"\ntimeout_s = 7\n[gcs]\nretries = 3\n'
+        azure = self.read(tmp_path, common=common, root="az://c/two")
+        assert azure == StoreOptions(account="lake", timeout_s=7)
+        assert self.read(tmp_path, common=common, root="gs://b/two") == StoreOptions(retries=3)
+        named = self.read(tmp_path, own="timeout_s = 9", root="abfss://c@lake.dfs.core.windows.net/two")
+        assert named == StoreOptions(timeout_s=9)
+
+    def test_a_root_of_its_own_credentials_has_no_others(self, tmp_path: Path) -> None:
+        text = GOOD.replace("[s3]", '[brokers.storage]\nprofile = "eu"\n[s3]\ncredentials = "a.b:c"')
+        text = text.replace("s3://lake/flights/", "s3a://lake/flights")
+        file = load_cluster_file(write(tmp_path, text))
+        assert (file.brokers[1].storage.profile, file.brokers[1].storage.credentials) == ("eu", None)
+        remote = CredentialSource(NamedProvider("a.b:c"), "s3://lake/flights")
+        assert (file.remote, file.remote_storage.credentials) == ("s3://lake/flights", remote)
+        assert file.brokers[0].storage == StoreOptions()
+
+    def test_a_provider_of_the_caller_goes_before_that_of_the_file(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        path = write(tmp_path, GOOD.replace("[s3]", '[s3]\ncredentials = "a.b:c"'))
+        monkeypatch.setenv("STRATALOG_CREDENTIALS", "env:f")
+        by_environment = load_cluster_file(path).brokers[1].storage.credentials
+        assert by_environment == CredentialSource(NamedProvider("env:f"), "s3://bucket/two")
+        by_name = load_cluster_file(path, "given:f").remote_storage.credentials
+        assert by_name == CredentialSource(NamedProvider("given:f"), "s3://lake/flights")
+        given = load_cluster_file(path, lambda _: {}).remote_storage.credentials
+        assert given is not None
+        assert isinstance(given.provider, GivenProvider)
+
+    @pytest.mark.parametrize(
+        ("root", "line", "message"),
+        [
+            (
+                "s3://bucket/two",
+                "regoin = 1",
+                r"brokers\[1\].storage: unknown key 'regoin'; did you mean 'region'",
+            ),
+            ("s3://bucket/two", 'account = "a"', r"brokers\[1\].storage: unknown key 'account'"),
+            ("gs://bucket/two", 'profile = "a"', r"brokers\[1\].storage: unknown key 'profile'"),
+            ("s3://bucket/two", "region = 1", r"brokers\[1\].storage.region: Expected str"),
+            ("two", 'region = "a"', r"brokers\[1\].storage: a folder takes no storage options"),
+            ("abfss://c@a.dfs.core.windows.net/x", 'account = "b"', "the address names the account already"),
+            ("s3://bucket/two", 'secret_key = "hunter2"', "secret_key looks like a secret"),
+            ("s3://bucket/two", 'credentials = "hunter2"', "credentials name a function"),
+            ("s3://bucket/two", 'endpoint_url = "https://me:hunter2@s3"', "endpoint_url holds credentials"),
+            ("s3://lake/two", 'endpoint_url = "https://b.example.org"', "s3://lake is one of two servers"),
+        ],
+    )
+    def test_what_is_wrong_is_named_and_no_secret_shown(
+        self, tmp_path: Path, root: str, line: str, message: str
+    ) -> None:
+        text = GOOD.replace("s3://bucket/two", root).replace("[s3]", f"[brokers.storage]\n{line}\n[s3]")
+        with pytest.raises(InvalidCallError, match=message) as caught:
+            load_cluster_file(write(tmp_path, text))
+        assert "hunter2" not in str(caught.value)
+
+    def test_options_of_a_remote_that_there_is_not_are_refused(self, tmp_path: Path) -> None:
+        text = GOOD.replace('remote = "s3://lake/flights/"', "") + '[remote.storage]\nregion = "a"\n'
+        refuse(tmp_path, text, "remote.storage: there is no cluster.remote")
+
+
+class TestAddresses:
+    """Of the file itself."""
+
+    @pytest.mark.parametrize(
+        ("address", "message"),
+        [
+            ("hdfs://x/cluster.toml", "'hdfs://x/cluster.toml': use a folder, "),
+            ("dbfs:/cluster.toml", "use s3://bucket/prefix"),
+            ("s3://bucket", "name the file, as in s3://bucket/cluster.toml"),
+            ("s3://bucket/folder/", "name the file, as in"),
+        ],
+    )
+    def test_one_that_cannot_be_read_says_what_to_write(self, address: str, message: str) -> None:
+        with pytest.raises(InvalidCallError, match=message):
+            load_cluster_file(address)
+
+    def test_one_with_a_secret_is_not_repeated(self) -> None:
+        with pytest.raises(InvalidCallError, match="holds credentials") as caught:
+            load_cluster_file("s3://me:hunter2@bucket/cluster.toml")
+        assert "hunter2" not in str(caught.value)
+
+    def test_one_of_this_machine_may_be_an_address(self, tmp_path: Path) -> None:
+        path = write(tmp_path, GOOD)
+        assert load_cluster_file(f"file://{path}").path == str(path)

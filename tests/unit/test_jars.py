@@ -36,3 +36,17 @@ def test_a_file_of_conf_is_found_in_a_zip(tmp_path: Path, monkeypatch: pytest.Mo
     root = zipfile.Path(tmp_path / "packages.zip", "stratalog/conf/")
     monkeypatch.setattr(importlib.resources, "files", lambda package: root)
     assert jars.conf_file("jars.xml").read_text() == "text"
+
+
+def test_a_set_that_is_not_there_is_named_with_those_that_are(capsys: pytest.CaptureFixture[str]) -> None:
+    assert jars.main(["s4"]) == 1
+    assert capsys.readouterr().err == "no jars are pinned by the name 's4': azure, gcs or kafka\n"
+
+
+def test_sessions_have_the_sets_that_were_fetched(tmp_path: Path) -> None:
+    always = [tmp_path / jar for jar in jars.pinned_jars()]
+    assert list(jars.session_jars(tmp_path)) == always
+    [azure] = jars.pinned_jars("azure.xml")
+    (tmp_path / azure).parent.mkdir()
+    (tmp_path / azure).touch()
+    assert list(jars.session_jars(tmp_path)) == [*always, tmp_path / azure]

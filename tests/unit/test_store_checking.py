@@ -11,12 +11,13 @@ from typing import BinaryIO
 
 import pytest
 
+from stratalog.engine.cluster import Cluster
 from stratalog.jobs.check_store import main
 from stratalog.partitions.clock import ManualClock, SystemClock
-from stratalog.partitions.errors import StorageError
+from stratalog.partitions.errors import StorageError, UnsupportedStoreError
 from stratalog.partitions.identity import random_id
 from stratalog.partitions.store import StagedCopy, StagedWriter, Store, StoredObject, StoreOptions, open_store
-from stratalog.partitions.store.checking import PART_BYTES, StoreCheck
+from stratalog.partitions.store.checking import PART_BYTES, QUICK, StoreCheck
 from stratalog.partitions.store.local import LocalStore
 from stratalog.partitions.store.memory import MemoryStore
 from stratalog.partitions.store.racing import race_in_threads
@@ -216,6 +217,38 @@ def test_each_lie_is_found_and_named(lying: Callable[[], MemoryStore], rule: str
     found = broken(store)
     assert list(found) == [rule]
     assert re.search(says, found[rule])
+
+
+@pytest.mark.parametrize(
+    ("lying", "says"),
+    [
+        (TwoWinners, "a name is created once: 2 of 6 were told"),
+        (TwoOfParts, "a large object is created once: 6 of 6 were told"),
+        (LateListing, "a listing shows all that was written: "),
+        (StaysTaken, "a deleted name is gone, and free again: a name that was deleted stayed taken"),
+    ],
+)
+def test_format_refuses_object_storage_that_lies_and_leaves_nothing_there(
+    lying: Callable[[], MemoryStore], says: str, tmp_path: Path
+) -> None:
+    store = lying() if lying in (TwoWinners, StaysTaken) else lying(clock=CLOCK)  # type: ignore[call-arg]
+    honest = MemoryStore("s3://good/b1", CLOCK)
+    store.uri = "s3://odd/b2"
+    roots = {each.uri: each for each in (honest, store)}
+    file = tmp_path / "cluster.toml"
+    brokers = (f'[[brokers]]\nid = {n}\nlog_dir = "{uri}"\n' for n, uri in enumerate(roots, start=1))
+    file.write_text('[cluster]\nid = "c"\nvoters = [1]\n' + "".join(brokers))
+    with pytest.raises(UnsupportedStoreError, match=f"s3://odd/b2 does not keep the rule that {says}"):
+        Cluster.format(file, clock=CLOCK, opener=lambda uri, _options, _clock: roots[uri])
+    assert [list(each.walk("")) for each in roots.values()] == [[], []]
+
+
+def test_the_quick_check_of_a_root_takes_few_requests() -> None:
+    """So many that a format of a root, at 100 ms each and some at once, takes seconds."""
+    store = MemoryStore(clock=CLOCK)
+    StoreCheck(store, store, race_in_threads, CLOCK, random_id, QUICK).must_hold()
+    assert list(store.walk("")) == []
+    assert store.counts.requests < 100
 
 
 @pytest.mark.slow

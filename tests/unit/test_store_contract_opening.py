@@ -65,7 +65,7 @@ class TestAddressesAndCounts:
         ("uri", "instead"),
         [
             ("hdfs://bucket/x", "use a folder, file:///folder, s3://bucket/prefix"),
-            ("s3a://bucket/x", "write s3://"),
+            ("s3n://bucket/x", "write s3://"),
             ("dbfs:/x", "use s3://bucket/prefix"),
         ],
     )
@@ -112,11 +112,15 @@ class TestCheck:
 
 
 def test_options_hold_no_secret() -> None:
-    """Credentials come from the environment: nothing that is pickled or shown may carry one."""
+    """Credentials come from the environment, or are asked for by name: nothing that is pickled or shown may carry
+    one. (``credentials`` is who is asked.)"""
     assert {field.name for field in fields(StoreOptions)} == {
         "endpoint_url",
         "region",
         "profile",
+        "account",
+        "kms_key_id",
+        "credentials",
         "timeout_s",
         "retries",
         "part_bytes",

@@ -29,6 +29,7 @@ from stratalog.partitions.errors import (
 )
 from stratalog.partitions.store import StoredObject, StoreOptions
 from stratalog.partitions.store.s3 import S3Store
+from stratalog.tiering.delta_options import storage_options
 from tests.s3_server import HOST, free_ports
 
 PART_BYTES = 5 * 1024 * 1024
@@ -181,6 +182,32 @@ def store_on(url: str) -> S3Store:
 
 
 LISTED = StoredObject("name", 4, 0, "etag.4")
+
+
+def test_the_key_of_encryption_goes_with_every_request_that_makes_an_object(server: ScriptedServer) -> None:
+    """And with no other: parts and reads are of an object that has it."""
+    keys: list[tuple[str, str | None]] = []
+
+    def begin_an_upload(request: Handler) -> None:
+        keys.append((request.command, request.headers.get("x-amz-server-side-encryption-aws-kms-key-id")))
+        if request.command == "POST":
+            body = b"<InitiateMultipartUploadResult><UploadId>u</UploadId></InitiateMultipartUploadResult>"
+            request.answer(200, body=body)
+        else:
+            obey(request)
+
+    server.script = [begin_an_upload]
+    options = StoreOptions(server.url, "us-east-1", part_bytes=PART_BYTES, kms_key_id="arn:key")
+    store = S3Store("bucket", "prefix", options, ManualClock())
+    assert store.create("name", b"data")
+    staged = store.stage_writer("large")
+    staged.file.write(b"x" * (PART_BYTES + 1))
+    staged.file.flush()
+    assert store.read("name") == b"data"
+    assert [key for command, key in keys if command == "POST"] == ["arn:key"]
+    assert keys[0] == ("PUT", "arn:key")
+    assert {key for command, key in keys[1:] if command != "POST"} == {None}
+    assert storage_options("s3://bucket/table", options)["aws_sse_kms_key_id"] == "arn:key"
 
 
 class TestCreate:

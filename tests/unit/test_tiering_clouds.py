@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 
+import deltalake
+import pyarrow.parquet as pq
 import pytest
 
 from bench.cloud_servers import ACCOUNT_KEY
 from stratalog.partitions.errors import StorageError
 from stratalog.partitions.store import Store, StoreOptions, open_store
 from stratalog.tiering.bootstrap import auxiliary_state
+from stratalog.tiering.delta_options import storage_options
 from tests.cloud_servers import CloudEndpoint
 from tests.unit.tiering_harness import TENS, TieredPartition, commit_at_once, table_in
 
@@ -45,6 +49,23 @@ def test_tier_reuse_expire_and_delete(remote: Store, tmp_path: Path) -> None:
     assert part.table.vacuum(0) == [part.table.path(first)]
     part.table.delete()
     assert list(remote.list("")) == []
+
+
+def test_deltalake_and_polars_read_what_was_tiered(remote: Store, tmp_path: Path) -> None:
+    """Others than ourselves, by the table's address and what stands in the environment."""
+    part = TieredPartition(tmp_path, remote, OPTIONS)
+    part.append(3, 4, 5)
+    part.commit(part.upload(part.plan()))
+    uri, options = part.table.uri, storage_options(part.table.uri, OPTIONS)
+    listed = [segment.path for segment in part.table.load().all_segments()]
+    ours = pq.read_table(io.BytesIO(remote.read(f"{part.table.folder}/{listed[0]}")))
+    theirs = deltalake.DeltaTable(uri, storage_options=options).to_pyarrow_table()
+    assert sorted(theirs.column("offset").to_pylist()) == list(range(12))
+    polars = pytest.importorskip("polars")
+    credentials = {name: value for name, value in options.items() if name.startswith(("azure", "google", "allow"))}
+    by_polars = polars.read_delta(uri, storage_options=credentials, columns=["offset", "value"]).sort("offset")
+    assert by_polars["offset"].to_list() == list(range(12))
+    assert by_polars["value"].to_list()[: len(ours)] == ours.column("value").to_pylist()
 
 
 def test_drivers_with_one_plan_commit_every_offset_once(remote: Store) -> None:

@@ -32,6 +32,7 @@ from stratalog.partitions.runner import Done, Failed
 from stratalog.partitions.segment import Segment
 from stratalog.partitions.segment_check import verify_segment
 from stratalog.partitions.store import Store, open_store
+from stratalog.partitions.store.opening import same_spelling
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +210,7 @@ def recover(
 
 
 def _target(context: Context, to: str) -> Store:
-    target = open_store(to, context.file.store_options, context.clock)
+    target = open_store(to, context.file.storage.options(same_spelling(to)), context.clock)
     for store in context.all_stores:
         if f"{target.uri}/".startswith(f"{store.uri}/") or f"{store.uri}/".startswith(f"{target.uri}/"):
             raise InvalidCallError(

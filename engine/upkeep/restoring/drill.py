@@ -15,14 +15,13 @@ compares:
 
 from __future__ import annotations
 
-import json
 import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import fields
+from dataclasses import replace
 from pathlib import Path
 
 from stratalog.engine.brokers.format import format_cluster
-from stratalog.engine.config.cluster_file import load_cluster_file
+from stratalog.engine.config.cluster_file import ClusterFile
 from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.opening import OpenStore
 from stratalog.engine.driver.report import Failure, Report, Value
@@ -57,25 +56,14 @@ def read_only_remote(context: Context, opener: OpenStore) -> OpenStore:
     return open_root
 
 
-def copy_of_file(context: Context, folder: Path) -> Path:
-    """A cluster file for the copy: the same id, remote, voters, brokers and racks, and roots below ``folder``,
-    which are made.
-    """
-    file = context.file
-    lines = ["[cluster]", f"id = {json.dumps(file.cluster_id)}", f"remote = {json.dumps(file.remote)}"]
-    lines.append(f"voters = {list(file.voters)}")
+def copy_of_file(file: ClusterFile, folder: Path) -> ClusterFile:
+    """The cluster file of the copy: as ``file``, with roots below ``folder``, which are made."""
+    brokers = []
     for broker in file.brokers:
         root = folder / f"broker-{broker.broker_id}"
         root.mkdir()
-        lines += ["[[brokers]]", f"id = {broker.broker_id}", f"log_dir = {json.dumps(str(root))}"]
-        lines += [] if broker.rack is None else [f"rack = {json.dumps(broker.rack)}"]
-    lines.append("[s3]")
-    for option in fields(StoreOptions):
-        value = getattr(file.store_options, option.name)
-        lines += [] if value == option.default else [f"{option.name} = {json.dumps(value)}"]
-    path = folder / "cluster.toml"
-    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    return path
+        brokers.append(replace(broker, log_dir=f"file://{root}", storage=StoreOptions()))
+    return replace(file, path=str(folder / "cluster.toml"), brokers=tuple(brokers), cache=None, client_rack=None)
 
 
 def drill(context: Context, opener: OpenStore, *, deep: bool = False) -> Report:
@@ -89,7 +77,7 @@ def drill(context: Context, opener: OpenStore, *, deep: bool = False) -> Report:
     remote = context.remote_store("a drill restores the cluster from the remote tier")
     plan = plan_restore(context.file, remote, context.file.cluster_id, context.clock, context.key)
     with tempfile.TemporaryDirectory(prefix="stratalog-drill-") as folder:
-        file = load_cluster_file(copy_of_file(context, Path(folder)))
+        file = copy_of_file(context.file, Path(folder))
 
         def copy() -> Context:
             open_root = read_only_remote(context, opener)

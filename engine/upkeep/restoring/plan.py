@@ -106,7 +106,7 @@ def plan_restore(
             topic=topic.name,
             topic_id=topic.topic_id,
             cluster_id=cluster_id,
-            options=file.store_options,
+            options=file.remote_storage,
             clock=clock,
         )
 

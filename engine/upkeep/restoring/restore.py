@@ -63,7 +63,7 @@ def restore(
         )
     if file.remote is None:
         raise InvalidCallError(f"cluster file {file.path} names no [cluster] remote: restore from where?")
-    remote = opener(file.remote, file.store_options, clock)
+    remote = opener(file.remote, file.remote_storage, clock)
     plan = plan_restore(file, remote, former, clock, key)
     if plan.failures or dry_run:
         return replace(_planned(plan), dry_run=dry_run)
@@ -115,7 +115,7 @@ def take_over(context: Context, plan: RestorePlan, former: str) -> None:
     for topic in plan.topics:
         if topic.topic_id in plan.tiered:
             table = context.remote_table(as_image(topic))
-            options, clock = context.file.store_options, context.clock
+            options, clock = context.file.remote_storage, context.clock
             if not hand_over(table, former, context.file.cluster_id, options, clock):
                 # Else the former cluster might still create it.
                 table.ensure(schema_of(topic.key_schema, topic.value_schema))

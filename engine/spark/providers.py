@@ -1,0 +1,25 @@
+"""Providers of credentials on their way to executors: functions, pickled as Spark pickles functions.
+
+So a function of a notebook may be one. Its closure travels, too: it should ask for secrets, and hold none.
+"""
+
+from __future__ import annotations
+
+import copyreg
+import pickle
+from typing import Any
+
+from pyspark import cloudpickle
+
+from stratalog.partitions.store.credentials import GivenProvider
+
+
+def _reduced(provider: GivenProvider) -> tuple[Any, ...]:
+    return _arrived, (provider.id, cloudpickle.dumps(provider.function))  # type: ignore[no-untyped-call]
+
+
+def _arrived(provider_id: str, function: bytes) -> GivenProvider:
+    return GivenProvider(provider_id, pickle.loads(function))  # noqa: S301 - by Spark from this worker's driver
+
+
+copyreg.pickle(GivenProvider, _reduced)

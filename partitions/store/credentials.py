@@ -1,0 +1,196 @@
+"""Credentials from a provider: a function of the caller's, which is asked in every process that needs them.
+
+    def provider(root):                       # the address of a root: s3://bucket/prefix
+        return {"access_key": ..., "secret_key": ..., "token": ..., "expiration": ...}
+
+Only the name of the function travels to executors, or the function itself; never what it has returned. That is
+renewed before it expires, and once more where the storage does not accept it. It stands in no plan, log, setting
+or message: of what a provider raises or returns, messages have the type alone.
+
+    s3://              access_key and secret_key, maybe token
+    az://, abfss://    account_key, sas_token, or token (of an identity)
+    gs://              service_account (a mapping, or its JSON), or token
+``expiration``, a time with its zone or its ISO 8601 text, is left out where they do not expire.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from stratalog.partitions.clock import Clock, SystemClock
+from stratalog.partitions.errors import InvalidCallError
+
+Provider = Callable[[str], Mapping[str, Any]]
+
+RENEWED_BEFORE_MS = 5 * 60 * 1000
+"""They are renewed so long before they expire, or after half of their life where that is shorter."""
+
+_NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", re.ASCII)
+_ONE_OF = {
+    "s3": (("access_key", "secret_key"),),
+    "az": (("account_key",), ("sas_token",), ("token",)),
+    "abfss": (("account_key",), ("sas_token",), ("token",)),
+    "gs": (("service_account",), ("token",)),
+}
+"""By scheme, what has to be among the values: the names of one of these."""
+
+
+class NoCredentialsFoundError(Exception):
+    """There is nothing to show to the server. The message holds no secret."""
+
+
+@dataclass(frozen=True, slots=True)
+class NamedProvider:
+    """A function that each process imports: ``package.module:function``."""
+
+    name: str
+
+    def __post_init__(self) -> None:
+        if not _NAME.fullmatch(self.name):  # it may be a secret that was put in the wrong place
+            raise InvalidCallError("credentials name a function, as package.module:function; they hold none")
+
+    def ask(self, root: str) -> Mapping[str, Any]:
+        """Raises: what the function, or its import, raises."""
+        module, _, function = self.name.partition(":")
+        named = importlib.import_module(module)  # noqa: TID251 - named by the caller, never by storage
+        found: Mapping[str, Any] = getattr(named, function)(root)
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class GivenProvider:
+    """A function that the caller has given. It travels as Spark's functions do."""
+
+    id: str
+    """Tells it from others: what arrives on an executor twice is one and the same."""
+    function: Provider = field(compare=False, repr=False)
+
+    @property
+    def name(self) -> str:
+        """For messages."""
+        return getattr(self.function, "__qualname__", type(self.function).__qualname__)
+
+    def ask(self, root: str) -> Mapping[str, Any]:
+        """Raises: what the function raises."""
+        return self.function(root)
+
+
+@dataclass(frozen=True, slots=True)
+class CredentialSource:
+    """The provider of a root's credentials."""
+
+    provider: NamedProvider | GivenProvider
+    root: str = ""
+    """The address of the root, which the provider is given."""
+
+    def __str__(self) -> str:
+        return f"the credential provider {self.provider.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """The answer of a provider."""
+
+    values: Mapping[str, Any] = field(repr=False)
+    number: int
+    """Greater for each answer of the same provider."""
+    renew_ms: int | None
+    """When another one is asked for; None: never."""
+    expires_ms: int | None
+
+
+class Renewing:
+    """This process' credentials for one root."""
+
+    def __init__(self, source: CredentialSource, clock: Clock) -> None:
+        self._source = source
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._present: Credentials | None = None
+
+    def current(self) -> Credentials:
+        """Credentials that have not expired, renewed where it is time.
+
+        Raises: NoCredentialsFoundError.
+        """
+        present, now_ms = self._present, self._clock.now_ms()
+        if present is not None and (present.renew_ms is None or now_ms < present.renew_ms):
+            return present
+        with self._lock:
+            if self._present is not present and self._present is not None:
+                return self._present  # somebody else has asked meanwhile
+            try:
+                self._present = self._asked(now_ms, present)
+            except NoCredentialsFoundError:
+                if present is None or present.expires_ms is None or now_ms >= present.expires_ms:
+                    raise
+                return present  # still good; asked for again next time
+            return self._present
+
+    def renewed_since(self, number: int) -> bool:
+        """After the storage has not accepted the credentials with that number: whether there are others now.
+
+        Raises: NoCredentialsFoundError.
+        """
+        with self._lock:
+            present = self._present
+            if present is not None and present.number == number:
+                self._present = self._asked(self._clock.now_ms(), present)
+                return self._present.values != present.values
+            return present is not None
+
+    def _asked(self, now_ms: int, before: Credentials | None) -> Credentials:
+        try:
+            values = dict(self._source.provider.ask(self._source.root))
+            expiration = values.pop("expiration", None)
+            expires_ms = None if expiration is None else _milliseconds(expiration)
+        except Exception as error:  # its text may hold anything
+            raise NoCredentialsFoundError(f"{self._source} failed ({type(error).__name__})") from None
+        scheme = self._source.root.partition("://")[0]
+        choices = _ONE_OF.get(scheme, ())
+        if not any(all(values.get(name) for name in choice) for choice in choices):
+            wanted = ", or ".join(" and ".join(choice) for choice in choices)
+            raise NoCredentialsFoundError(f"{self._source} gave no {wanted}, which {scheme}:// takes")
+        if expires_ms is not None and expires_ms <= now_ms:
+            ago_s = (now_ms - expires_ms) // 1000
+            raise NoCredentialsFoundError(f"{self._source} gave credentials that expired {ago_s} s ago")
+        renew_ms = None if expires_ms is None else expires_ms - min(RENEWED_BEFORE_MS, (expires_ms - now_ms) // 2)
+        return Credentials(values, 1 if before is None else before.number + 1, renew_ms, expires_ms)
+
+
+def _milliseconds(expiration: datetime | str) -> int:
+    found = datetime.fromisoformat(expiration) if isinstance(expiration, str) else expiration
+    if found.tzinfo is None:
+        raise ValueError("a time without a zone")
+    return int(found.timestamp() * 1000)
+
+
+_CLOCK: Clock = SystemClock()
+_lock = threading.Lock()
+_renewing: dict[CredentialSource, Renewing] = {}
+
+
+def renewing(source: CredentialSource) -> Renewing:
+    """This process' credentials of a source."""
+    found = _renewing.get(source)
+    if found is None:
+        with _lock:
+            found = _renewing.setdefault(source, Renewing(source, _CLOCK))
+    return found
+
+
+def _forget() -> None:
+    """In a forked child: a lock of the parent's may have been held."""
+    global _lock
+    _lock = threading.Lock()
+    _renewing.clear()
+
+
+os.register_at_fork(after_in_child=_forget)

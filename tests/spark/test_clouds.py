@@ -1,0 +1,75 @@
+"""Spark reads logs and remote tables on Azure and Google, with the jar sets ``azure`` and ``gcs``."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bench.cloud_servers import ACCOUNT, ACCOUNT_KEY, BUCKET
+from stratalog import Cluster
+from stratalog.jobs.jars import CLOUDS, jar_folder, missing_jars
+from tests.cloud_servers import CloudEndpoint
+from tests.unit.harness import batch
+
+pytestmark = [pytest.mark.spark, pytest.mark.s3, pytest.mark.slow]
+
+ROOT = Path(__file__).resolve().parents[2]
+TIERED = {
+    "remote.storage.enable": "true",
+    "segment.bytes": "1",
+    "retention.ms": "-1",
+    "local.retention.bytes": "0",
+    "file.delete.delay.ms": "0",
+}
+
+
+def begun(folder: Path, root: str, table: str) -> Path:
+    """The file of a cluster with a broker and the remote tier below ``root``, and records in both tiers."""
+    folder.mkdir()
+    file = folder / "cluster.toml"
+    file.write_text(
+        f'[cluster]\nid = "c"\nremote = "{root}/tier"\nvoters = [1]\n'
+        f'[[brokers]]\nid = 1\nlog_dir = "{root}/b1"\n{table}'
+    )
+    cluster = Cluster.format(file)
+    cluster.topics.create("t", partitions=1, replication_factor=1, configs=TIERED)
+    for value in ("a", "b"):
+        cluster.append_batches("t", {0: [batch([value])]}).raise_for_failures()
+    cluster.tier().raise_for_failures()
+    for _ in range(2):
+        cluster.retain().raise_for_failures()
+    cluster.append_batches("t", {0: [batch(["c"])]}).raise_for_failures()
+    return file
+
+
+def test_spark_reads_both_tiers_on_azure_and_google(
+    azure_endpoint: CloudEndpoint, gcs_endpoint: CloudEndpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if any(missing_jars(jar_folder(), pins) for pins in CLOUDS):
+        pytest.skip("python -m stratalog.jobs.jars azure, and gcs: they are fetched when they are asked for")
+    monkeypatch.delenv("AZURE_STORAGE_CONNECTION_STRING")
+    monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_KEY", ACCOUNT_KEY)
+    azure = f"abfss://{BUCKET}@{ACCOUNT}.dfs.core.windows.net/{tmp_path.name}"
+    files = [
+        begun(tmp_path / "azure", azure, f'[azure]\nendpoint_url = "{azure_endpoint.url}"\n'),
+        begun(tmp_path / "gcs", f"gs://{BUCKET}/{tmp_path.name}", f'[gcs]\nendpoint_url = "{gcs_endpoint.url}"\n'),
+    ]
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.spark.reading_clouds", *map(str, files)],
+        cwd=ROOT,
+        env=os.environ,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[:3000] + "....." + done.stderr[-3000:] + done.stdout
+    read = [line for line in done.stdout.splitlines() if line.startswith("READ")]
+    assert read == ["READ [False, True] ['a', 'b', 'c'] 2"] * 2
+    assert "SETTING" in done.stdout
+    assert ACCOUNT_KEY not in done.stdout + done.stderr
+    for file in files:
+        Cluster.open(file).verify(deep=True).raise_for_failures()  # what a connector leaves harms nobody
