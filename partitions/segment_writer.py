@@ -48,6 +48,10 @@ MOST_RECORD_BYTES = MOST_GROUP_BYTES // 2
 PAGE_ROWS = 2048
 """At most, of every column: a reader of a range skips pages by their offsets, and reads at least one of each."""
 
+_BUFFER_BYTES = 256 * 1024
+"""Of pages on their way to the sink, which is Python's: each write takes the interpreter from the thread that
+brings the records."""
+
 Sign = Callable[[bytes], str]
 """From the SHA-256 of a file without its tag to the tag."""
 
@@ -85,8 +89,9 @@ class SegmentWriter:
         # timestamps ascend: their differences are small.
         plain = {"value"} if pa.types.is_binary(schema.field("value").type) else set()
         ascending = {"offset", "timestamp"}
+        self._pages = pa.BufferedOutputStream(pa.PythonFile(self._sink, mode="w"), _BUFFER_BYTES)
         self._writer = pq.ParquetWriter(
-            self._sink,
+            self._pages,
             schema,
             compression="none" if compression == "uncompressed" else compression,
             use_dictionary=[path for path in leaves if path not in plain | ascending],
@@ -173,6 +178,7 @@ class SegmentWriter:
             raise ValueError("a segment holds at least one record")
         self._encoder.end()
         _write_row_group(self._writer, self._row_group())
+        self._pages.flush()
         held = part(producers(self.next_offset), self._sink.passed_bytes)
         footer = SegmentFooter(
             topic_id=self._topic_id,
@@ -200,6 +206,7 @@ class SegmentWriter:
         self._writer.add_key_value_metadata({**metadata(), **tag, FOOTER_KEY: encoded, CHECKSUM_KEY: NO_CHECKSUMS})
         self._sink.hold()
         self._writer.close()
+        self._pages.flush()
         self._sink.release()
         return footer
 
