@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -21,6 +22,7 @@ from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 from bench.options import RECORD_BYTES, BenchOptions, size_text
 from stratalog import Cluster
 from stratalog.partitions.errors import InvalidCallError
+from stratalog.partitions.identity import random_id
 from stratalog.partitions.records import physical_schema
 
 SOURCE_FILES = 16
@@ -202,6 +204,24 @@ def record_batch(values: pa.Array) -> pa.RecordBatch:
         "headers": pa.nulls(len(values), schema.field("headers").type),
     }
     return pa.RecordBatch.from_pydict(columns)
+
+
+@contextmanager
+def stages_of(spark: SparkSession) -> Iterator[list[Any]]:
+    """The stages that the jobs of the block have run, in their order, as Spark's own ``StageData``; they are there
+    afterwards. Of the jobs of this thread.
+    """
+    context = spark.sparkContext
+    tracker, store = context.statusTracker(), context._jsc.sc().statusStore()
+    group, stages = random_id(), list[Any]()
+    context.setJobGroup(group, group)
+    try:
+        yield stages
+    finally:
+        context._jsc.sc().clearJobGroup()
+    infos = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(group)]
+    found = [store.lastStageAttempt(stage) for info in infos if info is not None for stage in info.stageIds]
+    stages += sorted((stage for stage in found if stage.numCompleteTasks()), key=lambda stage: stage.stageId())
 
 
 @contextmanager

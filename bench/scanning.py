@@ -8,13 +8,12 @@ from collections.abc import Callable
 from pyspark.sql import Column, DataFrame, DataFrameReader, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
-from bench.bench import COLUMNS, TOPIC, TYPED, Bench, data_files, size_of, typed_columns
+from bench.bench import COLUMNS, TOPIC, TYPED, Bench, data_files, size_of, stages_of, typed_columns
 from bench.measuring import in_turn, seconds_of
 from bench.options import size_text
 from bench.table import Limit, Line, speed_line
 from stratalog.engine.spark.scanning import PAGE_CHECKS
 from stratalog.engine.spark.types import BINARY, record_schema
-from stratalog.partitions.identity import random_id
 
 AT_LEAST = 0.95
 PRUNED_AT_LEAST = 10.0
@@ -107,16 +106,10 @@ def pruned(bench: Bench) -> list[Line]:
 
 def bytes_read(bench: Bench, run: Callable[[], None]) -> int:
     """What the tasks of ``run`` read, as Spark counts it where it reads ranges one after the other."""
-    context = bench.spark.sparkContext
-    tracker, store = context.statusTracker(), context._jsc.sc().statusStore()
-    group = f"bench-{random_id()}"
     bench.spark.conf.set(VECTORED_READS, "false")
-    context.setJobGroup(group, group)
     try:
-        run()
+        with stages_of(bench.spark) as stages:
+            run()
     finally:
-        context._jsc.sc().clearJobGroup()
         bench.spark.conf.unset(VECTORED_READS)
-    infos = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(group)]
-    stages = {stage for info in infos if info is not None for stage in info.stageIds}
-    return sum(store.lastStageAttempt(stage).inputBytes() for stage in stages)
+    return sum(stage.inputBytes() for stage in stages)

@@ -12,7 +12,7 @@ from functools import partial
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
-from bench.bench import TOPIC, Bench, BenchCluster
+from bench.bench import TOPIC, Bench, BenchCluster, stages_of
 from bench.measuring import Spread, cpu_seconds_of, in_turn, seconds_of
 from bench.table import Limit, Line
 from stratalog.partitions.identity import random_id
@@ -119,22 +119,34 @@ def _many(bench: Bench) -> list[Line]:
 
 
 def _one_partition(bench: Bench) -> list[Line]:
-    """What all cores do for one partition, as processor time by time."""
+    """What all cores do for one partition, as processor time by time; the JVM's part of it, before and after the
+    shuffle. The rest is Python's.
+    """
     count = bench.options.records
     times: list[float] = []
+    tasks: list[tuple[float, float]] = []
 
     def append() -> float:
         made = _made(bench, 1, 1)
-        seconds = cpu_seconds_of(lambda: times.append(_append(made, _rows(bench, count))))
+        rows = _rows(bench, count)
+        with stages_of(bench.spark) as stages:
+            seconds = cpu_seconds_of(lambda: times.append(_append(made, rows)))
         made.remove()
+        *before, after = (stage.executorCpuTime() / 1e9 for stage in stages)
+        tasks.append((sum(before), after))
         return seconds
 
     append()
     times.clear()
+    tasks.clear()
     (used,) = in_turn(append)
     took = Spread(times)
+    before, after = (Spread(of) for of in zip(*tasks, strict=True))
     what = f"append {count:,} typed rows, 1 partition: processor time by time"
-    return [Line(what, f"{used:.2f} s", f"{took:.2f} s", used / took)]
+    return [
+        Line(what, f"{used:.2f} s", f"{took:.2f} s", used / took),
+        Line("    of that the JVM's tasks before the shuffle, and after", f"{before:.2f} s", f"{after:.2f} s"),
+    ]
 
 
 def _scan(bench: Bench) -> list[Line]:
