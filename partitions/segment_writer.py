@@ -11,6 +11,7 @@ import io
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, BinaryIO
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -44,6 +45,8 @@ MOST_RECORD_BYTES = MOST_GROUP_BYTES // 2
 """In memory, of a record; and of a row group, whose records are cut apart by the average."""
 PAGE_ROWS = 2048
 """At most, of every column: a reader of a range skips pages by their offsets, and reads at least one of each."""
+_PAGES = {"max_rows_per_page": PAGE_ROWS} if int(pa.__version__.split(".")[0]) >= 23 else {}
+"""Before version 23, Arrow cannot bound them: pages have up to 1 MiB, and readers of a range read more."""
 
 Sign = Callable[[bytes], str]
 """From the SHA-256 of a file without its tag to the tag."""
@@ -90,10 +93,10 @@ class SegmentWriter:
             column_encoding=dict.fromkeys(ascending, "DELTA_BINARY_PACKED"),
             # Parquet's bounds leave NaN out, Spark counts it as the greatest number: it would skip such rows.
             write_statistics=[path for path, leaf in leaves.items() if not pa.types.is_floating(leaf)],
-            max_rows_per_page=PAGE_ROWS,
             write_page_index=True,
             write_page_checksum=True,
             store_schema=False,
+            **_PAGES,
         )
         self._pending: list[pa.RecordBatch] = []
         self._pending_bytes = 0
@@ -224,7 +227,7 @@ class SegmentWriter:
         rows = batch.num_rows
         added = {
             "partition": pa.repeat(pa.scalar(self._partition, pa.int32()), rows),
-            "offset": pa.arange(self.next_offset, self.next_offset + rows),
+            "offset": pa.array(np.arange(self.next_offset, self.next_offset + rows)),
         }
         columns = []
         for field in self._schema:
