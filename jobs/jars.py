@@ -1,9 +1,10 @@
 """The jars that Spark needs beyond those of pyspark, fetched once and then found on disk.
 
-``conf/jars.xml`` pins each of them. ``python -m stratalog.jobs.jars`` fetches them with the Ivy that pyspark
-ships; later sessions need no network. Two sets: ``delta`` and ``s3``. Other files pin in the same way jars that
-are fetched only when somebody asks for them by the file's name: ``azure`` and ``gcs``, with which Spark reads
-``abfss://`` and ``gs://``, and which sessions find from then on; ``kafka``, for comparisons with a Kafka.
+``conf/jars.xml`` pins each of them; those that must fit Spark or its Hadoop, to the pyspark that is installed.
+``python -m stratalog.jobs.jars`` fetches them with the Ivy that pyspark ships; later sessions need no network. Two
+sets: ``delta`` and ``s3``. Other files pin in the same way jars that are fetched only when somebody asks for them by
+the file's name: ``azure`` and ``gcs``, with which Spark reads ``abfss://`` and ``gs://``, and which sessions find
+from then on; ``kafka``, for comparisons with a Kafka.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ JARS = "jars.xml"
 """The pins of what every session needs."""
 CLOUDS = ("azure.xml", "gcs.xml")
 """Of what sessions take where it was fetched."""
+WITH_DELTA = ("4.0", "4.1", "4.2")
+"""Versions of Spark for which the pinned Delta is built."""
 _FETCH_TIMEOUT_S = 900
 
 _unpacked = ExitStack()
@@ -53,12 +56,18 @@ def jar_folder(environ: Mapping[str, str] = os.environ) -> Path:
 
 
 def pinned_jars(pins: str = JARS) -> Sequence[Path]:
-    """Every jar of a file of ``conf``, as a path below the jar folder (``delta/delta-storage-4.4.0.jar``)."""
-    dependencies = ElementTree.parse(conf_file(pins)).iterfind("./dependencies/dependency")
-    return [
-        Path(item.attrib["conf"].partition("->")[0], f"{item.attrib['name']}-{item.attrib['rev']}.jar")
-        for item in dependencies
-    ]
+    """Every jar of a file of ``conf``, as a path below the jar folder (``delta/delta-storage-4.4.0.jar``).
+
+    Raises: EnvironmentUnusableError when pyspark is not installed, or of a version without Delta.
+    """
+    versions = _versions()
+    pinned = []
+    for item in ElementTree.parse(conf_file(pins)).iterfind("./dependencies/dependency"):
+        jar = f"{item.attrib['name']}-{item.attrib['rev']}.jar"
+        for name, version in versions.items():
+            jar = jar.replace(f"${{{name}}}", version)
+        pinned.append(Path(item.attrib["conf"].partition("->")[0], jar))
+    return pinned
 
 
 def session_jars(folder: Path) -> Sequence[Path]:
@@ -86,7 +95,8 @@ def fetch_jars(folder: Path, pins: str = JARS) -> None:
     with tempfile.TemporaryDirectory(dir=folder, prefix=".fetch-") as scratch:
         # 1. Resolve and download into a scratch folder: an interrupted fetch leaves no half a jar.
         pattern = os.path.join(scratch, "[conf]", "[artifact]-[revision].[ext]")
-        command: list[str | Path] = [java, "-cp", _ivy_jar(), "org.apache.ivy.Main", "-warn"]
+        command: list[str | Path] = [java, *(f"-D{name}={version}" for name, version in _versions().items())]
+        command += ["-cp", _shipped_jar("ivy"), "org.apache.ivy.Main", "-warn"]
         command += ["-settings", conf_file("ivysettings.xml"), "-ivy", conf_file(pins)]
         command += ["-cache", os.path.join(scratch, "cache"), "-retrieve", pattern]
         try:
@@ -122,11 +132,26 @@ def class_path(folder: Path, pins: str = JARS, of: str = "") -> str:
     return os.pathsep.join(str(folder / jar) for jar in pinned_jars(pins) if of in ("", jar.parts[0]))
 
 
-def _ivy_jar() -> str:
+def _versions() -> Mapping[str, str]:
+    """The versions that the pins of ``conf`` leave open: those of the pyspark that is installed."""
+    hadoop = Path(_shipped_jar("hadoop-client-api")).stem.rpartition("-")[2]
+    from pyspark.version import __version__ as spark
+
+    minor = ".".join(spark.split(".")[:2])
+    if minor not in WITH_DELTA:
+        raise EnvironmentUnusableError(
+            f"pyspark {spark} is installed, and Delta is there for {', '.join(WITH_DELTA)}: "
+            f"pip install 'pyspark~={WITH_DELTA[-1]}.0'"
+        )
+    return {"spark": spark, "spark.minor": minor, "hadoop": hadoop}
+
+
+def _shipped_jar(name: str) -> str:
+    """The path of a jar of pyspark, by the beginning of its name."""
     pyspark = importlib.util.find_spec("pyspark")
     places = list(pyspark.submodule_search_locations or ()) if pyspark is not None else []
     for place in places:
-        for jar in sorted(Path(place, "jars").glob("ivy-*.jar")):
+        for jar in sorted(Path(place, "jars").glob(f"{name}-[0-9]*.jar")):
             return str(jar)
     raise EnvironmentUnusableError("pyspark is not installed here: pip install 'stratalog[spark]'")
 

@@ -14,6 +14,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from typing import TYPE_CHECKING, BinaryIO
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -47,6 +48,8 @@ MOST_RECORD_BYTES = MOST_GROUP_BYTES // 2
 """In memory, of a record; and of a row group, whose records are cut apart by the average."""
 PAGE_ROWS = 2048
 """At most, of every column: a reader of a range skips pages by their offsets, and reads at least one of each."""
+_PAGES = {"max_rows_per_page": PAGE_ROWS} if int(pa.__version__.split(".")[0]) >= 23 else {}
+"""Before version 23, Arrow cannot bound them: pages have up to 1 MiB, and readers of a range read more."""
 
 _BUFFER_BYTES = 256 * 1024
 """Of pages on their way to the sink, which is Python's: each write takes the interpreter from the thread that
@@ -98,10 +101,10 @@ class SegmentWriter:
             column_encoding=dict.fromkeys(ascending, "DELTA_BINARY_PACKED"),
             # Parquet's bounds leave NaN out, Spark counts it as the greatest number: it would skip such rows.
             write_statistics=[path for path, leaf in leaves.items() if not pa.types.is_floating(leaf)],
-            max_rows_per_page=PAGE_ROWS,
             write_page_index=True,
             write_page_checksum=True,
             store_schema=False,
+            **_PAGES,
         )
         self._encoder = _Encoder(self._writer)
         self._pending: list[pa.RecordBatch] = []
@@ -240,7 +243,7 @@ class SegmentWriter:
         rows = batch.num_rows
         added = {
             "partition": pa.repeat(pa.scalar(self._partition, pa.int32()), rows),
-            "offset": pa.arange(self.next_offset, self.next_offset + rows),
+            "offset": pa.array(np.arange(self.next_offset, self.next_offset + rows)),
         }
         columns = []
         for field in self._schema:

@@ -23,6 +23,7 @@ from pyspark.sql.types import DataType, StructType
 
 from stratalog.engine.spark.runner import CONNECTION_ERRORS, why_given_up
 from stratalog.engine.spark.sql import identifier
+from stratalog.engine.spark.versions import repartition_by_id
 from stratalog.partitions.errors import InvalidRecordError, OutcomeUnknownError, RetriableError, StratalogError
 from stratalog.partitions.growth import ADDED
 
@@ -249,7 +250,7 @@ def run_appends(
 
     if only is not None:
         records = records.where(F.col(PARTITION).isin(list(only)))
-    shuffled = in_order(records.repartitionById(partitions, PARTITION), order_by)
+    shuffled = in_order(repartition_by_id(records, partitions, PARTITION), order_by)
     unknown = "its outcome is unknown: append again with the same producer and sequence"
     with refusals(), given_up(OutcomeUnknownError, unknown):
         rows = shuffled.mapInArrow(per_task, "result binary").collect()

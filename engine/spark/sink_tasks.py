@@ -35,6 +35,7 @@ from stratalog.engine.replication.append import Appended, AppendOptions, AppendO
 from stratalog.engine.replication.leader import look_at_leader
 from stratalog.engine.replication.partition import PartitionReplicas
 from stratalog.engine.spark.appending import PARTITION
+from stratalog.engine.spark.versions import repartition_by_id
 from stratalog.partitions.clock import Clock
 from stratalog.partitions.errors import FencedError, InvalidCallError, InvalidRecordError, RetriableError
 from stratalog.partitions.growth import grew
@@ -92,7 +93,7 @@ def present_task() -> TaskOf | None:
 def deal_out(records: DataFrame, partitions: int) -> DataFrame:
     """Records with their partitions as the sink takes them: task n has the rows of partition n."""
     named = records.withColumnRenamed(PARTITION, "partition").withMetadata("partition", {DEALT: partitions})
-    return named.repartitionById(partitions, "partition")
+    return repartition_by_id(named, partitions, "partition")
 
 
 def dealt(schema: StructType) -> int | None:

@@ -14,6 +14,7 @@ from pyspark.sql.types import StructType
 from stratalog.engine.reading.stream_options import source_options
 from stratalog.engine.spark.stream_sink import StreamSink, sink_options
 from stratalog.engine.spark.stream_source import StreamReader, source_schema
+from stratalog.engine.spark.versions import LIMITS, SINK, check_version, spark_version
 from stratalog.partitions.errors import InvalidCallError
 
 FORMAT = "stratalog"
@@ -32,13 +33,23 @@ class StratalogDataSource(DataSource):
         return source_schema(source_options(self.options))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
-        """The source."""
-        return StreamReader(source_options(self.options), schema)
+        """The source. Raises: InvalidCallError for a limit that this version of Spark does not know."""
+        options = source_options(self.options)
+        if spark_version() >= LIMITS:
+            from stratalog.engine.spark.stream_limits import LimitedStreamReader
+
+            return LimitedStreamReader(options, schema)
+        if options.max_rows is not None or options.max_bytes is not None:
+            check_version(LIMITS, "a limit of a stream's batches", "each batch reads all there is, leave it out")
+        return StreamReader(options, schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamSink:  # noqa: N802 - Spark's name
-        """The sink."""
+        """The sink. Raises: InvalidCallError for another mode than append, or a version of Spark that lacks it."""
         if overwrite:
             raise InvalidCallError('a log is only appended to: .outputMode("append")')
+        check_version(
+            SINK, f'writeStream.format("{FORMAT}")', "use foreachBatch with cluster.stream_writer(topic)"
+        )
         return StreamSink(sink_options(self.options), schema)
 
     def reader(self, schema: StructType) -> DataSourceReader:

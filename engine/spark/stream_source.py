@@ -12,13 +12,6 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.streaming.datasource import (
-    ReadAllAvailable,
-    ReadLimit,
-    ReadMaxBytes,
-    ReadMaxRows,
-    SupportsTriggerAvailableNow,
-)
 from pyspark.sql.types import StructType
 
 from stratalog.engine.driver.opening import open_driver
@@ -54,8 +47,9 @@ class Slice(InputPartition):
         self.task = task
 
 
-class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """A query's source. Offsets are ``stratalog.engine.reading.stream_offsets``."""
+class StreamReader(DataSourceStreamReader):
+    """A query's source. Offsets are ``stratalog.engine.reading.stream_offsets``. Spark does not say where a batch
+    begins, so that each one reads all there is (``stream_limits`` has the source with limits)."""
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         """Touches no storage."""
@@ -63,6 +57,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._arrow: pa.Schema = to_arrow_schema(schema, timezone="UTC")
         self._columns = parquet_columns(schema)
         self._opened: tuple[StreamSource, StreamProgress | None] | None = None
+        self._last: StreamOffsets | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_opened": None}
@@ -79,36 +74,17 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Where a query without a checkpoint begins."""
         return self._open()[0].initial().to_json()
 
-    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
-        """The limit of the options; Spark knows only one, ``latestOffset`` both."""
-        if self._options.max_rows is not None:
-            return ReadMaxRows(self._options.max_rows)
-        if self._options.max_bytes is not None:
-            return ReadMaxBytes(self._options.max_bytes)
-        return ReadAllAvailable()
+    def latestOffset(self) -> dict[str, Any]:  # type: ignore[override]  # noqa: N802 - Spark's name
+        """Where the log ends now. Of a query that goes on from its checkpoint, the first batch may be empty."""
+        source, _ = self._open()
+        self._last = source.latest(self._last or source.initial(), None, None)
+        return self._last.to_json()
 
-    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
-        """See ``StreamSource.stop_at_present_end``."""
-        self._open()[0].stop_at_present_end()
-
-    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """Where the next batch ends. Also tells the group where it begins: up to there all is processed, and
-        Spark calls ``commit`` only when a batch is followed by another one, so that lag would never be 0.
-        """
-        source, progress = self._open()
-        begin = StreamOffsets.from_json(start)
-        max_rows = max_bytes = None
-        if not isinstance(limit, ReadAllAvailable):
-            max_rows, max_bytes = self._options.max_rows, self._options.max_bytes
-        end = source.latest(begin, max_rows, max_bytes)
+    def commit(self, end: dict[str, Any]) -> None:
+        """A batch is processed: its group is told."""
+        _, progress = self._open()
         if progress is not None:
-            progress.report(begin)
-        return start if end is begin else end.to_json()
-
-    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
-        """Where the log ended at this trigger, whatever the limit: ``latestOffset`` in the query's progress."""
-        seen = self._open()[0].latest_seen
-        return None if seen is None else seen.to_json()
+            progress.report(StreamOffsets.from_json(end))
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """A batch's tasks."""

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -81,7 +82,7 @@ def record_schema(schema: pa.Schema) -> pa.Schema:
 def reduced(earlier: pa.Table, later: pa.Table) -> Reduced:
     """The latest record of each key of ``later`` upon ``earlier``, which holds each key once."""
     both = pa.concat_tables([earlier, later]).append_column(
-        _ORDER, pa.arange(0, earlier.num_rows + later.num_rows)
+        _ORDER, pa.array(np.arange(0, earlier.num_rows + later.num_rows))
     )
     keyed = both.filter(pc.is_valid(both.column("key")))
     is_later = pc.greater_equal(keyed.column(_ORDER), earlier.num_rows)

@@ -11,6 +11,7 @@ import random
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from isal import isal_zlib
@@ -262,7 +263,7 @@ def bomb(rng: random.Random, data: bytes) -> Mutated:
     value = pa.DictionaryArray.from_arrays(pa.array([0] * rows, pa.int32()), pa.array([b"x" * size], pa.binary()))
     schema = pq.read_schema(pa.BufferReader(data))
     columns = {field.name: pa.nulls(rows, field.type) for field in schema}
-    columns |= {"value": value, "offset": pa.arange(own["base_offset"], own["next_offset"])}
+    columns |= {"value": value, "offset": pa.array(np.arange(own["base_offset"], own["next_offset"]))}
     table = pa.table({field.name: columns[field.name] for field in schema})
     sink = io.BytesIO()
     with pq.ParquetWriter(
