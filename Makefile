@@ -14,6 +14,7 @@ RUNS := 100
 MINUTES := 30
 SEED := 1
 S3 :=
+SPARK :=
 JVMS := 3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -33,7 +34,7 @@ FIND_PYTHON = for python in "$(PYTHON)" python3.12 python3.13 python3.11 python3
 QUIETLY = quietly() { echo "$$1"; shift; mkdir -p .cache; "$$@" >>$(LOG) 2>&1 || { tail -n 25 $(LOG) >&2; exit 1; }; }; quietly
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input --quiet
 
-.PHONY: help setup servers check lint test sim quorum fuzz proof crash unattended demo kafka bench docs format lock java clean
+.PHONY: help setup servers check lint test matrix sim quorum fuzz proof crash unattended demo kafka bench docs format lock java clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -56,6 +57,9 @@ check: $(VENV)/.installed lint ## format, lint, types, and the tests that are qu
 test: setup servers lint ## everything but kafka: the linters and all tests; or some: make test TESTS=tests/unit
 	@$(BIN)/python -m pytest -n auto --maxprocesses 8 -m "not spark and not s3 and not kafka and not proof" $(TESTS) || [[ $$? == 5 ]]
 	@$(BIN)/python -m pytest -n $(JVMS) --dist loadfile --no-loadscope-reorder -m "spark or s3" $(TESTS) || [[ $$? == 5 ]]
+
+matrix: $(VENV)/.installed java ## the Spark tests on Spark 4.0, 4.1 and 4.2 with Pythons and Arrows of their own; or one: make matrix SPARK=4.0
+	@$(BIN)/python -m tests.matrix $(SPARK)
 
 sim: $(VENV)/.installed ## the deterministic simulation: make sim SEEDS=20000 SEED=1
 	@$(BIN)/python -m tests.simulation --seeds $(SEEDS) --seed $(SEED)

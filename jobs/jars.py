@@ -2,9 +2,9 @@
 
 ``conf/jars.xml`` pins each of them; those that must fit Spark or its Hadoop, to the pyspark that is installed.
 ``python -m stratalog.jobs.jars`` fetches them with the Ivy that pyspark ships; later sessions need no network. Two
-sets: ``delta`` and ``s3``. Other files pin in the same way jars that are fetched only when somebody asks for them by
-the file's name: ``azure`` and ``gcs``, with which Spark reads ``abfss://`` and ``gs://``, and which sessions find
-from then on; ``kafka``, for comparisons with a Kafka.
+sets: ``delta`` and ``s3``. Other files pin in the same way jars that are fetched only when somebody asks for them
+by the file's name: ``azure`` and ``gcs``, with which Spark reads ``abfss://`` and ``gs://``, and which sessions
+find from then on; ``kafka``, for comparisons with a Kafka.
 """
 
 from __future__ import annotations
