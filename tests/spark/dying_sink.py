@@ -26,11 +26,11 @@ class Dying(StratalogDataSource):
         return "dying"
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> stream_sink.StreamSink:  # noqa: N802
-        stream_sink._driver = _open  # type: ignore[assignment]  # in the process that Spark has for it
+        stream_sink._opened = _open  # type: ignore[assignment]  # in the process that Spark has for it
         return super().streamWriter(schema, overwrite)
 
 
-def _open(file: str) -> Context:
+def _open(file: str, _credentials: str | None) -> Context:
     from stratalog import load_cluster_file
 
     return open_context(load_cluster_file(file), clock=SystemClock(), new_id=random_id, opener=opener, key=None)

@@ -174,7 +174,7 @@ def test_a_secret_is_in_nothing_that_a_run_leaves(file: Path, s3_endpoint: S3End
     for bucket in s3_endpoint.buckets:
         store = open_store(f"s3://{bucket}/{file.parent.name}", StoreOptions(s3_endpoint.url, s3_endpoint.region))
         left |= {Path(store.uri_of(stored.name)): store.read(stored.name) for stored in store.list("")}
-    assert any(b"fs.s3a.endpoint" in data for path, data in left.items() if "events" in path.parts)
+    assert any(b"fs.s3a.bucket." in data for path, data in left.items() if "events" in path.parts)
     assert any("_delta_log" in path.parts for path in left)
     assert any("checkpoint" in path.parts for path in left)
     for path, data in left.items():
