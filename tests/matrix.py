@@ -4,9 +4,9 @@
     python -m tests.matrix 4.0            one of them
     python -m tests.matrix 4.0 --quick    a log's whole life, appends, reads and streams alone
 
-An environment is made below ``.cache/matrix``, and kept: first the packages of the platform, then this project with
-all that it declares. It must move none of those. A platform whose Python is not on this machine is left out, and
-named at the end.
+An environment is made below ``.cache/matrix``, and kept: first the packages of the platform, then this project
+with all that it declares. It must move none of those. A platform whose Python is not on this machine is left out,
+and named at the end.
 """
 
 from __future__ import annotations

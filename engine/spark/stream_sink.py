@@ -26,7 +26,6 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql import DataFrame
 from pyspark.sql.datasource import WriterCommitMessage
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from stratalog.engine.driver.context import Context
@@ -48,6 +47,7 @@ from stratalog.engine.spark.sink_tasks import (
     plan,
     present_task,
 )
+from stratalog.engine.spark.versions import arrow_schema
 from stratalog.engine.state.internal_topics import check_not_internal
 from stratalog.partitions.errors import InvalidCallError, InvalidRecordError, OutOfOrderSequenceNumberError
 from stratalog.partitions.producers import OnChangedReplay, ProducerAppend
@@ -179,7 +179,7 @@ class StreamSink(DataSourceStreamArrowWriter):
     def __init__(self, options: SinkOptions, schema: StructType) -> None:
         """Raises: InvalidRecordError for other columns."""
         self._options = options
-        self._arrow: pa.Schema = to_arrow_schema(schema, timezone="UTC")
+        self._arrow: pa.Schema = arrow_schema(schema)
         names = set(schema.fieldNames())
         if "partition" not in names or not names <= {"partition", *RECORD_COLUMNS}:
             raise InvalidRecordError(

@@ -11,7 +11,6 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from stratalog.engine.driver.opening import open_driver
@@ -23,6 +22,7 @@ from stratalog.engine.reading.stream_read import StreamTask, read_task
 from stratalog.engine.reading.stream_source import StreamSource, topics_of
 from stratalog.engine.spark.stream_columns import conformed, parquet_columns, stream_schema
 from stratalog.engine.spark.types import record_schema, spark_type
+from stratalog.engine.spark.versions import arrow_schema
 
 
 def source_schema(options: SourceOptions) -> StructType:
@@ -54,7 +54,7 @@ class StreamReader(DataSourceStreamReader):
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         """Touches no storage."""
         self._options = options
-        self._arrow: pa.Schema = to_arrow_schema(schema, timezone="UTC")
+        self._arrow: pa.Schema = arrow_schema(schema)
         self._columns = parquet_columns(schema)
         self._opened: tuple[StreamSource, StreamProgress | None] | None = None
         self._last: StreamOffsets | None = None

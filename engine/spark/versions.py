@@ -8,9 +8,12 @@ from __future__ import annotations
 from functools import cache
 from itertools import count
 
+import pyarrow as pa
 import pyspark
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
 
 from stratalog.partitions.errors import InvalidCallError
 
@@ -39,6 +42,13 @@ def check_version(needed: Version, what: str, instead: str) -> None:
         raise InvalidCallError(
             f"{what} needs Spark {needed[0]}.{needed[1]} or later, this is {pyspark.__version__}: {instead}"
         )
+
+
+def arrow_schema(schema: StructType) -> pa.Schema:
+    """The columns of a frame, as Arrow has them; times are instants in UTC."""
+    if spark_version() >= LIMITS:
+        return to_arrow_schema(schema, timezone="UTC")
+    return to_arrow_schema(schema)
 
 
 def repartition_by_id(frame: DataFrame, partitions: int, column: str) -> DataFrame:

@@ -11,6 +11,7 @@ import pytest
 from pyspark.errors import StreamingQueryException
 
 from stratalog import Cluster
+from stratalog.engine.spark.versions import LIMITS, SINK, spark_version
 from stratalog.partitions.errors import InvalidCallError
 from tests.spark.spark_cluster import TIERED, ordered
 from tests.spark.streams import VALUE, Numbers, Seen, drain, source, stream_cluster, topic_of_its_own
@@ -97,6 +98,7 @@ def test_only_the_columns_that_are_asked_for_are_read(
     assert seen.all == [(topic, n) for n in range(10)]
 
 
+@pytest.mark.skipif(spark_version() < SINK, reason="a stream's sink takes Spark 4.1")
 def test_a_stream_of_several_topics_and_into_the_one_that_start_names(
     cluster: Cluster, spark: SparkSession, folder: Path, topic: str, tmp_path: Path
 ) -> None:
@@ -214,6 +216,7 @@ def test_a_stream_into_a_topic_that_is_not_there_is_refused_at_once(cluster: Clu
         cluster.stream_writer("no-such-topic", producer="x")
 
 
+@pytest.mark.skipif(spark_version() < SINK, reason="a stream's sink takes Spark 4.1")
 def test_batches_of_other_columns_are_refused_by_the_formats_sink(
     spark: SparkSession, folder: Path, topic: str, tmp_path: Path
 ) -> None:
@@ -221,3 +224,18 @@ def test_batches_of_other_columns_are_refused_by_the_formats_sink(
     writer = frame.writeStream.format("stratalog").option("cluster", str(folder / "cluster.toml"))
     writer = writer.option("topic", topic).option("checkpointLocation", str(tmp_path)).trigger(availableNow=True)
     assert "cluster.records(df, topic, ...) makes them" in failure(lambda: writer.start().awaitTermination())
+
+
+@pytest.mark.skipif(spark_version() >= LIMITS, reason="for versions of Spark that lack something")
+def test_what_this_version_of_spark_lacks_is_refused_when_it_is_used(
+    cluster: Cluster, spark: SparkSession, folder: Path, topic: str, tmp_path: Path
+) -> None:
+    reader = spark.readStream.format("stratalog").option("cluster", str(folder / "cluster.toml"))
+    limited = reader.option("topic", topic).option("maxRowsPerTrigger", "5").load()
+    seen = Seen("value.n")
+    assert "needs Spark 4.2 or later" in failure(lambda: drain(limited, tmp_path / "limited", seen))
+    if spark_version() < SINK:
+        frame = cluster.records(source(spark, folder, topic), topic, key="key", value="value")
+        writer = frame.writeStream.format("stratalog").option("cluster", str(folder / "cluster.toml"))
+        writer = writer.option("topic", topic).option("checkpointLocation", str(tmp_path / "sink"))
+        assert "use foreachBatch" in failure(lambda: writer.trigger(availableNow=True).start().awaitTermination())
