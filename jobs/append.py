@@ -104,7 +104,7 @@ def append(job: Job) -> Report:
     if not given.stream:
         return append_frame(given, cluster, frame)
 
-    writer = cluster.stream_writer(given.topic, **_how(given))
+    writer = cluster.stream_writer(given.topic, **_how(given), checkpoint=given.checkpoint)
     return append_stream(frame, given.checkpoint, writer.append)
 
 

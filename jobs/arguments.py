@@ -20,6 +20,7 @@ from stratalog.jobs.sizes import parse_size
 from stratalog.partitions.errors import InvalidCallError
 from stratalog.partitions.isolation import Isolation
 from stratalog.partitions.offsets import OffsetSpec
+from stratalog.partitions.runner import RUNNERS, SPARK
 
 CLUSTER_VARIABLE = "STRATALOG_CLUSTER"
 USUAL_CLUSTER_FILE = "conf/cluster.toml"
@@ -57,7 +58,17 @@ def job_parser(name: str, description: str, runs: str = "threads") -> argparse.A
     add_common(parser, {"cluster": usual, "cluster_key_file": None, "credentials": None, "json": False})
     if runs != "driver":
         parser.add_argument(
-            "--master", metavar="URL", help="Spark's master; under spark-submit that is its own option"
+            "--master",
+            metavar="URL",
+            help="Spark's master, or a server of Spark Connect (sc://HOST:PORT); under spark-submit that is its "
+            "own option",
+        )
+        parser.add_argument(
+            "--runner",
+            choices=RUNNERS,
+            default=SPARK,
+            help="threads: work in this process even with Spark, whose executors then need not reach the storage "
+            "(default: spark, where the job has a session)",
         )
     return parser
 

@@ -29,6 +29,7 @@ from stratalog.jobs.progress import terminal_progress
 from stratalog.partitions.errors import EnvironmentUnusableError, InvalidCallError, StratalogError
 from stratalog.partitions.paths import METADATA_TOPIC
 from stratalog.partitions.printable import printable
+from stratalog.partitions.runner import SPARK
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -82,16 +83,16 @@ class Job:
         Raises: as ``cluster``; EnvironmentUnusableError.
         """
         cluster = self.cluster()
-        return cluster.using(self.session(settings))
+        return cluster.using(self.session(settings), self.arguments.runner)
 
     def on_workers(self) -> stratalog.Cluster:
         """The cluster, its work on executors where the caller has asked for Spark (spark-submit,
-        ``--master``, a session in this process), else in threads of this process.
+        ``--master``, a session in this process) and not for ``--runner threads``, else in threads of this process.
 
         Raises: as ``on_spark``.
         """
         spark = under_spark_submit() or self.arguments.master is not None or active_session() is not None
-        return self.on_spark() if spark else self.cluster()
+        return self.on_spark() if spark and self.arguments.runner == SPARK else self.cluster()
 
     def session(self, settings: Mapping[str, str] | None = None) -> SparkSession:
         """The session of this process, or a new one with ``settings``. Raises: EnvironmentUnusableError."""
@@ -226,7 +227,7 @@ def explain(error: Exception) -> tuple[str, str, int] | None:
     if "pyspark" in sys.modules:
         from pyspark.errors import AnalysisException, PySparkException, PythonException
 
-        from stratalog.engine.spark.runner import why_given_up
+        from stratalog.engine.spark.given_up import why_given_up
 
         if isinstance(error, PySparkException) and not isinstance(error, PythonException):
             message = next(iter(str(error).strip().splitlines()), type(error).__name__)

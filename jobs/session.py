@@ -1,10 +1,11 @@
 """The Spark session of a job: the one that runs already, or a new one set up by ``conf/spark-defaults.conf``.
 
-Three ways lead here, and all give the same session:
+These ways lead here, and all but the last one give the same session:
 
     stratalog append, a test       no JVM yet: one is started with absolute paths to jars and log settings
     spark-submit jobs/append.py    the JVM and its settings are spark-submit's; ours fill the gaps
     a notebook, another job        a session is active: it is used as it is
+    a master sc://..., or $SPARK_REMOTE   a session of Spark Connect: its server has its own settings and jars
 
 No secret is ever put in a Spark setting: S3A asks the environment, the profile or the instance. Spark itself
 copies credentials from the environment into Hadoop's settings, which go to disks and executors with every scan:
@@ -59,9 +60,9 @@ def spark_session(
     """The active session if there is one, else a new one that reads Delta tables, ``file://`` and ``s3://``, and
     knows the format ``stratalog`` of streams.
 
-    ``master`` counts before ``$SPARK_MASTER``, and that before ``local[*]``; under spark-submit the
-    master is spark-submit's. ``settings`` count before everything else. Both are for a new session only;
-    ``roots``, those of a cluster file (``ClusterFile.roots``), are made known to any.
+    ``master`` counts before ``$SPARK_REMOTE`` and ``$SPARK_MASTER``, and these before ``local[*]``; under
+    spark-submit the master is spark-submit's. ``settings`` count before everything else. Both are for a new
+    session only; ``roots``, those of a cluster file (``ClusterFile.roots``), are made known to any.
 
     Raises: EnvironmentUnusableError for a missing or wrong Java, jars that cannot be fetched, or a
     spark-submit that was not given Delta's jars.
@@ -69,7 +70,11 @@ def spark_session(
     for echo in _ECHOES:
         logging.getLogger(echo).disabled = True
     session = _running_session()
-    if session is None and "PYSPARK_GATEWAY_PORT" in os.environ:
+    remote = master if master is not None and master.startswith("sc://") else os.environ.get("SPARK_REMOTE")
+    if session is None and remote is not None:
+        session = SparkSession.builder.remote(remote).config(map=dict(settings or {})).getOrCreate()
+        register_format(session)
+    elif session is None and "PYSPARK_GATEWAY_PORT" in os.environ:
         session = _submitted_session(app_name, settings or {})
         register_format(session)
     elif session is None:

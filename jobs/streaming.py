@@ -6,13 +6,16 @@ comes again under the same id, and the log knows it by that id.
 
 from __future__ import annotations
 
+import base64
 import logging
+import pickle
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from stratalog import Failure, Report
 from stratalog.engine.driver.report import Value
 from stratalog.partitions.errors import StratalogError
+from stratalog.partitions.identity import random_id
 from stratalog.partitions.store import StoreCounts
 
 if TYPE_CHECKING:
@@ -28,22 +31,11 @@ def append_stream(frame: DataFrame, checkpoint: str, append: AppendBatch) -> Rep
 
     Raises: the StratalogError with which a batch ended, when none was appended before it.
     """
-    reports: list[tuple[int, Report]] = []
-    stopped: list[StratalogError] = []
-
-    def each(batch: DataFrame, batch_id: int) -> None:
-        try:
-            report = append(batch, batch_id)
-            reports.append((batch_id, report))
-            report.raise_for_failures()
-        except StratalogError as error:
-            stopped.append(error)
-            raise
-
+    batches = Batches(append)
     quiet = logging.getLogger("py4j.clientserver")
     quiet.addFilter(_is_unexpected)
     query = (
-        frame.writeStream.foreachBatch(each)
+        frame.writeStream.foreachBatch(batches)
         .option("checkpointLocation", checkpoint)
         .trigger(availableNow=True)
         .start()
@@ -51,14 +43,67 @@ def append_stream(frame: DataFrame, checkpoint: str, append: AppendBatch) -> Rep
     try:
         query.awaitTermination()
     except Exception:
-        if not stopped:
+        batches.hear(frame)
+        if not batches.stopped:
             raise
-        if not reports:
-            raise stopped[0] from None
+        if not batches.reports:
+            raise batches.stopped[0] from None
+    else:
+        batches.hear(frame)
     finally:
         query.stop()  # after Ctrl-C it would go on in a session that is not ours
         quiet.removeFilter(_is_unexpected)
-    return summed(reports, stopped)
+    return summed(batches.reports, batches.stopped)
+
+
+class Batches:
+    """Appends batches, and remembers their reports. On Spark Connect a copy of it does, in a process beside the
+    server: that one leaves them in settings of the session, which both share, for ``hear``.
+    """
+
+    def __init__(self, append: AppendBatch) -> None:
+        self._append = append
+        self._letters = f"stratalog.batches.{random_id()}."
+        self._is_copy = False
+        self.reports: list[tuple[int, Report]] = []
+        self.stopped: list[StratalogError] = []
+
+    def __getstate__(self) -> dict[str, object]:
+        return {**self.__dict__, "_is_copy": True}
+
+    def __call__(self, batch: DataFrame, batch_id: int) -> None:
+        """Append one. Raises: what ends the query."""
+        try:
+            report = self._append(batch, batch_id)
+            self._tell(batch, batch_id, report)
+            report.raise_for_failures()
+        except StratalogError as error:
+            self._tell(batch, batch_id, error)
+            raise
+
+    def _tell(self, batch: DataFrame, batch_id: int, told: Report | StratalogError) -> None:
+        if self._is_copy:
+            letter = base64.b64encode(pickle.dumps((batch_id, told))).decode("ascii")
+            kind = "report" if isinstance(told, Report) else "error"
+            batch.sparkSession.conf.set(f"{self._letters}{batch_id}.{kind}", letter)
+        else:
+            self._remember(batch_id, told)
+
+    def _remember(self, batch_id: int, told: Report | StratalogError) -> None:
+        if isinstance(told, Report):
+            self.reports.append((batch_id, told))
+        else:
+            self.stopped.append(told)
+
+    def hear(self, frame: DataFrame) -> None:
+        """Remember what a copy has left, in the order of the batches."""
+        conf = frame.sparkSession.conf
+        letters = {key: text for key, text in conf.getAll.items() if key.startswith(self._letters)}
+        told = [pickle.loads(base64.b64decode(text)) for text in letters.values()]  # noqa: S301 - of the copy
+        for batch_id, one in sorted(told, key=lambda each: each[0]):
+            self._remember(batch_id, one)
+        for key in letters:
+            conf.unset(key)
 
 
 def _is_unexpected(record: logging.LogRecord) -> bool:

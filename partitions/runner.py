@@ -17,6 +17,12 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 
+SPARK, THREADS = "spark", "threads"
+RUNNERS = (SPARK, THREADS)
+"""Names of ``runner``: the executors of the Spark session, where there is one; or threads of this process in any
+case, for executors that may not reach the storage. Of an append the driver then fetches all rows."""
+
+
 @dataclass(frozen=True, slots=True)
 class Done(Generic[T, R]):
     """The work on ``item`` gave ``value``."""

@@ -1,14 +1,31 @@
-"""The one Spark session of a test run."""
+"""The one Spark session of a test run: a classic one, or with ``$STRATALOG_TEST_CONNECT`` one of Spark Connect.
+
+Both kinds cannot live in one process. ``make test`` runs the tests marked ``connect`` a second time, on the other
+kind.
+"""
 
 from __future__ import annotations
 
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
+ROOT = Path(__file__).resolve().parents[1]
+ON_CONNECT = bool(os.environ.get("STRATALOG_TEST_CONNECT"))
+_QUICK = "-XX:TieredStopAtLevel=1"
+"""The first compiler alone: tests are over before the second one pays off."""
+
 
 @pytest.fixture(scope="session")
-def spark(s3_endpoint: object) -> Iterator[object]:
+def spark(s3_endpoint: object, tmp_path_factory: pytest.TempPathFactory) -> Iterator[object]:
     """A session on two cores, set up as jobs set theirs up; reach a server with ``reach_stores``.
 
     It comes after the S3 server, whose credentials must be in the JVM's environment when that starts. Tests
@@ -16,13 +33,65 @@ def spark(s3_endpoint: object) -> Iterator[object]:
     """
     from stratalog.jobs.session import log_option, spark_session
 
-    session = spark_session(
-        "tests",
-        master="local[2]",
-        settings={
-            # The first compiler alone: tests are over before the second one pays off.
-            "spark.driver.extraJavaOptions": f'"{log_option()}" -XX:TieredStopAtLevel=1',
-        },
-    )
+    if ON_CONNECT:
+        with connect_server(tmp_path_factory.mktemp("connect")) as url:
+            session = spark_session("tests", master=url)
+            yield session
+            session.stop()
+        return
+    options = {"spark.driver.extraJavaOptions": f'"{log_option()}" {_QUICK}'}
+    session = spark_session("tests", master="local[2]", settings=options)
     yield session
     session.stop()
+
+
+@contextmanager
+def connect_server(folder: Path) -> Iterator[str]:
+    """A server of Spark Connect on two cores, in a process of its own with Delta's jars; its address."""
+    log = folder / "server.log"
+    import pyspark
+
+    from stratalog.jobs.jars import class_path, jar_folder
+    from stratalog.jobs.session import log_option
+
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    settings = {
+        "spark.master": "local[2]",
+        "spark.driver.extraClassPath": class_path(jar_folder()),
+        "spark.driver.extraJavaOptions": f'"{log_option()}" {_QUICK}',
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.sql.shuffle.partitions": "4",
+        "spark.connect.grpc.binding.port": str(port),
+    }
+    home = Path(pyspark.__file__).parent
+    # Workers of streams import PySpark from here, compiled: out of its archive that takes seconds, and a server
+    # waits for ten.
+    (folder / "pyspark").symlink_to(home)
+    command = [str(home / "bin" / "spark-submit"), "--properties-file", str(ROOT / "conf/spark-defaults.conf")]
+    command += [part for pair in settings.items() for part in ("--conf", "=".join(pair))]
+    command += ["--class", "org.apache.spark.sql.connect.service.SparkConnectServer", "spark-internal"]
+    environ = {**os.environ, "SPARK_HOME": str(home), "SPARK_LOCAL_IP": "127.0.0.1"}
+    environ |= {"PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable}
+    with log.open("wb") as out:
+        server = subprocess.Popen(command, stdout=out, stderr=out, env=environ, cwd=folder)
+    try:
+        until = time.monotonic() + 180
+        while not _answers(port):
+            assert server.poll() is None, log.read_text(errors="replace")
+            assert time.monotonic() < until, log.read_text(errors="replace")
+            time.sleep(0.2)
+        yield f"sc://127.0.0.1:{port}"
+    finally:
+        server.send_signal(signal.SIGTERM)
+        server.wait(timeout=60)
+
+
+def _answers(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port), timeout=1).close()
+    except OSError:
+        return False
+    return True

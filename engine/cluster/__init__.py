@@ -37,6 +37,7 @@ from stratalog.partitions.clock import Clock, SystemClock
 from stratalog.partitions.errors import ClusterKeyError
 from stratalog.partitions.identity import NewId, random_id
 from stratalog.partitions.probing import Prober
+from stratalog.partitions.runner import SPARK, THREADS
 from stratalog.partitions.store import Store, open_store
 from stratalog.partitions.store.credentials import Provider
 
@@ -89,15 +90,18 @@ class Cluster(Client, Jobs):
         cluster_key: KeySource = key_of_environment,
         credentials: Provider | str | None = None,
         keeps_short: bool = True,
+        runner: str = SPARK,
     ) -> Cluster:
-        """Open the cluster that a ``cluster.toml`` describes, which may lie in a bucket. With ``spark`` the work
-        runs on its executors and DataFrames can be read and appended; without, in threads of this process.
-        ``voters_as_logged``: the file may name other metadata voters than those of the log. ``selectors``: those
-        of one's own from among which ``replica.selector.class`` picks one by its name. ``cluster_key`` gives the
-        key that the metadata are signed with (``stratalog.engine.config.key_source``); without it a signed cluster
-        is read only, and nothing is verified. ``credentials`` is a provider of them, or its name
-        (``load_cluster_file``). ``keeps_short``: logs that this driver appends to are kept short by it, in a
-        thread of its own (``stratalog.engine.upkeep.replication.keep_short``).
+        """Open the cluster that a ``cluster.toml`` describes, which may lie in a bucket. With ``spark``, a session
+        of either kind, the work runs on its executors and DataFrames can be read and appended; without, in threads
+        of this process. ``runner="threads"``: in threads of this process in any case, for executors that may not
+        reach the storage; of an append the driver fetches all rows. ``voters_as_logged``: the file may name other
+        metadata voters than those of the log. ``selectors``: those of one's own from among which
+        ``replica.selector.class`` picks one by its name. ``cluster_key`` gives the key that the metadata are
+        signed with (``stratalog.engine.config.key_source``); without it a signed cluster is read only, and nothing
+        is verified. ``credentials`` is a provider of them, or its name (``load_cluster_file``). ``keeps_short``:
+        logs that this driver appends to are kept short by it, in a thread of its own
+        (``stratalog.engine.upkeep.replication.keep_short``).
 
         Raises: InvalidCallError for errors in the file, or when the cluster was never formatted;
             LogDirError, InconsistentClusterIdError for roots of somebody else; NoMajorityError.
@@ -106,7 +110,7 @@ class Cluster(Client, Jobs):
         context = open_context(
             file,
             key=read_key(file.cluster_id, cluster_key),
-            tasks=task_runner(spark),
+            tasks=task_runner(spark, runner),
             progress=progress,
             clock=clock if clock is not None else SystemClock(),
             new_id=new_id,
@@ -114,6 +118,7 @@ class Cluster(Client, Jobs):
             prober=prober,
             as_logged=voters_as_logged,
         )
+        context.driver_only = runner == THREADS
         context.selector = CurrentSelector(OfferedSelectors(selectors))
         return cls(keep_short(context, opener) if keeps_short else context, spark)
 
@@ -131,11 +136,12 @@ class Cluster(Client, Jobs):
         cluster_key: KeySource = key_of_environment,
         credentials: Provider | str | None = None,
         keeps_short: bool = True,
+        runner: str = SPARK,
     ) -> Cluster:
         """Make the folders of a ``cluster.toml`` a cluster: format all roots, begin the metadata log, register the
         brokers. Finished steps stay as they are: a second call completes one that stopped half-way. With a
-        ``cluster_key``, as of ``open``, all of it is signed. ``credentials`` and ``keeps_short`` are as of
-        ``open``.
+        ``cluster_key``, as of ``open``, all of it is signed. ``credentials``, ``keeps_short`` and ``runner`` are
+        as of ``open``.
 
         Raises: as ``open``; UnsupportedStoreError for storage without exclusive create.
         """
@@ -146,10 +152,11 @@ class Cluster(Client, Jobs):
             clock=clock if clock is not None else SystemClock(),
             new_id=new_id,
             opener=opener,
-            tasks=task_runner(spark),
+            tasks=task_runner(spark, runner),
             progress=progress,
             prober=prober,
         )
+        context.driver_only = runner == THREADS
         return cls(keep_short(context, opener) if keeps_short else context, spark)
 
     @classmethod
@@ -215,13 +222,14 @@ class Cluster(Client, Jobs):
         opener: OpenStore = open_store,
         cluster_key: KeySource = key_of_environment,
         credentials: Provider | str | None = None,
+        runner: str = SPARK,
     ) -> Report:
         """Make the empty brokers of a ``cluster.toml`` what cluster ``former`` was, from what that has tiered:
         topics, configs, records, leader epochs, producers. The file names the same remote, and another cluster id.
         From then on the former cluster, should any of it be left, can add nothing to the remote tier. See
         ``stratalog.engine.upkeep.restoring.restore``, also for the losses. Harmless when repeated. With a
         ``cluster_key``, as of ``open``, the description of the former cluster has to be signed, and the restored
-        one is; without, nothing of it is verified.
+        one is; without, nothing of it is verified. ``runner`` is as of ``open``.
 
         Raises: InvalidCallError; as ``open`` and ``format``. While a topic cannot be restored, which is a failure
             in the report, nothing is changed.
@@ -231,7 +239,7 @@ class Cluster(Client, Jobs):
         key = read_key(file.cluster_id, cluster_key)
 
         def heir() -> Context:
-            tasks = task_runner(spark)
+            tasks = task_runner(spark, runner)
             return format_cluster(
                 file, clock=clock, new_id=new_id, opener=opener, tasks=tasks, progress=progress, key=key
             )
@@ -242,9 +250,12 @@ class Cluster(Client, Jobs):
         """Wait until the logs that this driver has appended to are short, or the time is over."""
         self._context.behind_appends.wait(timeout_s)
 
-    def using(self, spark: SparkSession) -> Cluster:
-        """This cluster with its work on the executors of ``spark``, and DataFrames in that session."""
-        return Cluster(replace(self._context, tasks=task_runner(spark)), spark)
+    def using(self, spark: SparkSession, runner: str = SPARK) -> Cluster:
+        """This cluster with its work on the executors of ``spark``, and DataFrames in that session. ``runner`` is
+        as of ``open``.
+        """
+        tasks = task_runner(spark, runner)
+        return Cluster(replace(self._context, tasks=tasks, driver_only=runner == THREADS), spark)
 
     @property
     def file(self) -> ClusterFile:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from stratalog.engine.driver.context import TaskRunner
 from stratalog.engine.driver.opening import local_tasks
 from stratalog.partitions.errors import InvalidCallError
+from stratalog.partitions.runner import RUNNERS, THREADS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -42,13 +43,15 @@ def dataframe(frame: Frame, spark: SparkSession | None, topic: str) -> DataFrame
     return to_dataframe(frame, spark, f"append to {topic}")
 
 
-def task_runner(spark: SparkSession | None) -> TaskRunner:
-    """The runner of tasks: the executors of a session, without one threads of this process. Callers ask for it
-    before they change anything.
+def task_runner(spark: SparkSession | None, runner: str) -> TaskRunner:
+    """The runner of tasks: the executors of a session; without one, or with ``threads`` as the ``runner``, threads
+    of this process. Callers ask for it before they change anything.
 
-    Raises: EnvironmentUnusableError for a session that cannot run any.
+    Raises: EnvironmentUnusableError for a session that cannot run any; InvalidCallError for another runner.
     """
-    if spark is None:
+    if runner not in RUNNERS:
+        raise InvalidCallError(f"runner is {runner!r}: it is {' or '.join(map(repr, RUNNERS))}")
+    if spark is None or runner == THREADS:
         return local_tasks()
     from stratalog.engine.spark import providers  # noqa: F401 - a provider that was given travels
     from stratalog.engine.spark.runner import SparkRunner

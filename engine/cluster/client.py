@@ -126,10 +126,12 @@ class Client:
         acks: str = "all",
         on_changed_replay: OnChangedReplay = "refuse",
         order_by: Sequence[str] = (),
+        checkpoint: str | None = None,
     ) -> StreamWriter:
         """A sink for ``df.writeStream.foreachBatch``: every batch into ``topic`` exactly once, across restarts and
         replays. ``producer`` names the stream in the log; what tells its batches apart is the query's id, in the
-        checkpoint, and the batch's. The other arguments are those of ``append``.
+        checkpoint, and the batch's. The other arguments are those of ``append``. Where a session of Spark Connect
+        has several queries, ``checkpoint`` is the query's ``checkpointLocation``, for its id is read there.
 
         A batch that comes again with other rows ends the query (OUT_OF_ORDER_SEQUENCE_NUMBER), and none of them is
         stored: the checkpoint is older than what it has led to, or a copy of another query's. Either the later
@@ -151,6 +153,7 @@ class Client:
             acks=acks,
             on_changed_replay=on_changed_replay,
             order_by=order_by,
+            checkpoint=checkpoint,
         )
 
     def records(
@@ -185,8 +188,6 @@ class Client:
             value_type=spark_type(of_topic.value_schema),
         )
         return deal_out(records, len(of_topic.partitions))
-
-    # ------------------------------------------------------------------------ read with Spark
 
     def read(
         self,
@@ -365,8 +366,6 @@ class Client:
         from stratalog.engine.spark.snapshot_frame import read_snapshot_frame
 
         return read_snapshot_frame(self._context, spark, topic, partitions)
-
-    # -------------------------------------------------------------------- read without Spark
 
     def fetch(
         self,

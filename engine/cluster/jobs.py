@@ -82,7 +82,7 @@ class Jobs:
             return snapshotting.needs_spark
         from stratalog.engine.spark.reducing import make_large_snapshot
 
-        return partial(make_large_snapshot, self._spark)
+        return partial(make_large_snapshot, self._spark, on_driver=self._context.driver_only)
 
     def describe(self, topics: TopicNames = None) -> Report:
         """Every replica of the topics, as a table."""

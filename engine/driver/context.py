@@ -109,8 +109,11 @@ class TaskRunner(Protocol):
     """Runs work keyed by partition, maybe elsewhere, and counts what it asked of stores there."""
 
     counts: StoreCounts
-    processes: int
-    """How many processes work at once: among them what limits all of them is shared out."""
+
+    @property
+    def processes(self) -> int:
+        """How many processes work at once: among them what limits all of them is shared out."""
+        ...
 
     def run(
         self, function: Callable[[W], R], items: Iterable[W], weigh: Callable[[W], int] = _one
@@ -142,6 +145,8 @@ class Context:
     """Runs work keyed by partition: on executors, where there are some."""
     threads: Runner
     """Runs small storage calls of the driver."""
+    driver_only: bool = False
+    """Executors may not reach the storage: tasks, and the rows of appends, come to this process."""
     copies: Runner = field(default_factory=lambda: ThreadRunner(COPY_THREADS))
     """Runs the copies within one task; travels with it."""
     progress: Progress = field(default_factory=Silent)

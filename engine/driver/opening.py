@@ -154,13 +154,13 @@ def find_metadata(
     return found
 
 
-def open_driver(cluster_file: str | Path, credentials: Provider | str | None = None) -> Context:
+def open_driver(cluster_file: ClusterFile | str | Path, credentials: Provider | str | None = None) -> Context:
     """The cluster of a ``cluster.toml`` as a process opens it by itself: with its clock, its storage, and the key
     of its environment; tasks run in its threads.
 
     Raises: InvalidCallError for a fault in the file; as ``open_context``.
     """
-    file = load_cluster_file(cluster_file, credentials)
+    file = cluster_file if isinstance(cluster_file, ClusterFile) else load_cluster_file(cluster_file, credentials)
     key = read_key(file.cluster_id, key_of_environment)
     return open_context(file, clock=SystemClock(), new_id=random_id, opener=open_store, key=key)
 

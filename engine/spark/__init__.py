@@ -1,6 +1,7 @@
 """The one place of the engine that knows Spark; importing ``engine`` does not import it.
 
-runner     run work on executors, packed into slices by weight; jobs that Spark gave up for want of machines
+runner     run work on executors, packed into slices by weight
+given_up   jobs that Spark gave up for want of machines
 appending  a DataFrame -> one streaming pass of record batches per partition
 frame_tasks  its rows, fed to the tasks of an append: small_frames by the driver, narrow ones in larger batches
 append_frame, read_frame, snapshot_frame   a DataFrame appended, a read plan and a snapshot as one
@@ -14,4 +15,5 @@ read_errors what Spark says of files that it cannot read
 scanning   a read plan -> Spark's own Parquet reader over exactly those files
 stream_format  the format of Spark's streams: stream_source reads (stream_columns: what), stream_sink appends
 sink_tasks     the appends of a stream's sink on executors
+stream_query   which query is running
 """

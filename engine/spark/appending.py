@@ -8,7 +8,6 @@ job before the first byte is written to the log.
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,10 +20,11 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 from pyspark.sql.types import DataType, StructType
 
-from stratalog.engine.spark.runner import CONNECTION_ERRORS, why_given_up
+from stratalog.engine.spark.given_up import given_up
+from stratalog.engine.spark.runner import RESULT, result, results
 from stratalog.engine.spark.sql import identifier
 from stratalog.engine.spark.versions import repartition_by_id
-from stratalog.partitions.errors import InvalidRecordError, OutcomeUnknownError, RetriableError, StratalogError
+from stratalog.partitions.errors import InvalidRecordError, OutcomeUnknownError, RetriableError
 from stratalog.partitions.growth import ADDED
 
 PARTITION = "__partition"
@@ -245,16 +245,14 @@ def run_appends(
         full = (batch for batch in batches if batch.num_rows)
         first = next(full, None)
         if first is not None:
-            result = task(first.column(PARTITION)[0].as_py(), _records(first, full))
-            yield pa.RecordBatch.from_pydict({"result": pa.array([pickle.dumps(result)], pa.binary())})
+            yield result(task(first.column(PARTITION)[0].as_py(), _records(first, full)))
 
     if only is not None:
         records = records.where(F.col(PARTITION).isin(list(only)))
     shuffled = in_order(repartition_by_id(records, partitions, PARTITION), order_by)
     unknown = "its outcome is unknown: append again with the same producer and sequence"
     with refusals(), given_up(OutcomeUnknownError, unknown):
-        rows = shuffled.mapInArrow(per_task, "result binary").collect()
-    return [pickle.loads(bytes(row[0])) for row in rows]  # noqa: S301 - by Spark from a worker of this driver
+        return results(shuffled.mapInArrow(per_task, RESULT).toArrow())
 
 
 def in_order(records: DataFrame, order_by: Sequence[str]) -> DataFrame:
@@ -266,7 +264,9 @@ def in_order(records: DataFrame, order_by: Sequence[str]) -> DataFrame:
         return records
     with _analysed(f"order_by {list(order_by)}"):
         late = [F.col(name).asc_nulls_last() if name == "timestamp" else name for name in order_by]
-        return records.sortWithinPartitions(*late)  # a timestamp that is null is that of the append
+        ordered = records.sortWithinPartitions(*late)  # a timestamp that is null is that of the append
+        ordered.schema  # noqa: B018 - analysis happens here, at the latest
+        return ordered
 
 
 def by_partition(rows: pa.Table, partitions: pa.ChunkedArray) -> dict[int, list[pa.RecordBatch]]:
@@ -294,20 +294,9 @@ def refusals() -> Iterator[None]:
     except PySparkException as error:
         text = str(error)
         if _REFUSED in text:
-            raise InvalidRecordError(text.split(_REFUSED, 1)[1].splitlines()[0].rstrip("'\"")) from error
+            said = text.split(_REFUSED, 1)[1].splitlines()[0].partition(" SQLSTATE:")[0]
+            raise InvalidRecordError(said.rstrip("'\"")) from error
         raise
-
-
-@contextmanager
-def given_up(kind: type[StratalogError], consequence: str) -> Iterator[None]:
-    """A job that Spark gave up, as an error of ours."""
-    try:
-        yield
-    except CONNECTION_ERRORS as error:
-        why = why_given_up(error)
-        if why is None:
-            raise
-        raise kind(f"Spark gave the job up, {consequence} ({why})") from error
 
 
 def _records(first: pa.RecordBatch, rest: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -16,7 +16,7 @@ from stratalog.engine.records.append import in_threads
 from stratalog.engine.records.rounds import PartitionTask, TaskResult
 from stratalog.engine.spark.appending import PARTITION, run_appends
 from stratalog.engine.spark.narrow import WideRecordError, bounded_by_records, only_narrow
-from stratalog.engine.spark.small_frames import small_batches
+from stratalog.engine.spark.small_frames import fetched, small_batches
 
 
 class FrameTasks:
@@ -31,6 +31,8 @@ class FrameTasks:
 
     def run(self, task: PartitionTask, partitions: Sequence[int]) -> list[TaskResult]:
         """See ``RunTasks.run``. Raises: as ``run_appends``, ``small_batches``."""
+        if self._context.driver_only:
+            return in_threads(self._context, self._fetched).run(task, partitions)
         if self._topic.topic_id not in self._context.wide_topics:
             try:
                 return self._run_narrow(task, partitions)
@@ -45,6 +47,10 @@ class FrameTasks:
             return in_threads(self._context, self._small).run(task, partitions)
         with bounded_by_records(self._records.sparkSession):
             return self._run_shuffled(task, partitions, self._narrow)
+
+    @cached_property
+    def _fetched(self) -> dict[int, list[pa.RecordBatch]]:
+        return fetched(self._records, len(self._topic.partitions), self._order_by)
 
     @cached_property
     def _narrow(self) -> DataFrame | None:

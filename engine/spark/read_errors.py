@@ -8,14 +8,10 @@ checked.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
 from urllib.parse import unquote
-
-from py4j.java_gateway import is_instance_of
-from py4j.protocol import Py4JJavaError
-from pyspark import SparkContext
 
 from stratalog.engine.replication.unreadable import unreadable, with_remedy
 from stratalog.partitions import paths
@@ -24,9 +20,13 @@ from stratalog.partitions.listing import DataFile
 from stratalog.partitions.segment_check import check_segment
 from stratalog.partitions.store import Store
 
-_CONDITION = "FAILED_READ_FILE"
-_GONE = "FAILED_READ_FILE.FILE_NOT_EXIST"
-_MOST_CAUSES = 20
+_UNREAD = re.compile(
+    r"\[(FAILED_READ_FILE(?:\.\w+)?)\] Encountered error while reading file (\S+?)\.?\s"
+    r"|\[(PATH_NOT_FOUND)\] Path does not exist: (\S+?)\.?\s"
+)
+"""As an error names the file, in its message or in that of a cause. Addresses have no spaces: they are encoded."""
+_GONE = ("FAILED_READ_FILE.FILE_NOT_EXIST", "PATH_NOT_FOUND")
+"""The second one is that of a session of Spark Connect, which looks for the files anew with each evaluation."""
 
 
 @contextmanager
@@ -39,47 +39,49 @@ def read_errors(stores: Iterable[Store]) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        failed = _unread_file(error)
-        if failed is None:
+        failed = unread_file(error)
+        said = None if failed is None else _said(list(stores), *failed)
+        if said is None:
             raise
-        raise _said(list(stores), *failed) from error
+        raise said from error
 
 
-def _unread_file(error: Exception) -> tuple[str, str] | None:
-    """The condition of an error of Spark's, and the file that it names; None for all others."""
-    found = error.java_exception if isinstance(error, Py4JJavaError) else getattr(error, "_origin", None)
-    context = SparkContext._active_spark_context
-    if context is None:
+def unread_file(error: Exception) -> tuple[str, str] | None:
+    """The condition of an error of Spark's, and the file that it names; None for all others. Classic sessions and
+    those of Spark Connect have nothing but the text in common.
+    """
+    if not any(kind.__module__.startswith(("py4j.", "pyspark.")) for kind in type(error).__mro__):
         return None
-    for _ in range(_MOST_CAUSES):
-        if found is None:
-            break
-        condition = _condition(context._gateway, found)
-        if condition.startswith(_CONDITION):
-            return condition, str(found.getMessageParameters().get("path"))
-        found = found.getCause()
-    return None
+    causes = getattr(error, "_stackTrace", None) or getattr(error, "_stacktrace", None) or ""
+    found = _UNREAD.search(f"{error}\n{causes}\n")
+    return None if found is None else (found[1] or found[3], found[2] or found[4])
 
 
-def _condition(gateway: Any, throwable: Any) -> str:
-    known = is_instance_of(gateway, throwable, "org.apache.spark.SparkThrowable")
-    return str(throwable.getCondition()) if known else ""
-
-
-def _said(stores: Iterable[Store], condition: str, uri: str) -> StratalogError:
-    """The error about the file."""
-    if condition == _GONE:
-        return SourceChangedError(
-            f"{uri} was deleted while it was read, for it was merged, tiered, or expired for longer than "
-            "file.delete.delay.ms: read it again, which finds its successor"
-        )
+def _said(stores: Iterable[Store], condition: str, uri: str) -> StratalogError | None:
+    """The error about the file. None for a path that somebody else's frame looks for."""
     for store in stores:
         for address in (uri, unquote(uri)):
-            name = address.removeprefix(f"{store.uri}/")
+            name = _with_host(address).removeprefix(f"{store.uri}/")
             found = paths.parse_file_path(name)
-            if name != address and found is not None:
-                return _checked(store, name, *found)
+            if name != _with_host(address) and found is not None:
+                return _gone(uri) if condition in _GONE else _checked(store, name, *found)
+    if condition == "PATH_NOT_FOUND":
+        return None
+    if condition in _GONE:
+        return _gone(uri)
     return StorageError(f"Spark could not read {uri}, which is no file of this cluster's logs ({condition})")
+
+
+def _with_host(uri: str) -> str:
+    """``file:/a`` as ``file:///a``."""
+    return f"file:///{uri[6:]}" if uri.startswith("file:/") and not uri.startswith("file://") else uri
+
+
+def _gone(uri: str) -> StratalogError:
+    return SourceChangedError(
+        f"{uri} was deleted while it was read, for it was merged, tiered, or expired for longer than "
+        "file.delete.delay.ms: read it again, which finds its successor"
+    )
 
 
 def _checked(

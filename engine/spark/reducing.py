@@ -10,7 +10,6 @@ in the same order.
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -23,8 +22,9 @@ from pyspark.sql.types import IntegerType, StructField, StructType
 
 from stratalog.engine.reading.plan import PartitionPieces, file_ranges
 from stratalog.engine.replication.snapshots import checkpoints_of
+from stratalog.engine.spark.given_up import given_up
 from stratalog.engine.spark.read_errors import read_errors
-from stratalog.engine.spark.runner import CONNECTION_ERRORS, why_given_up
+from stratalog.engine.spark.runner import RESULT, result, results
 from stratalog.engine.spark.scanning import pinned_files, scan
 from stratalog.engine.spark.types import record_schema, spark_type
 from stratalog.engine.state import latest_by_key
@@ -88,8 +88,11 @@ class _Source:
         yield from committed_batches(leader, self.log, self.start, self.end, list(RECORD_COLUMNS))
 
 
-def make_large_snapshot(spark: SparkSession, work: SnapshotWork) -> tuple[SnapshotPlan, PartitionSnapshot | None]:
-    """As ``stratalog.engine.upkeep.snapshots.partition.make_snapshot``, whatever the size of the partition.
+def make_large_snapshot(
+    spark: SparkSession, work: SnapshotWork, *, on_driver: bool = False
+) -> tuple[SnapshotPlan, PartitionSnapshot | None]:
+    """As ``stratalog.engine.upkeep.snapshots.partition.make_snapshot``, whatever the size of the partition. A task
+    writes the file, or this process (``on_driver``), which then fetches the places of all records.
 
     Raises: as that; RetriableError when Spark gave the job up.
     """
@@ -100,21 +103,19 @@ def make_large_snapshot(spark: SparkSession, work: SnapshotWork) -> tuple[Snapsh
         return planned, None
     source = _source(work, log, earlier, planned.next.end_offset)
     keys = _keys(spark, source)
-    try:
-        with errors_of(leader), read_errors([leader.store]):
-            if earlier is not None and not work.by_hand:
-                refused = reason_not_to(work, planned, earlier, _changed(keys))
-                if refused is not None:
-                    return refused, None
-            horizon_us = tombstone_horizon_us(work, leader, log, source.end)
-            records, new = _write(_places(keys), source, planned.next, horizon_us)
-    except CONNECTION_ERRORS as error:
-        why = why_given_up(error)
-        if why is None:
-            raise
-        raise RetriableError(
-            f"{work}: Spark gave the job up, there is no snapshot: run it again ({why})"
-        ) from error
+    given = given_up(RetriableError, f"there is no snapshot of {work}: run it again")
+    with given, errors_of(leader), read_errors([leader.store]):
+        if earlier is not None and not work.by_hand:
+            refused = reason_not_to(work, planned, earlier, _changed(keys))
+            if refused is not None:
+                return refused, None
+        horizon_us = tombstone_horizon_us(work, leader, log, source.end)
+        places = _places(keys)
+        if on_driver:
+            fetched = _Places(iter(places.toArrow().to_batches()))
+            records, new = _write_all(fetched, source, planned.next, horizon_us)
+        else:
+            records, new = _write(places, source, planned.next, horizon_us)
     return planned, PartitionSnapshot(planned.next, records, new, 1000 * (work.clock.monotonic_s() - began_s))
 
 
@@ -191,12 +192,12 @@ def _write(places: DataFrame, source: _Source, snapshot_id: SnapshotId, horizon_
             outcome: object = _write_all(_Places(batches), source, snapshot_id, horizon_us)
         except StratalogError as error:
             outcome = error
-        yield pa.RecordBatch.from_pydict({"result": pa.array([pickle.dumps(outcome)], pa.binary())})
+        yield result(outcome)
 
-    results = places.mapInArrow(task, "result binary").collect()
-    if not results:  # of no rows Spark makes no task
+    given = results(places.mapInArrow(task, RESULT).toArrow())
+    if not given:  # of no rows Spark makes no task
         return _write_all(_Places(iter(())), source, snapshot_id, horizon_us)
-    match pickle.loads(bytes(results[0][0])):  # noqa: S301 - by Spark from a worker of this driver, as its own
+    match given[0]:
         case StratalogError() as error:
             raise error
         case (int() as records, bool() as new):

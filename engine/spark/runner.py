@@ -1,17 +1,26 @@
-"""Work on executors: items packed into slices by weight, one Spark task a slice, results as they come."""
+"""Work on executors: items packed into slices by weight, one Spark task a slice, results as they come.
+
+It is the same on a classic session and on one of Spark Connect: a range of numbers with a partition for each,
+through ``mapInArrow``. No SparkContext, and no shuffle.
+"""
 
 from __future__ import annotations
 
 import heapq
+import pickle
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from functools import cached_property
+from typing import Any
 
-from py4j.protocol import Py4JError, Py4JJavaError
-from pyspark.errors import PySparkException
+import pyarrow as pa
+from pyspark import cloudpickle
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
 from stratalog.engine.driver.context import R, W
+from stratalog.engine.spark.given_up import why_given_up
 from stratalog.partitions.errors import EnvironmentUnusableError, RetriableError
 from stratalog.partitions.runner import Failed, Outcome, ThreadRunner
 from stratalog.partitions.store import StoreCounts
@@ -22,6 +31,10 @@ ITEM_THREADS = 2
 _ITEMS_PER_SLICE = 8
 _MOST_SLICES_PER_CORE = 4
 _JOBS_IN_FLIGHT = 2
+_MOST_CORES = 1 << 16
+
+RESULT = "result binary"
+"""The schema of the results of tasks, pickled."""
 
 
 class SparkRunner:
@@ -32,20 +45,25 @@ class SparkRunner:
     """
 
     def __init__(self, spark: SparkSession) -> None:
-        """Raises: EnvironmentUnusableError for a session of Spark Connect, or one that was stopped."""
+        """Raises: EnvironmentUnusableError for a session that was stopped."""
         try:
-            self._context = spark.sparkContext
-            self._cores = max(1, self._context.defaultParallelism)
-        except (PySparkException, AttributeError, *CONNECTION_ERRORS) as error:
+            spark.range(1).schema  # noqa: B018 - the first that a session that was stopped cannot do
+        except Exception as error:  # of many kinds: whatever a session stumbles upon that is no more
             said = next(iter(str(error).strip().splitlines()), type(error).__name__)
             raise EnvironmentUnusableError(
-                f"this Spark session runs no tasks, as those of Spark Connect and those that were stopped do not "
-                f"({said}): give a running classic one, or none, for threads of this process"
+                f"this Spark session runs no tasks, as those that were stopped do not ({said}): give a running "
+                "one, or none, for threads of this process"
             ) from error
-        self.processes = self._cores
+        self._spark = spark
         self._counting = threading.Lock()
         self.counts = StoreCounts()
         """The storage calls of the executors so far."""
+
+    @cached_property
+    def processes(self) -> int:
+        """The cores of the executors: Spark divides a range of numbers among as many tasks."""
+        [row] = self._spark.range(_MOST_CORES).select(F.spark_partition_id()).tail(1)
+        return int(row[0]) + 1
 
     def run(
         self, function: Callable[[W], R], items: Iterable[W], weigh: Callable[[W], int] = lambda _: 1
@@ -54,8 +72,10 @@ class SparkRunner:
         is a RetriableError of each of its items.
         """
         listed = list(items)
-        slices = pack(listed, slice_count(len(listed), self._cores), weigh)
-        jobs = [slices[start : start + self._cores] for start in range(0, len(slices), self._cores)]
+        if not listed:
+            return
+        slices = pack(listed, slice_count(len(listed), self.processes), weigh)
+        jobs = [slices[start : start + self.processes] for start in range(0, len(slices), self.processes)]
         with ThreadPoolExecutor(_JOBS_IN_FLIGHT) as pool:
             futures = [pool.submit(self._run_job, function, job) for job in jobs]
             for future in as_completed(futures):
@@ -67,19 +87,40 @@ class SparkRunner:
     def _run_job(
         self, function: Callable[[W], R], slices: list[list[W]]
     ) -> list[tuple[list[Outcome[W, R]], StoreCounts]]:
-        def task(parts: Iterable[list[W]]) -> Iterator[tuple[list[Outcome[W, R]], StoreCounts]]:
+        count = len(slices)
+        pickled = [_pickled(items) for items in slices]
+
+        def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             # To the end of the input: Spark gives up a worker that leaves some, and starts and imports anew.
-            for part in parts:
-                yield run_counted(function, part)
+            for batch in batches:
+                for number in batch.column(0).to_pylist():
+                    items = pickle.loads(pickled[number])  # noqa: S301 - of this very function, by its driver
+                    yield result(run_counted(function, items))
 
         try:
-            return self._context.parallelize(slices, len(slices)).mapPartitions(task).collect()
-        except CONNECTION_ERRORS as error:
+            return results(self._spark.range(0, count, 1, count).mapInArrow(task, RESULT).toArrow())
+        except Exception as error:
             why = why_given_up(error)
             if why is None:
                 raise
             lost = RetriableError(f"Spark gave the job up, finished work stays done: run it again ({why})")
             return [([Failed(item, lost) for part in slices for item in part], StoreCounts())]
+
+
+def result(value: object) -> pa.RecordBatch:
+    """The result of a task, as a row of ``RESULT``."""
+    return pa.RecordBatch.from_pydict({"result": pa.array([_pickled(value)], pa.binary())})
+
+
+def _pickled(value: object) -> bytes:
+    """As Spark pickles: types that a notebook has made go along."""
+    made: bytes = cloudpickle.dumps(value)  # type: ignore[no-untyped-call]
+    return made
+
+
+def results(rows: pa.Table) -> list[Any]:
+    """The results of tasks, one a row."""
+    return [pickle.loads(row) for row in rows.column(0).to_pylist()]  # noqa: S301 - by Spark from its workers
 
 
 def run_counted(function: Callable[[W], R], items: Sequence[W]) -> tuple[list[Outcome[W, R]], StoreCounts]:
@@ -109,34 +150,3 @@ def pack(items: Sequence[W], slices: int, weigh: Callable[[W], int]) -> list[lis
         packed[index].append(item)
         heapq.heappush(heap, (weight + max(1, weigh(item)), index))
     return packed
-
-
-_RAISED_IN_PYTHON = "api.python.PythonException: Traceback"
-
-CONNECTION_ERRORS = (Py4JError, ConnectionError)
-"""Errors of a call into the JVM for which PySpark has none of its own."""
-
-
-def why_given_up(error: Exception) -> str | None:
-    """Why Spark gave a job up, in one line: executors or workers were lost once too often, the job was
-    cancelled, or the JVM is gone. None for everything else, which a retry would not mend: an exception in
-    Python, or an expression that fails on a record.
-    """
-    if isinstance(error, Py4JJavaError):
-        said = _message(error)
-        return None if _RAISED_IN_PYTHON in said else _first_line(said)
-    if isinstance(error, CONNECTION_ERRORS):
-        return f"the JVM of the driver is gone ({_first_line(str(error))})"
-    return None
-
-
-def _message(error: Py4JJavaError) -> str:
-    try:
-        return str(error.java_exception.getMessage() or error.java_exception)
-    except CONNECTION_ERRORS:  # the JVM has gone since
-        return "the JVM of the driver is gone"
-
-
-def _first_line(text: str) -> str:
-    line = next((line.strip() for line in text.splitlines() if line.strip()), "no reason given")
-    return line.partition(". Consider setting ")[0]  # Spark's advice on how to debug Python

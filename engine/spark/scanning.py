@@ -41,6 +41,8 @@ def scan_plan(spark: SparkSession, plan: ReadPlan) -> DataFrame:
     schema = record_schema(spark_type(plan.key_schema), spark_type(plan.value_schema))
     try:
         frames = [scan(spark, topic, ranges, schema, plan.isolation) for topic, ranges in plan.topics.items()]
+        for frame in frames:
+            frame.schema  # noqa: B018 - a session of Spark Connect looks for the files here, at the latest
     except AnalysisException as error:
         if error.getCondition() != "PATH_NOT_FOUND":
             raise

@@ -35,6 +35,7 @@ from stratalog.engine.replication.append import Appended, AppendOptions, AppendO
 from stratalog.engine.replication.leader import look_at_leader
 from stratalog.engine.replication.partition import PartitionReplicas
 from stratalog.engine.spark.appending import PARTITION
+from stratalog.engine.spark.stream_query import QUERY_ID
 from stratalog.engine.spark.versions import repartition_by_id
 from stratalog.partitions.clock import Clock
 from stratalog.partitions.errors import FencedError, InvalidCallError, InvalidRecordError, RetriableError
@@ -47,8 +48,6 @@ DEALT = "stratalog.partitions"
 """Key of the metadata of the column ``partition``: the number of partitions among which the rows were dealt out.
 The task with a partition's number has all of its rows."""
 
-QUERY_ID = "sql.streaming.queryId"
-"""Spark's local property: the id in the checkpoint of the query that runs."""
 BATCH_ID = "streaming.sql.batchId"
 
 MOST_TASK_BYTES = 64 * 1024 * 1024

@@ -13,7 +13,8 @@ from collections.abc import Iterator, Sequence
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
-from stratalog.engine.spark.appending import PARTITION, by_partition, given_up, in_order, refusals
+from stratalog.engine.spark.appending import PARTITION, by_partition, in_order, refusals
+from stratalog.engine.spark.given_up import given_up
 from stratalog.engine.spark.narrow import bounded_by_records
 from stratalog.partitions.errors import RetriableError
 
@@ -40,10 +41,27 @@ def small_batches(
     few = narrow.limit(SMALL_ROWS + 1)
     if order_by:
         few = in_order(few.coalesce(1), order_by)  # one task; the limit alone does not see to that
-    with refusals(), given_up(RetriableError, "nothing was appended"), bounded_by_records(records.sparkSession):
-        table = few.toArrow()
-    if table.num_rows > SMALL_ROWS:
-        return None
+    with bounded_by_records(records.sparkSession):
+        table = _table(few)
+    return None if table.num_rows > SMALL_ROWS else _by_partition(table)
+
+
+def fetched(records: DataFrame, partitions: int, order_by: Sequence[str]) -> dict[int, list[pa.RecordBatch]]:
+    """All records by partition, however many: for executors that may not reach the storage.
+
+    Raises: as ``count_records``.
+    """
+    if order_by:
+        records = in_order(records.repartitionById(partitions, PARTITION), order_by)
+    return _by_partition(_table(records))
+
+
+def _table(records: DataFrame) -> pa.Table:
+    with refusals(), given_up(RetriableError, "nothing was appended"):
+        return records.toArrow()
+
+
+def _by_partition(table: pa.Table) -> dict[int, list[pa.RecordBatch]]:
     return by_partition(table.drop_columns([PARTITION]), table.column(PARTITION))
 
 

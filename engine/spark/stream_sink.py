@@ -38,7 +38,6 @@ from stratalog.engine.spark.append_frame import append_frame
 from stratalog.engine.spark.appending import RecordColumns, by_partition
 from stratalog.engine.spark.sink_tasks import (
     MOST_TASK_BYTES,
-    QUERY_ID,
     PlannedAppends,
     TaskAppend,
     TaskRows,
@@ -47,6 +46,7 @@ from stratalog.engine.spark.sink_tasks import (
     plan,
     present_task,
 )
+from stratalog.engine.spark.stream_query import QUERY_ID, query_of_server, query_of_thread
 from stratalog.engine.spark.versions import arrow_schema
 from stratalog.engine.state.internal_topics import check_not_internal
 from stratalog.partitions.errors import InvalidCallError, InvalidRecordError, OutOfOrderSequenceNumberError
@@ -90,9 +90,14 @@ class StreamWriter:
         acks: str = "all",
         on_changed_replay: OnChangedReplay = "refuse",
         order_by: Sequence[str] = (),
+        checkpoint: str | None = None,
     ) -> None:
         """See ``Cluster.stream_writer``. Raises: InvalidCallError for a producer without a name."""
-        self._context = context
+        self._opened: Context | None = context
+        self._file = context.file
+        self._driver_only = context.driver_only
+        self._checkpoint = checkpoint
+        self._query_id: str | None = None
         self._topic = topic
         self._columns = columns
         self._producer = check_producer(producer)
@@ -100,6 +105,12 @@ class StreamWriter:
         self._acks = acks
         self._on_changed_replay = on_changed_replay
         self._order_by = tuple(order_by)
+
+    def __getstate__(self) -> dict[str, object]:
+        """The writer as a session of Spark Connect has it run: in a process beside the server, one for each query,
+        which opens the cluster anew with the key of its own environment.
+        """
+        return {**self.__dict__, "_opened": None, "_query_id": None}
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
         """Append a batch.
@@ -114,7 +125,11 @@ class StreamWriter:
 
         Raises: as ``stratalog.engine.spark.append_frame.append_frame``.
         """
-        query_id = batch.sparkSession.sparkContext.getLocalProperty(QUERY_ID)
+        if self._opened is None:
+            self._query_id = query_of_server(batch.sparkSession, self._checkpoint)
+            self._opened = open_driver(self._file)
+            self._opened.driver_only = self._driver_only
+        query_id = self._query_id or query_of_thread(batch.sparkSession)
         who = who_appends(
             query_producer(self._producer, query_id),
             batch_id,
@@ -123,7 +138,7 @@ class StreamWriter:
             recent=True,
         )
         report = append_frame(
-            self._context, batch, self._topic, self._columns, who, acks=self._acks, order_by=self._order_by
+            self._opened, batch, self._topic, self._columns, who, acks=self._acks, order_by=self._order_by
         )
         return with_remedy(report, batch_id)
 

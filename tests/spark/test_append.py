@@ -18,23 +18,12 @@ import pytest
 from stratalog import Cluster
 from stratalog.partitions.clock import SystemClock
 from stratalog.partitions.errors import InvalidCallError, InvalidRecordError, UnknownTopicOrPartitionError
-from tests.spark.spark_cluster import files, format_cluster, ordered, rows
+from tests.spark.spark_cluster import files, ordered, rows
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.spark
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("append")
-
-
-@pytest.fixture(scope="module")
-def cluster(spark: SparkSession, folder: Path) -> Cluster:
-    """One for the module: each test has its own topic."""
-    return format_cluster(spark, folder)
 
 
 @contextmanager

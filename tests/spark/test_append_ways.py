@@ -20,7 +20,7 @@ from stratalog.engine.spark.small_frames import SMALL_ROWS
 from stratalog.engine.spark.types import BINARY
 from stratalog.partitions.errors import InvalidRecordError, OutOfOrderSequenceNumberError
 from stratalog.partitions.store import StoreCounts
-from tests.spark.spark_cluster import format_cluster, ordered, rows
+from tests.spark.spark_cluster import ordered, rows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -30,12 +30,6 @@ pytestmark = pytest.mark.spark
 RECORDS_SETTING = "spark.sql.execution.arrow.maxRecordsPerBatch"
 BYTES_SETTING = "spark.sql.execution.arrow.maxBytesPerBatch"
 VALUE = "city STRING, n BIGINT"
-
-
-@pytest.fixture(scope="module")
-def cluster(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Cluster:
-    """One for the module: each test has its own topic."""
-    return format_cluster(spark, tmp_path_factory.mktemp("ways"))
 
 
 @pytest.fixture

@@ -51,11 +51,6 @@ FRAMES = {
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("frames")
-
-
-@pytest.fixture(scope="module")
 def cluster(spark: SparkSession, folder: Path) -> Cluster:
     made = format_cluster(spark, folder)
     made.topics.create("spark", partitions=3, replication_factor=2, value="n BIGINT, name STRING")

@@ -98,11 +98,6 @@ def plain(value: Any) -> Any:
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("odd")
-
-
-@pytest.fixture(scope="module")
 def cluster(spark: SparkSession, folder: Path) -> Cluster:
     """``t``: two records in the remote tier, and one on brokers."""
     made = format_cluster(spark, folder)

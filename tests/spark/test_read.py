@@ -61,11 +61,6 @@ def seen(frame: DataFrame) -> Any:
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("read")
-
-
-@pytest.fixture(scope="module")
 def cluster(spark: SparkSession, folder: Path) -> Cluster:
     """Topic ``t``: three batches in the remote tier (of the last one also a local copy), two only local."""
     made = format_cluster(spark, folder)

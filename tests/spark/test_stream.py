@@ -14,27 +14,12 @@ from stratalog import Cluster
 from stratalog.engine.spark.versions import LIMITS, SINK, spark_version
 from stratalog.partitions.errors import InvalidCallError
 from tests.spark.spark_cluster import TIERED, ordered
-from tests.spark.streams import VALUE, Numbers, Seen, drain, source, stream_cluster, topic_of_its_own
+from tests.spark.streams import VALUE, Numbers, Seen, drain, source
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.spark
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("stream")
-
-
-@pytest.fixture(scope="module")
-def cluster(spark: SparkSession, folder: Path) -> Cluster:
-    return stream_cluster(spark, folder)
-
-
-@pytest.fixture
-def topic(cluster: Cluster, request: pytest.FixtureRequest) -> str:
-    return topic_of_its_own(cluster, request.node.name)
 
 
 def test_a_stream_has_the_columns_and_the_rows_of_a_read(

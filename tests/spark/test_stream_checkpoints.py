@@ -28,11 +28,6 @@ ROWS = 6
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("checkpoints")
-
-
-@pytest.fixture(scope="module")
 def cluster(spark: SparkSession, folder: Path) -> Cluster:
     made = stream_cluster(spark, folder)
     made.topics.create("numbers", partitions=2, replication_factor=2, key="STRING", value=VALUE)

@@ -13,7 +13,7 @@ from pyspark.errors import StreamingQueryException
 from stratalog import Cluster
 from tests.crashes.victim import Victim
 from tests.spark.spark_cluster import TIERED, ordered
-from tests.spark.streams import VALUE, Numbers, drain, source, stream_cluster, topic_of_its_own
+from tests.spark.streams import VALUE, Numbers, drain, source
 from tests.spark.waiting import wait_for
 
 if TYPE_CHECKING:
@@ -21,21 +21,6 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 pytestmark = pytest.mark.spark
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("stream")
-
-
-@pytest.fixture(scope="module")
-def cluster(spark: SparkSession, folder: Path) -> Cluster:
-    return stream_cluster(spark, folder)
-
-
-@pytest.fixture
-def topic(cluster: Cluster, request: pytest.FixtureRequest) -> str:
-    return topic_of_its_own(cluster, request.node.name)
 
 
 class DiedError(Exception):

@@ -30,11 +30,6 @@ PARTITIONS = 3
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("sink")
-
-
-@pytest.fixture(scope="module")
 def cluster(spark: SparkSession, folder: Path) -> Cluster:
     made = stream_cluster(spark, folder)
     made.topics.create("numbers", partitions=2, replication_factor=2, key="STRING", value=VALUE)

@@ -24,11 +24,6 @@ pytestmark = pytest.mark.spark
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("transactions")
-
-
-@pytest.fixture(scope="module")
 def cluster(spark: SparkSession, folder: Path) -> Cluster:
     made = format_cluster(spark, folder)
     small = {"num.partitions": "1", "replication.factor": "2"}

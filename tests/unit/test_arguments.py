@@ -273,6 +273,31 @@ def test_the_master_is_spark_submits_own_option(
     assert "before the script's name" in capsys.readouterr().err
 
 
+class OnEither(run.Job):
+    """Says where its work would be done."""
+
+    def cluster(self) -> str:  # type: ignore[override]
+        return "threads"
+
+    def on_spark(self, settings: object = None) -> str:  # type: ignore[override]
+        return "executors"
+
+
+@pytest.mark.parametrize(
+    ("argv", "where"),
+    [
+        ((), "threads"),
+        (("--master", "local[2]"), "executors"),
+        (("--master", "sc://host:15002", "--runner", "spark"), "executors"),
+        (("--master", "local[2]", "--runner", "threads"), "threads"),
+    ],
+)
+def test_a_job_works_on_executors_where_it_is_given_spark_and_not_told_otherwise(
+    argv: tuple[str, ...], where: str
+) -> None:
+    assert OnEither("x", job_parser("x", "").parse_args(argv)).on_workers() == where  # type: ignore[comparison-overlap]
+
+
 # ---------------------------------------------------------------------------- without a JVM
 
 

@@ -97,23 +97,20 @@ def test_a_topic_that_lacks_brokers_says_which_were_never_registered(tmp_path: P
     roots.format().topics.create("t", partitions=1, replication_factor=3)
 
 
-class Connected:
-    """As a session of Spark Connect answers."""
+class Stopped:
+    """As a session of Spark answers that was stopped."""
 
-    @property
-    def sparkContext(self) -> object:  # noqa: N802 - Spark's name
-        raise AttributeError("[JVM_ATTRIBUTE_NOT_SUPPORTED] Attribute `sparkContext` is not supported")
+    def range(self, end: int) -> object:
+        raise AttributeError("'NoneType' object has no attribute 'sc'")
 
 
 def test_a_session_that_cannot_run_tasks_is_found_before_anything_is_written(
     tmp_path: Path, faults: Faults
 ) -> None:
     roots = Roots(tmp_path, faults)
-    with pytest.raises(
-        EnvironmentUnusableError, match=r"runs no tasks, as those of Spark Connect .*JVM_ATTRIBUTE"
-    ):
-        roots.format(Connected())
+    with pytest.raises(EnvironmentUnusableError, match=r"runs no tasks, as those that were stopped .*NoneType"):
+        roots.format(Stopped())
     assert roots.names() == []
     cluster = roots.format()
     with pytest.raises(EnvironmentUnusableError, match="runs no tasks"):
-        cluster.using(Connected())  # type: ignore[arg-type]
+        cluster.using(Stopped())  # type: ignore[arg-type]

@@ -33,11 +33,11 @@ FUNCTIONS_OF_CODE = {
 KNOWN = {
     ("stratalog/__init__.py", "importlib.import_module"): "one of the modules that the door lists",
     ("stratalog/__init__.py", "import_module"): "a name of the door, by its module",
-    ("engine/spark/appending.py", "pickle"): "between a driver and its tasks, through Spark",
     ("engine/spark/providers.py", "pickle"): "a function that the driver's caller has given, through Spark",
     ("partitions/store/credentials.py", "importlib"): "a provider that the caller named",
     ("partitions/store/credentials.py", "importlib.import_module"): "never of a file in a bucket",
-    ("engine/spark/reducing.py", "pickle"): "between a driver and its tasks, through Spark",
+    ("engine/spark/runner.py", "pickle"): "between a driver and its tasks, through Spark",
+    ("jobs/streaming.py", "pickle"): "between a job and its batches, through the settings of its own session",
     ("engine/replication/replica_selector.py", "importlib.metadata"): "what installed packages declare",
     ("engine/spark/types.py", "DataType.fromDDL"): "types that a caller declares, by Spark's parser",
     ("jobs/main.py", "importlib"): "a job by its name",

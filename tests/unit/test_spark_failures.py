@@ -4,8 +4,15 @@ from __future__ import annotations
 
 import pytest
 from py4j.protocol import Py4JJavaError, Py4JNetworkError
+from pyspark.errors.exceptions.connect import (
+    AnalysisException,
+    PythonException,
+    SparkConnectGrpcException,
+    SparkException,
+    SparkRuntimeException,
+)
 
-from stratalog.engine.spark.runner import why_given_up
+from stratalog.engine.spark.given_up import why_given_up
 
 ABORTED = "Job aborted due to stage failure: Task 0 in stage 5.0 failed 4 times, most recent failure: "
 
@@ -38,9 +45,15 @@ class FromJavaError(Py4JJavaError):
         (FromJavaError("Job 3 cancelled"), "Job 3 cancelled"),
         (
             Py4JNetworkError("Answer from Java side is empty"),
-            "the JVM of the driver is gone (Answer from Java side",
+            "the driver's JVM, or the server of Spark Connect, is gone (Answer from Java side",
         ),
-        (ConnectionRefusedError(111, "Connection refused"), "the JVM of the driver is gone ("),
+        (
+            ConnectionRefusedError(111, "Connection refused"),
+            "the driver's JVM, or the server of Spark Connect, is",
+        ),
+        (SparkException(f"{ABORTED}ExecutorLostFailure\nDriver stacktrace:"), f"{ABORTED}ExecutorLostFailure"),
+        (SparkException("[SPARK_JOB_CANCELLED] Job 3 cancelled"), "[SPARK_JOB_CANCELLED] Job 3 cancelled"),
+        (SparkConnectGrpcException("failed to connect to all addresses"), "failed to connect to all addresses"),
     ],
 )
 def test_lost_machines_are_a_reason_in_one_line(error: Exception, why: str) -> None:
@@ -57,6 +70,9 @@ def test_lost_machines_are_a_reason_in_one_line(error: Exception, why: str) -> N
             f"{ABORTED}org.apache.spark.api.python.PythonException: Traceback (most recent call last):\n..."
         ),
         ZeroDivisionError(),
+        PythonException("An exception was thrown from the Python worker. Traceback (most recent call last): ..."),
+        SparkRuntimeException("[USER_RAISED_EXCEPTION] a row's partition is null"),
+        AnalysisException("[PATH_NOT_FOUND] Path does not exist: file:/a"),
     ],
 )
 def test_bugs_are_no_reason(error: Exception) -> None:

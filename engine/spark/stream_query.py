@@ -1,0 +1,54 @@
+"""Which query of Spark's streams is running: its id, which lives in its checkpoint."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+from pyspark.sql.utils import is_remote
+
+from stratalog.partitions.bounded import parse_json
+from stratalog.partitions.errors import InvalidCallError
+
+QUERY_ID = "sql.streaming.queryId"
+"""Spark's local property: the id in the checkpoint of the query that runs."""
+
+
+def query_of_thread(spark: SparkSession) -> str | None:
+    """The query whose batch this thread has been given; None outside of one, and in the client of a server."""
+    if is_remote():
+        return None
+    found: str | None = spark.sparkContext.getLocalProperty(QUERY_ID)
+    return found
+
+
+def query_of_server(spark: SparkSession, checkpoint: str | None) -> str:
+    """The query whose batch this process beside a server of Spark Connect has been given: nothing tells it, but
+    the ``checkpoint`` of the query, where that is known, or that the session has no other one.
+
+    Raises: InvalidCallError where neither does.
+    """
+    if checkpoint is not None:
+        return _written_down(spark, checkpoint)
+    active = [str(query.id) for query in spark.streams.active]
+    if len(active) != 1:
+        raise InvalidCallError(
+            f"the session has {len(active)} active queries, and Spark Connect does not say whose batch this is: "
+            "name the query's checkpointLocation as stream_writer(..., checkpoint=...), too"
+        )
+    return active[0]
+
+
+def _written_down(spark: SparkSession, checkpoint: str) -> str:
+    """Spark writes the id down before the first batch."""
+    path = f"{checkpoint.rstrip('/')}/metadata"
+    try:
+        rows = spark.read.text(path).collect()
+        found: Any = parse_json("".join(row[0] for row in rows))
+        return str(found["id"])
+    except (PySparkException, ValueError, KeyError, TypeError) as error:
+        said = next(iter(str(error).strip().splitlines()), type(error).__name__)
+        raise InvalidCallError(
+            f"{path} does not tell the query's id, is it its checkpointLocation? ({said})"
+        ) from error

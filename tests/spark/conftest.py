@@ -1,0 +1,32 @@
+"""A cluster for each file of tests. Files that need topics from the beginning make their own from ``folder``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from stratalog import Cluster
+from tests.spark.streams import stream_cluster, topic_of_its_own
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Path:
+    """The folder of the file's cluster."""
+    return tmp_path_factory.mktemp(request.module.__name__.rpartition(".")[2])
+
+
+@pytest.fixture(scope="module")
+def cluster(spark: SparkSession, folder: Path) -> Cluster:
+    """One for the module: each test has its own topic."""
+    return stream_cluster(spark, folder)
+
+
+@pytest.fixture
+def topic(cluster: Cluster, request: pytest.FixtureRequest) -> str:
+    """A topic named after the test."""
+    return topic_of_its_own(cluster, request.node.name)
