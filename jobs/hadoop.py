@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from stratalog.jobs.jars import jar_folder, missing_jars
+from stratalog.jobs.jars import jar_folder
 from stratalog.partitions.store.protocol import StoreOptions
 
 if TYPE_CHECKING:
@@ -42,16 +43,16 @@ def reach_stores(spark: SparkSession, roots: Mapping[str, StoreOptions]) -> None
     A bucket that this JVM has opened before keeps the options it was opened with (Hadoop's cache of
     file systems).
     """
-    here = {pins: not missing_jars(jar_folder(), pins) for pins in ("azure.xml", "gcs.xml")}
+    here = {name for name in ("azure", "gcs") if any(Path(jar_folder(), name).glob("*.jar"))}
     for address, options in roots.items():
         scheme, _, rest = address.partition("://")
         bucket = rest.partition("/")[0]
         settings: Mapping[str, str] = {}
         if scheme == "s3":
             settings = s3a_settings(bucket, options, os.environ)
-        elif scheme == "abfss" and here["azure.xml"]:
+        elif scheme == "abfss" and "azure" in here:
             settings = abfs_settings(bucket.rpartition("@")[2], options, os.environ)
-        elif scheme == "gs" and here["gcs.xml"]:
+        elif scheme == "gs" and "gcs" in here:
             settings = gcs_settings(options, os.environ)
         for key, value in settings.items():
             spark.conf.set(key, value)
