@@ -127,7 +127,9 @@ def _operation(
     found: dict[int, Requests] = {}
     for partitions in (FEW, MORE):
         file = s3_cluster_file(bench.folder / f"{name}-{partitions}", endpoint, f"{name}-{partitions}")
-        cluster = Cluster.format(file, keeps_short=False)
+        Cluster.format(file)
+        _complete_at_once(file)
+        cluster = Cluster.open(file, keeps_short=False)
         prepare(cluster, partitions)
         with counted() as calls:
             run(cluster, partitions)
@@ -147,10 +149,17 @@ def s3_cluster_file(folder: Path, endpoint: S3Endpoint, name: str) -> Path:
     lines = ["[cluster]", f'id = "{name}"', f'remote = "{root}/remote"', "voters = [1]"]
     for broker in range(1, REPLICAS + 1):
         lines += ["[[brokers]]", f"id = {broker}", f'rack = "r{broker}"', f'log_dir = "{root}/b{broker}"']
-    lines += ["[s3]", f"endpoint_url = {json.dumps(endpoint.url)}", "exclusive_multipart = true"]
+    lines += ["[s3]", f"endpoint_url = {json.dumps(endpoint.url)}"]
     file = folder / "cluster.toml"
     file.write_text("\n".join(lines) + "\n", encoding="utf-8")
     return file
+
+
+def _complete_at_once(file: Path) -> None:
+    """Large objects are made with the requests that AWS takes. The server here does so only while nobody races,
+    and ``format`` finds that out: the option comes after it."""
+    with file.open("a", encoding="utf-8") as options:
+        options.write("exclusive_multipart = true\n")
 
 
 def _filled(cluster: Cluster, partitions: int) -> None:
