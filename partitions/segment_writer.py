@@ -1,5 +1,4 @@
-"""Writing a data file: Parquet, in one streaming pass, memory bounded by two row groups: one that fills, and the
-one before it, which a thread encodes meanwhile.
+"""Writing a data file: Parquet, in one streaming pass, memory bounded by one row group.
 
 It writes nothing that readers refuse (``parquet_footer``, ``parquet_pages``): a record that is too large, row
 groups that take more memory than readers grant them, a footer without end.
@@ -10,8 +9,6 @@ from __future__ import annotations
 import hashlib
 import io
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
 from typing import TYPE_CHECKING, BinaryIO
 
 import numpy as np
@@ -51,10 +48,6 @@ PAGE_ROWS = 2048
 _PAGES = {"max_rows_per_page": PAGE_ROWS} if int(pa.__version__.split(".")[0]) >= 23 else {}
 """Before version 23, Arrow cannot bound them: pages have up to 1 MiB, and readers of a range read more."""
 
-_BUFFER_BYTES = 256 * 1024
-"""Of pages on their way to the sink, which is Python's: each write takes the interpreter from the thread that
-brings the records."""
-
 Sign = Callable[[bytes], str]
 """From the SHA-256 of a file without its tag to the tag."""
 
@@ -92,9 +85,8 @@ class SegmentWriter:
         # timestamps ascend: their differences are small.
         plain = {"value"} if pa.types.is_binary(schema.field("value").type) else set()
         ascending = {"offset", "timestamp"}
-        self._pages = pa.BufferedOutputStream(pa.PythonFile(self._sink, mode="w"), _BUFFER_BYTES)
         self._writer = pq.ParquetWriter(
-            self._pages,
+            self._sink,
             schema,
             compression="none" if compression == "uncompressed" else compression,
             use_dictionary=[path for path in leaves if path not in plain | ascending],
@@ -106,7 +98,6 @@ class SegmentWriter:
             store_schema=False,
             **_PAGES,
         )
-        self._encoder = _Encoder(self._writer)
         self._pending: list[pa.RecordBatch] = []
         self._pending_bytes = 0
         self._min_timestamp_us: int | None = None
@@ -117,11 +108,9 @@ class SegmentWriter:
         """The offset after the last record written so far."""
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Append the records of ``batch``; a batch larger than a row group becomes several. A thread may write to
-        the sink until ``close`` or ``abort`` returns.
+        """Append the records of ``batch``; a batch larger than a row group becomes several.
 
-        Raises: errors of the sink, which may be of earlier records; RecordTooLargeError for a record of more than
-            ``MOST_RECORD_BYTES``: there will be no file.
+        Raises: RecordTooLargeError for a record of more than ``MOST_RECORD_BYTES``: there will be no file.
         """
         if batch.num_rows == 0:
             return
@@ -149,8 +138,8 @@ class SegmentWriter:
                 )
 
     def _add(self, batch: pa.RecordBatch, size: int) -> None:
-        if self._pending_bytes + size > self._row_group_bytes and self._pending:
-            self._encoder.begin(self._row_group())
+        if self._pending_bytes + size > self._row_group_bytes:
+            self._flush()
         self._pending.append(batch)
         self._pending_bytes += size
 
@@ -179,9 +168,7 @@ class SegmentWriter:
         """
         if self.next_offset == self._base_offset:
             raise ValueError("a segment holds at least one record")
-        self._encoder.end()
-        _write_row_group(self._writer, self._row_group())
-        self._pages.flush()
+        self._flush()
         held = part(producers(self.next_offset), self._sink.passed_bytes)
         footer = SegmentFooter(
             topic_id=self._topic_id,
@@ -209,7 +196,6 @@ class SegmentWriter:
         self._writer.add_key_value_metadata({**metadata(), **tag, FOOTER_KEY: encoded, CHECKSUM_KEY: NO_CHECKSUMS})
         self._sink.hold()
         self._writer.close()
-        self._pages.flush()
         self._sink.release()
         return footer
 
@@ -223,8 +209,6 @@ class SegmentWriter:
     def abort(self) -> None:
         """Give up: the bytes so far become no file, and no more are written. Harmless after ``close``."""
         self._sink.drop()
-        with suppress(Exception):
-            self._encoder.end()
         self._writer.close()
 
     def _note_timestamps(self, timestamps: pa.Array) -> None:
@@ -256,49 +240,14 @@ class SegmentWriter:
                 columns.append(pa.nulls(rows, field.type))
         return pa.RecordBatch.from_arrays(columns, schema=self._schema)
 
-    def _row_group(self) -> pa.Table:
+    def _flush(self) -> None:
+        if not self._pending:
+            return
         table = pa.Table.from_batches(self._pending, schema=self._schema)
         self._pending, self._pending_bytes = [], 0
         self._chunks += self._leaves
         self._uncompressed_bytes += table.nbytes
-        return table
-
-
-class _Encoder:
-    """Encodes the row groups of a file in their order, in a thread that begins with the first of them: what brings
-    the records goes on meanwhile, a reader or Spark's side of a task. The last row group of a file does not come
-    here, for nothing goes on beside it: a file of one takes no thread.
-    """
-
-    def __init__(self, writer: pq.ParquetWriter) -> None:
-        self._writer = writer
-        self._thread: ThreadPoolExecutor | None = None
-        self._encoding: Future[None] | None = None
-
-    def begin(self, table: pa.Table) -> None:
-        """Encode a row group from now on, after the one before. Raises: the error of that one."""
-        self._wait()
-        if self._thread is None:
-            self._thread = ThreadPoolExecutor(1, thread_name_prefix="encoder")
-        self._encoding = self._thread.submit(_write_row_group, self._writer, table)
-
-    def end(self) -> None:
-        """Nothing is encoded any more. Raises: the error of the last one."""
-        try:
-            self._wait()
-        finally:
-            if self._thread is not None:
-                self._thread.shutdown()
-
-    def _wait(self) -> None:
-        encoding, self._encoding = self._encoding, None
-        if encoding is not None:
-            encoding.result()
-
-
-def _write_row_group(writer: pq.ParquetWriter, table: pa.Table) -> None:
-    """All rows as one row group."""
-    writer.write_table(table, row_group_size=table.num_rows)
+        self._writer.write_table(table, row_group_size=table.num_rows)
 
 
 def memory_bytes(batch: pa.RecordBatch) -> int:
