@@ -12,6 +12,8 @@ types      declared schemas -> Spark's types, without Spark's own readers of the
 sql        names and texts in SQL
 read_errors what Spark says of files that it cannot read
 scanning   a read plan -> Spark's own Parquet reader over exactly those files
-stream_format  the format of Spark's streams: stream_source reads (stream_columns: what), stream_sink appends
-sink_tasks     the appends of a stream's sink on executors
+format     the format of Spark: stream_source and batch_source read (stream_columns: what; stream_limits),
+           stream_sink and batch_sink append
+versions   differences of the versions of Spark
+sink_tasks the appends of sinks on executors
 """
