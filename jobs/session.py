@@ -58,7 +58,7 @@ def spark_session(
     settings: Mapping[str, str] | None = None,
 ) -> SparkSession:
     """The active session if there is one, else a new one that reads Delta tables, ``file://`` and ``s3://``, and
-    knows the format ``stratalog`` of streams.
+    knows the format ``stratalog``.
 
     ``master`` counts before ``$SPARK_REMOTE`` and ``$SPARK_MASTER``, and these before ``local[*]``; under
     spark-submit the master is spark-submit's. ``settings`` count before everything else. Both are for a new

@@ -493,7 +493,7 @@ class Client:
 
 
 def register_format(spark: SparkSession) -> None:
-    """Let a session know the format ``stratalog`` of streams, as those of jobs do. Workers need this package."""
-    from stratalog.engine.spark.stream_format import register
+    """Let a session know the format ``stratalog``, as those of jobs do. Workers need this package."""
+    from stratalog.engine.spark.format import register
 
     register(spark)

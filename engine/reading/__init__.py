@@ -11,10 +11,10 @@
     plan_read              a batch: a pinned plan of file ranges
     fetch, tail            small reads without a JVM: records from an offset on, and the end as it moves
     subscription           pure: which topics a stream reads, and which partitions of them
-    stream_options         pure: a stream's options
+    stream_options         pure: the options of a stream, and of a batch read
     stream_offsets         pure: its offsets
     stream_tasks, admission   pure: how much of the log a batch of it takes, and in which tasks
-    stream_source          triggers and batches of a stream, planned on the driver
+    stream_source          triggers and batches of a stream, and a batch read as one, planned on the driver
     stream_read            a task of a batch, on an executor
     stream_progress        a consumer group is told how far the stream has come
 

@@ -1,4 +1,4 @@
-"""The options of a stream, by the names of Spark's Kafka source where it has them. Pure.
+"""The options of a stream and of a batch read, by the names of Spark's Kafka source where it has them. Pure.
 
 Spark passes options as text; names are compared without case. Nothing secret belongs into them: stores take
 credentials from the environment of the reading process.
@@ -7,7 +7,7 @@ credentials from the environment of the reading process.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -21,10 +21,12 @@ from stratalog.partitions.offsets import OffsetSpec
 from stratalog.partitions.spelling import check_options
 
 Start = OffsetSpec | datetime | Mapping[TopicPartition, int | OffsetSpec | datetime]
-"""Where a new stream begins: in all partitions, or in each one."""
+"""Where a new stream, or a batch read, begins or ends: in all partitions, or in each one."""
 
 _SUBSCRIPTIONS = ("subscribe", "subscribePattern", "assign")
 _STARTS = ("startingOffsets", "startingOffsetsByTimestamp", "startingTimestamp")
+_ENDS = ("endingOffsets", "endingOffsetsByTimestamp", "endingTimestamp")
+_OF_STREAMS = ("maxRowsPerTrigger", "maxOffsetsPerTrigger", "maxBytesPerTrigger", "group")
 
 _OF_SPARK = ("checkpointlocation", "queryname")
 """Options that Spark itself adds to those of a query."""
@@ -36,11 +38,13 @@ _BY_NUMBER = {-1: OffsetSpec.LATEST, -2: OffsetSpec.EARLIEST}
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
-    """The topics, bounds and limits of a stream."""
+    """The topics, bounds and limits of a stream or a batch read."""
 
     cluster: str
     topics: Subscription
     start: Start = OffsetSpec.LATEST
+    end: Start = OffsetSpec.LATEST
+    """Of a batch read; a stream has none."""
     max_rows: int | None = None
     max_bytes: int | None = None
     min_partitions: int | None = None
@@ -63,6 +67,7 @@ SOURCE_OPTIONS = (
     "startingOffsets",
     "startingOffsetsByTimestamp",
     "startingTimestamp",
+    *_ENDS,
     "maxRowsPerTrigger",
     "maxOffsetsPerTrigger",
     "maxBytesPerTrigger",
@@ -77,8 +82,43 @@ SOURCE_OPTIONS = (
 )
 
 
+def stream_options(given: Mapping[str, str]) -> SourceOptions:
+    """The options of a stream, which begins at latest unless they say otherwise.
+
+    Raises: InvalidCallError naming the option.
+    """
+    for name in _given(given, _ENDS):
+        raise InvalidCallError(f"the option {name} is of batch reads: a stream ends when its query is stopped")
+    return source_options(given)
+
+
+def batch_options(given: Mapping[str, str]) -> SourceOptions:
+    """The options of a batch read: from earliest to latest, unless they say otherwise (Kafka's defaults).
+
+    Raises: InvalidCallError naming the option, also for a read that begins at latest or ends at earliest.
+    """
+    for name in _given(given, _OF_STREAMS):
+        raise InvalidCallError(f"the option {name} is of streams: a batch read ends where endingOffsets says")
+    options = source_options(given)
+    if not _given(given, _STARTS):
+        options = replace(options, start=OffsetSpec.EARLIEST)
+    for name, bound, nothing in (
+        ("startingOffsets", options.start, OffsetSpec.LATEST),
+        ("endingOffsets", options.end, OffsetSpec.EARLIEST),
+    ):
+        if nothing in (bound.values() if isinstance(bound, Mapping) else (bound,)):
+            raise InvalidCallError(f"{name} says {nothing.name.lower()}: a batch read of that is empty")
+    return options
+
+
+def _given(given: Mapping[str, str], names: tuple[str, ...]) -> list[str]:
+    lower = {name.lower() for name in given}
+    return [name for name in names if name.lower() in lower]
+
+
 def source_options(given: Mapping[str, str]) -> SourceOptions:
-    """The options of a source, checked as far as that goes without a cluster. ``maxOffsetsPerTrigger`` is Kafka's
+    """The options of a source of either kind, checked as far as that goes without a cluster; its columns are the
+    same. ``maxOffsetsPerTrigger`` is Kafka's
     name of ``maxRowsPerTrigger``; ``path``, what ``load`` is given, is the topic. Sizes are numbers of bytes.
     Headers are a column unless ``includeHeaders`` is false, as those of ``cluster.read`` are (Kafka's default).
 
@@ -90,7 +130,8 @@ def source_options(given: Mapping[str, str]) -> SourceOptions:
     return SourceOptions(
         cluster=required(options, "cluster"),
         topics=topics,
-        start=_start(options, topics),
+        start=_bound(options, _STARTS, topics),
+        end=_bound(options, _ENDS, topics),
         max_rows=_positive(options, rows),
         max_bytes=_positive(options, "maxBytesPerTrigger"),
         min_partitions=_positive(options, "minPartitions"),
@@ -144,7 +185,7 @@ def _subscription(options: dict[str, str]) -> Subscription:
     if len(given) != 1:
         what = "none is given" if not given else f"{' and '.join(given)} are given"
         raise InvalidCallError(
-            'a stream reads load("topic"), or what exactly one of the options topic, subscribe, subscribePattern '
+            'a read takes load("topic"), or what exactly one of the options topic, subscribe, subscribePattern '
             f"and assign says: {what}"
         )
     text = required(options, given[0])
@@ -221,28 +262,29 @@ def _columns(text: str | None) -> tuple[str, ...] | None:
     return names
 
 
-def _start(options: Mapping[str, str], topics: Subscription) -> Start:
-    given = [name for name in _STARTS if name in options]
+def _bound(options: Mapping[str, str], names: tuple[str, ...], topics: Subscription) -> Start:
+    """Where a read begins or ends, by the option of ``names`` that is given; latest without one."""
+    given = [name for name in names if name in options]
     if len(given) > 1:
         raise InvalidCallError(f"{' and '.join(given)} are both given: give one of them")
     if not given:
         return OffsetSpec.LATEST
     (name,) = given
     text = options[name].strip()
-    if name == "startingTimestamp":
-        return _time(text)
-    if name == "startingOffsets":
+    if name.endswith("ingTimestamp"):
+        return _time(name, text)
+    if name.endswith("ingOffsets"):
         if text.lower() in _SPECS:
             return _SPECS[text.lower()]
         return {key: _BY_NUMBER.get(at, at) for key, at in _by_partition(name, text, topics, -2).items()}
-    return {key: _time(str(at)) for key, at in _by_partition(name, text, topics, 0).items()}
+    return {key: _time(name, str(at)) for key, at in _by_partition(name, text, topics, 0).items()}
 
 
-def _time(text: str) -> datetime:
+def _time(name: str, text: str) -> datetime:
     """Milliseconds since 1970 (Kafka's way), or a time as it is written everywhere."""
     if text.lstrip("-").isdecimal():
         return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=int(text))
-    return time_of(text, "the option startingTimestamp, milliseconds since 1970 or a time:")
+    return time_of(text, f"the option {name}, milliseconds since 1970 or a time:")
 
 
 def _by_partition(name: str, text: str, topics: Subscription, least: int) -> dict[TopicPartition, int]:
@@ -250,7 +292,7 @@ def _by_partition(name: str, text: str, topics: Subscription, least: int) -> dic
     takes = (
         'earliest, latest, or an offset for each partition as JSON, {"trips": {"0": 17, "1": -2}} (-2 for '
         "earliest, -1 for latest)"
-        if name == "startingOffsets"
+        if name.endswith("ingOffsets")
         else 'milliseconds since 1970 for each partition as JSON, {"trips": {"0": 1370044800000}}'
     )
     wrong = InvalidCallError(f"the option {name} is {text!r}: it takes {takes}")

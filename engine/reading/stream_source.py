@@ -2,6 +2,7 @@
 
     initial            where a new query begins
     latest             a trigger: read the metadata, list the leaders, share out the limit; no file is opened
+    bounds             where a batch read begins and ends, instead of both
     plan               a batch: the files of [start, end), in either tier, of the closest replica, shared out to
                        tasks (``stratalog.engine.reading.stream_read``)
 
@@ -35,7 +36,7 @@ from stratalog.engine.reading.stream_offsets import (
     resume,
     stands_still,
 )
-from stratalog.engine.reading.stream_options import SourceOptions
+from stratalog.engine.reading.stream_options import SourceOptions, Start
 from stratalog.engine.reading.stream_read import StreamTask
 from stratalog.engine.reading.stream_tasks import Part, pack, part, split, task_bytes
 from stratalog.engine.reading.subscription import Subscription
@@ -106,9 +107,29 @@ class StreamSource:
             OffsetNotAvailableError as ``SeenLeader.latest``.
         """
         seen = self._look()
-        offsets = self._starts(seen)
+        offsets = self._places(seen, self._options.start, "startingOffsets")
         positions = {key: self._bounds(leader).position(offsets[key]) for key, leader in seen.leaders.items()}
         return StreamOffsets(seen.ids, positions, initial=True)
+
+    def bounds(self) -> tuple[StreamOffsets, StreamOffsets]:
+        """Where a batch read begins and ends, pinned now: ``plan`` has its tasks.
+
+        Raises: as ``initial``; OffsetOutOfRangeError for a beginning behind the end.
+        """
+        seen = self._look()
+        logs = {key: self._bounds(leader) for key, leader in seen.leaders.items()}
+        starts = self._places(seen, self._options.start, "startingOffsets")
+        ends = self._places(seen, self._options.end, "endingOffsets")
+        for key, log in logs.items():
+            if starts[key] > ends[key]:
+                raise OffsetOutOfRangeError(
+                    f"{log.what}: the read begins at {starts[key]}, and ends before, at {ends[key]}"
+                )
+        first, last = (
+            StreamOffsets(seen.ids, {key: log.position(places[key]) for key, log in logs.items()})
+            for places in (starts, ends)
+        )
+        return first, last
 
     def stop_at_present_end(self) -> None:
         """From now on there is nothing beyond what there is now (``Trigger.AvailableNow``). Raises:
@@ -183,45 +204,46 @@ class StreamSource:
             cold = [extent for extent in map(_extent, pieces) if extent.end <= leader.log.local_start]
             backlogs[key] = Backlog(backlog.start, backlog.end, (*cold, *backlog.extents))
 
-    def _starts(self, seen: _SeenOffsets) -> dict[TopicPartition, int]:
-        """Raises: InvalidCallError unless there is a place for every partition; OffsetOutOfRangeError;
-        OffsetNotAvailableError for a place that the recently elected leader does not yet know to be committed.
+    def _places(self, seen: _SeenOffsets, bound: Start, option: str) -> dict[TopicPartition, int]:
+        """The offsets of a bound. Raises: InvalidCallError unless there is a place for every partition;
+        OffsetOutOfRangeError; OffsetNotAvailableError for a place that the recently elected leader does not yet
+        know to be committed.
         """
-        start = self._options.start
-        given = start if isinstance(start, Mapping) else dict.fromkeys(seen.leaders, start)
+        given = bound if isinstance(bound, Mapping) else dict.fromkeys(seen.leaders, bound)
         if set(given) != set(seen.leaders):
             raise InvalidCallError(
-                f"where the stream begins is said for {_listed(given)}, it reads {_listed(seen.leaders)}: give a "
-                "place for each (-2 for earliest, -1 for latest)"
+                f"{option} is said for {_listed(given)}, and {_listed(seen.leaders)} are read: give a place "
+                "for each (-2 for earliest, -1 for latest)"
             )
         by_time: dict[tuple[str, datetime], Mapping[int, Answer]] = {}
-        starts = {}
+        places = {}
         for key, at in given.items():
             leader = seen.leaders[key]
             log = self._bounds(leader)
             if isinstance(at, datetime):
                 if (key[0], at) not in by_time:
-                    by_time[key[0], at] = self._at(key[0], at)
+                    by_time[key[0], at] = self._at(key[0], at, option)
                 found = by_time[key[0], at][key[1]]
-                starts[key] = found.offset if isinstance(found, FoundOffset) else log.end
+                places[key] = found.offset if isinstance(found, FoundOffset) else log.end
             else:
-                starts[key] = self._named(at, leader) if isinstance(at, OffsetSpec) else at
-            if log.end < starts[key] <= log.log.log_end:
+                places[key] = self._named(at, leader) if isinstance(at, OffsetSpec) else at
+            if log.end < places[key] <= log.log.log_end:
                 leader.latest(self._options.isolation)
-            if not log.log_start <= starts[key] <= log.end:
+            if places[key] < log.log_start and not self._options.fail_on_data_loss:
+                places[key] = log.log_start
+            if not log.log_start <= places[key] <= log.end:
                 raise OffsetOutOfRangeError(
-                    f"{log.what}: startingOffsets says {at}, the log has [{log.log_start}, {log.end})"
+                    f"{log.what}: {option} says {at}, the log has [{log.log_start}, {log.end})"
                 )
-        return starts
+        return places
 
     def _named(self, spec: OffsetSpec, leader: SeenLeader) -> int:
         return leader.log_start if spec is OffsetSpec.EARLIEST else leader.latest(self._options.isolation)
 
-    def _at(self, topic: str, time: datetime) -> Mapping[int, Answer]:
+    def _at(self, topic: str, time: datetime, option: str) -> Mapping[int, Answer]:
         if time.timestamp() * 1000 > self._context.clock.now_ms():
-            raise InvalidCallError(
-                f"startingTimestamp {time.isoformat()} is in the future: begin with startingOffsets = latest"
-            )
+            name = option.replace("Offsets", "Timestamp")
+            raise InvalidCallError(f"{name} {time.isoformat()} is in the future: say {option} = latest")
         return list_offsets(self._context, topic, time, self._options.isolation)
 
     # ---------------------------------------------------------------------------------- batches

@@ -13,9 +13,9 @@ types      declared schemas -> Spark's types, without Spark's own readers of the
 sql        names and texts in SQL
 read_errors what Spark says of files that it cannot read
 scanning   a read plan -> Spark's own Parquet reader over exactly those files
-stream_format  the format of Spark's streams: stream_source reads (stream_columns: what), stream_sink appends
-sink_tasks     the appends of a stream's sink on executors
-stream_limits  the source with limits, for versions of Spark that have some
+format     the format of Spark: stream_source and batch_source read (stream_columns: what; stream_limits),
+           stream_sink and batch_sink append
+sink_tasks     the appends of sinks on executors
 stream_query   which query is running
 versions   differences of the versions of Spark that work
 """

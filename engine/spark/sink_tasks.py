@@ -153,7 +153,11 @@ def plan(context: Context, topic: str, partitions: int, producer: str) -> Planne
     def look(partition: int) -> dict[str, int]:
         leader = replicas_of[partition].leader
         found = leader.producers(look_at_leader(replicas_of[partition]))
-        return {name: entry.sequence for name, entry in found.items() if name.startswith(f"{producer}@")}
+        return {
+            name: entry.sequence
+            for name, entry in found.items()
+            if name == producer or name.startswith(f"{producer}@")  # of a batch, of a stream's queries
+        }
 
     sequences: dict[str, dict[int, int]] = {}
     for outcome in context.threads.run(look, replicas_of):
@@ -218,8 +222,8 @@ class _Kept:
             return None
         if pc.any(pc.not_equal(batch.column("partition"), self._partition).fill_null(True)).as_py():
             raise InvalidRecordError(
-                f"append to {self._what}: its task has rows of other partitions: write the stream as "
-                "cluster.records(df, topic, ...) has made it, nothing may deal the rows out otherwise"
+                f"append to {self._what}: its task has rows of other partitions: write the rows as "
+                "cluster.records(df, topic, ...) has made them, nothing may deal the rows out otherwise"
             )
         if self._bytes <= MOST_TASK_BYTES:
             self.rows.append(batch)

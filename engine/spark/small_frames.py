@@ -16,6 +16,7 @@ from pyspark.sql import DataFrame
 from stratalog.engine.spark.appending import PARTITION, by_partition, in_order, refusals
 from stratalog.engine.spark.given_up import given_up
 from stratalog.engine.spark.narrow import bounded_by_records
+from stratalog.engine.spark.versions import repartition_by_id
 from stratalog.partitions.errors import RetriableError
 
 SMALL_BYTES = 1024 * 1024
@@ -52,7 +53,7 @@ def fetched(records: DataFrame, partitions: int, order_by: Sequence[str]) -> dic
     Raises: as ``count_records``.
     """
     if order_by:
-        records = in_order(records.repartitionById(partitions, PARTITION), order_by)
+        records = in_order(repartition_by_id(records, partitions, PARTITION), order_by)
     return _by_partition(_table(records))
 
 

@@ -1,6 +1,6 @@
 """The source of a stream with limits: Spark 4.2 and later tell it where a batch begins, and what limits it.
 
-Earlier versions do not have what it builds on: nobody imports it there (``stream_format``).
+Earlier versions do not have what it builds on: nobody imports it there (``format``).
 """
 
 from __future__ import annotations

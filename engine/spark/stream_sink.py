@@ -9,10 +9,10 @@ batches from 0 again, and must not be taken for the old one, whose batches are i
 expires ``producer.id.expiration.ms`` after its last append: a query must be run again before that.
 
 ``StreamWriter`` (``foreachBatch``) appends from executors, batches of any size. So does ``StreamSink``
-(``writeStream.format``) what ``Cluster.records`` has dealt out: task n has all rows of partition n
-(``sink_tasks``). Of other rows a task may have some of each partition, and a replay may deal them out otherwise;
-what a task appended would not be known again. They travel to the driver, in the tasks' commit messages, and it
-appends them partition by partition: right for small batches, refused for large ones.
+(``writeStream.format``), and for a single batch ``BatchSink``, what ``Cluster.records`` has dealt out: task n has
+all rows of partition n (``sink_tasks``). Of other rows a task may have some of each partition, and a replay may
+deal them out otherwise; what a task appended would not be known again. They travel to the driver, in the tasks'
+commit messages, and it appends them partition by partition: right for small batches, refused for large ones.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ from stratalog.engine.spark.sink_tasks import (
     MOST_TASK_BYTES,
     PlannedAppends,
     TaskAppend,
+    TaskOf,
     TaskRows,
     append_rows,
     dealt,
@@ -186,10 +187,13 @@ def sink_options(given: Mapping[str, str]) -> SinkOptions:
     return SinkOptions(cluster, topic, producer, "accept" if replay == "accept" else "refuse", credentials)
 
 
-class StreamSink(DataSourceStreamArrowWriter):
-    """Appends batches that have the columns of records: ``partition``, ``value``, and where they are given
+class RecordSink:
+    """Appends rows that have the columns of records: ``partition``, ``value``, and where they are given
     ``timestamp``, ``key``, ``headers``; ``Cluster.records`` makes them.
     """
+
+    _instead: str
+    """Another way to append that many rows."""
 
     def __init__(self, options: SinkOptions, schema: StructType) -> None:
         """Raises: InvalidRecordError for other columns."""
@@ -198,52 +202,40 @@ class StreamSink(DataSourceStreamArrowWriter):
         names = set(schema.fieldNames())
         if "partition" not in names or not names <= {"partition", *RECORD_COLUMNS}:
             raise InvalidRecordError(
-                f"append to {options.topic}: the stream has the columns {schema.fieldNames()}, it needs "
+                f"append to {options.topic}: the rows have the columns {schema.fieldNames()}, they need "
                 f"partition and may have {', '.join(RECORD_COLUMNS)}: cluster.records(df, topic, ...) makes them"
             )
-
         self._dealt = dealt(schema)
         self._planned: PlannedAppends | None = None
 
-    def __getstate__(self) -> dict[str, object]:
-        """The sink as the tasks of a batch have it: Spark makes one for each batch, on the driver."""
-        if self._dealt is None:
-            return self.__dict__
-        options = self._options
-        return {
-            **self.__dict__,
-            "_planned": plan(_driver(options), options.topic, self._dealt, options.producer),
-        }
+    @property
+    def _context(self) -> Context:
+        return _driver(self._options)
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskAppend | TaskRows:
+    def _plan(self, producer: str) -> None:
+        """Look at the partitions, where a task has all rows of one."""
+        if self._dealt is not None:
+            self._planned = plan(self._context, self._options.topic, self._dealt, producer)
+
+    def _append(
+        self, batches: Iterator[pa.RecordBatch], task: TaskOf, who: ProducerAppend
+    ) -> TaskAppend | TaskRows:
         """Append a task's rows, or have them sent to the driver.
 
-        Raises: InvalidRecordError when they are too many for that; as ``append_rows``.
+        Raises: as ``append_rows``.
         """
-        full = (
-            batch.cast(self._arrow) for batch in iterator if batch.num_rows
-        )  # instants, in whichever time zone
-        task = present_task()
-        if self._planned is None or task is None:
-            return self._rows(full)
-        first = next(full, None)
+        assert self._planned is not None
+        first = next(batches, None)
         if first is None:
             return TaskRows(task.query_id, b"")
-        who = self._who(task.query_id, task.batch_id)
-        return append_rows(self._planned, task, who, chain([first], full), self._records, self._rows)
+        return append_rows(self._planned, task, who, chain([first], batches), self._records, self._rows)
+
+    def _full(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Those with rows; instants, in whichever time zone they came."""
+        return (batch.cast(self._arrow) for batch in batches if batch.num_rows)
 
     def _records(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         return records_of(pa.Table.from_batches([rows])).to_batches()[0]
-
-    def _who(self, query_id: str | None, batch_id: int) -> ProducerAppend:
-        who = who_appends(
-            query_producer(self._options.producer, query_id),
-            batch_id,
-            on_changed_replay=self._options.on_changed_replay,
-            recent=True,
-        )
-        assert who is not None
-        return who
 
     def _rows(self, batches: Iterator[pa.RecordBatch]) -> TaskRows:
         """Raises: InvalidRecordError when they are too many."""
@@ -258,7 +250,7 @@ class StreamSink(DataSourceStreamArrowWriter):
                 raise InvalidRecordError(
                     f"append to {self._options.topic}: a task of the batch has more than {MOST_TASK_BYTES} bytes, "
                     "which is too much for the driver: write what cluster.records(df, topic, ...) makes, as it "
-                    "is, or use foreachBatch with cluster.stream_writer, or limit the source's batches"
+                    f"is, or {self._instead}"
                 )
         if writer is not None:
             writer.close()
@@ -266,32 +258,66 @@ class StreamSink(DataSourceStreamArrowWriter):
         query_id = None if task is None else task.getLocalProperty(QUERY_ID)
         return TaskRows(query_id, sink.getvalue().to_pybytes() if writer is not None else b"")
 
+    def _end(self, messages: Sequence[WriterCommitMessage | None], who: ProducerAppend) -> list[Report]:
+        """Append the rows, as far as tasks have not, and acknowledge them.
+
+        Raises: as ``append_frame``.
+        """
+        reports = []
+        appended = [message for message in messages if isinstance(message, TaskAppend)]
+        if appended:
+            outcomes = {message.view.partition: (message.view, message.outcome) for message in appended}
+            reports.append(end_appends(self._context, self._options.topic, who, outcomes))
+        tasks = [message for message in messages if isinstance(message, TaskRows) and message.data]
+        if tasks and not any(report.failures for report in reports):
+            rows = pa.concat_tables([pa.ipc.open_stream(task.data).read_all() for task in tasks])
+            batches = batches_of(rows, self._options.topic)
+            # Partitions that have it of tasks are no other try: they were compared.
+            earlier = EarlierTries() if appended else None
+            reports.append(append_given(self._context, self._options.topic, batches, who, earlier=earlier))
+        return reports
+
+
+class StreamSink(RecordSink, DataSourceStreamArrowWriter):
+    """Appends the batches of a query. Spark makes one for each batch, on the driver."""
+
+    _instead = "use foreachBatch with cluster.stream_writer, or limit the source's batches"
+
+    def __getstate__(self) -> dict[str, object]:
+        """The sink as the tasks of a batch have it."""
+        self._plan(self._options.producer)
+        return self.__dict__
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskAppend | TaskRows:
+        """Append a task's rows, or have them sent to the driver.
+
+        Raises: InvalidRecordError when they are too many for that; as ``append_rows``.
+        """
+        task = present_task()
+        if self._planned is None or task is None:
+            return self._rows(self._full(iterator))
+        return self._append(self._full(iterator), task, self._who(task.query_id, task.batch_id))
+
+    def _who(self, query_id: str | None, batch_id: int) -> ProducerAppend:
+        who = who_appends(
+            query_producer(self._options.producer, query_id),
+            batch_id,
+            on_changed_replay=self._options.on_changed_replay,
+            recent=True,
+        )
+        assert who is not None
+        return who
+
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Append the batch, as far as its tasks have not, and acknowledge it.
 
         Raises: as ``StreamWriter``.
         """
-        appended = [message for message in messages if isinstance(message, TaskAppend)]
-        if appended:
-            who = self._who(appended[0].query_id, batchId)
-            outcomes = {message.view.partition: (message.view, message.outcome) for message in appended}
-            report = end_appends(_driver(self._options), self._options.topic, who, outcomes)
+        query_id = next((one.query_id for one in messages if isinstance(one, TaskAppend)), None)
+        if query_id is None:
+            query_id = next((one.query_id for one in messages if isinstance(one, TaskRows) and one.data), None)
+        for report in self._end(messages, self._who(query_id, batchId)):
             with_remedy(report, batchId).raise_for_failures()
-        tasks = [message for message in messages if isinstance(message, TaskRows) and message.data]
-        if not tasks:
-            return
-        rows = pa.concat_tables([pa.ipc.open_stream(task.data).read_all() for task in tasks])
-        batches = batches_of(rows, self._options.topic)
-        report = append_given(
-            _driver(self._options),
-            self._options.topic,
-            batches,
-            self._who(tasks[0].query_id, batchId),
-            earlier=EarlierTries()
-            if appended
-            else None,  # those that have it are no other try: they were compared
-        )
-        with_remedy(report, batchId).raise_for_failures()
 
 
 def batches_of(rows: pa.Table, topic: str) -> dict[int, list[pa.RecordBatch]]:
@@ -316,7 +342,7 @@ def records_of(rows: pa.Table) -> pa.Table:
         elif name == "headers":
             columns[name] = pa.nulls(rows.num_rows, HEADERS)
         elif name == "key":
-            columns[name] = pa.nulls(rows.num_rows, pa.binary())
+            columns[name] = pa.nulls(rows.num_rows)  # of the topic's type, whichever that is
     if "timestamp" in rows.column_names:
         columns["timestamp"] = rows.column("timestamp").cast(TIMESTAMP)
     return pa.table(columns)

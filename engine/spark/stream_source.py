@@ -47,6 +47,12 @@ class Slice(InputPartition):
         self.task = task
 
 
+def records_of_slice(part: Slice, columns: Sequence[str], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """The records of a task, ``columns`` as Parquet names them, in batches of exactly ``schema``."""
+    for records in read_task(part.task, columns):
+        yield from conformed(records, schema, part.task.topic)
+
+
 class StreamReader(DataSourceStreamReader):
     """A query's source. Offsets are ``stratalog.engine.reading.stream_offsets``. Spark does not say where a batch
     begins, so that each one reads all there is (``stream_limits`` has the source with limits)."""
@@ -96,5 +102,4 @@ class StreamReader(DataSourceStreamReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The records of a task."""
         assert isinstance(partition, Slice)
-        for records in read_task(partition.task, self._columns):
-            yield from conformed(records, self._arrow, partition.task.topic)
+        yield from records_of_slice(partition, self._columns, self._arrow)

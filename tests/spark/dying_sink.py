@@ -11,7 +11,7 @@ from pyspark.sql.types import StructType
 from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.opening import open_context
 from stratalog.engine.spark import stream_sink
-from stratalog.engine.spark.stream_format import StratalogDataSource
+from stratalog.engine.spark.format import StratalogDataSource
 from stratalog.partitions.clock import SystemClock
 from stratalog.partitions.identity import random_id
 from tests.spark.dying_worker import opener

@@ -35,7 +35,9 @@ def test_the_code_in_the_tutorial_runs(
 ) -> None:
     """A session, appends, planned reads, upkeep, streams, groups, a transaction."""
     make_cluster_file("docs/tutorial.md", tmp_path)
-    session, append, read, plan, upkeep, streaming, groups, transaction = blocks("docs/tutorial.md", "python")
+    session, append, read, plan, by_format, upkeep, streaming, groups, transaction = blocks(
+        "docs/tutorial.md", "python"
+    )
     monkeypatch.chdir(tmp_path)
 
     names: dict[str, Any] = {}
@@ -56,13 +58,20 @@ def test_the_code_in_the_tutorial_runs(
     assert names["same"].count() == 2
     assert [row.n for row in names["far"].collect()] == [1]
 
+    names["cluster_file"] = str(tmp_path / "cluster.toml")
+    exec(by_format, names)
+    names["save"].mode("append").save("rides")
+    assert names["trips_now"].count() == 2
+    assert [row.distance for row in names["ridden"].collect()] == [12.0]  # its first query is this one
+    assert names["cluster"].read("rides").count() == 3
+    spark.catalog.dropTempView("rides")
+
     exec(upkeep, names)
     assert names["cluster"].verify(deep=True).ok
 
     names["trips"].write.parquet(str(tmp_path / "incoming"))
     names["stream"] = spark.readStream.schema(names["trips"].schema).parquet(str(tmp_path / "incoming"))
     names["checkpoint"] = str(tmp_path / "checkpoint")
-    names["cluster_file"] = str(tmp_path / "cluster.toml")
     exec(streaming, names)
     for query in spark.streams.active:
         query.processAllAvailable()

@@ -6,7 +6,13 @@ from datetime import UTC, datetime
 
 import pytest
 
-from stratalog.engine.reading.stream_options import SourceOptions, Start, source_options
+from stratalog.engine.reading.stream_options import (
+    SourceOptions,
+    Start,
+    batch_options,
+    source_options,
+    stream_options,
+)
 from stratalog.engine.reading.subscription import Subscription
 from stratalog.partitions.errors import InvalidCallError
 from stratalog.partitions.isolation import Isolation
@@ -159,3 +165,44 @@ def test_what_is_wrong_is_said_by_the_name_of_the_option(given: dict[str, str], 
     with pytest.raises(InvalidCallError) as told:
         options(**given)
     assert said in str(told.value)
+
+
+# -------------------------------------------------------------------------------------------- batch
+
+
+def test_a_batch_read_is_from_earliest_to_latest_unless_it_says_otherwise() -> None:
+    assert batch_options(NEEDED) == SourceOptions(
+        "cluster.toml", Subscription(("trips",)), OffsetSpec.EARLIEST, OffsetSpec.LATEST
+    )
+    given = batch_options({**NEEDED, "startingoffsets": '{"0": 3}', "endingOffsets": '{"0": -1}'})
+    assert given.start == {("trips", 0): 3}
+    assert given.end == {("trips", 0): OffsetSpec.LATEST}
+    june = datetime(2013, 6, 1, tzinfo=UTC)
+    assert batch_options({**NEEDED, "endingTimestamp": "2013-06-01"}).end == june
+    by_time = '{"trips": {"0": 1370044800000}}'
+    assert batch_options({**NEEDED, "endingOffsetsByTimestamp": by_time}).end == {("trips", 0): june}
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"maxRowsPerTrigger": "1"}, "the option maxRowsPerTrigger is of streams"),
+        ({"GROUP": "g"}, "the option group is of streams"),
+        ({"startingOffsets": "latest"}, "startingOffsets says latest: a batch read of that is empty"),
+        ({"startingOffsets": '{"0": -1}'}, "startingOffsets says latest"),
+        ({"endingOffsets": "earliest"}, "endingOffsets says earliest"),
+        ({"endingOffsets": '{"0": -2}'}, "endingOffsets says earliest"),
+        ({"endingOffsets": "last"}, "the option endingOffsets is 'last': it takes earliest, latest"),
+        ({"endingTimestamp": "x"}, "the option endingTimestamp, milliseconds since 1970 or a time"),
+        ({"endingTimestamp": "1", "endingOffsets": "latest"}, "endingOffsets and endingTimestamp are both given"),
+    ],
+)
+def test_what_a_batch_read_refuses(given: dict[str, str], said: str) -> None:
+    with pytest.raises(InvalidCallError) as told:
+        batch_options({**NEEDED, **given})
+    assert said in str(told.value)
+
+
+def test_a_stream_has_no_end() -> None:
+    with pytest.raises(InvalidCallError, match="the option endingOffsets is of batch reads"):
+        stream_options({**NEEDED, "endingoffsets": "latest"})

@@ -94,8 +94,8 @@ def test_offsets_by_partition(live: LiveCluster) -> None:
 @pytest.mark.parametrize(
     ("given", "error", "said"),
     [
-        ('{"0": 1}', InvalidCallError, "is said for t-0, it reads t-0, t-1: give a place for each"),
-        ('{"0": 1, "1": 0, "2": 0}', InvalidCallError, "is said for t-0, t-1, t-2, it reads t-0, t-1"),
+        ('{"0": 1}', InvalidCallError, "is said for t-0, and t-0, t-1 are read: give a place for each"),
+        ('{"0": 1, "1": 0, "2": 0}', InvalidCallError, "is said for t-0, t-1, t-2, and t-0, t-1 are read"),
         ('{"0": 3, "1": 0}', OffsetOutOfRangeError, "t-0: startingOffsets says 3, the log has [0, 2)"),
     ],
 )

@@ -99,7 +99,7 @@ def test_where_each_partition_begins(live: LiveCluster) -> None:
     times = '{"trips-a": {"0": 4000, "1": 0}, "rides": {"0": 0}}'
     found = Query(live, subscribe="trips-a,rides", startingOffsetsByTimestamp=times).batch()
     assert found == ["ride", "trips-a1", "x", "y"]
-    with pytest.raises(InvalidCallError, match="is said for rides-0, it reads rides-0, trips-a-0, trips-a-1"):
+    with pytest.raises(InvalidCallError, match="is said for rides-0, and rides-0, trips-a-0, trips-a-1 are read"):
         source(live, subscribe="trips-a,rides", startingOffsets='{"rides": {"0": 0}}').initial()
 
 

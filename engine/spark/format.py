@@ -1,0 +1,109 @@
+"""The format ``stratalog`` of Spark: streams and batches, both ways, and tables of SQL.
+
+Spark keeps the options of ``CREATE TABLE t USING stratalog OPTIONS (...)`` to itself: what reads or appends to the
+table is given its columns, and no options but those of ``t WITH (...)``. So the columns carry them (``TABLE``).
+"""
+
+from __future__ import annotations
+
+import json
+
+from pyspark.sql import SparkSession
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceWriter,
+)
+from pyspark.sql.types import StructField, StructType
+
+from stratalog.engine.reading.stream_options import batch_options, source_options, stream_options
+from stratalog.engine.spark.batch_sink import BatchSink, batch_sink_options
+from stratalog.engine.spark.batch_source import BatchReader
+from stratalog.engine.spark.stream_sink import StreamSink, sink_options
+from stratalog.engine.spark.stream_source import StreamReader, source_schema
+from stratalog.engine.spark.versions import LIMITS, SINK, check_version, spark_version
+from stratalog.partitions.bounded import parse_json
+from stratalog.partitions.errors import InvalidCallError
+
+FORMAT = "stratalog"
+TABLE = "stratalog.table"
+"""Key of the metadata of a table's columns: the options of the table, as JSON. Nothing secret is among them."""
+_OF_TABLE = "option."
+"""Before the names of a table's options, as Spark tells them when the table is made."""
+
+
+class StratalogDataSource(DataSource):
+    """``spark.read.format("stratalog")``, ``df.write.format("stratalog")``, and the same of streams."""
+
+    @classmethod
+    def name(cls) -> str:
+        """The format."""
+        return FORMAT
+
+    def schema(self) -> StructType:
+        """The columns that are read; of a table that is made, with its options."""
+        made = {
+            name.removeprefix(_OF_TABLE): value
+            for name, value in self.options.items()
+            if name.startswith(_OF_TABLE)
+        }
+        if not made:
+            return source_schema(source_options(self.options))
+        text = json.dumps(made)
+        return StructType(
+            [
+                StructField(field.name, field.dataType, field.nullable, {**field.metadata, TABLE: text})
+                for field in source_schema(source_options(made))
+            ]
+        )
+
+    def _with_table(self, schema: StructType) -> dict[str, str]:
+        """The options, where they name no cluster with those of the table whose columns these are."""
+        given = dict(self.options.items())
+        text = next((field.metadata[TABLE] for field in schema if TABLE in field.metadata), None)
+        if text is None and not given:
+            raise InvalidCallError(
+                "the table has no options: make it with OPTIONS (cluster '...', subscribe '...'), without a list "
+                "of columns and without AS SELECT"
+            )
+        if text is None or "cluster" in self.options:
+            return given
+        return {**parse_json(text), **{name.lower(): value for name, value in given.items()}}
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
+        """The source of a stream. Raises: InvalidCallError for a limit that this version does not know."""
+        options = stream_options(self._with_table(schema))
+        if spark_version() >= LIMITS:
+            from stratalog.engine.spark.stream_limits import LimitedStreamReader
+
+            return LimitedStreamReader(options, schema)
+        if options.max_rows is not None or options.max_bytes is not None:
+            check_version(LIMITS, "a limit of a stream's batches", "each batch reads all there is, leave it out")
+        return StreamReader(options, schema)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> StreamSink:  # noqa: N802 - Spark's name
+        """The sink of a stream. Raises: InvalidCallError for another mode than append, or a version of Spark that
+        lacks it.
+        """
+        if overwrite:
+            raise InvalidCallError('a log is only appended to: .outputMode("append")')
+        check_version(
+            SINK, f'writeStream.format("{FORMAT}")', "use foreachBatch with cluster.stream_writer(topic)"
+        )
+        return StreamSink(sink_options(self.options), schema)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """The source of a batch. Raises: InvalidCallError naming the option."""
+        return BatchReader(batch_options(self._with_table(schema)), schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """The sink of a batch. Raises: InvalidCallError for overwrite, and naming the option; as ``BatchSink``."""
+        if overwrite:
+            raise InvalidCallError('a log is only appended to: .mode("append"), INSERT INTO')
+        return BatchSink(batch_sink_options(self._with_table(schema)), schema)
+
+
+def register(spark: SparkSession) -> None:
+    """Let ``spark`` know the format."""
+    spark.dataSource.register(StratalogDataSource)
