@@ -53,12 +53,13 @@ check: $(VENV)/.installed lint ## format, lint, types, and the tests that are qu
 	@$(BIN)/python -m pytest -n auto --maxprocesses 8 -m "not spark and not s3 and not kafka and not slow and not proof"
 
 # First what needs no JVM and no server. What does is files of tests side by side, the longest first: three JVMs, which
-# wait more than they compute. Last, tests of what goes another way on Spark Connect, on a session of it: classic ones
-# cannot live in the same process. 5: there are none of that kind.
+# wait more than they compute. Then tests of what goes another way on Spark Connect, on a session of it: classic ones
+# cannot live in the same process. Last, some on the oldest Spark, Arrow and pandas. 5: there are none of that kind.
 test: setup servers lint ## everything but kafka: the linters and all tests; or some: make test TESTS=tests/unit
 	@$(BIN)/python -m pytest -n auto --maxprocesses 8 -m "not spark and not s3 and not kafka and not proof" $(TESTS) || [[ $$? == 5 ]]
 	@$(BIN)/python -m pytest -n $(JVMS) --dist loadfile --no-loadscope-reorder -m "spark or s3" $(TESTS) || [[ $$? == 5 ]]
 	@STRATALOG_TEST_CONNECT=1 $(BIN)/python -m pytest -m connect $(TESTS) || [[ $$? == 5 ]]
+	@[[ -n "$(TESTS)" ]] || $(BIN)/python -m tests.matrix 4.0 --quick
 
 matrix: $(VENV)/.installed java ## the Spark tests on Spark 4.0, 4.1 and 4.2 with Pythons and Arrows of their own; or one: make matrix SPARK=4.0
 	@$(BIN)/python -m tests.matrix $(SPARK)

@@ -25,6 +25,7 @@ FOLDER = ROOT / ".cache" / "matrix"
 QUICK = (
     "tests/spark/test_end_to_end.py",
     "tests/spark/test_append.py",
+    "tests/spark/test_format.py",
     "tests/spark/test_read.py",
     "tests/spark/test_stream.py",
 )

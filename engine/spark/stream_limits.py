@@ -5,8 +5,10 @@ Earlier versions do not have what it builds on: nobody imports it there (``forma
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
+from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadLimit,
@@ -54,6 +56,10 @@ class LimitedStreamReader(StreamReader, SupportsTriggerAvailableNow):
         """Where the log ended at this trigger, whatever the limit: ``latestOffset`` in the query's progress."""
         seen = self._open()[0].latest_seen
         return None if seen is None else seen.to_json()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """A batch's tasks; ``latestOffset`` has looked at where it begins."""
+        return self._slices(start, end)
 
     def commit(self, end: dict[str, Any]) -> None:
         """The next batch tells the group, where it begins."""

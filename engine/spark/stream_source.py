@@ -93,11 +93,13 @@ class StreamReader(DataSourceStreamReader):
             progress.report(StreamOffsets.from_json(end))
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """A batch's tasks."""
-        return [
-            Slice(task)
-            for task in self._open()[0].plan(StreamOffsets.from_json(start), StreamOffsets.from_json(end))
-        ]
+        """A batch's tasks. Only here is it seen where the batch begins, and whether it can begin there."""
+        self._open()[0].latest(StreamOffsets.from_json(start), None, None)
+        return self._slices(start, end)
+
+    def _slices(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        source, _ = self._open()
+        return [Slice(task) for task in source.plan(StreamOffsets.from_json(start), StreamOffsets.from_json(end))]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The records of a task."""
