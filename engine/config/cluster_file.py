@@ -141,7 +141,8 @@ def load_cluster_file(path: str | Path, credentials: Provider | str | None = Non
 
     Raises: InvalidCallError naming the file, the place in it, and what to do; StorageError kinds for a bucket.
     """
-    place = FilePlace(os.fspath(path).removeprefix("file://"), provider_of(credentials, os.environ))
+    given = same_spelling(os.fspath(path)).removeprefix("file://")
+    place = FilePlace(given, provider_of(credentials, os.environ))
     try:
         tables = tomllib.loads(place.read())
     except (ValueError, RecursionError) as error:  # no TOML, no UTF-8, a number of thousands of digits

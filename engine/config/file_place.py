@@ -17,7 +17,6 @@ from stratalog.partitions.store.opening import (
     holds_secret,
     instead_of,
     open_store,
-    same_spelling,
     scheme_of,
 )
 from stratalog.partitions.store.protocol import StoreOptions
@@ -39,22 +38,23 @@ class FilePlace:
     """The place of a file, and the provider by which its bucket is reached."""
 
     given: str
+    """As ``same_spelling`` has it."""
     provider: NamedProvider | GivenProvider | None
 
     def __str__(self) -> str:
         """Its address, or its absolute path."""
-        return same_spelling(self.given) if self.in_bucket else os.path.abspath(self.given)
+        return self.given if self.in_bucket else os.path.abspath(self.given)
 
     @property
     def scheme(self) -> str:
         """Of its address; empty on this machine."""
-        scheme, separator, _ = same_spelling(self.given).partition("://")
+        scheme, separator, _ = self.given.partition("://")
         return scheme if separator else ""
 
     @property
     def in_bucket(self) -> bool:
         """Whether it lies in object storage."""
-        return kind_of(same_spelling(self.given)) is not None
+        return kind_of(self.given) is not None
 
     @property
     def folder(self) -> str:

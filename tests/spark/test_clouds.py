@@ -13,18 +13,12 @@ from bench.cloud_servers import ACCOUNT, ACCOUNT_KEY, BUCKET
 from stratalog import Cluster
 from stratalog.jobs.jars import CLOUDS, jar_folder, missing_jars
 from tests.cloud_servers import CloudEndpoint
+from tests.spark.spark_cluster import TIERED
 from tests.unit.harness import batch
 
 pytestmark = [pytest.mark.spark, pytest.mark.s3, pytest.mark.slow]
 
 ROOT = Path(__file__).resolve().parents[2]
-TIERED = {
-    "remote.storage.enable": "true",
-    "segment.bytes": "1",
-    "retention.ms": "-1",
-    "local.retention.bytes": "0",
-    "file.delete.delay.ms": "0",
-}
 
 
 def begun(folder: Path, root: str, table: str) -> Path:
