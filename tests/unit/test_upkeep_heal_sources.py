@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from stratalog.engine.driver.context import Silent
+from stratalog.engine.metadata.election_commands import Election, ElectLeaders
 from stratalog.engine.metadata.partition_commands import AlterPartition
 from stratalog.engine.replicas.in_sync import adding, without
 from tests.contexts import context_of
-from tests.unit.cluster_harness import LiveCluster, rows_of
+from tests.unit.cluster_harness import LiveCluster, rows_of, the_failure
 from tests.unit.tampering import register, spot
 from tests.unit.test_upkeep_heal import assert_healed
 
@@ -68,6 +69,43 @@ def test_what_no_good_copy_is_left_of_is_forgotten_where_a_whole_member_never_ha
     healed.raise_for_failures()
     assert "t-0: offsets [2, 3) had no good copy; never committed, they are truncated" in healed.notes
     assert live.leader() == whole
+    assert_healed(live, "ab")
+
+
+def _led_by_another(tmp_path: Path) -> tuple[LiveCluster, int]:
+    """Of t-0, the leader alone had "c", and the one after it is the last of the ISR; who led."""
+    live = LiveCluster(tmp_path)
+    live.topic()
+    live.fill("ab")
+    live.append(["c"], acks="leader").raise_for_failures()
+    former, (heir, other) = live.leader(), live.followers()
+    metadata = context_of(live.cluster).metadata
+    epoch = live.replicas().view.partition_epoch
+    metadata.submit(ElectLeaders((Election(*live.replicas().view.key, heir, resign=True, partition_epoch=epoch),)))
+    metadata.submit(AlterPartition((without(live.replicas().view, [other]),)))
+    assert (live.leader(), live.isr()) == (heir, {heir})
+    return live, former
+
+
+def test_a_last_member_is_mended_whatever_a_former_leader_has_lost_that_was_never_committed(
+    tmp_path: Path,
+) -> None:
+    """It stands outside the ISR: what it alone had, no member needs."""
+    live, former = _led_by_another(tmp_path)
+    spot(live, former, 2).flip(30)
+    spot(live, live.leader(), 1).flip(-200)
+    healed = live.driver().heal()
+    assert [(row["broker"], row["start"], row["outcome"]) for row in healed.rows] == [(live.leader(), 1, "mended")]
+    assert any(f"[2, 3) on broker {former}, outside the ISR" in note for note in healed.notes)
+    live.driver().replicate().raise_for_failures()
+    assert_healed(live, "ab")
+
+
+def test_what_was_never_committed_and_is_damaged_leaves_with_replicate(tmp_path: Path) -> None:
+    live, former = _led_by_another(tmp_path)
+    spot(live, former, 2).flip(30)
+    assert "run replicate" in the_failure(live.driver().heal())
+    live.driver().replicate().raise_for_failures()
     assert_healed(live, "ab")
 
 

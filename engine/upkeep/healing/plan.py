@@ -87,6 +87,9 @@ def plan_heal(each: Audited) -> HealPlan | None:
         beyond = [hole for hole in lacking if leader != leader_id and hole[0] >= sources.log_end]
         forgotten |= set(beyond)
         lacking = [hole for hole in lacking if hole not in beyond]
+        if lacking and broker not in view.isr:
+            unmended.append(_unneeded(each, lacking, broker))
+            continue
         register_of = sources.register_of(broker, damage, unread)
         repairs.append(Repair(broker, damage, tuple(put), register_of, sources.starts_over(broker, damage, put)))
         holes += lacking
@@ -122,11 +125,19 @@ def _fit_to_lead(each: Audited) -> list[int]:
     ]
 
 
-def _hole(each: Audited, holes: Iterable[tuple[int, int]], damaged: Iterable[int]) -> StratalogError:
+def _hole(each: Audited, holes: Iterable[tuple[int, int]], damaged: Iterable[int]) -> LogGapError:
     ranges = ", ".join(offsets(start, end) for start, end in sorted(set(holes)))
     return LogGapError(
         f"{each.replicas}: {ranges}: no good copy is on any replica or in the remote tier; damaged are brokers "
         f"{sorted(damaged)}; nothing was touched, call a human"
+    )
+
+
+def _unneeded(each: Audited, holes: Iterable[tuple[int, int]], broker: int) -> LogGapError:
+    ranges = ", ".join(offsets(start, end) for start, end in sorted(set(holes)))
+    return LogGapError(
+        f"{each.replicas}: {ranges} on broker {broker}, outside the ISR: no good copy is left; run replicate once its "
+        "leader is whole: it truncates what was never committed"
     )
 
 
