@@ -1,9 +1,9 @@
 """Putting good files where bad ones are, or none: stage and verify, look again, name, delete, look again.
 
-No offset is missing at any moment: good bytes take the bad file's name in one step, and files of other names that
-stand for it are there before it goes. So a crash leaves the replica as bad as it was, or mended. Two heals at once
-put the same verified bytes; one that slept since its last look puts them once more, where the replica may be in
-the ISR again.
+No offset is missing at any moment, and a sync beside it rests on that: good bytes take the bad file's name in one
+step, files of other names that stand for it are there before it goes, and where nothing stands for it, it stays. So
+a crash leaves the replica as bad as it was, or mended. Two heals at once put the same verified bytes; one that slept
+since its last look puts them once more, where the replica may be in the ISR again.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def _mend_files(target: Replica, repair: Repair, may_touch: Callable[[], None]) 
             else:
                 one.commit()
         # 4. The bad one goes, where others stand for it.
-        if bad is not None and all(copy.held.name != bad.name for copy in repair.put):
+        if bad is not None and not repair.forgotten and all(copy.held.name != bad.name for copy in repair.put):
             target.store.delete([bad.object.name])
     # 5. Look again.
     listed = {file.name: file for file in target.list(anew=True).data}

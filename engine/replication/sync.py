@@ -250,12 +250,6 @@ def _sync_once(
         for link in group:
             copied(link)
 
-    # A heal beside this sync may have taken a damaged file away since the first look, to have it copied anew. It
-    # does so outside the ISR alone.
-    looks_again = missing and follower_id not in replicas.view.isr
-    if looks_again and _resolve(follower, follower.list(), log).log_end < log.log_end:
-        raise SourceChangedError(f"{follower} has lost files since it was listed: list it again")
-
     # 5. The high watermark: step 4 left the follower's log end at the leader's, so it does not pass it (I4).
     knows = log.high_watermark <= mine.high_watermark
     if not knows:

@@ -11,6 +11,7 @@ import stratalog.engine.metadata.image
 import stratalog.engine.replication.damage
 import stratalog.engine.replication.hidden
 import stratalog.engine.replication.sync
+import stratalog.engine.upkeep.healing.plan
 import stratalog.engine.upkeep.replication.reassign
 import stratalog.engine.upkeep.replication.replicate
 import stratalog.engine.upkeep.replication.shorten
@@ -62,11 +63,30 @@ _DROPPED_LOCALLY = replace(
 )
 _DROPPED = "nothing local is dropped before what stands for it was compared where it lies"
 
+_HEALED_BESIDE = small("append p0 0 0 1", "heal", "append p2 0 0 1; replicate")
+_TAKEN_AWAY = (
+    ("d0", "commit 0.1 b1"),  # broker 2 leads; d0 is about to copy its first file
+    ("flip", "2"),  # of that file
+    ("d1", "delete 0.1 b2"),  # broker 1 leads, without the record: d1 is about to take the file away
+    ("d0", ""),  # broker 1 gets it all the same
+    ("d2", "create 2.2.hw b2"),  # d2 has copied what is behind it, and is about to say that all is there
+    ("d1", "commit 0.1 b2"),  # it is away, and not yet copied anew
+    ("d2", ""),
+)
+
 MUTATIONS_OF_BYTES: Sequence[Mutation] = (
     _unread(
         "copies get their names unchecked",
         "a file is named in a log only after its bytes were compared with the checksum that its writer put down",
         patched(stratalog.engine.replication.sync, "check_copy", variants.unchecked),
+    ),
+    Mutation(
+        "a heal takes away what nothing stands for",
+        "no offset of a replica is missing while it is mended: a sync beside it rests on what it has listed",
+        patched(stratalog.engine.upkeep.healing.plan, "Repair", variants.deleting_what_is_forgotten),
+        directed=_HEALED_BESIDE,
+        script=_TAKEN_AWAY,
+        seeds=1,
     ),
     _unread(
         "dropped before it was read",

@@ -84,6 +84,7 @@ class Seeded:
 class Script:
     """By hand: a driver in turn goes on until it is about to make a call, ``("d0", "commit 1.1 b3")``:
     the call, how the name ends in the protocol's notation, the broker; or, without a call, until it is done.
+    ``("flip", "0")`` is the event of that name and number.
     """
 
     def __init__(self, *steps: tuple[str, str]) -> None:
@@ -92,6 +93,9 @@ class Script:
     def decide(self, step: int, drivers: Sequence[Driver]) -> Decision | None:
         while self._steps:
             name, until = self._steps[0]
+            if name == "flip":
+                self._steps.pop(0)
+                return Decision("", event=(name, int(until)))
             driver = next((driver for driver in drivers if driver.name == name), None)
             what, suffix, place = (*until.split(), "", "", "")[:3]
             there = driver is not None and driver.what == what and driver.place == place.lstrip("b")

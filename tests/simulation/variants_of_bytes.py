@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
+from stratalog.engine.replicas.repair import Repair
 from stratalog.engine.replication.partition import PartitionReplicas
 from stratalog.engine.upkeep.verification.structure import ReplicaStructure, _SeenReplica
 from stratalog.partitions.lineage import Lineage
@@ -16,6 +17,11 @@ from stratalog.partitions.store import Store
 
 def unchecked(*_: object) -> None:
     """Nobody reads it."""
+
+
+def deleting_what_is_forgotten(*given: Any, forgotten: bool = False, **more: Any) -> Repair:
+    """Without "it is not deleted"."""
+    return Repair(*given, **more)
 
 
 def nothing_wrong(*_: object) -> Iterator[Any]:

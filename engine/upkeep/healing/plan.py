@@ -18,7 +18,7 @@ from stratalog.engine.replicas.repair import BadEpoch, BadFile, BadLocalStart, C
 from stratalog.engine.upkeep.verification.audit import Audited
 from stratalog.engine.upkeep.verification.findings import offsets
 from stratalog.engine.upkeep.verification.structure import PartitionStructure, ReplicaStructure
-from stratalog.partitions.errors import CorruptionError, LeaderNotAvailableError, LogGapError, StratalogError
+from stratalog.partitions.errors import CorruptionError, LeaderNotAvailableError, LogGapError
 from stratalog.partitions.lineage import Lineage
 from stratalog.partitions.paths import DataName
 
@@ -91,7 +91,8 @@ def plan_heal(each: Audited) -> HealPlan | None:
             unmended.append(_unneeded(each, lacking, broker))
             continue
         register_of = sources.register_of(broker, damage, unread)
-        repairs.append(Repair(broker, damage, tuple(put), register_of, sources.starts_over(broker, damage, put)))
+        starts_over = sources.starts_over(broker, damage, put)
+        repairs.append(Repair(broker, damage, tuple(put), register_of, starts_over, forgotten=bool(beyond)))
         holes += lacking
     if holes:
         raise _hole(each, holes, damaged)
@@ -136,8 +137,8 @@ def _hole(each: Audited, holes: Iterable[tuple[int, int]], damaged: Iterable[int
 def _unneeded(each: Audited, holes: Iterable[tuple[int, int]], broker: int) -> LogGapError:
     ranges = ", ".join(offsets(start, end) for start, end in sorted(set(holes)))
     return LogGapError(
-        f"{each.replicas}: {ranges} on broker {broker}, outside the ISR: no good copy is left; run replicate once its "
-        "leader is whole: it truncates what was never committed"
+        f"{each.replicas}: {ranges} on broker {broker}, outside the ISR: no good copy is left; run replicate once "
+        "its leader is whole: it truncates what was never committed"
     )
 
 
