@@ -98,8 +98,8 @@ class Repair:
     starts_over: bool = False
     """The replica's log begins where its leader's does from now on; below that it got nothing."""
     forgotten: bool = False
-    """The bad file reaches beyond what the member holds that leads from now on. It is not deleted: it leaves the log
-    as the replica joins that leader's epoch, or stays in it where a late copy has brought that leader its records.
+    """The bad file reaches beyond what the member holds that leads from now on. It is not deleted: it leaves the
+    log as the replica joins that leader's epoch, or stays where a late copy has brought that leader its records.
     """
     state_of: Copy | None = None
     """The file that ends at a damaged local start: its footer says what the register said."""
