@@ -2,8 +2,8 @@
 
 No offset is missing at any moment, and a sync beside it rests on that: good bytes take the bad file's name in
 one step, files of other names that stand for it are there before it goes, and where nothing stands for it, it
-stays. So a crash leaves the replica as bad as it was, or mended. Two heals at once put the same verified bytes; one
-that slept since its last look puts them once more, where the replica may be in the ISR again.
+stays. So a crash leaves the replica as bad as it was, or mended. Two heals at once put the same verified bytes;
+one that slept since its last look puts them once more, where the replica may be in the ISR again.
 """
 
 from __future__ import annotations
