@@ -129,8 +129,14 @@ class _Tables(Table):
     gcs: GcsTable | None = None
 
 
-_OWN: Sequence[type[Table]] = (_Tables, _ClusterTable, _BrokerTable, _RemoteTable, *TABLES.values())
-_KEYS = {name for table in _OWN for name in table.__struct_fields__}
+_BY_PLACE: Mapping[str, type[Table]] = {
+    "": _Tables,
+    "cluster": _ClusterTable,
+    "brokers": _BrokerTable,
+    "remote": _RemoteTable,
+    **TABLES,
+}
+_KEYS = {name for table in _BY_PLACE.values() for name in table.__struct_fields__}
 
 
 def load_cluster_file(path: str | Path, credentials: Provider | str | None = None) -> ClusterFile:
@@ -269,12 +275,14 @@ class _ClusterFileReader:
     def _refused(self, message: str, table: str = "") -> InvalidCallError:
         """The finding of msgspec, at its place, as in "Expected `int`, got `str` - at `$.brokers[1].id`"."""
         what, _, inside = message.replace("`", "").partition(" - at $")
-        place = table + inside
+        place = (table + inside).strip(".")
         if unknown := re.fullmatch(r"Object contains unknown field (.+)", what):
-            what = f"unknown key {unknown[1]!r}{did_you_mean(unknown[1], _KEYS)}"
+            known = _BY_PLACE.get(place.partition("[")[0] if place.endswith("]") else place)
+            there = "" if known is None else f"; there are {', '.join(known.__struct_fields__)}"
+            what = f"unknown key {unknown[1]!r}{did_you_mean(unknown[1], _KEYS) or there}"
         elif missing := re.fullmatch(r"Object missing required field (.+)", what):
             what = f"{missing[1]} is missing"
-        return self._error(place.strip(".") or "top level", what)
+        return self._error(place or "top level", what)
 
     def _refuse_secrets(self, node: Any, place: str = "") -> None:
         if isinstance(node, Mapping):

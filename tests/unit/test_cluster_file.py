@@ -105,6 +105,8 @@ def test_an_even_number_of_voters_is_a_warning(tmp_path: Path) -> None:
         ),
         ("[s3]", "[s4]", "top level: unknown key 's4'; did you mean 's3'"),
         ("timeout_s", "timeouts", "s3: unknown key 'timeouts'; did you mean 'timeout_s'"),
+        ('id = "c"', 'id = "c"\nxyz = 1', "cluster: unknown key 'xyz'; there are id, "),
+        ("id = 2", "id = 2\nxyz = 1", r"brokers\[1\]: unknown key 'xyz'; there are id, log_dir"),
         ('id = "c"', "", "cluster: id is missing"),
         ('id = "c"', 'id = ""', "cluster.id: Expected str of length >= 1"),
         ('id = "c"', 'id = "a b"', "cluster.id: 'a b': use 1 to 64 of"),
