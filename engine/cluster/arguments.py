@@ -38,7 +38,7 @@ def dataframe(frame: Frame, spark: SparkSession | None, topic: str) -> DataFrame
         from stratalog.engine.spark.frames import to_dataframe
     except ModuleNotFoundError as error:
         raise InvalidCallError(
-            f"append to {topic}: {error.name} is not installed: install stratalog[spark], or append_batches"
+            f"append to {topic}: {error.name} is not installed: install stratalog[spark], or produce"
         ) from error
     return to_dataframe(frame, spark, f"append to {topic}")
 

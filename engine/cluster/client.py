@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import Column, DataFrame, SparkSession
 
+    from stratalog.engine.records.produce import Rows
     from stratalog.engine.spark.frames import Frame
     from stratalog.engine.spark.stream_sink import StreamWriter
 
@@ -95,6 +96,41 @@ class Client:
             dry_run=dry_run,
         )
 
+    def produce(
+        self,
+        topic: str,
+        rows: Rows,
+        *,
+        key: str | None = None,
+        value: str | None = None,
+        partition: str | int | None = None,
+        headers: str | None = None,
+        timestamp: str | None = None,
+        acks: str = "all",
+        producer: str | None = None,
+        sequence: int | None = None,
+        producer_epoch: int | None = None,
+        on_changed_replay: OnChangedReplay = "refuse",
+    ) -> Report:
+        """Append rows from this process, without Spark: mappings by column, or values, of a list or an iterator;
+        or a frame of pandas, polars or Arrow. All of them lie in memory at once. The other arguments are as for
+        ``append``, with names of columns. A key goes to the partition that ``append`` would give it; rows without
+        one go to one partition together. Times without a zone are UTC's.
+
+        ::
+
+            cluster.produce("readings", [{"sensor": "s1", "value": "20.5"}], key="sensor")
+
+        Raises: UnknownTopicOrPartitionError; InvalidRecordError naming the row and the column that does not fit;
+            InvalidCallError. Nothing is appended then.
+        """
+        from stratalog.engine.records.produce import RowColumns, produce
+
+        who = who_appends(producer, sequence, producer_epoch, on_changed_replay=on_changed_replay)
+        return produce(
+            self._context, topic, rows, RowColumns(key, value, partition, headers, timestamp), who, acks=acks
+        )
+
     def append_batches(
         self,
         topic: str,
@@ -107,7 +143,7 @@ class Client:
         on_changed_replay: OnChangedReplay = "refuse",
     ) -> Report:
         """Append Arrow batches of the columns ``timestamp, key, value, headers``, by partition, from this
-        process: what a small producer does without Spark. Otherwise as ``append``.
+        process, as they are: for programs that make Arrow of their own. Otherwise as ``append``.
         """
         who = who_appends(producer, sequence, producer_epoch, on_changed_replay=on_changed_replay)
         return append_batches(self._context, topic, batches, who, acks=acks)

@@ -1,6 +1,9 @@
 """Records into the log: appends, and what the engine itself appends for groups and transactions.
 
 append       batches, to the leaders of their partitions
+produce      rows and frames of this process, dealt out, appended without Spark
+partitioner  the partition of a key
+tables       what pandas, polars and Arrow hold, as Arrow tables
 earlier      earlier tries of an append: the partitions that have it, and among how many it was dealt out
 rounds       each partition until it is appended, under whatever leader it has by then
 acknowledge  the second half, for all partitions at once: what of it is acknowledged, and what only perhaps

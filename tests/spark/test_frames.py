@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,8 +11,10 @@ import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pytest
+from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
 from stratalog import Cluster
+from stratalog.engine.records.partitioner import partitions_of
 from stratalog.partitions.errors import InvalidRecordError
 from tests.spark.spark_cluster import files, format_cluster, ordered
 
@@ -100,3 +103,32 @@ def test_what_is_no_frame_is_refused_by_name_and_changes_nothing(cluster: Cluste
     with pytest.raises(InvalidRecordError, match="lacks the declared value columns"):
         cluster.append(TABLE.select(["id"]), "spark", key="id")
     assert files(folder) == before
+
+
+def test_produce_deals_keys_out_as_spark_does(spark: SparkSession) -> None:
+    """All types of keys, with nulls, both zeros, texts of every length up to 9 bytes."""
+    texts = ["", *("äöü-xyz\x7fé"[:length] for length in range(1, 9)), None]
+    keys = pa.table(
+        {
+            "string": texts,
+            "binary": pa.array([None if text is None else text.encode("latin-1") for text in texts], pa.binary()),
+            "bool": [True, False] * 5,
+            "byte": pa.array([-128, 127, *range(8)], pa.int8()),
+            "int": pa.array([-(2**31), 2**31 - 1, *range(8)], pa.int32()),
+            "long": pa.array([-(2**63), 2**63 - 1, *range(8)], pa.int64()),
+            "float": pa.array([0.0, -0.0, 1.5, float("inf"), *range(6)], pa.float32()),
+            "double": pa.array([0.0, -0.0, 1.5, float("-inf"), *range(6)], pa.float64()),
+            "date": pa.array([AT.date()] * 9 + [None], pa.date32()),
+            "timestamp": pa.array([AT] * 9 + [None], pa.timestamp("us", "UTC")),
+            "decimal": pa.array([Decimal(f"-{n}.5") for n in range(10)], pa.decimal128(18, 3)),
+        }
+    )
+    keys = keys.append_column(
+        "struct",
+        pa.StructArray.from_arrays([keys["string"].combine_chunks(), keys["long"].combine_chunks()], ["s", "l"]),
+    )
+    frame = spark.createDataFrame(keys)
+    wanted = frame.select(*(F.pmod(F.hash(name), F.lit(997)).alias(name) for name in keys.column_names)).toArrow()
+    for name in keys.column_names:
+        mine = partitions_of(keys[name].combine_chunks(), 997)
+        assert list(mine) == wanted[name].to_pylist(), name

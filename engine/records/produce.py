@@ -1,0 +1,261 @@
+"""Produce: rows and frames of this process as records, dealt out to partitions, appended without Spark.
+
+Rows with a key go where Spark would deal them out (``partitioner``). Rows without go to one partition a call, as
+those of Kafka's producer do a batch: the same one for the same producer and sequence, so that a retry is one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from zlib import crc32
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.report import Report
+from stratalog.engine.metadata.image import TopicImage
+from stratalog.engine.records.append import append_with, in_threads
+from stratalog.engine.records.earlier import earlier_tries
+from stratalog.engine.records.partitioner import partitions_of
+from stratalog.engine.records.tables import ArrowStream, is_frame, said, to_arrow
+from stratalog.engine.state.internal_topics import check_not_internal
+from stratalog.partitions.bounded import parse_json
+from stratalog.partitions.errors import InvalidRecordError
+from stratalog.partitions.growth import ADDED, grew
+from stratalog.partitions.producers import ProducerAppend
+from stratalog.partitions.records import HEADERS, RECORD_COLUMNS, TIMESTAMP, same_type, schema_of
+from stratalog.partitions.spelling import did_you_mean
+
+Rows = Iterable[Mapping[str, Any] | bytes | str] | ArrowStream
+"""A frame of pandas, polars or Arrow; mappings by column; or values, texts or bytes."""
+
+_TAKES = "it takes rows as mappings, values, a frame of pandas or polars, or an Arrow table"
+
+
+@dataclass(frozen=True, slots=True)
+class RowColumns:
+    """Which columns make the records, by name. ``value`` None: those that are declared, of a typed topic, else the
+    column ``value``. ``partition`` may be a number, too, for all rows.
+    """
+
+    key: str | None = None
+    value: str | None = None
+    partition: str | int | None = None
+    headers: str | None = None
+    timestamp: str | None = None
+
+
+def produce(
+    context: Context,
+    topic: str,
+    rows: Rows,
+    columns: RowColumns,
+    who: ProducerAppend | None,
+    *,
+    acks: str = "all",
+) -> Report:
+    """Append the rows, from this process; ``who`` is as in ``append_with``.
+
+    Raises: InvalidRecordError naming the row or column that does not fit; as ``append_with``. Nothing is
+        appended then.
+    """
+    image = context.metadata.image()
+    of_topic = image.topic(topic)
+    check_not_internal(topic, "produce to")
+    records = to_records(rows, columns, of_topic)
+    earlier = earlier_tries(context, image, of_topic, who)
+    count = len(of_topic.partitions)
+    dealt = None  # the caller says to which
+    if columns.partition is None:
+        dealt = earlier.partition_count or count
+        keyless = (
+            crc32((context.new_id() if who is None else f"{who.producer_id} {who.sequence}").encode()) % dealt
+        )
+        keys = records.table.column("key").combine_chunks()
+        chosen = np.full(len(keys), keyless, np.int64)
+        if keys.null_count < len(keys):
+            chosen = np.where(keys.is_valid().to_numpy(zero_copy_only=False), partitions_of(keys, dealt), keyless)
+    else:
+        chosen = records.partitions
+        if len(wrong := np.flatnonzero((chosen < 0) | (chosen >= count))):
+            raise InvalidRecordError(
+                f"produce to {topic}: row {wrong[0]}: partition {chosen[wrong[0]]}: it has 0 to {count - 1}"
+            )
+    batches = {
+        int(partition): records.table.filter(pa.array(chosen == partition)).to_batches()
+        for partition in np.unique(chosen)
+    }
+    tasks = in_threads(context, batches)
+    return append_with(context, image, of_topic, tasks, who, acks=acks, partition_count=dealt, earlier=earlier)
+
+
+@dataclass(frozen=True, slots=True)
+class Records:
+    """Rows as records."""
+
+    table: pa.Table
+    """Of the record columns, with the topic's types."""
+    partitions: npt.NDArray[np.int64]
+    """Of each, where the caller gives it."""
+
+
+def to_records(rows: Rows, columns: RowColumns, topic: TopicImage) -> Records:
+    """The rows as records of the topic. Raises: InvalidRecordError."""
+    what = f"produce to {topic.name}"
+    schema = schema_of(topic.key_schema, topic.value_schema)
+    wanted = _wanted(columns, topic, schema)
+    if is_frame(rows):
+        table = to_arrow(rows, what, _TAKES)
+        found = {name: _fitted(table, name, each, what) for name, each in wanted.items()}
+        size = table.num_rows
+    else:
+        given = _mappings(rows, columns, wanted, what)
+        found = {name: _built(given, name, each, what) for name, each in wanted.items()}
+        size = len(given)
+
+    def column(name: str | None, kind: pa.DataType) -> pa.Array:
+        return pa.nulls(size, kind) if name is None else found[name]
+
+    value = schema.field("value").type
+    made = {
+        "timestamp": column(columns.timestamp, TIMESTAMP),
+        "key": column(columns.key, schema.field("key").type),
+        "value": _struct(found, value) if _is_spread(columns, value) else column(columns.value or "value", value),
+        "headers": column(columns.headers, HEADERS),
+    }
+    given_partitions = np.full(size, columns.partition if isinstance(columns.partition, int) else 0, np.int64)
+    if isinstance(columns.partition, str):
+        if found[columns.partition].null_count:
+            raise InvalidRecordError(f"{what}: a row's {columns.partition!r} is null: it is the partition")
+        given_partitions = found[columns.partition].to_numpy(zero_copy_only=False)
+    return Records(pa.table([made[name] for name in RECORD_COLUMNS], RECORD_COLUMNS), given_partitions)
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """A column that records are made of."""
+
+    kind: pa.DataType
+    absent: bool = False
+    """It may be absent: the topic's type grew by it."""
+
+
+def _is_spread(columns: RowColumns, value: pa.DataType) -> bool:
+    return columns.value is None and pa.types.is_struct(value)
+
+
+def _wanted(columns: RowColumns, topic: TopicImage, schema: pa.Schema) -> dict[str, _Wanted]:
+    """By the name of the column."""
+    value = schema.field("value").type
+    wanted: dict[str, _Wanted] = {}
+    if _is_spread(columns, value):
+        assert topic.value_schema is not None
+        added = {f["name"] for f in parse_json(topic.value_schema)["fields"] if ADDED in f.get("metadata", {})}
+        wanted |= {field.name: _Wanted(field.type, field.name in added) for field in value}
+    else:
+        wanted[columns.value or "value"] = _Wanted(value)
+    others = {
+        columns.key: schema.field("key").type,
+        columns.headers: HEADERS,
+        columns.timestamp: TIMESTAMP,
+        columns.partition if isinstance(columns.partition, str) else None: pa.int64(),
+    }
+    return wanted | {
+        name: _Wanted(kind) for name, kind in others.items() if name is not None and name not in wanted
+    }
+
+
+def _struct(found: Mapping[str, pa.Array], kind: pa.DataType) -> pa.Array:
+    return pa.StructArray.from_arrays([found[field.name] for field in kind], fields=list(kind))
+
+
+# ---------------------------------------------------------------------------------- rows of Python
+
+
+def _mappings(
+    rows: Any, columns: RowColumns, wanted: Mapping[str, _Wanted], what: str
+) -> Sequence[Mapping[str, Any]]:
+    if isinstance(rows, Mapping | str | bytes) or not isinstance(rows, Iterable):
+        raise InvalidRecordError(f"{what}: a {type(rows).__name__} is no list of rows: {_TAKES}")
+    found: list[Mapping[str, Any]] = []
+    for number, row in enumerate(rows):
+        if isinstance(row, str | bytes):
+            row = {columns.value or "value": row}
+        elif not isinstance(row, Mapping):
+            raise InvalidRecordError(f"{what}: row {number} is a {type(row).__name__}: {_TAKES}")
+        for name in row.keys() - wanted.keys():
+            hint = did_you_mean(str(name), wanted) or f"; there are {', '.join(wanted)}"
+            raise InvalidRecordError(f"{what}: row {number}: no record has a column {name!r}{hint}")
+        for name in [name for name, one in wanted.items() if name not in row and not one.absent]:
+            raise InvalidRecordError(
+                f"{what}: row {number} lacks column {name!r}: say None where there is nothing"
+            )
+        found.append(row)
+    return found
+
+
+def _built(rows: Sequence[Mapping[str, Any]], name: str, wanted: _Wanted, what: str) -> pa.Array:
+    values = [row.get(name) for row in rows]
+    if wanted.kind == HEADERS:
+        values = [_headers(value) for value in values]
+    try:
+        return pa.array(values, wanted.kind)
+    except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
+        for number, value in enumerate(values):
+            try:
+                pa.array([value], wanted.kind)
+            except (pa.ArrowException, OverflowError, TypeError, ValueError) as wrong:
+                where = f"{what}: row {number}: column {name!r}"
+                raise InvalidRecordError(f"{where} is declared {wanted.kind}: {said(wrong)}") from error
+        raise
+
+
+def _headers(value: Any) -> Any:
+    """A mapping, or pairs, or structs, as Arrow takes them."""
+    if isinstance(value, Mapping):
+        return list(value.items())
+    if isinstance(value, list | tuple):
+        return [(one.get("key"), one.get("value")) if isinstance(one, Mapping) else one for one in value]
+    return value
+
+
+# ---------------------------------------------------------------------------------- frames
+
+
+def _fitted(table: pa.Table, name: str, wanted: _Wanted, what: str) -> pa.Array:
+    """The column of a frame in the declared type; numbers and times as long as nothing of them is lost."""
+    if name not in table.column_names:
+        if wanted.absent:
+            return pa.nulls(table.num_rows, wanted.kind)
+        raise InvalidRecordError(f"{what}: column {name!r} is not in the frame, it has {table.column_names}")
+    column = table.column(name)
+    if same_type(column.type, wanted.kind):
+        return _one(column).cast(wanted.kind)
+    if pa.types.is_null(column.type) or _may_fit(column.type, wanted.kind):
+        try:
+            return _one(column.cast(wanted.kind))
+        except pa.ArrowException as error:
+            raise InvalidRecordError(
+                f"{what}: column {name!r} is {column.type}, declared is {wanted.kind}: {said(error)}"
+            ) from error
+    raise InvalidRecordError(f"{what}: column {name!r} is {column.type}, declared is {wanted.kind}: cast it")
+
+
+def _one(column: pa.ChunkedArray) -> pa.Array:
+    return column.combine_chunks()
+
+
+def _may_fit(given: pa.DataType, wanted: pa.DataType) -> bool:
+    """Whether values of the one type may be values of the other: the cast, which loses nothing, says which."""
+    kinds = pa.types
+    if kinds.is_string(given):
+        return bool(kinds.is_binary(wanted))
+    if kinds.is_integer(given):
+        return bool(kinds.is_integer(wanted) or kinds.is_floating(wanted) or kinds.is_decimal(wanted))
+    if kinds.is_timestamp(given):
+        return bool(kinds.is_timestamp(wanted) and (given.tz is None) == (wanted.tz is None))
+    return bool((kinds.is_floating(given) and wanted == pa.float64()) or grew(given, wanted))
