@@ -486,6 +486,15 @@ class RemoteObjectMissingError(CorruptionError):
     code = "REMOTE_OBJECT_MISSING"
 
 
+class ForeignWriteError(CorruptionError):
+    """Others have changed the records of a remote table: it is to be restored to ``version``."""
+
+    def __init__(self, message: str, *, table: str, version: int) -> None:
+        """``table`` is its address."""
+        super().__init__(message)
+        self.table, self.version = table, version
+
+
 # ------------------------------------------------------------------ read before you retry
 
 

@@ -29,7 +29,7 @@ import msgspec
 
 from stratalog.partitions import paths
 from stratalog.partitions.bounded import parse_json, read_bounded
-from stratalog.partitions.errors import CorruptionError
+from stratalog.partitions.errors import CorruptionError, ForeignWriteError
 from stratalog.partitions.store.protocol import Store
 from stratalog.tiering.delta_entries import ENTRY_BYTES
 from stratalog.tiering.remote_segment import RemoteSegment
@@ -175,7 +175,7 @@ def rewrite_of(
     """The rewrite by the ``standing`` commits after version ``since`` of the table ``what``. It was the log of the
     segments ``ours``; ``listed`` are its files now.
 
-    Raises: CorruptionError, with the remedy, when they have changed its records.
+    Raises: ForeignWriteError, with the remedy, when they have changed its records.
     """
     data = [commit for commit in commits if commit.changes_data]
     records = None if any(file.records is None for file in listed) else sum(file.records or 0 for file in listed)
@@ -184,10 +184,12 @@ def rewrite_of(
     if data or not (twice or records in (None, once)):
         before = commits[0].version - 1
         said = "; ".join(map(str, data or commits))
-        raise CorruptionError(
+        raise ForeignWriteError(
             f"somebody else has changed the records of the table {what}: {said}. It is no log any more, and "
             f"nothing is read from it or added to it until it is restored to version {before}: "
-            f"DeltaTable({what!r}).restore({before}), or RESTORE TABLE delta.`{what}` TO VERSION AS OF {before}"
+            f"DeltaTable({what!r}).restore({before}), or RESTORE TABLE delta.`{what}` TO VERSION AS OF {before}",
+            table=what,
+            version=before,
         )
     sizes = {file.path: file.size_bytes for file in listed}
     paths_of_ours = {segment.path for segment in ours}
