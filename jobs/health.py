@@ -13,11 +13,11 @@ import argparse
 import sys
 
 from stratalog import Report
-from stratalog.engine.health.health import unopened
+from stratalog.engine.health.finding import unopened
 from stratalog.jobs.arguments import add_dry_run
 from stratalog.jobs.run import Job, JobMain
 from stratalog.partitions.clock import SystemClock
-from stratalog.partitions.errors import RetriableError
+from stratalog.partitions.errors import MetadataLostError, RetriableError
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -27,7 +27,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def health(job: Job) -> Report:
     try:
         cluster = job.cluster()
-    except RetriableError as error:  # of too few voters; whatever is wrong with the call is no finding
+    except (RetriableError, MetadataLostError) as error:  # whatever is wrong with the call is no finding
         return unopened(job.arguments.cluster, error, SystemClock().now_ms())
     return cluster.health()
 

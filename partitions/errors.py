@@ -339,6 +339,10 @@ class LogDirError(InvalidCallError):
     code = "LOG_DIR_NOT_FOUND"
 
 
+class MetadataLostError(InvalidCallError):
+    """No voter holds the metadata of a cluster of which brokers are there."""
+
+
 class InconsistentClusterIdError(InvalidCallError):
     """A root belongs to another cluster."""
 
@@ -484,15 +488,6 @@ class RemoteObjectMissingError(CorruptionError):
     """The remote table lists an object that is not there."""
 
     code = "REMOTE_OBJECT_MISSING"
-
-
-class ForeignWriteError(CorruptionError):
-    """Others have changed the records of a remote table: it is to be restored to ``version``."""
-
-    def __init__(self, message: str, *, table: str, version: int) -> None:
-        """``table`` is its address."""
-        super().__init__(message)
-        self.table, self.version = table, version
 
 
 # ------------------------------------------------------------------ read before you retry

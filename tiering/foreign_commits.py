@@ -29,7 +29,7 @@ import msgspec
 
 from stratalog.partitions import paths
 from stratalog.partitions.bounded import parse_json, read_bounded
-from stratalog.partitions.errors import CorruptionError, ForeignWriteError
+from stratalog.partitions.errors import CorruptionError
 from stratalog.partitions.store.protocol import Store
 from stratalog.tiering.delta_entries import ENTRY_BYTES
 from stratalog.tiering.remote_segment import RemoteSegment
@@ -38,6 +38,15 @@ MOST_COMMITS = 10_000
 """By others since the last one of ours: each is read whenever the table is. Those of a week, one a minute."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class ForeignWriteError(CorruptionError):
+    """Others have changed the records of a table: it is to be restored to ``version``."""
+
+    def __init__(self, message: str, *, table: str, version: int) -> None:
+        """``table`` is its address, or its path."""
+        super().__init__(message)
+        self.table, self.version = table, version
 
 
 class _CommitFile(msgspec.Struct):

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from stratalog.engine.driver.report import Failure, Report, Value, show, utc_text
+from stratalog.partitions.errors import StratalogError
 from stratalog.partitions.printable import printable
 
 WIDTH = 100
@@ -138,6 +139,26 @@ class HealthReport(Report):
         figures = ", ".join(f"{name} {show(value)}" for name, value in self.totals.items())
         notes = [line for note in self.notes for line in _wrapped(f"note: {note}", "")]
         return "\n".join([*lines, "", *notes, *_wrapped(figures, "")])
+
+
+def unopened(cluster_file: str, error: StratalogError, now_ms: int) -> HealthReport:
+    """The health of a cluster that cannot be opened: that is all that can be known of it."""
+    one = HealthFinding(
+        severity=Severity.ERROR,
+        kind="current-leader",
+        subjects=("metadata",),
+        what=f"the cluster cannot be opened: {error}. Bring back the storage of a majority of the voters, then "
+        "run this",
+        do=Commands(cluster_file)("maintain"),
+    )
+    return HealthReport("health", [one.row()], failures_of([one]), findings=(one,), now_ms=now_ms)
+
+
+def failures_of(found: Iterable[HealthFinding]) -> list[Failure]:
+    """Those that need a person, as failures of a report."""
+    return [
+        Failure(one.subject, one.kind, f"{one.what}; {one.do}") for one in found if one.severity is Severity.ERROR
+    ]
 
 
 def figures_of(named: Mapping[str, int | None]) -> dict[str, Value]:

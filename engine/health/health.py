@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from stratalog.engine.driver.context import Context
-from stratalog.engine.driver.report import Failure
 from stratalog.engine.health.brokers import broker_findings, folder_findings, quorum_findings
 from stratalog.engine.health.finding import (
-    Commands,
-    HealthFinding,
     HealthReport,
-    Severity,
+    failures_of,
     figures_of,
     grouped,
 )
@@ -20,7 +15,6 @@ from stratalog.engine.health.remote import remote_findings
 from stratalog.engine.health.sight import Sight, look
 from stratalog.engine.health.state import group_findings, transaction_findings
 from stratalog.engine.health.upkeep import upkeep_figures, upkeep_findings
-from stratalog.partitions.errors import StratalogError
 
 
 def health(context: Context) -> HealthReport:
@@ -61,7 +55,7 @@ def health(context: Context) -> HealthReport:
     return HealthReport(
         operation="health",
         rows=[one.row() for one in found],
-        failures=[*_failures(found), *run.failures],
+        failures=[*failures_of(found), *run.failures],
         totals=figures_of(figures),
         seconds=run.measure.seconds,
         counts=run.measure.counts,
@@ -69,25 +63,6 @@ def health(context: Context) -> HealthReport:
         unread=tuple(run.failures),
         now_ms=sight.now_ms,
     )
-
-
-def unopened(cluster_file: str, error: StratalogError, now_ms: int) -> HealthReport:
-    """The health of a cluster that cannot be opened: that is all that can be known of it."""
-    one = HealthFinding(
-        severity=Severity.ERROR,
-        kind="current-leader",
-        subjects=("metadata",),
-        what=f"the cluster cannot be opened: {error}. Bring back the storage of a majority of the voters, then "
-        "run this",
-        do=Commands(cluster_file)("maintain"),
-    )
-    return HealthReport("health", [one.row()], _failures([one]), findings=(one,), now_ms=now_ms)
-
-
-def _failures(found: Iterable[HealthFinding]) -> list[Failure]:
-    return [
-        Failure(one.subject, one.kind, f"{one.what}; {one.do}") for one in found if one.severity is Severity.ERROR
-    ]
 
 
 def _broker_figures(sight: Sight) -> dict[str, int | None]:

@@ -9,9 +9,10 @@ from stratalog.engine.driver.context import Context
 from stratalog.engine.health.finding import HealthFinding, Severity
 from stratalog.engine.health.sight import SeenPartition, Sight
 from stratalog.engine.upkeep.tiering.remote_logs import ask_for_logs
-from stratalog.partitions.errors import ForeignWriteError, StratalogError
+from stratalog.partitions.errors import StratalogError
 from stratalog.partitions.runner import Done, Failed
-from stratalog.partitions.store.local_space import folder_path
+from stratalog.partitions.store.opening import scheme_of
+from stratalog.tiering.foreign_commits import ForeignWriteError
 
 
 def remote_findings(context: Context, sight: Sight) -> tuple[list[HealthFinding], dict[str, int | None]]:
@@ -104,7 +105,7 @@ def _remedy(sight: Sight, topic: str, error: StratalogError) -> str:
 
 def _restore(error: ForeignWriteError) -> str:
     """The command of Delta that makes the table what it was."""
-    if folder_path(error.table) is not None:
+    if scheme_of(error.table) in (None, "file"):
         code = f"from deltalake import DeltaTable; DeltaTable({error.table!r}).restore({error.version})"
         return join(["python", "-c", code])
     return f"spark-sql -e {quote(f'RESTORE TABLE delta.`{error.table}` TO VERSION AS OF {error.version}')}"

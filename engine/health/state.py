@@ -61,7 +61,7 @@ def group_findings(
                         kind="records-lag-max",
                         subjects=(name,),
                         what=f"it has not processed {', '.join(late)}; the limit is {limit:,} "
-                        "(health.consumer.max.lag.records). Start its consumers, or more of them; this tells where",
+                        "(health.consumer.max.lag.records). Start its consumers, or more of them",
                         do=sight.commands("groups", "--describe", "--group", name),
                     )
                 )

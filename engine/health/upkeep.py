@@ -32,8 +32,8 @@ def upkeep_findings(sight: Sight) -> Iterator[HealthFinding]:
             severity=Severity.ERROR,
             kind="upkeep",
             subjects=tuple(late),
-            what="maintain has not begun these steps, which are overdue by more than health.upkeep.max.delay.ms: see "
-            "whether it is still scheduled, and its budget large enough",
+            what="maintain has not begun these steps, overdue by more than health.upkeep.max.delay.ms: is "
+            "it still scheduled, and is its budget large enough?",
             do=sight.commands("maintain"),
             since_ms=min(late.values()),
         )
