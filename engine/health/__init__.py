@@ -5,6 +5,7 @@
     brokers      roots, folders, voters
     partitions   leaders, the ISR, lag, damage
     remote       failing uploads, what waits for the remote tier, tables that others have written to
+    expiry       what should have left the log
     state        consumer groups and transactions
     upkeep       steps of ``maintain`` that failed, or have not run
     health       the operation

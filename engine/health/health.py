@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from stratalog.engine.driver.context import Context
 from stratalog.engine.health.brokers import broker_findings, folder_findings, quorum_findings
+from stratalog.engine.health.expiry import expiry_findings
 from stratalog.engine.health.finding import (
     HealthReport,
     failures_of,
@@ -39,6 +40,7 @@ def health(context: Context) -> HealthReport:
                 *folder_findings(sight),
                 *copies,
                 *remote,
+                *expiry_findings(context, sight, run),
                 *late,
                 *groups,
                 *upkeep_findings(sight),

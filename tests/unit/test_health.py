@@ -331,6 +331,19 @@ def test_records_that_should_be_in_the_remote_tier_by_now(tiered: Patient) -> No
     tiered.mend()
 
 
+def test_records_that_should_have_expired_by_now(patient: Patient) -> None:
+    """They go by their own times, of which a listing tells nothing."""
+    live = patient.live
+    live.cluster.topics.alter_configs("t", {"retention.ms": "1000"})
+    assert patient.found() == {}, "the files are new"
+    long_ago_s = live.clock.now_ms() / 1000 - 2 * 3600
+    for file in files(live, live.leader()):
+        os.utime(file, (long_ago_s, long_ago_s))
+    found = patient.found()["retention-lag"]
+    assert (found["severity"], found["subjects"]) == ("error", "t-0")
+    patient.mend()
+
+
 def test_a_foreign_optimize(tiered: Patient) -> None:
     table_of(tiered.live).optimize.compact()
     found = tiered.found()["remote-table"]
