@@ -1,4 +1,4 @@
-"""What of the cluster needs somebody, since when, and the command that mends it. Changes nothing.
+"""List all that needs somebody, since when, and the command that mends it. Changes nothing.
 
   ERROR    a person, now: the exit status is 1
   WARNING  the next runs of maintain should mend it, or somebody has made it so

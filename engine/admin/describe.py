@@ -79,7 +79,7 @@ def describe(context: Context, topics: Sequence[str] | None = None) -> Report:
 def _fail_where_needed(
     context: Context, image: ClusterImage, work: DescribeWork, entry: Entry | None, run: OperationRun
 ) -> None:
-    """What needs a person, of what the rows show; ``health`` says what to do."""
+    """Failures of whatever the rows show that needs a person; ``health`` has the commands."""
     view = work.replicas.view
     least = context.topic_config(image, image.topics[view.topic_id]).min_insync_replicas
     if view.leader is None:

@@ -86,7 +86,7 @@ class Jobs:
         return partial(make_large_snapshot, self._spark, on_driver=self._context.driver_only)
 
     def health(self) -> Report:
-        """What of the cluster needs somebody: a row a finding, with its severity (``error``: a person, now), since
+        """All that needs somebody: a row a finding, with its severity (``error``: a person, now), since
         when, and the command that mends it; figures by Kafka's names in ``totals``. Errors are failures of the
         report. It only reads, and costs one listing of each broker. See ``stratalog.engine.health``.
 

@@ -1,4 +1,4 @@
-"""Retention: files that should have left a log by now. The look tells of which partitions one may be; of these
+"""Retention: files that should have left a log. The look tells of which partitions one may be; of these
 alone a footer is read, for records expire by their own times.
 """
 

@@ -19,7 +19,7 @@ from stratalog.engine.health.upkeep import upkeep_figures, upkeep_findings
 
 
 def health(context: Context) -> HealthReport:
-    """What of the cluster needs somebody: a row a finding, the most urgent first. Those that need a person are
+    """All that needs somebody: a row a finding, the most urgent first. Those that need a person are
     failures of the report, too, and so is what could not be looked at. ``totals`` are the figures, with Kafka's
     names where Kafka has them. Nothing is written.
 

@@ -112,7 +112,7 @@ def _of_views(severity: Severity, kind: str, views: Iterable[PartitionView], wha
 def copies_findings(
     context: Context, sight: Sight, run: OperationRun
 ) -> tuple[list[HealthFinding], dict[str, int | None]]:
-    """What the suspicious partitions turn out to be: behind, or damaged. What cannot be looked at fails."""
+    """The suspicious partitions, looked at: behind, or damaged. One that cannot be looked at is a failure."""
     behind, odd = [], []
     for seen in sight.partitions:
         others = {broker: one for broker, one in seen.replicas.items() if broker != seen.view.leader}

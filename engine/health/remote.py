@@ -16,7 +16,7 @@ from stratalog.tiering.foreign_commits import ForeignWriteError
 
 
 def remote_findings(context: Context, sight: Sight) -> tuple[list[HealthFinding], dict[str, int | None]]:
-    """Findings and figures. Each table is read once; what is there to be tiered is told by the look."""
+    """Findings and figures. Each table is read once; the backlog is that of the look."""
     tiered = [one for one in sight.partitions if one.config is not None and one.config.remote_storage_enable]
     if not tiered:
         return [], {}
@@ -41,7 +41,7 @@ def _failing(sight: Sight, tiered: list[SeenPartition]) -> Iterator[HealthFindin
 
 
 def _waiting(sight: Sight, copied: list[SeenPartition]) -> tuple[list[HealthFinding], dict[str, int | None]]:
-    """What is behind the remote log, by the leaders' files, and where it was last seen to end."""
+    """The files of leaders behind the remote logs, as these were last seen to end."""
     findings: list[HealthFinding] = []
     records = size_bytes = 0
     oldest: list[int] = []
@@ -64,7 +64,7 @@ def _waiting(sight: Sight, copied: list[SeenPartition]) -> tuple[list[HealthFind
                     severity=Severity.ERROR,
                     kind="RemoteCopyLagBytes",
                     subjects=(str(seen),),
-                    what="its oldest records should be in the remote tier by now, and a restore would lack them",
+                    what="its oldest records should be in the remote tier, and a restore would lack them",
                     do=sight.commands("tier", topics=[seen.view.topic]),
                     since_ms=due_ms,
                 )

@@ -36,7 +36,7 @@ from stratalog.partitions.store.local_space import FolderSpace, folder_path, fol
 from stratalog.tiering.schedule import Entry
 
 Seen = Listing | CorruptionError
-"""The folder of a replica; or why it is none."""
+"""The folder of a replica; or its error."""
 
 NOTHING: Listing = parse("", ())
 

@@ -373,7 +373,7 @@ class _Maintenance:
     # ------------------------------------------------------------------------------ the scrub
 
     def _to_scrub(self) -> list[TopicIdPartition]:
-        """What is due; where this is the only step, also what is damaged: a person has asked for it."""
+        """The partitions that are due; where this is the only step, a person asks, also damaged ones."""
         now_ms = self._context.clock.now_ms()
         due = due_partitions(self._image, self._times, self._config.scrub_interval_ms, now_ms)
         again = self._times.damaged if self._alone == "scrub" else {}

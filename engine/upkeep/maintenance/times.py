@@ -49,7 +49,7 @@ class Trouble(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
     failures: Int64
     """In the last run."""
     item: str
-    """What the first of them is about; ``code`` and ``message`` are its own."""
+    """The subject of the first of them; ``code`` and ``message`` are its own."""
     code: str
     message: str
 
@@ -59,7 +59,7 @@ class Trouble(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
         return self.failures > 0
 
     def again(self, later: Trouble) -> Trouble:
-        """What is known after a later run."""
+        """The same trouble after a later run."""
         since_ms = min(self.since_ms, later.since_ms) if self.is_there else later.since_ms
         return msgspec.structs.replace(later, since_ms=since_ms)
 
