@@ -54,7 +54,7 @@ def broker_findings(sight: Sight) -> Iterator[HealthFinding]:
         match sight.roots.get(broker_id):
             case Unreachable(error):
                 what = (
-                    f"its root does not answer: {error}. Mount it, or bring its server back, then run this; if "
+                    f"its root does not answer ({error}). Mount it, or bring its server back, then run this; if "
                     f"it is lost, make it anew: bootstrap --brokers {broker_id}"
                 )
             case NotOurs(error):

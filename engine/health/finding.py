@@ -7,7 +7,7 @@ from __future__ import annotations
 import shlex
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from stratalog.engine.driver.report import Failure, Report, Value, show, utc_text
@@ -91,16 +91,7 @@ def grouped(findings: Iterable[HealthFinding]) -> list[HealthFinding]:
         first = alike[0]
         times = [one.since_ms for one in alike if one.since_ms is not None]
         subjects = tuple(dict.fromkeys(subject for one in alike for subject in one.subjects))
-        found.append(
-            HealthFinding(
-                severity=first.severity,
-                kind=first.kind,
-                subjects=subjects,
-                what=first.what,
-                do=first.do,
-                since_ms=min(times, default=None),
-            )
-        )
+        found.append(replace(first, subjects=subjects, since_ms=min(times, default=None)))
     order = list(Severity)
     return sorted(found, key=lambda one: order.index(one.severity))
 
@@ -128,8 +119,9 @@ class HealthReport(Report):
     now_ms: int = 0
 
     def __str__(self) -> str:
-        counted = [f"{sum(one.severity is level for one in self.findings)} {level}" for level in Severity]
-        state = ", ".join(text for text in counted if not text.startswith("0 ")) or "nothing found"
+        counts = {level: sum(one.severity is level for one in self.findings) for level in Severity}
+        counted = [f"{count} {level}{'s'[: count - 1]}" for level, count in counts.items() if count]
+        state = ", ".join(counted) or "nothing found"
         head = f"health: {state}, {self.counts.requests} storage requests, {self.seconds:.1f} s"
         lines = [head]
         for one in self.findings:

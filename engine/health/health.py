@@ -35,8 +35,8 @@ def health(context: Context) -> HealthReport:
         found = grouped(
             [
                 *quorum_findings(sight),
-                *isr,
                 *broker_findings(sight),
+                *isr,
                 *folder_findings(sight),
                 *copies,
                 *remote,

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import replace
 
 from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.run import OperationRun
@@ -24,6 +25,7 @@ OFFLINE, UNDER_MIN, UNDER_REPLICATED = (
     "UnderMinIsrPartitionCount",
     "UnderReplicatedPartitions",
 )
+_WORST = (OFFLINE, UNDER_MIN, UNDER_REPLICATED)
 _SAID = {
     UNDER_MIN: "fewer members of the ISR than min.insync.replicas: acks=all is refused, nothing is committed; ",
     UNDER_REPLICATED: "",
@@ -53,7 +55,7 @@ def isr_findings(sight: Sight) -> tuple[list[HealthFinding], dict[str, int | Non
             kind = UNDER_MIN if len(members) < least else UNDER_REPLICATED
             alike.setdefault((kind, missing), []).append(view)
     findings = []
-    for (kind, brokers), views in alike.items():
+    for (kind, brokers), views in sorted(alike.items(), key=lambda one: _WORST.index(one[0][0])):
         found = _offline(sight, brokers, views) if kind == OFFLINE else _too_few(sight, kind, brokers, views)
         findings.append(found)
     figures: dict[str, int | None] = {
@@ -80,9 +82,8 @@ def _offline(sight: Sight, isr: tuple[int, ...], views: list[PartitionView]) -> 
     elif answering:
         what, do = "no leader, and a member of the ISR is there", root_remedy(sight, answering[0])
     else:
-        brokers = ", ".join(map(str, isr))
         what = (
-            f"no member of the ISR (brokers {brokers}) answers: nothing is read or appended. Bring one back, then "
+            f"no member of the ISR ({_brokers(isr)}) answers: nothing is read or appended. Bring one back, then "
             "run this; where all of them are lost for good: elect --unclean"
         )
         do = root_remedy(sight, isr[0])
@@ -91,14 +92,17 @@ def _offline(sight: Sight, isr: tuple[int, ...], views: list[PartitionView]) -> 
 
 def _too_few(sight: Sight, kind: str, missing: tuple[int, ...], views: list[PartitionView]) -> HealthFinding:
     away = [broker for broker in missing if not sight.usable(broker)]
-    brokers = ", ".join(map(str, missing))
-    what = f"{_SAID[kind]}not in sync: the replicas on broker{'s'[: len(missing) - 1]} {brokers}"
+    what = f"{_SAID[kind]}not in sync: the replicas on {_brokers(missing)}"
     if away:
         return _of_views(Severity.ERROR, kind, views, what, root_remedy(sight, away[0]))
     severity = Severity.ERROR if kind == UNDER_MIN else Severity.WARNING
     return _of_views(
         severity, kind, views, what, sight.commands("replicate", topics={view.topic for view in views})
     )
+
+
+def _brokers(ids: tuple[int, ...]) -> str:
+    return f"broker{'s'[: len(ids) - 1]} {', '.join(map(str, ids))}"
 
 
 def _of_views(severity: Severity, kind: str, views: Iterable[PartitionView], what: str, do: str) -> HealthFinding:
@@ -206,18 +210,7 @@ def _lagging(
         "health.replication.max.lag.ms: a lost disk would lose them",
         sight.commands("replicate", topics={view.topic for view in late}),
     )
-    return [_since(found, min(oldest))], figures
-
-
-def _since(found: HealthFinding, since_ms: int) -> HealthFinding:
-    return HealthFinding(
-        severity=found.severity,
-        kind=found.kind,
-        subjects=found.subjects,
-        what=found.what,
-        do=found.do,
-        since_ms=since_ms,
-    )
+    return [replace(found, since_ms=min(oldest))], figures
 
 
 def _beside_leader(

@@ -118,7 +118,7 @@ def test_a_follower_that_is_gone(patient: Patient, noticed: bool) -> None:
         if noticed:
             patient.job("maintain", "--only", "replicate")
         found = patient.found()
-        assert [*found] == ["UnderReplicatedPartitions", "OfflineLogDirectoryCount"]
+        assert [*found] == ["OfflineLogDirectoryCount", "UnderReplicatedPartitions"]
         assert found["OfflineLogDirectoryCount"]["subjects"] == f"broker {gone}"
         assert found["UnderReplicatedPartitions"]["subjects"] == "t-0"
         assert {row["severity"] for row in found.values()} == {"error"}
