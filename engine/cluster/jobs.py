@@ -11,6 +11,7 @@ from stratalog.engine.cluster.arguments import TopicNames, names
 from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.opening import OpenStore
 from stratalog.engine.driver.report import Report
+from stratalog.engine.health.finding import HealthReport
 from stratalog.engine.health.health import health
 from stratalog.engine.metadata.reassignment_plan import ReplicaChange, ReplicaPlan
 from stratalog.engine.upkeep.healing import heal as healing
@@ -85,7 +86,7 @@ class Jobs:
 
         return partial(make_large_snapshot, self._spark, on_driver=self._context.driver_only)
 
-    def health(self) -> Report:
+    def health(self) -> HealthReport:
         """All that needs somebody: a row a finding, with its severity (``error``: a person, now), since
         when, and the command that mends it; figures by Kafka's names in ``totals``. Errors are failures of the
         report. It only reads, and costs one listing of each broker. See ``stratalog.engine.health``.

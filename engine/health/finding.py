@@ -7,7 +7,7 @@ from __future__ import annotations
 import shlex
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from stratalog.engine.driver.report import Failure, Report, Value, show, utc_text
@@ -116,7 +116,18 @@ class HealthReport(Report):
     findings: tuple[HealthFinding, ...] = ()
     unread: tuple[Failure, ...] = ()
     """Of the failures those that are no findings: this could not be looked at."""
+    lags: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    """By group and topic: the records that the group has not processed."""
     now_ms: int = 0
+
+    @property
+    def counted(self) -> dict[tuple[str, str], int]:
+        """By severity and kind: on how many subjects something was found."""
+        counts: dict[tuple[str, str], int] = {}
+        for one in self.findings:
+            key = str(one.severity), one.kind
+            counts[key] = counts.get(key, 0) + len(one.subjects)
+        return counts
 
     def __str__(self) -> str:
         counts = {level: sum(one.severity is level for one in self.findings) for level in Severity}

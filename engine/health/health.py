@@ -30,7 +30,7 @@ def health(context: Context) -> HealthReport:
         isr, figures = isr_findings(sight)
         copies, lag = copies_findings(context, sight, run)
         remote, backlog = remote_findings(context, sight)
-        groups, group_lag = group_findings(context, sight, run)
+        groups, lags = group_findings(context, sight, run)
         late, transactions = transaction_findings(context, sight, run)
         found = grouped(
             [
@@ -50,7 +50,7 @@ def health(context: Context) -> HealthReport:
             **_broker_figures(sight),
             **lag,
             **backlog,
-            **group_lag,
+            "records-lag-max": max(lags.values(), default=0),
             **transactions,
             **upkeep_figures(sight),
         }
@@ -63,6 +63,7 @@ def health(context: Context) -> HealthReport:
         counts=run.measure.counts,
         findings=tuple(found),
         unread=tuple(run.failures),
+        lags=lags,
         now_ms=sight.now_ms,
     )
 

@@ -28,9 +28,9 @@ def _used(sight: Sight, topic: str) -> list[PartitionView]:
 
 def group_findings(
     context: Context, sight: Sight, run: OperationRun
-) -> tuple[list[HealthFinding], dict[str, int | None]]:
+) -> tuple[list[HealthFinding], dict[tuple[str, str], int]]:
     """Groups that are further behind than ``health.consumer.max.lag.records``. The look tells the high watermarks,
-    as far as names do; the logs of those that seem to be over the limit are listed.
+    as far as names do, and so the lags by group and topic; logs of those over the limit are listed.
     """
     outcomes = context.threads.run(lambda view: read_state(context, view, OFFSETS), _used(sight, OFFSETS_TOPIC))
     groups = {
@@ -42,7 +42,6 @@ def group_findings(
         if seen.leader is not None
     }
     lags = {name: _lags(sight, group, marks) for name, group in groups.items()}
-    most = max((lag for found in lags.values() for lag in found.values()), default=0)
     limit = sight.config.health_consumer_max_lag_records
     over = {name: groups[name] for name, found in lags.items() if 0 <= limit < max(found.values(), default=0)}
     findings: list[HealthFinding] = []
@@ -65,7 +64,7 @@ def group_findings(
                         do=sight.commands("groups", "--describe", "--group", name),
                     )
                 )
-    return findings, {"groups": len(groups), "records-lag-max": most}
+    return findings, {(name, topic): lag for name, found in lags.items() for topic, lag in found.items()}
 
 
 def _lags(sight: Sight, group: GroupState, marks: dict[tuple[str, int], int]) -> dict[str, int]:
