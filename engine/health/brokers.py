@@ -69,6 +69,8 @@ def broker_findings(sight: Sight) -> Iterator[HealthFinding]:
                 by_hand = " by hand" if broker.fenced_by_hand else ""
                 severity, kind = Severity.WARNING, "FencedBrokerCount"
                 what = f"it is fenced{by_hand}, and its root answers"
+            case Same() if broker_id in sight.unlisted:
+                what, do = "its root answers, and cannot be listed: this tells why", sight.commands("describe")
             case Same():
                 continue
         yield HealthFinding(severity=severity, kind=kind, subjects=(f"broker {broker_id}",), what=what, do=do)

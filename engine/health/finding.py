@@ -188,8 +188,12 @@ def _wrapped(text: str, indent: str) -> list[str]:
 
 
 def _command(line: str) -> list[str]:
-    """A command line that a shell takes as it stands, in lines of ``WIDTH`` where its words are not longer."""
-    words = textwrap.wrap(printable(line), WIDTH - 8, break_long_words=False, break_on_hyphens=False)
-    first, *rest = words
-    lines = [f"  do: {first}", *(f"      {one}" for one in rest)]
-    return [*(f"{one} \\" for one in lines[:-1]), lines[-1]]
+    """A command line that a shell takes as it stands, broken between its words where it is wider than ``WIDTH``."""
+    lines = ["  do:"]
+    for word in shlex.split(line):
+        quoted = printable(shlex.quote(word))
+        if len(lines[-1]) + len(quoted) + 3 > WIDTH and lines[-1].strip() != "do:":
+            lines[-1] += " \\"
+            lines.append("     ")
+        lines[-1] += f" {quoted}"
+    return lines

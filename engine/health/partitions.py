@@ -185,7 +185,7 @@ def _lagging(
         lags = [
             _lag(look.found, leader)
             for leader, look in _beside_leader(view, looks)
-            if sight.usable(look.broker_id)
+            if sight.usable(look.broker_id) and look.broker_id not in view.joining
         ]
         since = [since_ms for _, _, since_ms in lags if since_ms is not None]
         records += sum(count for count, _, _ in lags)

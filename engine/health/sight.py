@@ -84,6 +84,8 @@ class Sight:
     quorum: QuorumFound
     roots: Mapping[int, Finding]
     """By broker, of those that are registered and in the cluster file."""
+    unlisted: frozenset[int]
+    """Brokers in service whose root answers, and cannot be listed."""
     in_file: frozenset[int]
     folders: Mapping[int, SeenFolder]
     """By broker, of those whose root answers and is a folder."""
@@ -124,6 +126,7 @@ def look(context: Context, run: OperationRun) -> Sight:
         no_majority=no_majority,
         quorum=quorum,
         roots=roots,
+        unlisted=frozenset(b for b in answering if b not in listed and not image.brokers[b].fenced),
         in_file=frozenset(context.stores),
         folders=_folders(context, image, answering, listed),
         partitions=partitions,

@@ -15,9 +15,11 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from stratalog.engine.health.finding import WIDTH
+from stratalog.engine.health.finding import WIDTH, Commands, HealthFinding, Severity
 from stratalog.jobs.main import main
+from stratalog.partitions.errors import StorageAuthorizationError
 from tests.unit.cluster_harness import LiveCluster, fence
+from tests.unit.faulty_store import Faults
 from tests.unit.test_upkeep_bad_remote import table_of
 from tests.unit.transact_harness import rows
 from tests.unit.without_privileges import run_without_privileges
@@ -414,6 +416,31 @@ def test_what_people_read_is_no_wider_than_a_terminal(
     long_words = str(patient.live.file), str(patient.live.root(3))
     for line in said.splitlines():
         assert len(line) <= WIDTH or any(word in line for word in long_words)
+
+
+def test_a_command_in_several_lines_is_the_same_to_a_shell() -> None:
+    code = f"print('{'a b ' * 50}')"
+    line = Commands("/a folder/cluster.toml")("groups", "--describe", "--group", "b  " * 20, code, "c" * 90)
+    shown = "\n".join(
+        HealthFinding(severity=Severity.INFO, kind="k", subjects=("s",), what="w", do=line).lines(0)[2:]
+    )
+    assert shlex.split(shown.strip().removeprefix("do: ").replace("\\\n", "")) == shlex.split(line)
+    assert len(shown.splitlines()) > 3
+
+
+def test_a_root_that_answers_and_cannot_be_listed(tmp_path: Path) -> None:
+    faults = Faults()
+    live = LiveCluster(tmp_path, through=faults.wrap)
+    live.topic()
+
+    def before(uri: str, what: str, name: str) -> None:
+        if uri.endswith("b3") and what == "list":
+            raise StorageAuthorizationError(f"cannot list {uri}/{name}", "list", f"{uri}/{name}")
+
+    faults.before = before
+    row = live.driver().health().rows[0]
+    assert (row["finding"], row["subjects"]) == ("OfflineLogDirectoryCount", "broker 3")
+    assert not live.driver().describe().ok
 
 
 def test_a_look_costs_the_same_for_few_partitions_and_for_many(tmp_path: Path) -> None:
