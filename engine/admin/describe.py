@@ -56,7 +56,8 @@ def describe(context: Context, topics: Sequence[str] | None = None) -> Report:
                     case StratalogError() as error:
                         run.fail(f"{work} on broker {look.broker_id}", error)
             view = work.replicas.view
-            _fail_where_needed(context, image, work, due.get(view.key), run)
+            entry = due.get(view.key) if view.topic_id in remote else None  # else the topic has failed already
+            _fail_where_needed(context, image, work, entry, run)
             if topics is None and _says_nothing(view, looks):
                 empty += len(looks)
                 continue

@@ -188,7 +188,7 @@ def _wrapped(text: str, indent: str) -> list[str]:
 
 
 def _command(line: str) -> list[str]:
-    """A command line that a shell takes as it stands, broken between its words where it is wider than ``WIDTH``."""
+    """A command line that a shell takes as it stands, broken between its words where it is too wide."""
     lines = ["  do:"]
     for word in shlex.split(line):
         quoted = printable(shlex.quote(word))

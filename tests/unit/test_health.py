@@ -317,7 +317,9 @@ def test_uploads_that_fail(no_remote: Patient) -> None:
     assert no_remote.found()["upkeep-failing"]["severity"] == "error"
     live.remote.unlink()
     (live.folder / "away").rename(live.remote)
+    assert no_remote.job("describe", "--topics", "t") == 1, "nobody has tried again"
     no_remote.follow(found["RemoteCopyErrorsPerSec"])
+    assert no_remote.job("describe", "--topics", "t") == 0
     no_remote.mend()
     assert no_remote.figures()["RemoteCopyLagBytes"] == 0
 
