@@ -9,7 +9,18 @@ from collections.abc import Sequence
 JOBS = (
     *("format", "topics", "append", "read", "tail", "offsets"),
     *("maintain", "replicate", "merge", "tier", "retain", "vacuum", "bootstrap", "fence", "verify"),
-    *("recover", "describe", "elect", "reassign", "snapshot", "delete_records", "quorum", "groups"),
+    *(
+        "recover",
+        "health",
+        "metrics",
+        "describe",
+        "elect",
+        "reassign",
+        "snapshot",
+        "delete_records",
+        "quorum",
+        "groups",
+    ),
     *("transactions", "restore", "package", "check_store"),
 )
 

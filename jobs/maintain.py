@@ -7,6 +7,7 @@
   jobs/maintain.py --budget 5m             begins nothing after five minutes, not the next segment of a partition
                                            either; the next run goes on there
   jobs/maintain.py --budget-bytes 10GiB    nor after 10 GiB; --budget-requests 5000: requests to storage
+  jobs/maintain.py --every 30s --metrics 9409    and serves health and its own costs to Prometheus
   jobs/maintain.py --except scrub,vacuum   the other steps
   jobs/maintain.py --dry-run               the steps that are due, for how many partitions; the others' times
 
@@ -19,12 +20,15 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Callable
 
 from stratalog import Report
-from stratalog.jobs.arguments import add_dry_run, count, duration, size
+from stratalog.jobs.arguments import add_dry_run, check_options, count, duration, number, size
+from stratalog.jobs.metrics import exposition
 from stratalog.jobs.repeat import repeat
 from stratalog.jobs.run import Job, JobMain
 from stratalog.partitions.clock import SystemClock
+from stratalog.partitions.errors import InvalidCallError, StratalogError
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -41,6 +45,17 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     often.add_argument(
         "--every", metavar="TIME", type=duration, help="so long after each run again (30s), until interrupted"
     )
+    parser.add_argument(
+        "--metrics",
+        metavar="[HOST:]PORT",
+        type=_address,
+        help="with --every: look at the health after each run, and serve it to Prometheus (host: 127.0.0.1)",
+    )
+
+
+def _address(text: str) -> tuple[str, int]:
+    host, _, port = text.rpartition(":")
+    return host or "127.0.0.1", number(port)
 
 
 def _steps(text: str) -> list[str]:
@@ -49,6 +64,7 @@ def _steps(text: str) -> list[str]:
 
 def maintain(job: Job) -> Report:
     given = job.arguments
+    check_options(given, needs=[("metrics", "every")])
 
     def once() -> Report:
         return job.on_workers().maintain(
@@ -62,7 +78,29 @@ def maintain(job: Job) -> Report:
 
     if given.every is None:
         return once()
-    return repeat("maintain", once, job.show_line, lambda _: given.every, SystemClock())
+    show = job.show_line if given.metrics is None else _served(job, *given.metrics)
+    return repeat("maintain", once, show, lambda _: given.every, SystemClock())
+
+
+def _served(job: Job, host: str, port: int) -> Callable[[Report], None]:
+    """Shows a run as ever, and serves it, with the health of the cluster after it. Raises: InvalidCallError."""
+    cluster = job.cluster()
+    shown = exposition(cluster.file.cluster_id)
+    try:
+        at = shown.serve(host, port)
+    except OSError as error:
+        raise InvalidCallError(f"--metrics {host}:{port} cannot be served: {error.strerror}") from error
+    print(f"metrics: http://{host}:{at}/metrics", file=sys.stderr, flush=True)
+
+    def show(report: Report) -> None:
+        shown.add(report)
+        try:
+            shown.look(cluster.health())
+        except StratalogError:
+            shown.look(None)
+        job.show_line(report)
+
+    return show
 
 
 main = JobMain("maintain", __doc__, arguments, maintain)

@@ -339,6 +339,10 @@ class LogDirError(InvalidCallError):
     code = "LOG_DIR_NOT_FOUND"
 
 
+class MetadataLostError(InvalidCallError):
+    """No voter holds the metadata of a cluster of which brokers are there."""
+
+
 class InconsistentClusterIdError(InvalidCallError):
     """A root belongs to another cluster."""
 

@@ -40,6 +40,15 @@ MOST_COMMITS = 10_000
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
+class ForeignWriteError(CorruptionError):
+    """Others have changed the records of a table: it is to be restored to ``version``."""
+
+    def __init__(self, message: str, *, table: str, version: int) -> None:
+        """``table`` is its address, or its path."""
+        super().__init__(message)
+        self.table, self.version = table, version
+
+
 class _CommitFile(msgspec.Struct):
     """An add or a remove action, as far as it matters here."""
 
@@ -175,7 +184,7 @@ def rewrite_of(
     """The rewrite by the ``standing`` commits after version ``since`` of the table ``what``. It was the log of the
     segments ``ours``; ``listed`` are its files now.
 
-    Raises: CorruptionError, with the remedy, when they have changed its records.
+    Raises: ForeignWriteError, with the remedy, when they have changed its records.
     """
     data = [commit for commit in commits if commit.changes_data]
     records = None if any(file.records is None for file in listed) else sum(file.records or 0 for file in listed)
@@ -184,10 +193,12 @@ def rewrite_of(
     if data or not (twice or records in (None, once)):
         before = commits[0].version - 1
         said = "; ".join(map(str, data or commits))
-        raise CorruptionError(
+        raise ForeignWriteError(
             f"somebody else has changed the records of the table {what}: {said}. It is no log any more, and "
             f"nothing is read from it or added to it until it is restored to version {before}: "
-            f"DeltaTable({what!r}).restore({before}), or RESTORE TABLE delta.`{what}` TO VERSION AS OF {before}"
+            f"DeltaTable({what!r}).restore({before}), or RESTORE TABLE delta.`{what}` TO VERSION AS OF {before}",
+            table=what,
+            version=before,
         )
     sizes = {file.path: file.size_bytes for file in listed}
     paths_of_ours = {segment.path for segment in ours}

@@ -7,12 +7,20 @@ from collections.abc import Iterable, Mapping, Sequence
 from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.known_image import known_image
 from stratalog.engine.driver.report import Report, Value
-from stratalog.engine.metadata.image import PartitionView
+from stratalog.engine.driver.run import OperationRun
+from stratalog.engine.metadata.image import ClusterImage, PartitionView
 from stratalog.engine.replicas.logs import DescribeWork, ListedLog, ListedReplica, list_replicas
 from stratalog.engine.state.internal_topics import INTERNAL_TOPICS
 from stratalog.engine.upkeep.tiering.remote_logs import load_remotes, rewrites
 from stratalog.engine.upkeep.tiering.schedule import load_schedule
-from stratalog.partitions.errors import BrokerUnreachableError, StorageAuthorizationError, StratalogError
+from stratalog.partitions.errors import (
+    BrokerUnreachableError,
+    LeaderNotAvailableError,
+    NotEnoughReplicasError,
+    StorageAuthorizationError,
+    StorageError,
+    StratalogError,
+)
 from stratalog.partitions.identity import TopicIdPartition
 from stratalog.tiering.remote_log import RemoteLog
 from stratalog.tiering.schedule import Entry
@@ -25,8 +33,9 @@ def describe(context: Context, topics: Sequence[str] | None = None) -> Report:
     topics (None), partitions of the engine's own ones that hold nothing and are as they should be have no rows,
     and count as ``empty_internal_replicas``: most never do.
 
-    Raises: UnknownTopicOrPartitionError; a replica that cannot be read, a broker that is not there, and metadata
-        without a majority are failures in the report.
+    Raises: UnknownTopicOrPartitionError; a replica that cannot be read, a broker that is not there, metadata
+        without a majority, partitions without a leader or below ``min.insync.replicas``, and copies to the remote
+        tier that fail time after time are failures in the report.
     """
     unreachable: dict[int, list[StratalogError]] = {}
     empty = 0
@@ -47,6 +56,8 @@ def describe(context: Context, topics: Sequence[str] | None = None) -> Report:
                     case StratalogError() as error:
                         run.fail(f"{work} on broker {look.broker_id}", error)
             view = work.replicas.view
+            entry = due.get(view.key) if view.topic_id in remote else None  # else the topic has failed already
+            _fail_where_needed(context, image, work, entry, run)
             if topics is None and _says_nothing(view, looks):
                 empty += len(looks)
                 continue
@@ -64,6 +75,24 @@ def describe(context: Context, topics: Sequence[str] | None = None) -> Report:
         run.totals["empty_internal_replicas"] = empty
     run.notes += rewrites(image, remote)
     return run.report()
+
+
+def _fail_where_needed(
+    context: Context, image: ClusterImage, work: DescribeWork, entry: Entry | None, run: OperationRun
+) -> None:
+    """Failures of whatever the rows show that needs a person; ``health`` has the commands."""
+    view = work.replicas.view
+    least = context.topic_config(image, image.topics[view.topic_id]).min_insync_replicas
+    if view.leader is None:
+        run.fail(work, LeaderNotAvailableError("no leader: see stratalog health"))
+    elif not view.has_min_isr(least):
+        few = f"the ISR is {sorted(view.isr)}, and min.insync.replicas is {least}: see stratalog health"
+        run.fail(work, NotEnoughReplicasError(few))
+    if entry is not None and entry.attempts > 1:
+        times = (
+            f"{entry.attempts} copies to the remote tier in a row have failed ({entry.code}): see stratalog health"
+        )
+        run.fail(work, StorageError(times))
 
 
 def _remote_end(

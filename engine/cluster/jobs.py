@@ -11,6 +11,8 @@ from stratalog.engine.cluster.arguments import TopicNames, names
 from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.opening import OpenStore
 from stratalog.engine.driver.report import Report
+from stratalog.engine.health.finding import HealthReport
+from stratalog.engine.health.health import health
 from stratalog.engine.metadata.reassignment_plan import ReplicaChange, ReplicaPlan
 from stratalog.engine.upkeep.healing import heal as healing
 from stratalog.engine.upkeep.healing import history as histories
@@ -84,8 +86,19 @@ class Jobs:
 
         return partial(make_large_snapshot, self._spark, on_driver=self._context.driver_only)
 
+    def health(self) -> HealthReport:
+        """All that needs somebody: a row a finding, with its severity (``error``: a person, now), since
+        when, and the command that mends it; figures by Kafka's names in ``totals``. Errors are failures of the
+        report. It only reads, and costs one listing of each broker. See ``stratalog.engine.health``.
+
+            cluster.health().raise_for_failures()
+        """
+        return health(self._context)
+
     def describe(self, topics: TopicNames = None) -> Report:
-        """Every replica of the topics, as a table."""
+        """Every replica of the topics, as a table. Partitions without a leader, or below ``min.insync.replicas``,
+        and uploads that fail time after time are failures.
+        """
         return describe(self._context, names(topics))
 
     def elect(

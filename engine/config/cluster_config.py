@@ -48,6 +48,31 @@ class ClusterConfig:
         doc="With follower.fetch.last.tiered.offset.enable: an empty follower does so even where the leader "
         "still holds the whole log. Kafka copies all of it then.",
     )
+    health_consumer_max_lag_records: int = key(
+        -1,
+        at_least(-1),
+        unit="records",
+        doc="health reports a consumer group that is further behind in a topic. -1: none.",
+    )
+    health_log_dir_max_used_ratio: float = key(
+        0.85,
+        between(0, 1),
+        doc="health warns of a broker whose file system is fuller; from halfway between this and 1 on, it is an "
+        "error.",
+    )
+    health_replication_max_lag_ms: int = key(
+        15 * 60 * 1000,
+        at_least(0),
+        unit="ms",
+        doc="health reports a follower that lacks records of its leader for longer.",
+    )
+    health_upkeep_max_delay_ms: int = key(
+        60 * 60 * 1000,
+        at_least(0),
+        unit="ms",
+        doc="health reports what should have been done for longer: a step of maintain, a segment for the remote "
+        "tier, records that have expired, a transaction that has run into its timeout.",
+    )
     replica_lag_time_max_ms: int = key(
         30_000,
         at_least(1),

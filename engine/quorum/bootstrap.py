@@ -26,6 +26,7 @@ from stratalog.partitions.clock import Clock
 from stratalog.partitions.cluster_key import ClusterKey
 from stratalog.partitions.errors import (
     InvalidCallError,
+    MetadataLostError,
     NoMajorityError,
     NotControllerError,
     OutcomeUnknownError,
@@ -56,7 +57,7 @@ def bootstrap(cluster_id: str, log: MetadataLog, voters: Sequence[Voter], others
 def has_log(cluster_id: str, voters: Iterable[Voter], others: Mapping[int, Store]) -> bool:
     """Whether a voter holds a metadata log, by its names. ``others`` are the roots of all other brokers.
 
-    Raises: InvalidCallError when none does, and another broker shows that the cluster had one; StorageError kinds.
+    Raises: MetadataLostError when none does, and another broker shows that the cluster had one; StorageError.
     """
     looks = [voter.look() for voter in voters]  # all of them: an unreachable one might hold the log
     if any(look.last is not None for look in looks):
@@ -69,7 +70,7 @@ def _refuse_lost_log(cluster_id: str, others: Mapping[int, Store]) -> None:
     for broker_id, store in others.items():
         found = read_broker_file(store)
         if found is not None and found.cluster_id == cluster_id:
-            raise InvalidCallError(
+            raise MetadataLostError(
                 f"broker {broker_id} ({store.uri}) belongs to cluster {cluster_id!r} already, but no voter holds "
                 "its metadata: a voter's storage was lost or is not mounted; bring it back, or restore the "
                 "cluster from the remote tier under another id"

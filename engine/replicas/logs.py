@@ -24,6 +24,7 @@ class ReplicaFile:
 
     end: int
     size_bytes: int
+    modified_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,5 +61,7 @@ def _list(work: DescribeWork, broker: int) -> ListedLog | StratalogError:
             since_ms = waiting_since_ms(log, work.remote_end, oldest_by(replica.footer))
     except StratalogError as error:
         return error
-    files = tuple(ReplicaFile(link.end, link.file.object.size_bytes) for link in log.chain)
+    files = tuple(
+        ReplicaFile(link.end, link.file.object.size_bytes, link.file.object.modified_ms) for link in log.chain
+    )
     return ListedLog(log.local_start, log.high_watermark, log.log_end, files, since_ms)

@@ -12,7 +12,7 @@ to it. ``open_store(uri, options)`` picks the implementation by scheme.
     checking        whether a storage keeps the rules; ``racing`` (many that create one name)
     local           folders; ``local_folder`` (no link is followed), ``local_scan`` (listings), ``local_listing``
                     (going on from an earlier listing), ``local_staged`` (files without a name yet),
-                    ``local_copy``, ``local_birth``, ``local_rights``
+                    ``local_copy``, ``local_birth``, ``local_rights``, ``local_space``
     object          what all object stores share; ``requests`` (repeated, and what a failure tells),
                     ``upload_writer`` (a file that goes up in parts)
     credentials     those that a provider of the caller's gives, in each process

@@ -53,6 +53,7 @@ RIGHTS = (
     # Readers
     needs("open", voters=READ),
     needs("describe", voters=READ, leader=READ, followers=READ, internal=READ, delta=READ),
+    needs("health", voters=READ, leader=READ, followers=READ, internal=READ, delta=READ),
     needs("quorum.describe, brokers.list, topics.list", voters=READ),
     needs("fetch, tail", voters=READ, leader=READ),
     needs("fetch of tiered records", voters=READ, leader=READ, remote="r", delta=READ),

@@ -156,6 +156,7 @@ def move(live: Guarded) -> dict[tuple[str, int], list[int]]:
 ACTS: Mapping[str, tuple[Act, ...]] = {
     "open": (lambda live, driver: live.driver(),),
     "describe": (lambda live, driver: driver.describe(),),
+    "health": (lambda live, driver: driver.health(),),
     "quorum.describe, brokers.list, topics.list": (
         lambda live, driver: driver.quorum.describe(),
         lambda live, driver: driver.brokers.list(),

@@ -31,7 +31,16 @@ MAY_IMPORT = {
 FLOORS = (
     *("config", "state", "metadata", "quorum", "replication", "driver", "brokers", "replicas", "records"),
     *("reading", "upkeep.tiering", "upkeep.verification", "upkeep.retention", "upkeep.replication"),
-    *("upkeep.healing", "upkeep.snapshots", "upkeep.restoring", "upkeep.maintenance", "admin", "spark", "cluster"),
+    *(
+        "upkeep.healing",
+        "upkeep.snapshots",
+        "upkeep.restoring",
+        "upkeep.maintenance",
+        "admin",
+        "health",
+        "spark",
+        "cluster",
+    ),
 )
 """The folders of ``engine``, from below. A module imports from its own floor and from those below it, without an
 exception: an import inside a function is an arrow like any other, and one for types alone makes the reader climb

@@ -6,11 +6,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stratalog.engine.upkeep.maintenance.times import LONGEST_MS, Settled, Times, decode, encode, wait_ms
+from stratalog.engine.upkeep.maintenance.times import (
+    LONGEST_MS,
+    NO_TROUBLE,
+    Settled,
+    Times,
+    Trouble,
+    decode,
+    encode,
+    wait_ms,
+)
 from stratalog.partitions.identity import TopicIdPartition
 
 NOW = 1_000_000_000_000
 A, B = (TopicIdPartition("a" * 32, partition) for partition in (0, 1))
+trouble = st.builds(Trouble, st.integers(0, NOW), st.integers(1, 9), *[st.text(max_size=3)] * 3)
 times = st.builds(
     Times,
     st.dictionaries(st.sampled_from(["merge", "vacuum"]), st.integers(0, NOW)),
@@ -24,6 +34,8 @@ times = st.builds(
             st.dictionaries(st.sampled_from(["merge", "tier"]), st.integers(1, NOW), min_size=1),
         ),
     ),
+    st.dictionaries(st.sampled_from(["merge", "tier"]), trouble),
+    st.dictionaries(st.sampled_from([A, B]), trouble),
 )
 
 
@@ -46,6 +58,23 @@ def test_what_is_written_is_read(kept: Times) -> None:
 )
 def test_what_cannot_be_read_is_forgotten(line: bytes) -> None:
     assert decode(line) == Times()
+
+
+def test_trouble_goes_back_to_the_first_run_that_had_it_and_ends_with_one_that_has_none() -> None:
+    first = Times(failing={"tier": Trouble(1, 2, "t-0", "X", "x")}, damaged={A: Trouble(1, 1, "t-0", "Y", "y")})
+    again = Times(failing={"tier": Trouble(9, 1, "t-1", "Z", "z")}, damaged={A: Trouble(9, 1, "t-0", "Y", "y")})
+    later = decode(encode(first.updated(again, [A])))
+    assert later.failing == {"tier": Trouble(1, 1, "t-1", "Z", "z")}
+    assert later.damaged[A].since_ms == 1
+    over = Times(failing={"tier": NO_TROUBLE}, damaged={A: NO_TROUBLE})
+    assert decode(encode(later.updated(over, [A]))) == Times()
+    once_more = later.updated(over, [A]).updated(again, [A])
+    assert once_more.failing["tier"].since_ms == 9, "it was well in between"
+
+
+def test_what_an_earlier_version_has_written_is_read() -> None:
+    line = b'[2,{"merge":5},{},[],[],{}]'
+    assert decode(line) == Times({"merge": 5})
 
 
 @given(times, times)

@@ -21,8 +21,8 @@
    are alike come in another order in each run, so that two runs at once share the work
 4. a step goes piece by piece, and between two pieces, of any step, the budget is asked; in a piece of replicate,
    merge and tier, also after each few files of a partition. The next run goes on with the rest
-5. after each step it is kept when that was begun, whether it reached its end, and for which partitions it has
-   nothing more to do. A step that fails stops no other, and is tried again when it is due again
+5. after each step it is kept when that was begun, whether it reached its end, what failed, and for which
+   partitions it has nothing more to do. A step that fails stops no other, and is tried again when it is due again
 
 All that is kept lies on the cluster's own storage, and is a hint (``stratalog.engine.driver.stored_schedule``):
 two runs at once, here or elsewhere, may do a step twice, and each step is harmless then. A file that one of them
@@ -48,7 +48,17 @@ from stratalog.engine.metadata.image import ClusterImage, PartitionImage
 from stratalog.engine.upkeep.maintenance.budget import Budget, Spending
 from stratalog.engine.upkeep.maintenance.scrub import due_partitions, scrub
 from stratalog.engine.upkeep.maintenance.sweep import Look, sweep
-from stratalog.engine.upkeep.maintenance.times import LONGEST_MS, Settled, Times, decode, encode, wait_ms
+from stratalog.engine.upkeep.maintenance.times import (
+    LONGEST_MS,
+    MOST_TEXT,
+    NO_TROUBLE,
+    Settled,
+    Times,
+    Trouble,
+    decode,
+    encode,
+    wait_ms,
+)
 from stratalog.engine.upkeep.replication.elect import elect
 from stratalog.engine.upkeep.replication.merge import merge
 from stratalog.engine.upkeep.replication.replicate import replicate
@@ -99,7 +109,7 @@ def maintain(
             raise InvalidCallError(f"{name!r} is no step of maintain; the steps are {', '.join(STEPS)}")
     chosen = [name for name in STEPS if (not only or name in only) and name not in leave_out]
     with context.run("maintain", dry_run=dry_run) as run:
-        work = _Maintenance(context, make_snapshots, budget, run)
+        work = _Maintenance(context, make_snapshots, budget, run, chosen[0] if len(chosen) == 1 else None)
         rows = {name: work.step(name) for name in work.in_turn(chosen)}
         work.keep()
     run.notes = list(dict.fromkeys(run.notes))
@@ -119,8 +129,17 @@ class _Topic:
 class _Maintenance:
     """One run."""
 
-    def __init__(self, context: Context, make_snapshots: MakeSnapshots, budget: Budget, run: OperationRun) -> None:
+    def __init__(
+        self,
+        context: Context,
+        make_snapshots: MakeSnapshots,
+        budget: Budget,
+        run: OperationRun,
+        alone: str | None,
+    ) -> None:
+        """``alone``: the only step of this run."""
         self._context = context
+        self._alone = alone
         self._make_snapshots = make_snapshots
         self._run = run
         self._spending = Spending(context, budget)
@@ -157,13 +176,17 @@ class _Maintenance:
             items, failures, ended = self._do(name)
         self._run.failures += failures
         self._begun = self._begun or (name != "replicate" and measure.counts.requests > 0)
+        failing = {name: _trouble(failures, now_ms)} if failures or ended else {}
+        begun = Times({name: now_ms}, cut_off=frozenset() if ended else frozenset({name}), failing=failing)
         if name != "replicate":
-            self._remember(Times({name: now_ms}, cut_off=frozenset() if ended else frozenset({name})))
+            self._remember(begun)
         outcome = "failed" if failures else "done" if ended else "cut off"
         due_in_ms = self._wait_ms(name, self._context.clock.now_ms()) if ended else 0
         counts = measure.counts
         if counts.requests:  # else the next step that did anything, or the end of the run, is soon enough
             self.keep()
+        if name == "replicate":  # which is part of every run: that it was begun can wait for the next step
+            self._remember(replace(begun, cut_off=frozenset()))
         cost = counts.requests, counts.read_bytes, counts.written_bytes, round(measure.seconds, 3)
         return _row(name, outcome, items=items, cost=cost, due_in_s=due_in_ms / 1000)
 
@@ -350,8 +373,11 @@ class _Maintenance:
     # ------------------------------------------------------------------------------ the scrub
 
     def _to_scrub(self) -> list[TopicIdPartition]:
+        """The partitions that are due; where this is the only step, a person asks, also damaged ones."""
         now_ms = self._context.clock.now_ms()
-        return due_partitions(self._image, self._times, self._config.scrub_interval_ms, now_ms)
+        due = due_partitions(self._image, self._times, self._config.scrub_interval_ms, now_ms)
+        again = self._times.damaged if self._alone == "scrub" else {}
+        return list(dict.fromkeys([*(key for key, one in again.items() if one.is_there), *due]))
 
     def _metadata_wait_ms(self, now_ms: int) -> int:
         return wait_ms(self._times.steps.get(METADATA_TOPIC), self._config.scrub_interval_ms, now_ms)
@@ -366,14 +392,19 @@ class _Maintenance:
                 run,
                 metadata=metadata,
                 spending=Spending(context, Budget(bytes=self._config.scrub_max_bytes), self._spending),
-                read=lambda piece: self._read(piece, now_ms),
+                read=lambda piece, failures: self._read(piece, failures, now_ms),
             )
             if metadata:
                 self._remember(Times({METADATA_TOPIC: now_ms}))
         return run.report()
 
-    def _read(self, piece: Sequence[TopicIdPartition], now_ms: int) -> None:
-        self._remember(Times({}, dict.fromkeys(piece, now_ms)))
+    def _read(self, piece: Sequence[TopicIdPartition], failures: Sequence[Failure], now_ms: int) -> None:
+        damaged = {}
+        for topic_id, partition in piece:
+            named = f"{self._image.topics[topic_id].name}-{partition}"
+            of_it = [one for one in failures if one.item == named or one.item.startswith(f"{named} ")]
+            damaged[TopicIdPartition(topic_id, partition)] = _trouble(of_it, now_ms)
+        self._remember(Times({}, dict.fromkeys(piece, now_ms), damaged=damaged))
         self.keep()
 
     # ------------------------------------------------------------------------------ what is kept
@@ -416,6 +447,15 @@ class _Maintenance:
         )
         if why is not None:
             self._run.notes.append(f"what was done is not remembered, and will be done again: {why}")
+
+
+def _trouble(failures: Sequence[Failure], now_ms: int) -> Trouble:
+    if not failures:
+        return NO_TROUBLE
+    first = failures[0]
+    return Trouble(
+        now_ms, len(failures), first.item[:MOST_TEXT], first.code[:MOST_TEXT], first.message[:MOST_TEXT]
+    )
 
 
 def _takes_part(name: str, config: TopicConfig | None) -> bool:

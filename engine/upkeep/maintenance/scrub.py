@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.report import Failure
 from stratalog.engine.driver.run import OperationRun
 from stratalog.engine.metadata.image import ClusterImage
 from stratalog.engine.upkeep.healing.heal import heal
@@ -38,10 +39,10 @@ def scrub(
     *,
     metadata: bool,
     spending: Spending,
-    read: Callable[[Sequence[TopicIdPartition]], None],
+    read: Callable[[Sequence[TopicIdPartition], Sequence[Failure]], None],
 ) -> None:
     """Read and heal the partitions of ``due``, in this order, until ``spending`` is over: at least one piece.
-    ``read`` is told of each piece that is done, well or not. A row for each damage.
+    ``read`` is told of each piece that is done, and of what failed in it. A row for each damage.
 
     Raises: errors of reading the metadata.
     """
@@ -55,6 +56,6 @@ def scrub(
         run.rows += [dict(row) for row in report.rows]
         run.failures += report.failures
         run.notes += report.notes
-        read(piece)
+        read(piece, report.failures)
         reached += len(piece)
     run.totals |= {"partitions": reached, "partitions_due": len(due) - reached}

@@ -15,9 +15,10 @@ its own.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import groupby
+from typing import TypeVar
 
 from stratalog.engine.driver.context import Context
 from stratalog.engine.metadata.image import BrokerImage, ClusterImage, TopicImage
@@ -25,6 +26,8 @@ from stratalog.partitions import paths
 from stratalog.partitions.identity import TopicIdPartition
 from stratalog.partitions.runner import Done
 from stratalog.partitions.store import StoredObject
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,14 +58,7 @@ def sweep(
     """Every partition of ``image``; ``remote_ends`` says where the remote log of some was last seen to end. A root
     that cannot be listed leaves its partitions unknown.
     """
-    brokers = [
-        broker for broker in image.brokers.values() if not broker.fenced and broker.broker_id in context.stores
-    ]
-    folders: dict[int, dict[str, _Folder]] = {}
-    outcomes = context.threads.run(lambda broker: _folders(context, broker), brokers)
-    for outcome in outcomes:
-        if isinstance(outcome, Done):
-            folders[outcome.item.broker_id] = outcome.value
+    folders = walk(context, image, lambda _, objects: _folder(objects))
     seen = {broker_id: _digest(repr(broker)) for broker_id, broker in image.brokers.items()}
     configs = repr(sorted(image.configs.items()))
     looks: dict[TopicIdPartition, Look] = {}
@@ -91,8 +87,7 @@ def _looks(
             if broker.fenced:
                 continue
             known = known and broker_id in folders
-            where = broker.incarnation_folder or broker.directory_id
-            path = paths.replica_path(where, topic.name, topic.topic_id, partition.partition, assignment)
+            path = paths.replica_path(where(broker), topic.name, topic.topic_id, partition.partition, assignment)
             found = folders.get(broker_id, {}).get(path, _NO_FOLDER)
             parts.append(found.digest)
             if broker_id == partition.leader:
@@ -102,10 +97,27 @@ def _looks(
     return looks
 
 
-def _folders(context: Context, broker: BrokerImage) -> dict[str, _Folder]:
-    """The folders with files of one broker, by path."""
-    objects = context.stores[broker.broker_id].walk(broker.incarnation_folder or broker.directory_id)
-    return {folder: _folder(inside) for folder, inside in groupby(objects, key=_replica_folder)}
+def walk(
+    context: Context, image: ClusterImage, fold: Callable[[str, Iterable[StoredObject]], T]
+) -> dict[int, dict[str, T]]:
+    """One listing of each unfenced broker as a whole: what ``fold`` makes of each folder with files, by path. A
+    broker that cannot be listed is left out.
+    """
+
+    def folders(broker: BrokerImage) -> dict[str, T]:
+        objects = context.stores[broker.broker_id].walk(where(broker))
+        return {folder: fold(folder, inside) for folder, inside in groupby(objects, key=_replica_folder)}
+
+    brokers = [
+        broker for broker in image.brokers.values() if not broker.fenced and broker.broker_id in context.stores
+    ]
+    outcomes = context.threads.run(folders, brokers)
+    return {one.item.broker_id: one.value for one in outcomes if isinstance(one, Done)}
+
+
+def where(broker: BrokerImage) -> str:
+    """The folder of a broker's replicas, below its root."""
+    return broker.incarnation_folder or broker.directory_id
 
 
 def _replica_folder(stored: StoredObject) -> str:

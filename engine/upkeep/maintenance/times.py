@@ -1,5 +1,6 @@
-"""The memory of the maintenance from run to run: when a step was last begun, when the bytes of a partition were
-last read, and for which partitions a step has nothing to do before when. Pure.
+"""The memory of the maintenance from run to run: when a step was last begun, and what failed in it; when the bytes
+of a partition were last read, and what damage stayed; for which partitions a step has nothing to do before when.
+Pure.
 
 A hint, never truth: what is forgotten makes its work due at once, and nothing is believed for longer than
 ``LONGEST_MS``.
@@ -9,12 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import msgspec
 
 from stratalog.partitions.bounded import parse_json
 from stratalog.partitions.identity import TopicIdPartition
 from stratalog.partitions.numbers import Int64
+
+K = TypeVar("K")
 
 LONGEST_MS = 24 * 60 * 60 * 1000
 """So long after it was last looked at, a partition is looked at again, whatever a sweep says."""
@@ -34,6 +38,35 @@ class Settled:
         return Settled(later.digest, {**(self.until_ms if self.digest == later.digest else {}), **later.until_ms})
 
 
+MOST_TEXT = 500
+"""Characters of a message that are kept."""
+
+
+class Trouble(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """Failures that have come again in each run since."""
+
+    since_ms: Int64
+    failures: Int64
+    """In the last run."""
+    item: str
+    """The subject of the first of them; ``code`` and ``message`` are its own."""
+    code: str
+    message: str
+
+    @property
+    def is_there(self) -> bool:
+        """Whether anything failed."""
+        return self.failures > 0
+
+    def again(self, later: Trouble) -> Trouble:
+        """The same trouble after a later run."""
+        since_ms = min(self.since_ms, later.since_ms) if self.is_there else later.since_ms
+        return msgspec.structs.replace(later, since_ms=since_ms)
+
+
+NO_TROUBLE = Trouble(0, 0, "", "", "")
+
+
 @dataclass(frozen=True, slots=True)
 class Times:
     """Times in ms since the epoch."""
@@ -44,6 +77,10 @@ class Times:
     cut_off: frozenset[str] = frozenset()
     """Steps that were begun and not brought to their end: they are due at once."""
     settled: Mapping[TopicIdPartition, Settled] = field(default_factory=dict)
+    failing: Mapping[str, Trouble] = field(default_factory=dict)
+    """By step: what failed in its last run. As what is later, ``NO_TROUBLE`` says that nothing did."""
+    damaged: Mapping[TopicIdPartition, Trouble] = field(default_factory=dict)
+    """Partitions of which the last reading found damage that it could not mend. As above."""
 
     def updated(self, later: Times, present: Iterable[TopicIdPartition]) -> Times:
         """These times with the ``later`` ones in their places, of the partitions that are ``present`` alone."""
@@ -52,11 +89,14 @@ class Times:
         for key, one in later.settled.items():
             settled[key] = settled[key].updated(one) if key in settled else one
         here = list(present)
+        damaged = _updated(self.damaged, later.damaged)
         return Times(
             {**self.steps, **later.steps},
             {key: scrubbed[key] for key in here if key in scrubbed},
             (self.cut_off - later.steps.keys()) | later.cut_off,
             {key: settled[key] for key in here if key in settled},
+            _updated(self.failing, later.failing),
+            {key: damaged[key] for key in here if key in damaged},
         )
 
     def is_settled(self, step: str, key: TopicIdPartition, digest: int, now_ms: int) -> bool:
@@ -65,6 +105,11 @@ class Times:
         if known is None or known.digest != digest or not digest:
             return False
         return now_ms < known.until_ms.get(step, 0) <= now_ms + LONGEST_MS
+
+
+def _updated(earlier: Mapping[K, Trouble], later: Mapping[K, Trouble]) -> dict[K, Trouble]:
+    again = {key: trouble.again(later[key]) for key, trouble in earlier.items() if key in later}
+    return {**earlier, **later, **again}
 
 
 def wait_ms(last_ms: int | None, interval_ms: int, now_ms: int) -> int:
@@ -88,6 +133,9 @@ class _File(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=
     settled_steps: list[str]
     settled: dict[str, list[tuple[Int64, Int64, list[Int64]]]]
     """Partitions, digests and a time for each of ``settled_steps``, 0 for none, by topic id."""
+    failing: dict[str, Trouble] = {}
+    damaged: dict[str, list[tuple[Int64, Trouble]]] = {}
+    """By topic id."""
 
 
 def encode(times: Times) -> bytes:
@@ -100,7 +148,12 @@ def encode(times: Times) -> bytes:
     for (topic_id, partition), one in sorted(times.settled.items()):
         untils = [one.until_ms.get(step, 0) for step in names]
         settled.setdefault(topic_id, []).append((partition, one.digest, untils))
-    file = _File(VERSION, dict(times.steps), scrubbed, sorted(times.cut_off), names, settled)
+    damaged: dict[str, list[tuple[int, Trouble]]] = {}
+    for (topic_id, partition), trouble in sorted(times.damaged.items()):
+        if trouble.is_there:
+            damaged.setdefault(topic_id, []).append((partition, trouble))
+    failing = {step: trouble for step, trouble in sorted(times.failing.items()) if trouble.is_there}
+    file = _File(VERSION, dict(times.steps), scrubbed, sorted(times.cut_off), names, settled, failing, damaged)
     return msgspec.json.encode(file)
 
 
@@ -126,5 +179,11 @@ def decode(line: bytes) -> Times:
             )
             for topic_id, partitions in file.settled.items()
             for partition, digest, untils in partitions
+        },
+        file.failing,
+        {
+            TopicIdPartition(topic_id, partition): trouble
+            for topic_id, partitions in file.damaged.items()
+            for partition, trouble in partitions
         },
     )

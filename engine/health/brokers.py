@@ -1,0 +1,113 @@
+"""Brokers and the quorum: what of the metadata, of roots and of folders needs a person. Pure, of the look."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from shlex import join
+
+from stratalog.engine.health.finding import HealthFinding, Severity
+from stratalog.engine.health.sight import Sight
+from stratalog.engine.metadata.probed_roots import Another, NotOurs, Same, Unreachable
+
+
+def quorum_findings(sight: Sight) -> Iterator[HealthFinding]:
+    """Voters that cannot be looked at, or hold what they should not."""
+    ids = {found.voter.broker_id: found for found in sight.quorum.voters if found.error is not None}
+    if sight.no_majority is not None:
+        yield HealthFinding(
+            severity=Severity.ERROR,
+            kind="current-leader",
+            subjects=("metadata",),
+            what=f"too few voters answer, and nothing can be changed or appended: {sight.no_majority}. "
+            "Bring back the storage of a majority of them, then run this",
+            do=sight.commands("maintain"),
+        )
+    for broker_id, found in sorted(ids.items()):
+        what, do = f"this voter does not count: {found.error}", sight.commands("quorum", "--describe")
+        broker = sight.image.brokers.get(broker_id)
+        if broker is not None and broker.directory_id != found.voter.directory_id:
+            what = "this voter lost its storage, and its broker is back: let it vote with what it has now"
+            do = sight.commands("quorum", "--replace-voter", str(broker_id))
+        elif not isinstance(sight.roots.get(broker_id), Same):
+            do = root_remedy(sight, broker_id)
+        yield HealthFinding(
+            severity=Severity.ERROR, kind="offline-voter", subjects=(f"broker {broker_id}",), what=what, do=do
+        )
+
+
+def root_remedy(sight: Sight, broker_id: int) -> str:
+    """The command that brings a broker back, once its storage is there."""
+    broker = sight.image.brokers.get(broker_id)
+    match sight.roots.get(broker_id):
+        case Another():
+            return sight.commands("bootstrap", "--brokers", str(broker_id))
+        case Same() if broker is not None and broker.fenced_by_hand:
+            return sight.commands("fence", "--unfence", "--brokers", str(broker_id))
+        case _:
+            return sight.commands("maintain")
+
+
+def broker_findings(sight: Sight) -> Iterator[HealthFinding]:
+    """Roots that are not as they are registered, brokers out of service."""
+    for broker_id, broker in sorted(sight.image.brokers.items()):
+        severity, kind, do = Severity.ERROR, "OfflineLogDirectoryCount", root_remedy(sight, broker_id)
+        match sight.roots.get(broker_id):
+            case Unreachable(error):
+                what = (
+                    f"its root does not answer ({error}). Mount it, or bring its server back, then run this; if "
+                    f"it is lost, make it anew: bootstrap --brokers {broker_id}"
+                )
+            case NotOurs(error):
+                what = f"its root is not its own: {error}. Correct the cluster file or the mount, then run this"
+            case Another():
+                what = "its root is another one than it was: lost and empty, moved, or put back from a copy"
+            case None:
+                severity, kind = Severity.WARNING, "FencedBrokerCount"
+                what = "it is registered, and the cluster file does not name it: add it there, or let it go"
+                do = sight.commands("fence", "--decommission", "--brokers", str(broker_id))
+            case Same() if broker.fenced:
+                by_hand = " by hand" if broker.fenced_by_hand else ""
+                severity, kind = Severity.WARNING, "FencedBrokerCount"
+                what = f"it is fenced{by_hand}, and its root answers"
+            case Same() if broker_id in sight.unlisted:
+                what, do = "its root answers, and cannot be listed: this tells why", sight.commands("describe")
+            case Same():
+                continue
+        yield HealthFinding(severity=severity, kind=kind, subjects=(f"broker {broker_id}",), what=what, do=do)
+    unknown = sorted(sight.in_file - sight.image.brokers.keys())
+    if unknown:
+        yield HealthFinding(
+            severity=Severity.WARNING,
+            kind="ActiveBrokerCount",
+            subjects=tuple(f"broker {broker_id}" for broker_id in unknown),
+            what="the cluster file names it, and it was never registered: format it, or take it out of the file",
+            do=sight.commands("format"),
+        )
+
+
+def folder_findings(sight: Sight) -> Iterator[HealthFinding]:
+    """Folders that take no writes, and file systems that are nearly full. Storage that is no folder says nothing
+    of that before something is written there.
+    """
+    limit = sight.config.health_log_dir_max_used_ratio
+    for broker_id, folder in sorted(sight.folders.items()):
+        if folder.read_only:
+            yield HealthFinding(
+                severity=Severity.ERROR,
+                kind="read-only-log-dir",
+                subjects=(f"broker {broker_id}",),
+                what=f"{len(folder.read_only):,} of its folders take no files from this user, first "
+                f"{folder.read_only[0]}. If its mount is read-only, mount it again; else give the rights back",
+                do=join(["chmod", "-R", "u+rwX", folder.path]),
+            )
+        space = folder.space
+        if space is not None and space.used_ratio > limit:
+            yield HealthFinding(
+                severity=Severity.ERROR if space.used_ratio > (1 + limit) / 2 else Severity.WARNING,
+                kind="log-dir-used-ratio",
+                subjects=(f"broker {broker_id}",),
+                what=f"{space.used_ratio:.0%} of its file system is used, {space.free_bytes:,} bytes are free "
+                f"(health.log.dir.max.used.ratio = {limit:g}). This deletes what may go; then add storage, lower "
+                "retention, or move partitions away (reassign)",
+                do=sight.commands("maintain", "--only", "merge,retain,vacuum"),
+            )

@@ -1,0 +1,199 @@
+"""A finding: one thing that is wrong, on how many subjects, since when, and the command that mends it; and the
+report of all of them.
+"""
+
+from __future__ import annotations
+
+import shlex
+import textwrap
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+
+from stratalog.engine.driver.report import Failure, Report, Value, show, utc_text
+from stratalog.partitions.errors import StratalogError
+from stratalog.partitions.printable import printable
+
+WIDTH = 100
+"""Columns of the table for people."""
+_NAMED = 5
+"""Subjects, and topics, that a line names."""
+
+
+class Severity(StrEnum):
+    """How urgent a finding is."""
+
+    ERROR = "error"
+    """It needs a person: records are in danger or cannot be reached, or nothing will mend it by itself."""
+    WARNING = "warning"
+    """The next runs of ``maintain`` should mend it; or somebody has made it so."""
+    INFO = "info"
+    """Worth knowing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HealthFinding:
+    """One finding. Several subjects of which the same is to be said are one."""
+
+    severity: Severity
+    kind: str
+    """The name of Kafka's metric where Kafka has one."""
+    subjects: tuple[str, ...]
+    """Brokers, partitions, groups, topics, steps; at least one."""
+    what: str
+    """A sentence."""
+    do: str
+    """A command line: what to run, as it stands here."""
+    since_ms: int | None = None
+    """Since when it is known to be so; it may have begun before. None: nobody knows."""
+
+    @property
+    def subject(self) -> str:
+        """The first subjects, and how many more there are."""
+        return some(self.subjects)
+
+    def row(self) -> dict[str, Value]:
+        """Its row in the report."""
+        return {
+            "severity": str(self.severity),
+            "finding": self.kind,
+            "subjects": " ".join(self.subjects),
+            "count": len(self.subjects),
+            "since": None if self.since_ms is None else utc_text(self.since_ms),
+            "what": self.what,
+            "do": self.do,
+        }
+
+    def lines(self, now_ms: int) -> list[str]:
+        """As people read it: no line is wider than ``WIDTH``."""
+        head = f"{self.severity.upper():7}  {self.kind}  {self.subject}"
+        since = ""
+        if self.since_ms is not None:
+            since = f" (since {utc_text(self.since_ms // 1000 * 1000)}, {_span(now_ms - self.since_ms)})"
+        return [*_wrapped(head, ""), *_wrapped(f"{self.what}{since}", "  "), *_command(self.do)]
+
+
+def some(names: Sequence[str]) -> str:
+    """The first of many names, and how many more there are."""
+    shown = ", ".join(names[:_NAMED])
+    return shown if len(names) <= _NAMED else f"{shown} and {len(names) - _NAMED:,} more"
+
+
+def grouped(findings: Iterable[HealthFinding]) -> list[HealthFinding]:
+    """Findings that say the same of different subjects as one each, the most urgent first. It is so since the
+    earliest time that is known of any of them.
+    """
+    merged: dict[tuple[str, str, str, str], list[HealthFinding]] = {}
+    for one in findings:
+        merged.setdefault((one.severity, one.kind, one.what, one.do), []).append(one)
+    found = []
+    for alike in merged.values():
+        first = alike[0]
+        times = [one.since_ms for one in alike if one.since_ms is not None]
+        subjects = tuple(dict.fromkeys(subject for one in alike for subject in one.subjects))
+        found.append(replace(first, subjects=subjects, since_ms=min(times, default=None)))
+    order = list(Severity)
+    return sorted(found, key=lambda one: order.index(one.severity))
+
+
+@dataclass(frozen=True, slots=True)
+class Commands:
+    """Makes the command lines of findings, for one cluster file."""
+
+    cluster_file: str
+
+    def __call__(self, job: str, *arguments: str, topics: Iterable[str] = ()) -> str:
+        """``stratalog JOB ...``; of more topics than a few it is for all of them."""
+        named = sorted(set(topics))
+        wanted = ["--topics", ",".join(named)] if 0 < len(named) <= _NAMED else []
+        return shlex.join(["stratalog", job, *arguments, *wanted, "--cluster", self.cluster_file])
+
+
+@dataclass(frozen=True, slots=True)
+class HealthReport(Report):
+    """The findings as rows; those that need a person are failures, too. The figures are ``totals``."""
+
+    findings: tuple[HealthFinding, ...] = ()
+    unread: tuple[Failure, ...] = ()
+    """Of the failures those that are no findings: this could not be looked at."""
+    lags: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    """By group and topic: the records that the group has not processed."""
+    now_ms: int = 0
+
+    @property
+    def counted(self) -> dict[tuple[str, str], int]:
+        """By severity and kind: on how many subjects something was found."""
+        counts: dict[tuple[str, str], int] = {}
+        for one in self.findings:
+            key = str(one.severity), one.kind
+            counts[key] = counts.get(key, 0) + len(one.subjects)
+        return counts
+
+    def __str__(self) -> str:
+        counts = {level: sum(one.severity is level for one in self.findings) for level in Severity}
+        counted = [f"{count} {level}{'s'[: count - 1]}" for level, count in counts.items() if count]
+        state = ", ".join(counted) or "nothing found"
+        head = f"health: {state}, {self.counts.requests} storage requests, {self.seconds:.1f} s"
+        lines = [head]
+        for one in self.findings:
+            lines += ["", *one.lines(self.now_ms)]
+        for failure in self.unread:
+            lines += ["", *_wrapped(f"FAILED   {failure.item}: {failure.code}: {failure.message}", "")]
+        figures = ", ".join(f"{name} {show(value)}" for name, value in self.totals.items())
+        notes = [line for note in self.notes for line in _wrapped(f"note: {note}", "")]
+        return "\n".join([*lines, "", *notes, *_wrapped(figures, "")])
+
+
+def unopened(cluster_file: str, error: StratalogError, now_ms: int) -> HealthReport:
+    """The health of a cluster that cannot be opened: that is all that can be known of it."""
+    one = HealthFinding(
+        severity=Severity.ERROR,
+        kind="current-leader",
+        subjects=("metadata",),
+        what=f"the cluster cannot be opened: {error}. Bring back the storage of a majority of the voters, then "
+        "run this",
+        do=Commands(cluster_file)("maintain"),
+    )
+    return HealthReport("health", [one.row()], failures_of([one]), findings=(one,), now_ms=now_ms)
+
+
+def failures_of(found: Iterable[HealthFinding]) -> list[Failure]:
+    """Those that need a person, as failures of a report."""
+    return [
+        Failure(one.subject, one.kind, f"{one.what}; {one.do}") for one in found if one.severity is Severity.ERROR
+    ]
+
+
+def figures_of(named: Mapping[str, int | None]) -> dict[str, Value]:
+    """Figures as the totals of a report: those that are known."""
+    return {name: value for name, value in named.items() if value is not None}
+
+
+def _span(ms: int) -> str:
+    seconds = max(0, ms) // 1000
+    for unit, length in (("d", 86_400), ("h", 3_600), ("min", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds // length:,} {unit}"
+    return f"{seconds} s"
+
+
+def _wrapped(text: str, indent: str) -> list[str]:
+    return textwrap.wrap(
+        printable(text),
+        WIDTH,
+        initial_indent=indent,
+        subsequent_indent=f"{indent}  ",
+        break_on_hyphens=False,
+    )
+
+
+def _command(line: str) -> list[str]:
+    """A command line that a shell takes as it stands, broken between its words where it is too wide."""
+    lines = ["  do:"]
+    for word in shlex.split(line):
+        quoted = printable(shlex.quote(word))
+        if len(lines[-1]) + len(quoted) + 3 > WIDTH and lines[-1].strip() != "do:":
+            lines[-1] += " \\"
+            lines.append("     ")
+        lines[-1] += f" {quoted}"
+    return lines

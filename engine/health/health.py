@@ -1,0 +1,80 @@
+"""Health: one look, and a list of what needs somebody."""
+
+from __future__ import annotations
+
+from stratalog.engine.driver.context import Context
+from stratalog.engine.health.brokers import broker_findings, folder_findings, quorum_findings
+from stratalog.engine.health.expiry import expiry_findings
+from stratalog.engine.health.finding import (
+    HealthReport,
+    failures_of,
+    figures_of,
+    grouped,
+)
+from stratalog.engine.health.partitions import copies_findings, isr_findings
+from stratalog.engine.health.remote import remote_findings
+from stratalog.engine.health.sight import Sight, look
+from stratalog.engine.health.state import group_findings, transaction_findings
+from stratalog.engine.health.upkeep import upkeep_figures, upkeep_findings
+
+
+def health(context: Context) -> HealthReport:
+    """All that needs somebody: a row a finding, the most urgent first. Those that need a person are
+    failures of the report, too, and so is what could not be looked at. ``totals`` are the figures, with Kafka's
+    names where Kafka has them. Nothing is written.
+
+    Raises: as ``look``.
+    """
+    with context.run("health") as run:
+        sight = look(context, run)
+        isr, figures = isr_findings(sight)
+        copies, lag = copies_findings(context, sight, run)
+        remote, backlog = remote_findings(context, sight)
+        groups, lags = group_findings(context, sight, run)
+        late, transactions = transaction_findings(context, sight, run)
+        found = grouped(
+            [
+                *quorum_findings(sight),
+                *broker_findings(sight),
+                *isr,
+                *folder_findings(sight),
+                *copies,
+                *remote,
+                *expiry_findings(context, sight, run),
+                *late,
+                *groups,
+                *upkeep_findings(sight),
+            ]
+        )
+        figures |= {
+            **_broker_figures(sight),
+            **lag,
+            **backlog,
+            "records-lag-max": max(lags.values(), default=0),
+            **transactions,
+            **upkeep_figures(sight),
+        }
+    return HealthReport(
+        operation="health",
+        rows=[one.row() for one in found],
+        failures=[*failures_of(found), *run.failures],
+        totals=figures_of(figures),
+        seconds=run.measure.seconds,
+        counts=run.measure.counts,
+        findings=tuple(found),
+        unread=tuple(run.failures),
+        lags=lags,
+        now_ms=sight.now_ms,
+    )
+
+
+def _broker_figures(sight: Sight) -> dict[str, int | None]:
+    brokers = sight.image.brokers.values()
+    return {
+        "ActiveBrokerCount": sum(not broker.fenced for broker in brokers),
+        "FencedBrokerCount": sum(broker.fenced for broker in brokers),
+        "OfflineLogDirectoryCount": sum(not sight.usable(b.broker_id) and not b.fenced for b in brokers),
+        "number-of-voters": len(sight.quorum.voters),
+        "high-watermark": sight.quorum.end,
+        "current-epoch": sight.quorum.epoch,
+    }

@@ -1,0 +1,270 @@
+"""Partitions: leaders, the size of the ISR, and what of the copies looks suspicious in the look. Only the
+suspicious ones are looked at themselves: how far followers are behind, and whether files are damaged.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import replace
+
+from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.run import OperationRun
+from stratalog.engine.health.brokers import root_remedy
+from stratalog.engine.health.finding import HealthFinding, Severity
+from stratalog.engine.health.sight import SeenPartition, Sight
+from stratalog.engine.metadata.image import PartitionView
+from stratalog.engine.metadata.probed_roots import Same
+from stratalog.engine.replicas.logs import DescribeWork, ListedLog, ListedReplica, list_replicas
+from stratalog.engine.upkeep.verification.audit import audit, failures_of
+from stratalog.partitions.listing import Listing
+from stratalog.partitions.paths import DataName
+
+OFFLINE, UNDER_MIN, UNDER_REPLICATED = (
+    "OfflinePartitionsCount",
+    "UnderMinIsrPartitionCount",
+    "UnderReplicatedPartitions",
+)
+_WORST = (OFFLINE, UNDER_MIN, UNDER_REPLICATED)
+_SAID = {
+    UNDER_MIN: "fewer members of the ISR than min.insync.replicas: acks=all is refused, nothing is committed; ",
+    UNDER_REPLICATED: "",
+}
+
+
+def isr_findings(sight: Sight) -> tuple[list[HealthFinding], dict[str, int | None]]:
+    """Partitions without a leader, or with too few replicas in sync; and the figures, each of which counts all of
+    its partitions, as Kafka's do. A broker that does not answer counts as one that is fenced.
+    """
+    alike: dict[tuple[str, tuple[int, ...]], list[PartitionView]] = {}
+    counts = dict.fromkeys((OFFLINE, UNDER_REPLICATED, UNDER_MIN, "AtMinIsrPartitionCount"), 0)
+    for seen in sight.partitions:
+        view = seen.view
+        members = [broker for broker in view.isr if sight.usable(broker)]
+        original = [broker for broker in view.replicas if broker not in view.joining]
+        missing = tuple(broker for broker in original if broker not in members)
+        least = min(1 if seen.config is None else seen.config.min_insync_replicas, len(view.replicas))
+        offline = not members or view.leader is None
+        counts[OFFLINE] += offline
+        counts[UNDER_MIN] += len(members) < least
+        counts["AtMinIsrPartitionCount"] += len(members) == least
+        counts[UNDER_REPLICATED] += bool(missing)
+        if offline:
+            alike.setdefault((OFFLINE, tuple(view.isr)), []).append(view)
+        elif missing:
+            kind = UNDER_MIN if len(members) < least else UNDER_REPLICATED
+            alike.setdefault((kind, missing), []).append(view)
+    findings = []
+    for (kind, brokers), views in sorted(alike.items(), key=lambda one: _WORST.index(one[0][0])):
+        found = _offline(sight, brokers, views) if kind == OFFLINE else _too_few(sight, kind, brokers, views)
+        findings.append(found)
+    figures: dict[str, int | None] = {
+        **counts,
+        "GlobalTopicCount": len(sight.image.topics),
+        "GlobalPartitionCount": len(sight.partitions),
+        "ReassigningPartitions": sum(bool(seen.view.target) for seen in sight.partitions),
+        "PreferredReplicaImbalanceCount": sum(
+            seen.view.leader not in (None, seen.view.replicas[0]) for seen in sight.partitions
+        ),
+    }
+    return findings, figures
+
+
+def _offline(sight: Sight, isr: tuple[int, ...], views: list[PartitionView]) -> HealthFinding:
+    topics = {view.topic for view in views}
+    unclean = sight.commands("elect", "--unclean", topics=topics)
+    answering = [broker for broker in isr if isinstance(sight.roots.get(broker), Same)]
+    if not isr:
+        what = (
+            "no leader: the storage of the last members of the ISR is lost. This lets another replica lead, and "
+        )
+        what, do = f"{what}loses what only they had: see its plan first (--dry-run)", unclean
+    elif answering:
+        what, do = "no leader, and a member of the ISR is there", root_remedy(sight, answering[0])
+    else:
+        what = (
+            f"no member of the ISR ({_brokers(isr)}) answers: nothing is read or appended. Bring one back, then "
+            "run this; where all of them are lost for good: elect --unclean"
+        )
+        do = root_remedy(sight, isr[0])
+    return _of_views(Severity.ERROR, OFFLINE, views, what, do)
+
+
+def _too_few(sight: Sight, kind: str, missing: tuple[int, ...], views: list[PartitionView]) -> HealthFinding:
+    away = [broker for broker in missing if not sight.usable(broker)]
+    what = f"{_SAID[kind]}not in sync: the replicas on {_brokers(missing)}"
+    if away:
+        return _of_views(Severity.ERROR, kind, views, what, root_remedy(sight, away[0]))
+    severity = Severity.ERROR if kind == UNDER_MIN else Severity.WARNING
+    return _of_views(
+        severity, kind, views, what, sight.commands("replicate", topics={view.topic for view in views})
+    )
+
+
+def _brokers(ids: tuple[int, ...]) -> str:
+    return f"broker{'s'[: len(ids) - 1]} {', '.join(map(str, ids))}"
+
+
+def _of_views(severity: Severity, kind: str, views: Iterable[PartitionView], what: str, do: str) -> HealthFinding:
+    names = tuple(f"{view.topic}-{view.partition}" for view in views)
+    return HealthFinding(severity=severity, kind=kind, subjects=names, what=what, do=do)
+
+
+# ------------------------------------------------------------------------------ lag and damage
+
+
+def copies_findings(
+    context: Context, sight: Sight, run: OperationRun
+) -> tuple[list[HealthFinding], dict[str, int | None]]:
+    """The suspicious partitions, looked at: behind, or damaged. One that cannot be looked at is a failure."""
+    behind, odd = [], []
+    for seen in sight.partitions:
+        others = {broker: one for broker, one in seen.replicas.items() if broker != seen.view.leader}
+        leader = seen.leader
+        if leader is None:
+            if seen.view.leader in seen.replicas:
+                odd.append(seen)
+            continue
+        if any(not isinstance(other, Listing) or _contradict(leader, other) for other in others.values()):
+            odd.append(seen)
+        if any(isinstance(other, Listing) and _end(other) < _end(leader) for other in others.values()):
+            behind.append(seen)
+    lagging, figures = _lagging(context, sight, behind, run)
+    return [*lagging, *_damaged(context, sight, odd, run)], figures
+
+
+def _end(listing: Listing) -> int:
+    """An offset up to which a folder surely goes, by its names: the same of two that hold the same records in the
+    same files.
+    """
+    ends = (file.name.next_offset or file.name.base_offset + 1 for file in listing.data)
+    return max(ends, default=listing.local_start)
+
+
+def _contradict(leader: Listing, other: Listing) -> bool:
+    """Whether one of two folders has another file of a name, or lacks one that it should hold."""
+    sizes = {file.name: file.object.size_bytes for file in leader.data}
+    unequal = any(sizes.get(file.name, file.object.size_bytes) != file.object.size_bytes for file in other.data)
+    return unequal or _lacks(leader, other) or _lacks(other, leader)
+
+
+def _lacks(listing: Listing, whole: Listing) -> bool:
+    """Whether a folder lacks a file of another one that lies between its own files."""
+    held = {file.name for file in listing.data}
+    end = _end(listing)
+    merged = sorted((n.base_offset, n.next_offset or 0) for n in held if n.merged)
+    return any(
+        file.name not in held
+        and _is_within(file.name, listing.local_start, end)
+        and not _is_covered(file.name, merged, held)
+        for file in whole.data
+    )
+
+
+def _is_within(name: DataName, start: int, end: int) -> bool:
+    return name.base_offset >= start and (name.next_offset or name.base_offset + 1) <= end
+
+
+def _is_covered(name: DataName, merged: list[tuple[int, int]], held: Collection[DataName]) -> bool:
+    """By a merged segment, or, of a merged one, by a file that begins where it does: it may be its appends."""
+    at = bisect_right(merged, (name.base_offset, 2**63)) - 1
+    if at >= 0 and any(end > name.base_offset for _, end in merged[: at + 1]):
+        return True
+    return name.merged and any(one.base_offset == name.base_offset for one in held)
+
+
+def _lagging(
+    context: Context, sight: Sight, behind: list[SeenPartition], run: OperationRun
+) -> tuple[list[HealthFinding], dict[str, int | None]]:
+    works = [DescribeWork(context.replicas(seen.view)) for seen in behind]
+    late: list[PartitionView] = []
+    records = size_bytes = most = 0
+    oldest: list[int] = []
+    for work, looks in run.done(context.threads.run(list_replicas, works)):
+        view = work.replicas.view
+        lags = [
+            _lag(look.found, leader)
+            for leader, look in _beside_leader(view, looks)
+            if sight.usable(look.broker_id) and look.broker_id not in view.joining
+        ]
+        since = [since_ms for _, _, since_ms in lags if since_ms is not None]
+        records += sum(count for count, _, _ in lags)
+        size_bytes += sum(lacking for _, lacking, _ in lags)
+        most = max([most, *(count for count, _, _ in lags)])
+        oldest += since
+        if since and sight.now_ms - min(since) > sight.config.health_replication_max_lag_ms:
+            late.append(view)
+    figures: dict[str, int | None] = {
+        "MaxLag": most,
+        "replication-lag-records": records,
+        "replication-lag-bytes": size_bytes,
+        "replication-lag-ms": max(0, sight.now_ms - min(oldest, default=sight.now_ms)),
+    }
+    if not late:
+        return [], figures
+    found = _of_views(
+        Severity.ERROR,
+        "MaxLag",
+        late,
+        f"their followers lack {records:,} records ({size_bytes:,} bytes) of their leaders, some for longer than "
+        "health.replication.max.lag.ms: a lost disk would lose them",
+        sight.commands("replicate", topics={view.topic for view in late}),
+    )
+    return [replace(found, since_ms=min(oldest))], figures
+
+
+def _beside_leader(
+    view: PartitionView, looks: Iterable[ListedReplica]
+) -> Iterator[tuple[ListedLog, ListedReplica]]:
+    """The other replicas that could be looked at, each with the leader's log."""
+    listed = {look.broker_id: look for look in looks if isinstance(look.found, ListedLog)}
+    leader = None if view.leader is None else listed.pop(view.leader, None)
+    if leader is not None and isinstance(leader.found, ListedLog):
+        for look in listed.values():
+            yield leader.found, look
+
+
+def _lag(found: object, leader: ListedLog) -> tuple[int, int, int | None]:
+    """Records and bytes that a follower lacks, and when the first of them was stored; None: it lacks none."""
+    assert isinstance(found, ListedLog)
+    files = [file for file in leader.files if file.end > found.log_end]
+    since_ms = min((file.modified_ms for file in files), default=None)
+    return max(0, leader.log_end - found.log_end), sum(file.size_bytes for file in files), since_ms
+
+
+def _damaged(
+    context: Context, sight: Sight, odd: list[SeenPartition], run: OperationRun
+) -> Iterator[HealthFinding]:
+    """Damage in the suspicious partitions, by their names, sizes and footers; and what the last reading of every
+    byte has found and could not mend.
+    """
+    keys = {seen.view.key for seen in odd}
+    topics = [sight.image.topics[topic_id] for topic_id in sorted({key.topic_id for key in keys})]
+    audits = audit(context, sight.image, topics, OperationRun("health"), deep=False, only=keys) if keys else []
+    said: Mapping[str, list[str]] = {}
+    for each in audits:
+        if wrong := failures_of([each]):
+            said = {**said, str(each.replicas): [f"{one.item}: {one.code}: {one.message}" for one in wrong]}
+    if said:
+        first, *more = (line for lines in said.values() for line in lines)
+        yield HealthFinding(
+            severity=Severity.ERROR,
+            kind="damaged-replicas",
+            subjects=tuple(said),
+            what=f"copies are damaged or incomplete: {first}" + (f" (and {len(more)} more)" if more else ""),
+            do=sight.commands(
+                "verify", "--deep", "--heal", topics={seen.view.topic for seen in odd if str(seen) in said}
+            ),
+        )
+    for seen in sight.partitions:
+        trouble = sight.times.damaged.get(seen.view.key)
+        if trouble is not None and trouble.is_there and str(seen) not in said:
+            yield HealthFinding(
+                severity=Severity.ERROR,
+                kind="damaged-replicas",
+                subjects=(str(seen),),
+                what=f"the last scrub found damage that it could not mend: {trouble.code}: {trouble.message}. Put "
+                "a good copy back where you have one; this reads all of it again, and mends what it can",
+                do=sight.commands("maintain", "--only", "scrub"),
+                since_ms=trouble.since_ms,
+            )

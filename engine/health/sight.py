@@ -1,0 +1,185 @@
+"""One look at a cluster, by which its health is judged: read once, and changed by nobody.
+
+1. the metadata, and what its voters show
+2. the roots of the brokers, as every run probes them; nothing of it is committed
+3. one listing of each broker as a whole (``maintenance.sweep.walk``); of folders their rights, and the room
+4. what is remembered: the times and failures of ``maintain``, and the list of the remote log manager
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from stratalog.engine.brokers.probe import probe_roots
+from stratalog.engine.config.cluster_config import ClusterConfig
+from stratalog.engine.config.topic_config import TopicConfig
+from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.known_image import known_image
+from stratalog.engine.driver.run import OperationRun
+from stratalog.engine.driver.stored_schedule import load_stored
+from stratalog.engine.health.finding import Commands
+from stratalog.engine.metadata.image import BrokerImage, ClusterImage, PartitionView
+from stratalog.engine.metadata.probed_roots import Finding, Same
+from stratalog.engine.quorum.inspection import QuorumFound, inspect
+from stratalog.engine.upkeep.maintenance.sweep import walk, where
+from stratalog.engine.upkeep.maintenance.times import Times, decode
+from stratalog.engine.upkeep.tiering.schedule import load_schedule
+from stratalog.partitions import paths
+from stratalog.partitions.errors import CorruptionError, StratalogError
+from stratalog.partitions.identity import TopicIdPartition
+from stratalog.partitions.listing import Listing, parse
+from stratalog.partitions.paths import MAINTENANCE
+from stratalog.partitions.runner import Done
+from stratalog.partitions.store import StoredObject
+from stratalog.partitions.store.local_space import FolderSpace, folder_path, folder_space, takes_writes
+from stratalog.tiering.schedule import Entry
+
+Seen = Listing | CorruptionError
+"""The folder of a replica; or its error."""
+
+NOTHING: Listing = parse("", ())
+
+
+@dataclass(frozen=True, slots=True)
+class SeenPartition:
+    """One partition, as the look found it."""
+
+    view: PartitionView
+    config: TopicConfig | None
+    """None: it cannot be told."""
+    replicas: Mapping[int, Seen]
+    """Of the brokers that were listed."""
+
+    def __str__(self) -> str:
+        return f"{self.view.topic}-{self.view.partition}"
+
+    @property
+    def leader(self) -> Listing | None:
+        """The leader's folder, where it could be listed."""
+        found = None if self.view.leader is None else self.replicas.get(self.view.leader)
+        return found if isinstance(found, Listing) else None
+
+
+@dataclass(frozen=True, slots=True)
+class SeenFolder:
+    """A root that is a folder of this machine."""
+
+    path: str
+    space: FolderSpace | None
+    read_only: tuple[str, ...]
+    """It, or folders of ours in it, where this process may make no files."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """The look."""
+
+    now_ms: int
+    commands: Commands
+    image: ClusterImage
+    config: ClusterConfig
+    no_majority: str | None
+    """Why the metadata is only what was known last."""
+    quorum: QuorumFound
+    roots: Mapping[int, Finding]
+    """By broker, of those that are registered and in the cluster file."""
+    unlisted: frozenset[int]
+    """Brokers in service whose root answers, and cannot be listed."""
+    in_file: frozenset[int]
+    folders: Mapping[int, SeenFolder]
+    """By broker, of those whose root answers and is a folder."""
+    partitions: tuple[SeenPartition, ...]
+    times: Times
+    remembered: bool
+    """Whether any run of ``maintain`` has left its times."""
+    entries: Mapping[TopicIdPartition, Entry]
+    """Of the remote log manager."""
+
+    def usable(self, broker_id: int) -> bool:
+        """Whether a broker is in service, and its root is the registered one."""
+        broker = self.image.brokers.get(broker_id)
+        return broker is not None and not broker.fenced and isinstance(self.roots.get(broker_id), Same)
+
+    @property
+    def max_delay_ms(self) -> int:
+        """How late upkeep may be."""
+        return self.config.health_upkeep_max_delay_ms
+
+
+def look(context: Context, run: OperationRun) -> Sight:
+    """Raises: as ``known_image``, and errors of the voters but for NoMajorityError."""
+    image = known_image(context, run)
+    no_majority = run.failures.pop().message if run.failures else None
+    quorum = context.metadata.with_log(inspect)
+    roots = {found.broker_id: found.finding for found in probe_roots(context, image)}
+    answering = {broker_id for broker_id, found in roots.items() if isinstance(found, Same)}
+    listed = walk(context, image, _seen)
+    partitions = tuple(_partitions(context, image, listed))
+    stored = load_stored(context, image, MAINTENANCE)
+    times = decode(stored.line)
+    return Sight(
+        now_ms=context.clock.now_ms(),
+        commands=Commands(context.file.path),
+        image=image,
+        config=context.cluster_config(image),
+        no_majority=no_majority,
+        quorum=quorum,
+        roots=roots,
+        unlisted=frozenset(b for b in answering if b not in listed and not image.brokers[b].fenced),
+        in_file=frozenset(context.stores),
+        folders=_folders(context, image, answering, listed),
+        partitions=partitions,
+        times=times,
+        remembered=times != Times(),
+        entries=load_schedule(context, image).schedule.entries if _any_tiered(partitions) else {},
+    )
+
+
+def _any_tiered(partitions: Iterable[SeenPartition]) -> bool:
+    return any(one.config is not None and one.config.remote_storage_enable for one in partitions)
+
+
+def _seen(folder: str, objects: Iterable[StoredObject]) -> Seen:
+    try:
+        return parse(folder, objects)
+    except CorruptionError as error:
+        return error
+
+
+def _partitions(
+    context: Context, image: ClusterImage, listed: Mapping[int, Mapping[str, Seen]]
+) -> Iterable[SeenPartition]:
+    for topic in image.topics.values():
+        try:
+            config = context.topic_config(image, topic)
+        except StratalogError:
+            config = None
+        for view in image.views(topic.name):
+            replicas = {
+                broker_id: listed[broker_id].get(replica_folder(view, view.brokers[broker_id]), NOTHING)
+                for broker_id in view.replicas
+                if broker_id in listed
+            }
+            yield SeenPartition(view, config, replicas)
+
+
+def replica_folder(view: PartitionView, broker: BrokerImage) -> str:
+    """The folder of a partition's replica, below the root of its broker."""
+    assignment = view.assignments[broker.broker_id]
+    return paths.replica_path(where(broker), view.topic, view.topic_id, view.partition, assignment)
+
+
+def _folders(
+    context: Context, image: ClusterImage, answering: Iterable[int], listed: Mapping[int, Mapping[str, Seen]]
+) -> dict[int, SeenFolder]:
+    def seen(broker_id: int) -> SeenFolder | None:
+        path = folder_path(context.stores[broker_id].uri)
+        if path is None:
+            return None
+        inside = (name for name in listed.get(broker_id, {}) if paths.is_log_folder(name))
+        ours = [path, *(f"{path}/{name}" for name in sorted(inside))]
+        return SeenFolder(path, folder_space(path), tuple(one for one in ours if not takes_writes(one)))
+
+    outcomes = context.threads.run(seen, sorted(answering))
+    return {one.item: one.value for one in outcomes if isinstance(one, Done) and one.value is not None}

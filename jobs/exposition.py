@@ -1,0 +1,115 @@
+"""Figures in OpenMetrics: gauges of the latest health, counters of what ``maintain`` has done in this process.
+
+Names are Kafka's where Kafka has them, behind ``stratalog_``; dashes become underscores, and times are seconds.
+Each has the label ``cluster``. ``prometheus-client`` does the rest.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+from prometheus_client import CollectorRegistry, Counter, start_http_server, write_to_textfile
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.metrics_core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from stratalog import Report
+from stratalog.engine.health.finding import HealthReport
+
+_COSTS = ("seconds", "requests", "read_bytes", "written_bytes")
+_AGE, _MS = "-age-ms", "-ms"
+
+
+class Exposition(Collector):
+    """One cluster, as this process knows it, for a scraper. Thread-safe: a look takes the place of another one as
+    a whole."""
+
+    def __init__(self, cluster: str) -> None:
+        """``cluster`` is its id."""
+        self._cluster = cluster
+        self._seen: HealthReport | None = None
+        self.registry = CollectorRegistry(auto_describe=False)
+        self.registry.register(self)
+        labels = ["cluster", "step"]
+        self._runs = Counter(
+            "stratalog_step_runs", "Runs of a step of maintain", [*labels, "outcome"], registry=self.registry
+        )
+        self._failures = Counter(
+            "stratalog_maintain_failures", "Failures in runs of maintain", ["cluster"], registry=self.registry
+        )
+        self._failures.labels(cluster)
+        self._costs = {
+            name: Counter(
+                f"stratalog_step_{name}", f"{name} of a step of maintain", labels, registry=self.registry
+            )
+            for name in _COSTS
+        }
+
+    def look(self, found: HealthReport | None) -> None:
+        """The gauges are those of this look from now on; None: it failed, and they are not known."""
+        self._seen = found
+
+    def add(self, report: Report) -> None:
+        """Count a run of maintain."""
+        self._failures.labels(self._cluster).inc(len(report.failures))
+        for row in report.rows:
+            step, outcome = str(row["step"]), str(row["outcome"])
+            self._runs.labels(self._cluster, step, outcome.replace(" ", "_")).inc()
+            for name, counter in self._costs.items():
+                counter.labels(self._cluster, step).inc(float(row[name] or 0))
+
+    def collect(self) -> Iterator[Metric]:
+        """The gauges."""
+        seen = self._seen
+        yield self._gauge("stratalog_up", "Whether the latest look at the cluster went well", seen is not None)
+        if seen is None:
+            return
+        yield self._gauge("stratalog_healthy", "Whether nothing needs a person", seen.ok)
+        findings = GaugeMetricFamily(
+            "stratalog_findings", "Subjects of each finding of health", labels=["cluster", "severity", "finding"]
+        )
+        for (severity, kind), count in seen.counted.items():
+            findings.add_metric([self._cluster, severity, kind], count)
+        yield findings
+        ages = GaugeMetricFamily(
+            "stratalog_step_age_seconds", "Since a step of maintain was last begun", labels=["cluster", "step"]
+        )
+        for name, value in seen.totals.items():
+            assert isinstance(value, int)
+            if name.endswith(_AGE):
+                ages.add_metric([self._cluster, name.removesuffix(_AGE)], value / 1000)
+            elif name.endswith(_MS):
+                yield self._gauge(f"stratalog_{_plain(name.removesuffix(_MS))}_seconds", name, value / 1000)
+            else:
+                yield self._gauge(f"stratalog_{_plain(name)}", name, value)
+        yield ages
+        lags = GaugeMetricFamily(
+            "stratalog_records_lag", "Kafka's records-lag, of a topic", labels=["cluster", "group", "topic"]
+        )
+        for (group, topic), lag in seen.lags.items():
+            lags.add_metric([self._cluster, group, topic], lag)
+        yield lags
+
+    def text(self) -> str:
+        """All of it in OpenMetrics."""
+        encode, _ = choose_encoder("application/openmetrics-text")
+        return encode(self.registry).decode()
+
+    def write(self, path: str) -> None:
+        """A file for node_exporter's textfile collector: readers see the old one or the new one."""
+        write_to_textfile(path, self.registry, tmpdir=os.path.dirname(path) or ".")
+
+    def serve(self, host: str, port: int) -> int:
+        """Answer scrapes in a thread of this process, at ``/metrics``; the port, a free one where that is 0."""
+        server, _ = start_http_server(port, host, self.registry)
+        return int(server.server_port)
+
+    def _gauge(self, name: str, doc: str, value: float) -> GaugeMetricFamily:
+        found = GaugeMetricFamily(name, doc, labels=["cluster"])
+        found.add_metric([self._cluster], value)
+        return found
+
+
+def _plain(name: str) -> str:
+    return name.replace("-", "_")

@@ -1,0 +1,472 @@
+"""Health: each fault is played on a real cluster of folders; ``health`` alone names it, and the command that it
+shows mends it. Time is the system's, and a past is made by a clock that was set back."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from stratalog.engine.health.finding import WIDTH, Commands, HealthFinding, Severity
+from stratalog.jobs.main import main
+from stratalog.partitions.errors import StorageAuthorizationError
+from tests.unit.cluster_harness import LiveCluster, fence
+from tests.unit.faulty_store import Faults
+from tests.unit.test_upkeep_bad_remote import table_of
+from tests.unit.transact_harness import rows
+from tests.unit.without_privileges import run_without_privileges
+
+HOUR_MS = 3_600_000
+SMALL = {
+    "health.log.dir.max.used.ratio": "1",  # whatever else is on this machine's disk
+    "offsets.topic.num.partitions": "1",
+    "transaction.state.log.num.partitions": "1",
+}
+
+
+class Patient:
+    """A cluster of folders, as its operator knows it: by the jobs alone."""
+
+    def __init__(self, folder: Path, capsys: pytest.CaptureFixture[str], **of_cluster: Any) -> None:
+        self.live = LiveCluster(folder, on_disk=True, **of_cluster)
+        self._capsys = capsys
+        self.live.cluster.topics.alter_configs(None, SMALL)
+
+    def job(self, *argv: str) -> int:
+        status = main([*argv, "--cluster", str(self.live.file)])
+        self._capsys.readouterr()
+        return status
+
+    def found(self) -> dict[str, dict[str, Any]]:
+        """The findings by kind, the first of each; the exit status is 1 where one is an error."""
+        self._capsys.readouterr()
+        before = self.live.on_brokers()
+        status = main(["health", "--json", "--cluster", str(self.live.file)])
+        assert self.live.on_brokers() == before, "it only reads"
+        report = json.loads(self._capsys.readouterr().out.splitlines()[-1])
+        assert status == int(any(row["severity"] == "error" for row in report["rows"]))
+        assert report["ok"] == (status == 0)
+        found: dict[str, dict[str, Any]] = {}
+        for row in report["rows"]:
+            found.setdefault(row["finding"], row)
+        return found
+
+    def figures(self) -> dict[str, Any]:
+        self._capsys.readouterr()
+        main(["health", "--json", "--cluster", str(self.live.file)])
+        totals: dict[str, Any] = json.loads(self._capsys.readouterr().out.splitlines()[-1])["totals"]
+        return totals
+
+    def follow(self, row: dict[str, Any]) -> None:
+        """Run the command that a finding shows."""
+        program, *argv = shlex.split(row["do"])
+        if program == "stratalog":
+            main(argv)
+        else:
+            interpreter = sys.executable if program == "python" else program
+            subprocess.run([interpreter, *argv], check=True, env={**os.environ, "PYTHONPATH": ""})
+        self._capsys.readouterr()
+
+    def mend(self) -> None:
+        """Do as ``health`` says, what is most urgent first, until nothing is found."""
+        for _ in range(5):
+            found = self.found()
+            if not found:
+                return
+            self.follow(next(iter(found.values())))
+        raise AssertionError(f"still there: {found}")
+
+
+@pytest.fixture
+def patient(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Patient:
+    """Topic ``t`` on all three brokers, the first of which votes; in good health."""
+    made = Patient(tmp_path, capsys)
+    made.live.topic()
+    made.live.fill("abc")
+    assert made.job("maintain") == 0
+    assert made.found() == {}
+    return made
+
+
+@pytest.fixture
+def tiered(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Patient:
+    """Topic ``t`` is tiered."""
+    made = Patient(tmp_path, capsys)
+    made.live.tiered()
+    made.live.fill("abc")
+    assert made.job("maintain") == 0
+    assert made.found() == {}
+    return made
+
+
+def test_a_cluster_that_nobody_maintains(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    made = Patient(tmp_path, capsys)
+    assert [(row["severity"], row["subjects"]) for row in made.found().values()] == [("warning", "maintain")]
+    made.mend()
+
+
+@pytest.mark.parametrize("noticed", [False, True], ids=["before a run", "after a run has fenced it"])
+def test_a_follower_that_is_gone(patient: Patient, noticed: bool) -> None:
+    gone = patient.live.followers()[-1]
+    with patient.live.unreachable(gone):
+        if noticed:
+            patient.job("maintain", "--only", "replicate")
+        found = patient.found()
+        assert [*found] == ["OfflineLogDirectoryCount", "UnderReplicatedPartitions"]
+        assert found["OfflineLogDirectoryCount"]["subjects"] == f"broker {gone}"
+        assert found["UnderReplicatedPartitions"]["subjects"] == "t-0"
+        assert {row["severity"] for row in found.values()} == {"error"}
+        figures = patient.figures()
+    assert (figures["UnderReplicatedPartitions"], figures["OfflinePartitionsCount"]) == (1, 0)
+    patient.follow(found["OfflineLogDirectoryCount"])
+    patient.mend()
+    assert patient.figures()["UnderReplicatedPartitions"] == 0
+
+
+def test_a_broker_that_lost_its_disk(patient: Patient) -> None:
+    """The command for a lost one stands in the sentence: an empty folder may be a volume that is not mounted."""
+    lost = patient.live.followers()[-1]
+    patient.live.wipe(lost)
+    found = patient.found()["OfflineLogDirectoryCount"]
+    assert f"bootstrap --brokers {lost}" in found["what"]
+    assert patient.job("bootstrap", "--brokers", str(lost)) == 0
+    patient.mend()
+
+
+def test_a_broker_that_is_fenced_by_hand(patient: Patient) -> None:
+    broker = patient.live.followers()[-1]
+    fence(patient.live, broker)
+    found = patient.found()
+    assert found["FencedBrokerCount"]["severity"] == "warning"
+    assert "--unfence" in found["UnderReplicatedPartitions"]["do"]
+    patient.mend()
+
+
+def test_fewer_members_than_min_insync_replicas(patient: Patient) -> None:
+    patient.live.cluster.topics.alter_configs("t", {"min.insync.replicas": "3"})
+    gone = patient.live.followers()[-1]
+    with patient.live.unreachable(gone):
+        patient.job("replicate")
+        assert patient.found()["UnderMinIsrPartitionCount"]["severity"] == "error"
+        assert patient.figures()["UnderMinIsrPartitionCount"] == 1
+        assert patient.job("describe", "--topics", "t") == 1
+    patient.mend()
+    assert patient.job("describe") == 0
+
+
+def test_a_partition_without_a_leader(patient: Patient) -> None:
+    patient.live.topic("u", copies=1)
+    patient.live.fill("a", "u")
+    only = patient.live.leader("u")
+    if only == 1:  # which votes
+        patient.job("reassign", "--topics", "u", "--drain", "1")
+        only = patient.live.leader("u")
+    with patient.live.unreachable(only):
+        for _ in range(2):  # before a run has noticed, and after
+            found = patient.found()
+            assert found["OfflinePartitionsCount"]["subjects"] == "u-0"
+            assert patient.figures()["OfflinePartitionsCount"] == 1
+            patient.job("replicate")
+        assert patient.job("describe", "--topics", "u") == 1
+    patient.follow(found["OfflinePartitionsCount"])
+    patient.mend()
+
+
+def test_the_only_voter_is_gone(patient: Patient) -> None:
+    with patient.live.unreachable(1):
+        found = patient.found()
+        assert [*found] == ["current-leader"]
+        report = patient.live.cluster.health()  # of a driver that knows the cluster
+        assert report.rows[0]["finding"] == "current-leader"
+        assert not report.ok
+    patient.follow(found["current-leader"])
+    patient.mend()
+
+
+def test_a_voter_of_three_lost_its_disk(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    made = Patient(tmp_path, capsys, voters=(1, 2, 3))
+    made.job("maintain")
+    assert made.found() == {}
+    made.live.wipe(3)
+    assert made.found()["offline-voter"]["subjects"] == "broker 3"
+    made.job("bootstrap", "--brokers", "3")
+    assert "--replace-voter 3" in made.found()["offline-voter"]["do"]
+    made.mend()
+
+
+def test_followers_that_lag(patient: Patient) -> None:
+    live = patient.live
+    live.append(["x"], acks="leader").raise_for_failures()
+    assert patient.found() == {}
+    assert patient.figures()["MaxLag"] == 1
+    replica = live.replica(live.leader())
+    last = replica.log().chain[-1].file.object.name
+    long_ago_s = live.clock.now_ms() / 1000 - 7200
+    os.utime(live.root(live.leader()) / last, (long_ago_s, long_ago_s))
+    found = patient.found()["MaxLag"]
+    assert found["severity"] == "error"
+    assert "lack 2 records" in found["what"]  # two followers
+    assert found["since"] is not None
+    patient.mend()
+    assert patient.figures()["MaxLag"] == 0
+
+
+def files(live: LiveCluster, broker: int) -> list[Path]:
+    return sorted((live.root(broker) / live.replica(broker).folder).glob("*.parquet"))
+
+
+@pytest.mark.parametrize("which", ["leader", "follower"])
+@pytest.mark.parametrize("how", ["cut", "gone"])
+def test_a_file_that_is_damaged(patient: Patient, which: str, how: str) -> None:
+    live = patient.live
+    file = files(live, live.leader() if which == "leader" else live.followers()[0])[1]
+    if how == "cut":
+        file.write_bytes(file.read_bytes()[:-10])
+    else:
+        file.unlink()
+    found = patient.found()["damaged-replicas"]
+    assert (found["severity"], found["subjects"]) == ("error", "t-0")
+    patient.mend()
+
+
+def test_damage_that_no_copy_can_mend_stays_named_until_it_is_read_well(patient: Patient) -> None:
+    """A flipped bit is in no listing: only who reads all bytes finds it, and that is remembered."""
+    live = patient.live
+    kept = {}
+    for broker in (1, 2, 3):
+        file = files(live, broker)[1]
+        kept[file] = file.read_bytes()
+        flipped = bytearray(kept[file])
+        flipped[20] ^= 1
+        file.write_bytes(bytes(flipped))
+    assert patient.found() == {}
+    week = 8 * 24 * HOUR_MS
+    live.clock.advance_ms(week)
+    assert not live.driver().maintain().ok
+    live.clock.advance_ms(-week)
+    found = patient.found()["damaged-replicas"]
+    assert found["subjects"] == "t-0"
+    assert "--only scrub" in found["do"]
+    patient.follow(found)
+    assert "damaged-replicas" in patient.found()
+    for file, content in kept.items():
+        file.write_bytes(content)
+    patient.follow(found)
+    patient.mend()
+
+
+READ_ONLY = """
+import sys
+from stratalog.jobs.main import main
+sys.exit(main(["health", "--json", "--cluster", sys.argv[1]]) - int(sys.argv[2]))
+"""
+
+
+def test_a_leader_whose_folder_takes_no_writes(patient: Patient) -> None:
+    """File permissions do not hold root: another process without its rights looks."""
+    live = patient.live
+    folder = live.root(live.leader()) / live.replica(live.leader()).folder
+    folder.chmod(0o555)
+    said = json.loads(run_without_privileges(READ_ONLY, [str(live.file), "1"]).splitlines()[-1])
+    (row,) = said["rows"]
+    assert (row["severity"], row["finding"]) == ("error", "read-only-log-dir")
+    assert str(folder) in row["what"]
+    patient.follow(row)
+    said = json.loads(run_without_privileges(READ_ONLY, [str(live.file), "0"]).splitlines()[-1])
+    assert said["rows"] == []
+
+
+def test_a_disk_that_is_nearly_full(patient: Patient) -> None:
+    patient.live.cluster.topics.alter_configs(None, {"health.log.dir.max.used.ratio": "0"})
+    found = patient.found()["log-dir-used-ratio"]
+    assert "bytes are free" in found["what"]
+    patient.follow(found)
+    patient.live.cluster.topics.alter_configs(None, SMALL)
+    patient.mend()
+
+
+@pytest.fixture
+def no_remote(tiered: Patient) -> Patient:
+    """The remote tier is gone; it is back when the test moves it back."""
+    tiered.live.fill("de")
+    tiered.live.remote.rename(tiered.live.folder / "away")
+    tiered.live.remote.write_text("no folder")
+    return tiered
+
+
+def test_uploads_that_fail(no_remote: Patient) -> None:
+    live = no_remote.live
+    assert no_remote.job("tier") == 1
+    assert no_remote.found()["RemoteCopyErrorsPerSec"]["severity"] == "warning"
+    assert no_remote.job("tier") == 1
+    found = no_remote.found()
+    assert found["RemoteCopyErrorsPerSec"]["severity"] == "error"
+    assert found["RemoteCopyErrorsPerSec"]["since"] is not None
+    assert found["remote-table"]["subjects"] == "t"
+    assert no_remote.figures()["RemoteCopyLagBytes"] > 0
+    assert no_remote.job("describe", "--topics", "t") == 1
+    assert no_remote.job("maintain") == 1
+    assert no_remote.found()["upkeep-failing"]["severity"] == "error"
+    live.remote.unlink()
+    (live.folder / "away").rename(live.remote)
+    assert no_remote.job("describe", "--topics", "t") == 1, "nobody has tried again"
+    no_remote.follow(found["RemoteCopyErrorsPerSec"])
+    assert no_remote.job("describe", "--topics", "t") == 0
+    no_remote.mend()
+    assert no_remote.figures()["RemoteCopyLagBytes"] == 0
+
+
+def test_records_that_should_be_in_the_remote_tier_by_now(tiered: Patient) -> None:
+    live = tiered.live
+    live.cluster.topics.alter_configs("t", {"segment.ms": "1000"})
+    live.fill("d")
+    assert tiered.found() == {}
+    long_ago_s = live.clock.now_ms() / 1000 - 2 * 3600
+    os.utime(files(live, live.leader())[-1], (long_ago_s, long_ago_s))
+    assert tiered.found()["RemoteCopyLagBytes"]["severity"] == "error"
+    tiered.mend()
+
+
+def test_records_that_should_have_expired_by_now(patient: Patient) -> None:
+    """They go by their own times, of which a listing tells nothing."""
+    live = patient.live
+    live.cluster.topics.alter_configs("t", {"retention.ms": "1000"})
+    assert patient.found() == {}, "the files are new"
+    long_ago_s = live.clock.now_ms() / 1000 - 2 * 3600
+    for file in files(live, live.leader()):
+        os.utime(file, (long_ago_s, long_ago_s))
+    found = patient.found()["retention-lag"]
+    assert (found["severity"], found["subjects"]) == ("error", "t-0")
+    patient.mend()
+
+
+def test_a_foreign_optimize(tiered: Patient) -> None:
+    table_of(tiered.live).optimize.compact()
+    found = tiered.found()["remote-table"]
+    assert "OPTIMIZE" in found["what"]
+    tiered.follow(found)
+    assert tiered.found() == {}
+
+
+def test_a_foreign_write(tiered: Patient) -> None:
+    table = table_of(tiered.live)
+    write_deltalake(table, pa.table(table.to_pyarrow_table()).slice(0, 1), mode="append")
+    found = tiered.found()["remote-table"]
+    assert "changed the records" in found["what"]
+    assert found["do"].startswith("python -c")
+    tiered.follow(found)
+    assert tiered.found() == {}
+    assert DeltaTable(table.table_uri).version() > 0
+
+
+def test_a_group_that_lags(patient: Patient) -> None:
+    live = patient.live
+    live.cluster.groups.commit("g", {("t", 0): 1}).raise_for_failures()
+    assert patient.found() == {}
+    assert patient.figures()["records-lag-max"] == 2
+    live.cluster.topics.alter_configs(None, {"health.consumer.max.lag.records": "1"})
+    found = patient.found()["records-lag-max"]
+    assert (found["severity"], found["subjects"]) == ("error", "g")
+    assert "2 records of t" in found["what"]
+    patient.follow(found)
+    live.cluster.groups.commit("g", {("t", 0): 3}).raise_for_failures()
+    assert patient.found() == {}
+
+
+def test_a_transaction_that_was_abandoned(patient: Patient) -> None:
+    live = patient.live
+    live.clock.advance_ms(-2 * HOUR_MS)
+    live.driver().transactions.begin("loader", timeout_ms=1000).append_batches("t", {0: rows("x")})
+    live.clock.advance_ms(2 * HOUR_MS)
+    found = patient.found()["PartitionsWithLateTransactionsCount"]
+    assert (found["severity"], found["subjects"]) == ("error", "loader")
+    assert found["since"] is not None
+    assert patient.figures()["PartitionsWithLateTransactionsCount"] == 1
+    patient.mend()
+
+
+def test_upkeep_that_does_not_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    made = Patient(tmp_path, capsys)
+    made.live.clock.advance_ms(-3 * HOUR_MS)
+    made.live.driver().maintain().raise_for_failures()
+    made.live.clock.advance_ms(3 * HOUR_MS)
+    found = made.found()["upkeep"]
+    assert found["severity"] == "error"
+    assert {"replicate", "tier", "merge", "retain"} <= {*found["subjects"].split()}
+    assert "vacuum" not in found["subjects"], "once a day"
+    made.mend()
+
+
+def test_what_people_read_is_no_wider_than_a_terminal(
+    patient: Patient, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for topic in ("a" * 60, "b" * 60, "c" * 60):
+        patient.live.topic(topic)
+    with patient.live.unreachable(3):
+        assert main(["health", "--cluster", str(patient.live.file)]) == 1
+    said = capsys.readouterr().out
+    assert "ERROR    UnderReplicatedPartitions" in said
+    assert "do: stratalog maintain --cluster" in said.replace(" \\\n      ", " ")
+    long_words = str(patient.live.file), str(patient.live.root(3))
+    for line in said.splitlines():
+        assert len(line) <= WIDTH or any(word in line for word in long_words)
+
+
+def test_a_command_in_several_lines_is_the_same_to_a_shell() -> None:
+    code = f"print('{'a b ' * 50}')"
+    line = Commands("/a folder/cluster.toml")("groups", "--describe", "--group", "b  " * 20, code, "c" * 90)
+    shown = "\n".join(
+        HealthFinding(severity=Severity.INFO, kind="k", subjects=("s",), what="w", do=line).lines(0)[2:]
+    )
+    assert shlex.split(shown.strip().removeprefix("do: ").replace("\\\n", "")) == shlex.split(line)
+    assert len(shown.splitlines()) > 3
+
+
+def test_a_root_that_answers_and_cannot_be_listed(tmp_path: Path) -> None:
+    faults = Faults()
+    live = LiveCluster(tmp_path, through=faults.wrap)
+    live.topic()
+
+    def before(uri: str, what: str, name: str) -> None:
+        if uri.endswith("b3") and what == "list":
+            raise StorageAuthorizationError(f"cannot list {uri}/{name}", "list", f"{uri}/{name}")
+
+    faults.before = before
+    row = live.driver().health().rows[0]
+    assert (row["finding"], row["subjects"]) == ("OfflineLogDirectoryCount", "broker 3")
+    assert not live.driver().describe().ok
+
+
+def test_a_look_costs_the_same_for_few_partitions_and_for_many(tmp_path: Path) -> None:
+    """But for what looks suspicious, which is looked at itself."""
+    costs = []
+    for partitions in (10, 1000):
+        folder = tmp_path / str(partitions)
+        folder.mkdir()
+        live = LiveCluster(folder, voters=(1, 2, 3))
+        live.topic(partitions=partitions)
+        driver = live.driver()
+        idle = driver.health().counts.requests
+        live.append({3: ["a"]}, acks="leader").raise_for_failures()
+        behind = driver.health()
+        assert behind.totals["MaxLag"] == 1
+        costs.append((idle, behind.counts.requests - idle))
+    assert costs[0] == costs[1]
+    assert costs[0][0] <= 30
+    assert costs[0][1] <= 12
+
+
+def test_of_many_partitions_alike_there_is_one_row(tmp_path: Path) -> None:
+    live = LiveCluster(tmp_path)
+    live.topic(partitions=50)
+    fence(live, live.followers()[0])
+    (row,) = [row for row in live.driver().health().rows if row["finding"] == "UnderReplicatedPartitions"]
+    assert row["count"] == 50
