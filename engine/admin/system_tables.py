@@ -94,7 +94,7 @@ def _files(context: Context, topic: str | None) -> Iterable[Row]:
 
 
 def offset_rows(context: Context, topic: str, position: str) -> Iterable[Row]:
-    """The rows of ``OFFSETS``: the offset is null where there is none, and ``reason`` says why.
+    """The rows of ``OFFSETS``: without an offset where no record is there, and ``reason`` says why.
 
     Raises: as ``list_offsets``.
     """

@@ -15,7 +15,7 @@ class Catalog:
     """What SQL knows a cluster by.
 
         cluster.catalog.create_system_views()  # of this session
-        cluster.catalog.create_table("lake.logs.trips", "trips")  # in a catalog, for whoever reads Delta
+        cluster.catalog.create_table("lake.logs.trips", "trips")  # in a catalog, for any reader of Delta
         cluster.catalog.create_view("logs.trips_now", "trips")
 
     ``Cluster.create_view`` and ``Cluster.create_range_function`` name a read, for one session.
@@ -55,7 +55,7 @@ class Catalog:
         self, name: str, topic: str, *, table: str | None = None, credentials: str | None = None
     ) -> None:
         """The committed records of a topic, of both tiers, as a view that stays: in Spark's own catalog. Make it
-        anew from time to time: what is tiered since is read by it, too, and slower. See
+        anew from time to time: records that are tiered since are read by it, too, and slower. See
         ``stratalog.engine.spark.catalog.create_view``, also for the errors.
         """
         spark = session(self._spark, "a view")

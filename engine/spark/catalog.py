@@ -127,7 +127,7 @@ def _is_ours(spark: SparkSession, table: str) -> bool:
 
 
 def _described(spark: SparkSession, table: str) -> dict[str, str]:
-    """What the catalog says of a table, behind its columns."""
+    """Properties of a table in the catalog, such as Location and Provider."""
     rows = [(row[0], row[1]) for row in spark.sql(f"DESCRIBE TABLE EXTENDED {table}").collect()]
     start = next((at for at, (name, _) in enumerate(rows) if name.startswith("# Detailed")), len(rows))
     return dict(rows[start:])

@@ -32,10 +32,14 @@ def create_system_views(spark: SparkSession, file: ClusterFile, prefix: str) -> 
     check_name(prefix)
     for name, table in SYSTEM_TABLES.items():
         function = f"{prefix}_{name}"
-        spark.udtf.register(function, udtf(_handler(file, name), returnType=table.schema, useArrow=False))
+        _register(spark, function, _handler(file, name), table.schema)
         spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW {function} AS SELECT * FROM {function}()")
-    offsets = udtf(_offsets(file), returnType=OFFSETS.schema, useArrow=False)
-    spark.udtf.register(f"{prefix}_offsets", offsets)
+    _register(spark, f"{prefix}_offsets", _offsets(file), OFFSETS.schema)
+
+
+def _register(spark: SparkSession, name: str, handler: type, schema: str) -> None:
+    function = udtf(handler, returnType=schema, useArrow=False)
+    spark.udtf.register(name, function)  # type: ignore[arg-type]  # its type is that of both uses of udtf
 
 
 def _handler(file: ClusterFile, name: str) -> type:
