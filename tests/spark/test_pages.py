@@ -1,4 +1,4 @@
-"""The code of the README and of the tutorial does what they say."""
+"""The code of the README, of the tutorial and of the page on Delta tables does what they say."""
 
 from __future__ import annotations
 
