@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ from stratalog.partitions.store.local import LocalStore
 from stratalog.tiering.delta_commit import actions_of, commit
 from stratalog.tiering.delta_table import DeltaTopicTable
 from stratalog.tiering.remote_change import TableChange
+from tests.unit.foreign_table import make_catalog_managed
 from tests.unit.harness import SCHEMA
 from tests.unit.tiering_harness import OURS, TENS, table_in, uploaded
 
@@ -46,12 +46,7 @@ def test_a_commit_is_the_version_after_the_expected_one_or_none(table: DeltaTopi
 @pytest.mark.parametrize("feature", ["catalogManaged", "catalogOwned-preview"])
 def test_a_catalog_managed_table_is_refused_by_name_and_left_alone(table: DeltaTopicTable, feature: str) -> None:
     log = Path(table.uri) / "_delta_log"
-    made = {"timestamp": 1_700_000_000_000, "inCommitTimestamp": 1_700_000_000_000}
-    features = {"readerFeatures": [feature], "writerFeatures": [feature, "inCommitTimestamp"]}
-    protocol = {"minReaderVersion": 3, "minWriterVersion": 7, **features}
-    (log / f"{2:020d}.json").write_text(
-        f"{json.dumps({'commitInfo': made})}\n{json.dumps({'protocol': protocol})}\n"
-    )
+    make_catalog_managed(table.uri, feature)
     before = sorted(log.iterdir())
     for call in (
         table.load,
