@@ -19,6 +19,7 @@ from pyspark.sql import SparkSession
 
 from stratalog.engine.driver.context import Context
 from stratalog.engine.reading.list_offsets import list_offsets
+from stratalog.engine.spark.format import TABLE
 from stratalog.engine.spark.sql import identifier, literal
 from stratalog.partitions.errors import InvalidCallError
 from stratalog.partitions.offsets import FoundOffset, OffsetSpec
@@ -39,7 +40,7 @@ def create_table(context: Context, spark: SparkSession, name: str, topic: str) -
     """
     quoted, uri = _quoted(name), _table_uri(context, topic)
     spark.sql(f"CREATE TABLE IF NOT EXISTS {quoted} USING delta LOCATION {literal(uri)}")
-    there = _described(spark, quoted).get("Location", "")
+    there = _location(spark, quoted)
     if _place(there) != _place(uri):
         raise InvalidCallError(
             f"{name} is there, and is another table than that of topic {topic!r}, {uri}: {there}"
@@ -120,17 +121,14 @@ def _is_ours(spark: SparkSession, table: str) -> bool:
     """Whether there is such a table. Raises: InvalidCallError for one of another format."""
     if not spark.catalog.tableExists(table):
         return False
-    provider = _described(spark, table).get("Provider")
-    if provider != "stratalog":
-        raise InvalidCallError(f"{table} is there, and is no table of the format stratalog but of {provider}")
+    if not any(TABLE in field.metadata for field in spark.table(table).schema):
+        raise InvalidCallError(f"{table} is there, and is no table of the format stratalog: give another name")
     return True
 
 
-def _described(spark: SparkSession, table: str) -> dict[str, str]:
-    """Properties of a table in the catalog, such as Location and Provider."""
-    rows = [(row[0], row[1]) for row in spark.sql(f"DESCRIBE TABLE EXTENDED {table}").collect()]
-    start = next((at for at, (name, _) in enumerate(rows) if name.startswith("# Detailed")), len(rows))
-    return dict(rows[start:])
+def _location(spark: SparkSession, table: str) -> str:
+    rows = spark.sql(f"DESCRIBE TABLE EXTENDED {table}").collect()
+    return next((row[1] for row in reversed(rows) if row[0] == "Location"), "nowhere")
 
 
 def _check_own_catalog(spark: SparkSession) -> None:
