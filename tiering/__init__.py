@@ -29,7 +29,8 @@ KIP-405's pieces, and what they are here
 
 The table by the means of Delta
     ``delta_reader`` and ``delta_table`` read and change it, through ``delta_entries`` (its log, checked before
-    delta-rs reads it), ``delta_options`` (addresses) and ``delta_schema``. ``remote_log`` is what it lists,
+    delta-rs reads it), ``delta_commit`` (a version put, or none), ``delta_options`` (addresses) and
+    ``delta_schema``. ``remote_log`` is what it lists,
     ``remote_change`` a batch of changes to it, ``listed_files`` the files by whom they are of,
     ``foreign_files`` the records of those that others have written, ``remote_file`` a look into an object.
 

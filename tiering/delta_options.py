@@ -117,6 +117,13 @@ def is_refused(error: Exception) -> bool:
     return "lacked the necessary privileges" in text or (code is not None and code[1] == "AccessDenied")
 
 
+def is_catalog_managed(error: Exception) -> bool:
+    """Whether delta-rs does not open the table because its catalog commits to it (the features catalogManaged and
+    catalogOwned-preview): it wants to be told the catalog's version.
+    """
+    return "catalog-managed table" in str(error)
+
+
 def said(error: Exception) -> str:
     """The text of Delta's error, in one line without the server's answer: S3 echoes session tokens in it, so the
     original must not be chained either.

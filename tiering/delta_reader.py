@@ -229,4 +229,11 @@ class DeltaTopicReader:
         said = f"cannot {what} the table {self.uri}: {delta_options.said(error)}"
         if delta_options.is_refused(error):
             raise StorageAuthorizationError(f"{said}: let its owner {right} there", right, self.uri) from None
+        if delta_options.is_catalog_managed(error):
+            raise CorruptionError(
+                f"the table {self.uri} was made catalog-managed by somebody else (catalogManaged): only its "
+                "catalog commits to it, and delta-rs does not even read it. Nothing was changed. Bring back its "
+                "log as it was before, from a backup of the remote tier, and register the table as an external "
+                "one (cluster.catalog.create_table)"
+            ) from None
         raise StorageError(said) from None

@@ -17,9 +17,8 @@ from functools import partial
 from typing import NoReturn, TypeVar
 
 import pyarrow as pa
-from deltalake import CommitProperties, DeltaTable, Schema, Transaction
+from deltalake import CommitProperties, DeltaTable, Schema
 from deltalake.exceptions import CommitFailedError, DeltaError
-from deltalake.transaction import AddAction, RemoveAction
 
 from stratalog.partitions import paths
 from stratalog.partitions.backoff import Backoff
@@ -31,7 +30,8 @@ from stratalog.partitions.errors import (
     StorageError,
 )
 from stratalog.tiering import delta_options
-from stratalog.tiering.delta_reader import APPLICATION, CLUSTER_ID, DELETED, TOPIC, TOPIC_ID, DeltaTopicReader
+from stratalog.tiering.delta_commit import ONE_ATTEMPT, actions_of, commit
+from stratalog.tiering.delta_reader import CLUSTER_ID, DELETED, TOPIC, TOPIC_ID, DeltaTopicReader
 from stratalog.tiering.delta_schema import check_writable, delta_schema, grown_fields
 from stratalog.tiering.divergence import Histories
 from stratalog.tiering.foreign_commits import Rewrite
@@ -56,8 +56,7 @@ _PROPERTIES = {
     "delta.dataSkippingNumIndexedCols": str(INDEXED_COLUMNS),
 }
 _NOBODYS = Histories()
-_ONE_ATTEMPT = 0  # as max_commit_retries: the next version, or a conflict
-_AT_ONCE = CommitProperties(max_commit_retries=_ONE_ATTEMPT)
+_AT_ONCE = CommitProperties(max_commit_retries=ONE_ATTEMPT)
 
 
 class DeltaTopicTable(DeltaTopicReader):
@@ -279,30 +278,7 @@ class DeltaTopicTable(DeltaTopicReader):
 
     def _put(self, table: DeltaTable, change: TableChange) -> None:
         now_ms = self._clock.now_ms()
-        actions: list[AddAction | RemoveAction] = [
-            AddAction(
-                path=upload.segment.path,
-                size=upload.segment.size_bytes,
-                partition_values={},
-                modification_time=upload.modified_ms,
-                data_change=change.of_data,
-                stats=upload.statistics,
-            )
-            for upload in change.adds
-        ]
-        gone = [(file.path, file.size_bytes) for file in change.removes]
-        gone += [(file.path, file.size_bytes) for file in change.foreign]
-        actions += [RemoveAction(path, change.of_data, now_ms, size, {}) for path, size in gone]
-        table.create_write_transaction(
-            actions,
-            mode="append",
-            schema=table.schema(),
-            commit_properties=CommitProperties(
-                max_commit_retries=_ONE_ATTEMPT,
-                custom_metadata={"userMetadata": change.why} if change.why else None,
-                app_transactions=[Transaction(APPLICATION, table.version() + 1, now_ms)],
-            ),
-        )
+        commit(table, actions_of(change, now_ms), table.version(), now_ms, change.why)
 
     def _give_up(self, failures: Sequence[Exception]) -> NoReturn:
         said = delta_options.said(failures[-1])

@@ -1,7 +1,8 @@
 """The cluster as one object: what a notebook, a job, and a test hold.
 
 ``client`` has the reads and appends of every day, ``jobs`` the upkeep; ``topics``, ``brokers``, ``groups``,
-``transactions`` and ``quorum`` are its groups; ``arguments`` says once how names and bounds are given.
+``transactions``, ``quorum`` and ``catalog`` are its groups; ``arguments`` says once how names and bounds are
+given.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from stratalog.engine.brokers.bring_up import plan_format
 from stratalog.engine.brokers.format import format_cluster
 from stratalog.engine.cluster.arguments import task_runner
 from stratalog.engine.cluster.brokers import Brokers
+from stratalog.engine.cluster.catalog import Catalog
 from stratalog.engine.cluster.client import Client
 from stratalog.engine.cluster.groups import Groups
 from stratalog.engine.cluster.jobs import Jobs
@@ -53,8 +55,9 @@ class Cluster(Client, Jobs):
         cluster.append(df, "trips", key="id", timestamp="started_at").raise_for_failures()
         cluster.read("trips", last=100).show()
 
-    The methods of every day are here; the rest is in ``topics``, ``groups``, ``transactions``, ``brokers`` and
-    ``quorum``. Any number of drivers may hold the same cluster at once. Every operation reads the metadata anew.
+    The methods of every day are here; the rest is in ``topics``, ``groups``, ``transactions``, ``brokers``,
+    ``quorum`` and ``catalog``. Any number of drivers may hold the same cluster at once. Every operation reads the
+    metadata anew.
     """
 
     topics: Topics
@@ -62,6 +65,7 @@ class Cluster(Client, Jobs):
     groups: Groups
     transactions: Transactions
     quorum: Quorum
+    catalog: Catalog
 
     def __init__(self, context: Context, spark: SparkSession | None = None) -> None:
         """Use ``Cluster.open``, or ``Cluster.format`` for a new one."""
@@ -71,6 +75,7 @@ class Cluster(Client, Jobs):
         self.groups = Groups(context, spark)
         self.transactions = Transactions(context)
         self.quorum = Quorum(context)
+        self.catalog = Catalog(context, spark)
 
     # ------------------------------------------------------------------------ open and format
 

@@ -7,6 +7,8 @@ frame_tasks  its rows, fed to the tasks of an append: small_frames by the driver
 append_frame, read_frame, snapshot_frame   a DataFrame appended, a read plan and a snapshot as one
 reducing   snapshots of partitions that are larger than a task's memory
 views      what spark.sql knows a read by
+system_views  what it knows the cluster's state by
+catalog    what a catalog knows a topic by: its Delta table, and a view of both tiers
 providers  functions that give credentials, on their way to executors
 frames     frames of pandas, polars and Arrow as Spark's
 types      declared schemas -> Spark's types, without Spark's own readers of them

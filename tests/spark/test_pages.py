@@ -1,4 +1,4 @@
-"""The code of the README and of the tutorial does what they say."""
+"""The code of the README, of the tutorial and of the page on Delta tables does what they say."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_the_code_in_the_tutorial_runs(
 ) -> None:
     """A session, appends, planned reads, upkeep, streams, groups, a transaction."""
     make_cluster_file("docs/tutorial.md", tmp_path)
-    session, append, read, plan, by_format, upkeep, streaming, groups, transaction = blocks(
+    session, append, read, plan, by_format, by_sql, upkeep, streaming, groups, transaction = blocks(
         "docs/tutorial.md", "python"
     )
     monkeypatch.chdir(tmp_path)
@@ -66,6 +66,12 @@ def test_the_code_in_the_tutorial_runs(
     assert names["cluster"].read("rides").count() == 3
     spark.catalog.dropTempView("rides")
 
+    exec(by_sql, names)
+    assert {row.key for row in names["some"].collect()} <= {"t1", "t2"}
+    assert sum(row.led for row in names["led"].collect()) == 4
+    assert sum(row.offset for row in names["ends"].collect()) == 2
+    assert [row.tier for row in names["sizes"].collect()] == ["local"]
+
     exec(upkeep, names)
     assert names["cluster"].verify(deep=True).ok
 
@@ -91,3 +97,32 @@ def test_the_code_in_the_tutorial_runs(
     exec(transaction, names)
     assert names["settled"].count() == 6
     assert names["cluster"].groups.committed("dashboard")["trips", 0].offset == 1
+
+
+@pytest.mark.connect
+def test_the_names_of_the_delta_page_are_made_and_read(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every statement on it, with the README's topic."""
+    make_cluster_file("README.md", tmp_path)
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    exec(blocks("README.md", "python")[0], names)
+    cluster = names["cluster"]
+    cluster.topics.alter_configs("trips", {"segment.bytes": "1"})  # what is there is old enough for the table
+    cluster.tier().raise_for_failures()
+    cluster.append(names["trips"], "trips", key="id").raise_for_failures()
+    table, view = blocks("docs/delta.md", "python")
+    [statements] = blocks("docs/delta.md", "sql")
+    catalog = spark.conf.get("spark.sql.catalog.spark_catalog")
+    spark.sql("CREATE SCHEMA logs")
+    try:
+        exec(table, names)
+        assert spark.table("logs.trips_cold").count() == 2
+        exec(view, names)
+        count, properties = (spark.sql(each).collect() for each in statements.strip().rstrip(";").split(";"))
+        assert count[0][0] == 2
+        assert {row.key: row.value for row in properties}["stratalog.topic"] == "trips"
+    finally:
+        spark.sql("DROP SCHEMA logs CASCADE")
+        spark.conf.set("spark.sql.catalog.spark_catalog", catalog)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pyarrow as pa
 from deltalake import DeltaTable
 
@@ -29,3 +32,13 @@ def spans(part: TieredPartition) -> list[tuple[int, int]]:
 
 def ours(part: TieredPartition) -> set[str]:
     return {segment.path for segment in part.table.load().all_segments()}
+
+
+def make_catalog_managed(uri: str, feature: str = "catalogManaged") -> None:
+    """Upgrade a table as a catalog does that commits to it from then on."""
+    version = DeltaTable(uri).version() + 1
+    made = {"timestamp": 1_700_000_000_000, "inCommitTimestamp": 1_700_000_000_000}
+    features = {"readerFeatures": [feature], "writerFeatures": [feature, "inCommitTimestamp"]}
+    actions = {"commitInfo": made}, {"protocol": {"minReaderVersion": 3, "minWriterVersion": 7, **features}}
+    entry = "".join(f"{json.dumps(action)}\n" for action in actions)
+    (Path(uri) / "_delta_log" / f"{version:020d}.json").write_text(entry)

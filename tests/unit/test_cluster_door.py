@@ -10,6 +10,7 @@ import pytest
 
 from stratalog.engine.cluster import Cluster
 from stratalog.engine.cluster.brokers import Brokers
+from stratalog.engine.cluster.catalog import Catalog
 from stratalog.engine.cluster.client import Client
 from stratalog.engine.cluster.groups import Groups
 from stratalog.engine.cluster.quorum import Quorum
@@ -24,6 +25,7 @@ GROUPS = {
     "transactions": Transactions,
     "brokers": Brokers,
     "quorum": Quorum,
+    "catalog": Catalog,
 }
 
 

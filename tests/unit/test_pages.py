@@ -17,7 +17,7 @@ from stratalog.partitions.records import COLUMNS
 from tests.pages import PAGES, ROOT, blocks, make_cluster_file
 
 RUN_WITHOUT_SPARK = "docs/without-spark.md"
-RUN_WITH_SPARK = ("README.md", "docs/tutorial.md")  # tests/spark/test_pages.py
+RUN_WITH_SPARK = ("README.md", "docs/delta.md", "docs/tutorial.md")  # tests/spark/test_pages.py
 
 _LINK = re.compile(r"\[[^]]*\]\(([^)\s]+)\)")
 _PACKAGES = "partitions|tiering|snapshots|engine|jobs|tests"

@@ -19,6 +19,7 @@ from stratalog.partitions.paths import DataName
 from stratalog.partitions.store.local import LocalStore
 from tests.unit.cluster_harness import LiveCluster, codes, the_failure
 from tests.unit.faulty_store import Faults
+from tests.unit.foreign_table import make_catalog_managed
 from tests.unit.harness import SCHEMA
 from tests.unit.remote_folder import assert_tables_and_folders_agree, listed, lying
 from tests.unit.tampering import remote_spot
@@ -122,6 +123,10 @@ def upgraded_by_somebody_else(live: LiveCluster) -> None:
     table_of(live).alter.add_feature([TableFeatures.DeletionVectors], allow_protocol_versions_increase=True)
 
 
+def made_catalog_managed(live: LiveCluster) -> None:
+    make_catalog_managed(str(next(live.remote.glob("t-*"))))
+
+
 def with_an_entry_of_its_log_missing(live: LiveCluster) -> None:
     (Path(table_of(live).table_uri.removeprefix("file://")) / "_delta_log" / f"{0:020d}.json").unlink()
 
@@ -155,6 +160,7 @@ SPOILT = [
     (removed_from_the_beginning_by_somebody_else, "CORRUPT_MESSAGE", "DELETE at version"),
     (overwritten_by_somebody_else, "CORRUPT_MESSAGE", "WRITE at version"),
     (upgraded_by_somebody_else, "CORRUPT_MESSAGE", "upgraded by somebody else, to deletionVectors"),
+    (made_catalog_managed, "CORRUPT_MESSAGE", "catalog-managed by somebody else"),
     (with_an_entry_of_its_log_missing, "KAFKA_STORAGE_ERROR", "No table metadata or protocol found"),
 ]
 

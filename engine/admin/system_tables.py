@@ -1,0 +1,164 @@
+"""The state of a cluster as tables with declared columns: what SQL is shown. Each is made when it is asked for.
+
+    topics      a row a topic                           as ``describe_topics``
+    partitions  a row a replica of each partition       as ``describe``
+    groups      a row a partition that a group has committed for, or could have; with the lag, as ``lag``
+    files       a row a file of the log that readers are sent to, in either tier
+    offsets     a row a partition of one topic: the offset of a named position or a time, as ``list_offsets``
+
+A replica that cannot be looked at has a row with nulls, and its role says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from stratalog.engine.admin.describe import describe
+from stratalog.engine.admin.describe_cluster import describe_topics
+from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.report import Value
+from stratalog.engine.reading.bounds import ReadQuery
+from stratalog.engine.reading.client import client_metadata
+from stratalog.engine.reading.list_offsets import list_offsets
+from stratalog.engine.reading.plan_read import plan_read
+from stratalog.engine.reading.positions import time_text
+from stratalog.engine.records.groups import all_groups, lag_rows, list_leaders
+from stratalog.engine.state.internal_topics import INTERNAL_TOPICS
+from stratalog.partitions.offsets import FoundOffset
+
+Row = Mapping[str, Value]
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """The columns of a table; a row may leave some out."""
+
+    types: Mapping[str, str]
+    """Names, and their types in SQL."""
+
+    @property
+    def schema(self) -> str:
+        """The columns as SQL declares them."""
+        return ", ".join(f"`{name}` {kind}" for name, kind in self.types.items())
+
+    def tuples(self, rows: Iterable[Row]) -> list[tuple[Value, ...]]:
+        """Rows with a value for each column, in order."""
+        return [tuple(row.get(name) for name in self.types) for row in rows]
+
+
+@dataclass(frozen=True, slots=True)
+class SystemTable(Columns):
+    """One table; ``rows`` takes the name of a topic, or None for all of them."""
+
+    rows: Callable[[Context, str | None], Iterable[Row]]
+
+
+def _topics(context: Context, topic: str | None) -> Iterable[Row]:
+    rows = describe_topics(context).rows
+    return rows if topic is None else [row for row in rows if row["topic"] == topic]
+
+
+def _partitions(context: Context, topic: str | None) -> Iterable[Row]:
+    return describe(context, None if topic is None else [topic]).rows
+
+
+def _groups(context: Context, topic: str | None) -> Iterable[Row]:
+    with context.run("groups") as run:
+        image = context.metadata.image()
+        found, run.failures = all_groups(context, image)
+        leaders, _ = list_leaders(context, image, found.values())
+        for name, group in sorted(found.items()):
+            rows = lag_rows(image, group, leaders)
+            run.rows += [{"group": name, **row} for row in rows if topic in (None, row["topic"])]
+    return run.report().raise_for_failures().rows
+
+
+def _files(context: Context, topic: str | None) -> Iterable[Row]:
+    image, client = context.metadata.image(), client_metadata(context.file, None, None)
+    names = sorted(image.topic_ids.keys() - INTERNAL_TOPICS) if topic is None else [topic]
+    return [
+        {
+            "topic": name,
+            "partition": file.partition,
+            "start": file.start,
+            "end": file.end,
+            "tier": "remote" if file.remote else "local",
+            "broker": file.broker,
+            "bytes": file.size_bytes,
+            "uri": file.uri,
+        }
+        for name in names
+        for file in plan_read(context, ReadQuery((name,)), client)
+    ]
+
+
+def offset_rows(context: Context, topic: str, position: str) -> Iterable[Row]:
+    """The rows of ``OFFSETS``: without an offset where no record is there, and ``reason`` says why.
+
+    Raises: as ``list_offsets``.
+    """
+    for partition, answer in sorted(list_offsets(context, topic, position).items()):
+        row: dict[str, Value] = {"topic": topic, "partition": partition}
+        if isinstance(answer, FoundOffset):
+            at = answer.timestamp_us
+            row |= {"offset": answer.offset, "leader_epoch": answer.leader_epoch}
+            row["timestamp"] = None if at is None else time_text(at)
+        else:
+            row["reason"] = answer.reason
+        yield row
+
+
+_PLACE = {"topic": "STRING", "partition": "INT"}
+_LAGS = ("copy_lag_records", "copy_lag_bytes", "copy_lag_ms")
+
+SYSTEM_TABLES: Mapping[str, SystemTable] = {
+    "topics": SystemTable(
+        {
+            "topic": "STRING",
+            "partitions": "INT",
+            "replication_factor": "INT",
+            **dict.fromkeys(("key", "value", "configs", "topic_id", "table", "table_end"), "STRING"),
+        },
+        _topics,
+    ),
+    "partitions": SystemTable(
+        {
+            **_PLACE,
+            "broker": "INT",
+            "role": "STRING",
+            "epoch": "INT",
+            **dict.fromkeys(("log_start", "remote_end", "local_start", "high_watermark", "log_end"), "BIGINT"),
+            **dict.fromkeys(("files", "local_bytes", "remote_bytes", *_LAGS), "BIGINT"),
+            "copy_error": "STRING",
+            "copy_attempts": "INT",
+            "copy_failing_ms": "BIGINT",
+        },
+        _partitions,
+    ),
+    "groups": SystemTable(
+        {
+            "group": "STRING",
+            **_PLACE,
+            **dict.fromkeys(("committed", "log_end", "high_watermark", "lag"), "BIGINT"),
+            "leader_epoch": "INT",
+            "metadata": "STRING",
+        },
+        _groups,
+    ),
+    "files": SystemTable(
+        {
+            **_PLACE,
+            "start": "BIGINT",
+            "end": "BIGINT",
+            "tier": "STRING",
+            "broker": "INT",
+            "bytes": "BIGINT",
+            "uri": "STRING",
+        },
+        _files,
+    ),
+}
+
+OFFSETS = Columns({**_PLACE, "offset": "BIGINT", "timestamp": "STRING", "leader_epoch": "INT", "reason": "STRING"})
+"""The columns of ``offset_rows``."""

@@ -1,0 +1,64 @@
+"""The names of a cluster in catalogs and in ``spark.sql``: ``cluster.catalog``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from stratalog.engine.cluster.arguments import session
+from stratalog.engine.driver.context import Context
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+class Catalog:
+    """What SQL knows a cluster by.
+
+        cluster.catalog.create_system_views()  # of this session
+        cluster.catalog.create_table("lake.logs.trips", "trips")  # in a catalog, for any reader of Delta
+        cluster.catalog.create_view("logs.trips_now", "trips")
+
+    ``Cluster.create_view`` and ``Cluster.create_range_function`` name a read, for one session.
+    """
+
+    def __init__(self, context: Context, spark: SparkSession | None) -> None:
+        """Use ``Cluster.catalog``."""
+        self._context = context
+        self._spark = spark
+
+    def create_system_views(self, prefix: str = "stratalog") -> None:
+        """Temporary views ``stratalog_topics``, ``stratalog_partitions`` (a row a replica), ``stratalog_groups``
+        (a row a group and partition, with its lag) and ``stratalog_files``, which show what is there when they are
+        queried. Each is a table function, too, that takes a topic and looks at nothing else:
+        ``stratalog_partitions('trips')``. ``stratalog_offsets('trips', 'latest')`` is ``Cluster.offsets``.
+
+        They run on an executor, which has to reach the storage, and have this package.
+
+        Raises: InvalidCallError for a prefix that is no name.
+        """
+        spark = session(self._spark, "system views")
+        from stratalog.engine.spark.system_views import create_system_views
+
+        create_system_views(spark, self._context.file, prefix)
+
+    def create_table(self, name: str, topic: str) -> None:
+        """The Delta table of a topic as an external table: ``catalog.schema.name``, in any catalog that takes
+        one. One that is there and lies at the same place stays. See
+        ``stratalog.engine.spark.catalog.create_table``, also for the errors.
+        """
+        spark = session(self._spark, "a table")
+        from stratalog.engine.spark.catalog import create_table
+
+        create_table(self._context, spark, name, topic)
+
+    def create_view(
+        self, name: str, topic: str, *, table: str | None = None, credentials: str | None = None
+    ) -> None:
+        """The committed records of a topic, of both tiers, as a view that stays: in Spark's own catalog. Make it
+        anew from time to time: records that are tiered since are read by it, too, and slower. See
+        ``stratalog.engine.spark.catalog.create_view``, also for the errors.
+        """
+        spark = session(self._spark, "a view")
+        from stratalog.engine.spark.catalog import create_view
+
+        create_view(self._context, spark, name, topic, table=table, credentials=credentials)

@@ -1,0 +1,172 @@
+"""What SQL knows a cluster by: system views and functions, and names in catalogs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+from stratalog import Cluster
+from stratalog.partitions.errors import InvalidCallError
+from tests.spark.spark_cluster import TIERED, format_cluster, ordered, rows
+from tests.spark.streams import VALUE
+from tests.spark_session import ON_CONNECT
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.spark, pytest.mark.connect]
+
+COLUMNS = ("topic", "partition", "offset", "timestamp", "key", "value", "headers")
+OWN_CATALOG = "spark.sql.catalog.spark_catalog"
+
+
+@pytest.fixture(scope="module")
+def cluster(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Cluster:
+    """The topic trips: 0 to 39 tiered, and 40 to 49 local only; ``g`` has committed for it."""
+    made = format_cluster(spark, tmp_path_factory.mktemp("sql"))
+    made.topics.alter_configs(None, {"offsets.topic.replication.factor": "2", "offsets.topic.num.partitions": "1"})
+    made.topics.create("trips", partitions=2, replication_factor=2, key="STRING", value=VALUE, configs=TIERED)
+    for start in range(0, 40, 10):
+        append(made, spark, start, 10)
+    tier(made)
+    append(made, spark, 40, 10)
+    made.groups.commit("g", {("trips", 0): 20})
+    return made
+
+
+def append(cluster: Cluster, spark: SparkSession, start: int, count: int) -> None:
+    frame = spark.range(start, start + count, numPartitions=1).selectExpr(
+        "id AS n", "cast(id AS STRING) AS word", "id % 2 AS p"
+    )
+    report = cluster.append(frame, "trips", key="word", partition="p", order_by=["value.n"])
+    report.raise_for_failures()
+
+
+def tier(cluster: Cluster) -> None:
+    for job in (cluster.merge, cluster.tier, cluster.retain):
+        job().raise_for_failures()
+
+
+def answer(spark: SparkSession, query: str) -> list[tuple[object, ...]]:
+    return [tuple(row) for row in spark.sql(query).collect()]
+
+
+# ------------------------------------------------------------------------------------ system views
+
+
+def test_system_views_show_what_is_there_when_they_are_queried(cluster: Cluster, spark: SparkSession) -> None:
+    cluster.catalog.create_system_views()
+    topics = "SELECT partitions, value FROM stratalog_topics WHERE topic = 'trips'"
+    assert answer(spark, topics) == [(2, "struct of n, word")]
+    ends = (
+        "SELECT partition, remote_end, log_end FROM stratalog_partitions WHERE role = 'leader' ORDER BY partition"
+    )
+    assert answer(spark, ends.replace("WHERE", "WHERE topic = 'trips' AND")) == [(0, 20, 25), (1, 20, 25)]
+    files = "SELECT tier, sum(end - start) FROM stratalog_files('trips') GROUP BY tier ORDER BY tier"
+    ((local, some), (remote, others)) = answer(spark, files)
+    assert (local, remote, some + others) == ("local", "remote", 50)  # type: ignore[operator]
+    lag = "SELECT sum(lag) FROM stratalog_groups WHERE `group` = 'g'"
+    assert answer(spark, lag) == [(30,)]
+    append(cluster, spark, 50, 2)
+    assert answer(spark, lag) == [(32,)]
+    latest = "SELECT partition, offset FROM stratalog_offsets('trips', '{}') ORDER BY partition"
+    assert answer(spark, latest.format("latest")) == [(0, 26), (1, 26)]
+    assert answer(spark, latest.format("last-tiered")) == [(0, 19), (1, 19)]
+    assert answer(spark, latest.replace(", '{}'", "")) == [(0, 26), (1, 26)]
+    with pytest.raises(Exception, match="nothing"):
+        answer(spark, "SELECT * FROM stratalog_partitions('nothing')")
+    with pytest.raises(InvalidCallError, match="no name of a view"):
+        cluster.catalog.create_system_views("my log")
+
+
+# --------------------------------------------------------------------------------- names in catalogs
+
+
+@pytest.fixture
+def logs(spark: SparkSession) -> Iterator[str]:
+    """A schema of Spark's own catalog, in a session that has no other one in its place."""
+    before = spark.conf.get(OWN_CATALOG)
+    spark.conf.set(OWN_CATALOG, "builtin")
+    spark.sql("CREATE SCHEMA logs")
+    yield "logs"
+    spark.sql("DROP SCHEMA logs CASCADE")
+    spark.conf.set(OWN_CATALOG, before)
+
+
+def test_the_remote_table_is_an_external_table_under_spark_s_and_delta_s_catalog(
+    cluster: Cluster, spark: SparkSession, logs: str
+) -> None:
+    """What drops the name leaves the table."""
+    for catalog in ("builtin", "org.apache.spark.sql.delta.catalog.DeltaCatalog"):
+        spark.conf.set(OWN_CATALOG, catalog)
+        for _ in range(2):
+            cluster.catalog.create_table("logs.trips", "trips")
+        count = "SELECT count(*) FROM spark_catalog.logs.trips WHERE control IS NULL"
+        assert answer(spark, count)[0][0] >= 40  # type: ignore[operator]
+        spark.sql("DROP TABLE logs.trips")
+    assert cluster.verify(deep=True).ok
+
+
+def test_a_view_of_both_tiers_stays_right_when_more_is_tiered(
+    cluster: Cluster, spark: SparkSession, logs: str
+) -> None:
+    cluster.catalog.create_view("logs.trips", "trips")
+    count = cluster.read("trips").count()
+    expected = ordered(cluster.read("trips"), *COLUMNS)
+    assert ordered(spark.table("logs.trips"), *COLUMNS) == expected
+    below = "SELECT count(*) FROM logs.trips WHERE partition = 0 AND offset < 10"
+    assert answer(spark, below) == [(10,)]
+
+    append(cluster, spark, 1000, 10)
+    tier(cluster)
+    append(cluster, spark, 1010, 5)
+    made = dict(answer(spark, "SHOW TBLPROPERTIES logs.trips"))
+    for _ in range(2):
+        assert spark.table("logs.trips").count() == count + 15
+        assert rows(spark.table("logs.trips"), *COLUMNS) == rows(cluster.read("trips"), *COLUMNS)
+        cluster.catalog.create_view("logs.trips", "trips")
+    again = dict(answer(spark, "SHOW TBLPROPERTIES logs.trips"))
+    assert made["stratalog.table"] == again["stratalog.table"]
+    ends = [json.loads(str(each["stratalog.table_end"])) for each in (made, again)]
+    assert sum(ends[0].values()) < sum(ends[1].values())
+    (topic,) = [row for row in cluster.topics.list().rows if row["topic"] == "trips"]
+    assert topic["table_end"] == " ".join(f"{partition}:{end}" for partition, end in ends[1].items())
+    assert topic["table"] == again["stratalog.table"]
+
+
+def test_a_view_of_both_tiers_says_what_a_catalog_cannot_do(
+    cluster: Cluster, spark: SparkSession, logs: str
+) -> None:
+    """And leaves alone what is not its own."""
+    spark.sql("CREATE TABLE logs.mine_tail (n INT) USING parquet")
+    with pytest.raises(InvalidCallError, match="no table of the format stratalog"):
+        cluster.catalog.create_view("logs.mine", "trips")
+    spark.sql("CREATE TABLE logs.other (n INT) USING parquet")
+    with pytest.raises(InvalidCallError, match="is another table than that of topic 'trips'"):
+        cluster.catalog.create_table("logs.other", "trips")
+    for name in ("logs.`trips`", "a.b.c.d", ""):
+        with pytest.raises(InvalidCallError, match="is no name in a catalog"):
+            cluster.catalog.create_table(name, "trips")
+    cluster.topics.create("local", partitions=1, replication_factor=2)
+    with pytest.raises(InvalidCallError, match="'local' is not tiered"):
+        cluster.catalog.create_table("logs.local", "local")
+    cluster.topics.create("fresh", partitions=1, replication_factor=2, configs=TIERED)
+    with pytest.raises(InvalidCallError, match="'fresh' has no Delta table yet: tier it"):
+        cluster.catalog.create_view("logs.fresh", "fresh")
+    spark.conf.set(OWN_CATALOG, "org.apache.spark.sql.delta.catalog.DeltaCatalog")
+    with pytest.raises(InvalidCallError, match="lies in Spark's own catalog"):
+        cluster.catalog.create_view("logs.trips", "trips")
+
+
+@pytest.mark.skipif(ON_CONNECT, reason="the second catalog is set up in the JVM of a classic session")
+def test_names_of_three_parts_in_a_second_catalog(cluster: Cluster, spark: SparkSession, logs: str) -> None:
+    """One as Unity Catalog's is: Delta's, over a catalog that is not Spark's own name."""
+    spark.conf.set("spark.sql.catalog.lake", "org.apache.spark.sql.delta.catalog.DeltaCatalog")
+    catalogs = spark._jsparkSession.sessionState().catalogManager()  # type: ignore[attr-defined]
+    catalogs.catalog("lake").setDelegateCatalog(catalogs.v2SessionCatalog())
+    cluster.catalog.create_view("spark_catalog.logs.now", "trips", table="lake.logs.cold")
+    assert rows(spark.table("logs.now"), *COLUMNS) == rows(cluster.read("trips"), *COLUMNS)
+    assert answer(spark, "SELECT min(offset) FROM lake.logs.cold") == [(0,)]
