@@ -4,25 +4,52 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-JOBS = (
-    *("format", "topics", "append", "read", "tail", "offsets"),
-    *("maintain", "replicate", "merge", "tier", "retain", "vacuum", "bootstrap", "fence", "verify"),
-    *(
-        "recover",
-        "health",
-        "metrics",
-        "describe",
-        "elect",
-        "reassign",
-        "snapshot",
-        "delete_records",
-        "quorum",
-        "groups",
-    ),
-    *("transactions", "restore", "package", "check_store"),
-)
+from stratalog.partitions.spelling import did_you_mean
+
+GROUPS: Mapping[str, Mapping[str, str]] = {
+    "records": {
+        "append": "what Spark can read, to a topic; once, or as a stream",
+        "read": "a range of topics: shown, counted, or written out",
+        "tail": "the latest records, and those that follow",
+        "offsets": "of a position or a time, in every partition",
+        "delete_records": "below given offsets",
+    },
+    "is it well?": {
+        "health": "what needs a person, since when, and the command that mends it",
+        "describe": "every replica, or every broker",
+        "metrics": "all figures of health, in OpenMetrics",
+        "verify": "compare all replicas and the remote tier; --heal mends damage",
+    },
+    "upkeep": {
+        "maintain": "the one job to schedule: whatever of the others is due",
+        "replicate": "followers to their leaders, and into the ISR",
+        "elect": "preferred leaders; --unclean where nobody in sync is left",
+        "merge": "small appends into segments",
+        "tier": "sealed segments to the remote tier, a Delta table",
+        "retain": "total and local retention",
+        "snapshot": "of topics that keep the latest record of each key, and of the metadata",
+        "vacuum": "delete what nobody needs any more",
+    },
+    "topics, groups, transactions": {
+        "topics": "list, create, alter, configure, delete",
+        "groups": "list, describe with lag, move offsets, delete",
+        "transactions": "list, describe, end abandoned ones, find hanging ones",
+    },
+    "brokers and clusters": {
+        "check_store": "is a storage good enough for a log?",
+        "format": "make the folders of a cluster file a cluster",
+        "bootstrap": "brokers that are new, or have lost their storage",
+        "reassign": "move replicas to other brokers",
+        "fence": "take brokers out of service, and bring them back",
+        "quorum": "of the metadata: describe it, change its voters",
+        "restore": "a cluster from what it has tiered; --drill tries that out",
+        "recover": "export records that an unclean election has cut off",
+        "package": "this package as one zip, for --py-files",
+    },
+}
+JOBS = tuple(name for group in GROUPS.values() for name in group)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -30,9 +57,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     name, *rest = [*(sys.argv[1:] if argv is None else argv), ""]
     if name in JOBS:
         return int(importlib.import_module(f"stratalog.jobs.{name}").main(rest[:-1]))  # noqa: TID251 - one of JOBS
-    asked = name in ("-h", "--help")
-    print(f"stratalog JOB ...; the jobs: {', '.join(JOBS)}", file=sys.stdout if asked else sys.stderr)
-    return 0 if asked else 2
+    if name in ("-h", "--help", ""):
+        print(_overview(), file=sys.stdout if name else sys.stderr)
+        return 0 if name else 2
+    print(f"stratalog: no job {name!r}{did_you_mean(name, JOBS)}; stratalog --help lists them", file=sys.stderr)
+    return 2
+
+
+def _overview() -> str:
+    lines = ["stratalog JOB ...; stratalog JOB --help tells more"]
+    for title, jobs in GROUPS.items():
+        lines += ["", title, *(f"  {name:<14}  {what}" for name, what in jobs.items())]
+    return "\n".join(lines)
 
 
 if __name__ == "__main__":
