@@ -106,6 +106,12 @@ class TopicConfig:
         doc="A sealed segment is copied to the remote tier once the log has this many bytes behind it, or "
         "remote.copy.lag.ms allows it. 0: at once; -1: as local.retention.bytes (KIP-1241).",
     )
+    remote_snapshot_table_enable: bool = key(
+        False,
+        TRUE_OR_FALSE,
+        doc="Of cleanup.policy=snapshot: publish the latest record of each key as a Delta table in the remote "
+        "tier, anew with each snapshot. Where it is switched off, vacuum deletes the table.",
+    )
     file_delete_delay_ms: int = key(
         60_000,
         at_least(0),
@@ -193,6 +199,11 @@ class TopicConfig:
     def snapshots(self) -> bool:
         """Whether snapshots stand for what leaves the log (cleanup.policy=snapshot)."""
         return self.cleanup_policy == SNAPSHOT
+
+    @property
+    def snapshot_table(self) -> bool:
+        """Whether what snapshots hold is published as a table, too."""
+        return self.snapshots and self.remote_snapshot_table_enable
 
     @property
     def retention(self) -> RetentionLimits:

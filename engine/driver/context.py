@@ -36,6 +36,7 @@ from stratalog.partitions.store import Store, StoreCounts
 
 if TYPE_CHECKING:
     from stratalog.tiering.delta_table import DeltaTopicTable
+    from stratalog.tiering.snapshot_table import SnapshotTable
 
 
 class Progress(Protocol):
@@ -239,6 +240,20 @@ class Context:
         store = self.remote_store(f"topic {topic.name!r} is tiered (remote.storage.enable)")
         return DeltaTopicTable(
             store,
+            topic=topic.name,
+            topic_id=topic.topic_id,
+            cluster_id=self.file.cluster_id,
+            options=self.file.remote_storage,
+            clock=self.clock,
+            rng=self.rng,
+        )
+
+    def snapshot_table(self, topic: TopicImage) -> SnapshotTable:
+        """The table of the latest record of each key of a topic."""
+        from stratalog.tiering.snapshot_table import SnapshotTable  # here: it loads delta-rs
+
+        return SnapshotTable(
+            self.remote_store(f"topic {topic.name!r} has a table of snapshots (remote.snapshot.table.enable)"),
             topic=topic.name,
             topic_id=topic.topic_id,
             cluster_id=self.file.cluster_id,
