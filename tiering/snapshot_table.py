@@ -102,8 +102,7 @@ class SnapshotTable(TopicTable):
 
     def commit(self, publications: Sequence[Publication]) -> frozenset[int]:
         """Let each file take the place of its partition's in one version, where it is to (see above); the
-        partitions of which a file of these is listed now. What others have put into the table leaves it in the
-        same version.
+        partitions of which a file of these is listed now. Files of others leave the table in the same version.
 
         1. read the table; 2. see which files it is to list; 3. put the next version, if nobody has; 4. whatever
         the answer was, go to 1: the table says whether a version has landed.

@@ -1,5 +1,5 @@
 """A Delta table of one topic in the remote tier: the part of its life that no content decides. It is made, its
-schema grows, it is opened by its owner alone, marked for deletion, deleted. What it lists is a remote log
+schema grows, it is opened by its owner alone, marked for deletion, deleted. It lists a remote log
 (``delta_table``), or the latest record of each key (``snapshot_table``).
 """
 

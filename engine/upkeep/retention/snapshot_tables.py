@@ -35,8 +35,8 @@ def doomed_in(
     dry_run: bool,
 ) -> tuple[str, Sequence[StoredObject]] | None:
     """The objects of one table's folder that go, and why; a table that goes as a whole is gone already, if this
-    is no ``dry_run``. None: the folder is no table's, or was kept. What was never listed goes if it was made
-    before ``before_ms``; a log with entries from before ``clean_before_ms`` is cleaned.
+    is no ``dry_run``. None: the folder is no table's, or was kept. A file that was never listed goes if it
+    was made before ``before_ms``; a log with entries from before ``clean_before_ms`` is cleaned.
 
     Raises: StorageError kinds; as ``SnapshotTable.load``.
     """

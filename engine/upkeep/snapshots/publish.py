@@ -63,7 +63,7 @@ class PublishWork(PartitionWork):
 
 
 def write_latest(work: PublishWork) -> Publication | None:
-    """The task; None where the table has the latest snapshot, or there is none.
+    """The task; None where the table has the latest snapshot, or nobody has one.
 
     Raises: as ``look_at_leader``; CorruptionError kinds; StorageError, OutcomeUnknownError.
     """
@@ -125,7 +125,7 @@ def _records(work: PublishWork, snapshot: Snapshot) -> Iterator[pa.RecordBatch]:
 
 def publish(context: Context, works: Sequence[SnapshotWork], run: OperationRun) -> frozenset[TopicIdPartition]:
     """Let the tables have the latest snapshots of these partitions, of topics that have such tables; the
-    partitions that were brought there. What fails is a failure of its partition, or of its topic.
+    partitions that were brought there. An error is a failure of its partition, or of its topic.
     """
     image = context.metadata.image()
     by_topic: dict[str, list[SnapshotWork]] = defaultdict(list)
