@@ -153,6 +153,8 @@ def delete_topic(context: Context, name: str, *, keep_remote: bool = False, dry_
                 run.fail(f"{name} on broker {broker_id}", error)
         if context.remote is not None and not keep_remote:
             try:
+                if (listed_as := context.topic_config(image, topic).remote_iceberg_table) and not dry_run:
+                    context.iceberg_table(topic, listed_as).drop()
                 tables = (context.remote_table(topic), context.snapshot_table(topic))
                 walked = [(table, context.remote.walk(table.folder)) for table in tables]
                 found = [stored for _, objects in walked for stored in objects]

@@ -36,6 +36,7 @@ from stratalog.partitions.store import Store, StoreCounts
 
 if TYPE_CHECKING:
     from stratalog.tiering.delta_table import DeltaTopicTable
+    from stratalog.tiering.iceberg_table import IcebergTable
     from stratalog.tiering.snapshot_table import SnapshotTable
 
 
@@ -261,6 +262,12 @@ class Context:
             clock=self.clock,
             rng=self.rng,
         )
+
+    def iceberg_table(self, topic: TopicImage, name: str) -> IcebergTable:
+        """The Iceberg table ``name`` of a topic's segments. Raises: InvalidCallError without pyiceberg."""
+        from stratalog.tiering.iceberg_table import IcebergTable  # here: pyiceberg is an extra
+
+        return IcebergTable(name, topic=topic.name, topic_id=topic.topic_id)
 
     def remote_folder(self, topic: TopicImage) -> str:
         """The folder of a topic in the remote tier."""

@@ -11,6 +11,7 @@ from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.run import OperationRun
 from stratalog.engine.metadata.image import ClusterImage, TopicImage
 from stratalog.engine.upkeep.retention.tasks import RemoteRetention
+from stratalog.engine.upkeep.tiering.iceberg import follow
 from stratalog.partitions.errors import RemoteObjectMissingError, StratalogError
 from stratalog.partitions.identity import TopicIdPartition
 from stratalog.partitions.lineage import Lineage
@@ -111,6 +112,7 @@ class Expiry:
         if not self.operation.dry_run:
             if gone:
                 table.commit((), gone)
+                follow(self.context, topic, self.operation)
             table.vacuum(delay_ms)
 
     def _log_start(self, topic: TopicImage, partition: int) -> int:
@@ -138,6 +140,7 @@ class Expiry:
 
         if partitions:
             table.commit((), (), Histories(dict.fromkeys(partitions, _NO_HISTORY), none_if_tiered))
+            follow(self.context, topic, self.operation)
         table.vacuum(delay_ms)
 
     def _count(self, topic: TopicImage, segment: RemoteSegment) -> None:

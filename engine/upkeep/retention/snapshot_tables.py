@@ -62,7 +62,8 @@ def doomed_in(
         return SWITCHED_OFF, objects
     doomed = table.litter(objects, delay_ms=config.file_delete_delay_ms, before_ms=before_ms)
     if not dry_run:
-        table.remote.delete([stored.name for stored in doomed])
+        if doomed:
+            table.remote.delete([stored.name for stored in doomed])
         log = paths.join(table.folder, paths.DELTA_LOG)
         if any(one.modified_ms < clean_before_ms for one in objects if paths.folder_of(one.name) == log):
             table.clean_log()

@@ -8,7 +8,8 @@
     5. temporary files, probes and unfinished uploads of every store, a day old; folders on brokers that nobody
        owns
     6. the tables of snapshots (``snapshot_tables``)
-    7. the logs of the tables: entries that a checkpoint stands for, and that are older than their retention
+    7. Iceberg tables that are behind follow, and forget their old snapshots
+    8. the logs of the tables: entries that a checkpoint stands for, and that are older than their retention
 
 A folder of a topic that the cluster does not know and that is not marked stays, and is named: somebody kept the
 remote of a topic, or the remote is shared. Times are those of the storage that holds the objects: with each run
@@ -28,6 +29,7 @@ from stratalog.engine.driver.run import OperationRun
 from stratalog.engine.metadata.image import ClusterImage, TopicImage
 from stratalog.engine.upkeep.retention.snapshot_tables import doomed_in, tables_in
 from stratalog.engine.upkeep.retention.sweep import special_files, sweep_roots
+from stratalog.engine.upkeep.tiering.iceberg import expire, follow
 from stratalog.partitions import paths
 from stratalog.partitions.errors import SourceChangedError, StratalogError
 from stratalog.partitions.lineage import Lineage
@@ -76,7 +78,7 @@ class _Vacuum:
     run: OperationRun
 
     def remote_tier(self, remote: Store, names: Sequence[str] | None) -> None:
-        """Steps 1 to 4, 6 and 7."""
+        """Steps 1 to 4, and 6 to 8."""
         now_ms = self.context.clock.now_ms() if self.run.dry_run else _now_at(remote, self.context.new_id())
         folders, beside = self._walk(remote, names)
         image = self.context.metadata.image()
@@ -125,7 +127,7 @@ class _Vacuum:
         return folders, beside
 
     def _topic(self, image: ClusterImage, topic: TopicImage, objects: RemoteObjects, now_ms: int) -> None:
-        """Steps 2, 3 and 7."""
+        """Steps 2, 3, 7 and 8."""
         config = self.context.topic_config(image, topic)
         table = self.context.remote_table(topic)
         before_ms = now_ms - self.older_than_ms
@@ -148,7 +150,10 @@ class _Vacuum:
         lineages = self._lineages(image, topic, first.undecided)
         found = look(lineages) if lineages or first.litter else first
         doomed = [(objects.at(path), why) for path, why in found.litter.items()]
+        if config.remote_storage_enable and follow(self.context, topic, self.run):
+            self.run.notes.append(f"{topic.name}: its Iceberg table was behind, and has followed")
         self._delete(table.remote, topic.name, doomed)
+        expire(self.context, topic, before_ms, self.run)
         if not self.run.dry_run and any(o.modified_ms < now_ms - _LOG_RETENTION_MS for o in objects.log_entries):
             table.clean_log()
 

@@ -179,7 +179,8 @@ def publish(context: Context, works: Sequence[SnapshotWork], run: OperationRun) 
             done |= {TopicIdPartition(topic_id, partition) for partition in committed}
             delay_ms = context.topic_config(image, topic).file_delete_delay_ms
             litter = table.litter(table.remote.walk(table.folder), delay_ms=delay_ms, before_ms=0)
-            table.remote.delete([stored.name for stored in litter])
+            if litter:
+                table.remote.delete([stored.name for stored in litter])
         except StratalogError as error:
             run.fail(topic.name, error)
     return frozenset(done)
