@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from stratalog.partitions.paths import CheckpointName
-from stratalog.partitions.records import RECORD_COLUMNS
+from stratalog.partitions.records import RECORD_COLUMNS, leaf_types
 
 _PLACE = ("partition", "end_offset", "epoch")
 
@@ -64,7 +64,15 @@ def write_published(
     records = 0
     place = dict(zip(_PLACE, (partition, snapshot.end_offset, snapshot.epoch), strict=True))
     codec = "none" if compression == "uncompressed" else compression
-    with pq.ParquetWriter(sink, schema, compression=codec, write_page_checksum=True, store_schema=False) as writer:
+    with pq.ParquetWriter(
+        sink,
+        schema,
+        compression=codec,
+        # As in segments: Parquet's bounds leave NaN out, which Spark counts as the greatest number.
+        write_statistics=[path for path, leaf in leaf_types(schema).items() if not pa.types.is_floating(leaf)],
+        write_page_checksum=True,
+        store_schema=False,
+    ) as writer:
         for batch in batches:
             kept = batch.filter(pc.is_valid(batch.column("value")))
             constant = [pa.repeat(pa.scalar(place[name], schema.field(name).type), len(kept)) for name in _PLACE]

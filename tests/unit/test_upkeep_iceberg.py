@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
@@ -17,6 +17,7 @@ from stratalog.partitions.errors import InvalidCallError, InvalidConfigError
 from stratalog.tiering.iceberg_table import IcebergTable
 from stratalog.tiering.remote_log import RemoteLog
 from tests.contexts import context_of
+from tests.pages import blocks
 from tests.unit.cluster_harness import TIERED, LiveCluster, the_failure
 from tests.unit.harness import SCHEMA, batch
 
@@ -149,6 +150,15 @@ def test_typed_columns_grow_with_the_topic(live: LiveCluster) -> None:
     found = pyiceberg_catalog.load_catalog("lake").load_table("flights.u").scan(selected_fields=("value",))
     expected = [{"city": "Bergen", "land": "no"}, {"city": "Oslo", "land": None}]
     assert sorted(found.to_arrow()["value"].to_pylist(), key=str) == expected
+
+
+def test_the_code_of_the_documentation_runs(live: LiveCluster) -> None:
+    live.fill("abc")
+    live.cluster.tier("t").raise_for_failures()
+    names: dict[str, Any] = {}
+    for block in blocks("docs/delta.md", "python"):
+        exec(block, names)
+    assert names["rows"].num_rows == 3
 
 
 def test_polars_reads_it(live: LiveCluster, monkeypatch: pytest.MonkeyPatch) -> None:

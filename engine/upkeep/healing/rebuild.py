@@ -86,7 +86,8 @@ def rebuild_remote(
             )
         else:
             done |= {job.plan for job, _ in rebuilt_here}
-            follow(context, topics[topic_id], run)
+            topic = topics[topic_id]
+            follow(context, topic, context.topic_config(context.metadata.image(), topic), run)
     return [job.row("mended" if job.plan in done else "left alone") for job in jobs]
 
 

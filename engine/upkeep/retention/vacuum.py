@@ -150,10 +150,10 @@ class _Vacuum:
         lineages = self._lineages(image, topic, first.undecided)
         found = look(lineages) if lineages or first.litter else first
         doomed = [(objects.at(path), why) for path, why in found.litter.items()]
-        if config.remote_storage_enable and follow(self.context, topic, self.run):
+        if config.remote_storage_enable and follow(self.context, topic, config, self.run):
             self.run.notes.append(f"{topic.name}: its Iceberg table was behind, and has followed")
         self._delete(table.remote, topic.name, doomed)
-        expire(self.context, topic, before_ms, self.run)
+        expire(self.context, topic, config, before_ms, self.run)
         if not self.run.dry_run and any(o.modified_ms < now_ms - _LOG_RETENTION_MS for o in objects.log_entries):
             table.clean_log()
 

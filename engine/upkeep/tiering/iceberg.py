@@ -5,6 +5,7 @@ topics what a run that died has left out.
 
 from __future__ import annotations
 
+from stratalog.engine.config.topic_config import TopicConfig
 from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.run import OperationRun
 from stratalog.engine.metadata.image import TopicImage
@@ -12,18 +13,17 @@ from stratalog.partitions.errors import StratalogError
 from stratalog.partitions.records import schema_of
 
 
-def follow(context: Context, topic: TopicImage, run: OperationRun) -> bool:
-    """Bring the Iceberg table of a topic that has one to the state of its remote log; whether it was behind. That
-    it cannot be is a failure of the table, and keeps nothing else from being done.
+def follow(context: Context, topic: TopicImage, config: TopicConfig, run: OperationRun) -> bool:
+    """Bring the Iceberg table of a topic that has one to the state of its remote log; whether it was behind. An
+    error is a failure of the table, and keeps nothing else from being done.
     """
-    image = context.metadata.image()
-    topic = image.topics.get(topic.topic_id, topic)
-    name = context.topic_config(image, topic).remote_iceberg_table
+    name = config.remote_iceberg_table
     if not name or run.dry_run:
         return False
     try:
+        now = context.metadata.image().topics.get(topic.topic_id, topic)  # its schema may have grown
         remote = context.remote_table(topic)
-        schema = schema_of(topic.key_schema, topic.value_schema)
+        schema = schema_of(now.key_schema, now.value_schema)
         return context.iceberg_table(topic, name).follow(
             remote.load, lambda segment: remote.remote.uri_of(remote.path(segment)), schema
         )
@@ -32,9 +32,9 @@ def follow(context: Context, topic: TopicImage, run: OperationRun) -> bool:
         return False
 
 
-def expire(context: Context, topic: TopicImage, before_ms: int, run: OperationRun) -> None:
+def expire(context: Context, topic: TopicImage, config: TopicConfig, before_ms: int, run: OperationRun) -> None:
     """Forget the snapshots of a topic's Iceberg table that are older. Fails as ``follow`` does."""
-    name = context.topic_config(context.metadata.image(), topic).remote_iceberg_table
+    name = config.remote_iceberg_table
     if not name or run.dry_run:
         return
     try:

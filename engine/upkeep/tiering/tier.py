@@ -276,7 +276,7 @@ def _follow(context: Context, parts: Sequence[PartitionTiering], run: OperationR
     """Bring the Iceberg tables to the state of the remote logs that have changed, or of ``every`` one."""
     changed = [part.of for part in parts if every or part.committed or (part.planned and part.planned.foreign)]
     for of in {id(of): of for of in changed if of.table is not None}.values():
-        follow(context, of.topic, run)
+        follow(context, of.topic, of.config, run)
 
 
 def _total(rows: Iterable[dict[str, Value]], column: str) -> int:
