@@ -16,7 +16,7 @@ has: ``gc.enabled`` is false, and old snapshots are expired here, which deletes 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
@@ -26,6 +26,7 @@ import pyarrow as pa
 
 from stratalog.partitions.errors import InvalidCallError, InvalidConfigError, StorageError, StratalogError
 from stratalog.partitions.printable import printable
+from stratalog.tiering.remote_file import read_remote
 from stratalog.tiering.remote_log import RemoteLog
 from stratalog.tiering.remote_segment import RemoteSegment
 
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
     from pyiceberg.manifest import DataFile
     from pyiceberg.table import Table, Transaction
+
+    from stratalog.tiering.delta_reader import DeltaTopicReader
 
 COMMIT_ATTEMPTS = 10
 """Lost races, and commits without an answer."""
@@ -67,11 +70,9 @@ class IcebergTable:
         self._catalog, _, self._identifier = name.partition(".")
         self._topic, self._topic_id = topic, topic_id
 
-    def follow(
-        self, load: Callable[[], RemoteLog], address: Callable[[RemoteSegment], str], schema: pa.Schema
-    ) -> bool:
-        """Let the table list exactly the segments of the remote log, which ``load`` reads, at their ``address``;
-        ``schema`` is the physical one of the topic. Whether that took a snapshot. A table that is missing is made.
+    def follow(self, remote: DeltaTopicReader, schema: pa.Schema) -> bool:
+        """Let the table list exactly the segments of the remote log; ``schema`` is the physical one of the topic.
+        Whether that took a snapshot. A table that is missing is made.
 
         Raises: InvalidConfigError for a table that is not of this topic; StorageError: the catalog, or its
             storage, does not do what is asked, or other writers always came first; as ``load``.
@@ -82,10 +83,12 @@ class IcebergTable:
             with self._translated("bring up to date"):
                 table = self._open(schema)
                 held = _files(table)
-                log = load()
-                wanted = {address(segment): segment for segment in log.all_segments()}
+                log = remote.load()
+                wanted = {remote.remote.uri_of(remote.path(segment)): segment for segment in log.all_segments()}
                 if held.keys() == wanted.keys():
                     return False
+                for address in wanted.keys() - held.keys():  # within bounds, before pyiceberg reads it
+                    read_remote(remote.remote, remote.folder, wanted[address])
                 try:
                     self._commit(table, log, held, wanted, schema)
                 except (CommitFailedException, CommitStateUnknownException):

@@ -26,14 +26,12 @@ from deltalake.transaction import AddAction, RemoveAction
 from stratalog.partitions import paths
 from stratalog.partitions.errors import (
     CorruptionError,
-    InconsistentClusterIdError,
     InvalidRecordError,
     StorageError,
 )
 from stratalog.partitions.store.protocol import StoredObject
 from stratalog.tiering import delta_options
 from stratalog.tiering.delta_entries import check_log
-from stratalog.tiering.delta_schema import check_readable
 from stratalog.tiering.foreign_commits import ListedFile
 from stratalog.tiering.listed_files import whatever_is_listed
 from stratalog.tiering.published import Publication, Published, published_schema, statistics_of
@@ -86,10 +84,10 @@ class SnapshotTable(TopicTable):
         """
         wanted = published_schema(schema)
         try:
-            self._open()
-        except InconsistentClusterIdError:
-            raise
-        except (CorruptionError, StorageError):
+            self.load()
+        except CorruptionError:
+            self._forget()
+        except StorageError:
             if not self._is_damaged():
                 raise
             self._forget()
@@ -170,17 +168,15 @@ class SnapshotTable(TopicTable):
             self._clean(table)
 
     def _is_damaged(self) -> bool:
-        """Whether the log of the table was read, and no table was found in it.
+        """Whether all of the table's log can be read, and delta-rs finds no table in it.
 
-        Raises: StorageError: the remote does not answer.
+        Raises: CorruptionError for a file in it that delta-rs must not see; StorageError.
         """
+        check_log(self.remote, self.folder)
+        options = delta_options.storage_options(self.uri, self._options)
         try:
-            check_log(self.remote, self.folder)
-            options = delta_options.storage_options(self.uri, self._options)
             with delta_options.panics():
-                check_readable(DeltaTable(self.uri, storage_options=options), self.uri)
-        except CorruptionError:
-            return True
+                DeltaTable(self.uri, storage_options=options).get_add_actions()
         except DeltaError as error:
             return not delta_options.is_refused(error)
         except OSError as error:
@@ -195,7 +191,14 @@ class SnapshotTable(TopicTable):
     def _listed(self, table: DeltaTable) -> Listed:
         files: dict[int, Published] = {}
         foreign: list[ListedFile] = []
-        for one in whatever_is_listed(table):
+        try:
+            with delta_options.panics():
+                everything = whatever_is_listed(table)
+        except (DeltaError, OSError) as error:
+            self._failed("read", error)
+        except (pa.ArrowException, ValueError, LookupError, OverflowError) as error:
+            raise CorruptionError(f"the table {self.uri} lists files that cannot be read: {error}") from error
+        for one in everything:
             parsed = paths.parse_published_path(one.path)
             if parsed is None or parsed[0] in files:
                 foreign.append(one)

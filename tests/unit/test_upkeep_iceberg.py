@@ -14,6 +14,7 @@ from deltalake import DeltaTable
 from stratalog.engine.admin.topics import alter_topic, create_topic
 from stratalog.engine.driver.report import Report
 from stratalog.partitions.errors import InvalidCallError, InvalidConfigError
+from stratalog.tiering.delta_table import DeltaTopicTable
 from stratalog.tiering.iceberg_table import IcebergTable
 from stratalog.tiering.remote_log import RemoteLog
 from tests.contexts import context_of
@@ -234,20 +235,19 @@ def test_the_delta_table_is_read_after_the_iceberg_table(live: LiveCluster) -> N
     live.fill("a")
     live.cluster.tier("t").raise_for_failures()
     context, topic = context_of(live.cluster), live.cluster.image.topic("t")
-    remote = context.remote_table(topic)
-    late: list[RemoteLog] = []
+    remote, late = context.remote_table(topic), []
 
-    def load() -> RemoteLog:
-        if not late:
-            live.fill("b")
-            live.driver().tier("t").raise_for_failures()
-        late.append(remote.load())
-        return late[-1]
+    class Late(DeltaTopicTable):
+        def load(self) -> RemoteLog:
+            if not late:
+                live.fill("b")
+                live.driver().tier("t").raise_for_failures()
+            late.append(super().load())
+            return late[-1]
 
-    followed = context.iceberg_table(topic, NAME).follow(
-        load, lambda one: remote.remote.uri_of(remote.path(one)), SCHEMA
-    )
-    assert (followed, len(late)) == (False, 2)
+    remote.__class__ = Late
+    assert not context.iceberg_table(topic, NAME).follow(remote, SCHEMA)
+    assert [log.end(0) for log in late] == [2, 2]
     assert values(assert_same(live)) == "ab"
 
 
@@ -287,6 +287,19 @@ def test_a_table_of_another_topic_is_left_alone(live: LiveCluster) -> None:
 
 def rows_of_uploads(report: Report) -> object:
     return report.totals["uploaded_files"]
+
+
+def test_a_segment_that_is_not_what_the_log_says_is_not_listed(
+    live: LiveCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its footer is read within bounds, and compared, before pyiceberg sees it."""
+    live.fill("a")
+    with monkeypatch.context() as patched:
+        patched.setattr(IcebergTable, "follow", lambda *_: False)
+        live.cluster.tier("t").raise_for_failures()
+    (path,) = Path(folder(live)).glob("0/*.parquet")
+    path.write_bytes(path.read_bytes()[:-9] + b"x" * 9)
+    assert the_failure(live.driver().tier("t")).startswith(f"t as the Iceberg table {NAME}: CORRUPT_SEGMENT")
 
 
 def test_a_catalog_that_is_away_fails_the_table_and_nothing_else(live: LiveCluster, tmp_path: Path) -> None:

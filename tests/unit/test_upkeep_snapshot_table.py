@@ -21,6 +21,7 @@ from stratalog.tiering.published import Publication
 from stratalog.tiering.snapshot_table import SnapshotTable
 from tests.contexts import context_of
 from tests.unit.cluster_harness import rows_of, the_failure
+from tests.unit.restore_harness import Heir
 from tests.unit.snapshot_harness import DAY_MS, Keyed, checkpoint, keyed
 
 ENABLED = {"remote_snapshot_table_enable": "true", "file_delete_delay_ms": "0"}
@@ -393,3 +394,23 @@ def test_vacuum_finds_the_table_of_a_deletion_that_died(live: Keyed, monkeypatch
     assert DeltaTable.is_deltatable(str(there))
     live.cluster.vacuum().raise_for_failures()
     assert not DeltaTable.is_deltatable(str(there))
+
+
+def test_a_restored_cluster_takes_the_table_over(tmp_path: Path) -> None:
+    """It says what the keys were until the first snapshot there replaces it; the former cluster is kept out."""
+    live = Keyed(tmp_path).begin(**ENABLED)
+    live.tiered("u")
+    live.fill("a", "u")
+    live.put([("a", "1"), ("b", "1")])
+    live.take()
+    live.cluster.tier().raise_for_failures()
+    former = live.cluster
+    heir = Heir(live)
+    heir.restore().raise_for_failures()
+    heir.live_again()
+    assert state(live) == {"a": "1", "b": "1"}
+    live.put([("a", "2")])
+    live.take()
+    assert state(live) == {"a": "2"}
+    live.put([("a", "3")], driver=former)
+    assert "belongs to cluster 'heir'" in the_failure(former.snapshot("t", by_hand=True))

@@ -22,11 +22,8 @@ def follow(context: Context, topic: TopicImage, config: TopicConfig, run: Operat
         return False
     try:
         now = context.metadata.image().topics.get(topic.topic_id, topic)  # its schema may have grown
-        remote = context.remote_table(topic)
         schema = schema_of(now.key_schema, now.value_schema)
-        return context.iceberg_table(topic, name).follow(
-            remote.load, lambda segment: remote.remote.uri_of(remote.path(segment)), schema
-        )
+        return context.iceberg_table(topic, name).follow(context.remote_table(topic), schema)
     except StratalogError as error:
         run.fail(f"{topic.name} as the Iceberg table {name}", error)
         return False
