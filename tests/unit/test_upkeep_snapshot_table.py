@@ -156,6 +156,15 @@ def test_other_topics_have_none(tmp_path: Path) -> None:
     assert not (live.remote / "_snapshots").exists()
 
 
+def test_a_default_of_the_cluster_is_not_the_engines_own_topics(live: Keyed) -> None:
+    live.cluster.topics.alter_configs(None, {"remote.snapshot.table.enable": "true"})
+    live.put([("a", "1")])
+    live.cluster.groups.commit("g", {("t", 0): 0})
+    report = live.cluster.snapshot(by_hand=True).raise_for_failures()
+    assert {str(row["topic"]) for row in report.rows if row["outcome"] == "made"} >= {"t", "__consumer_offsets"}
+    assert [path.name for path in (live.remote / "_snapshots").iterdir()] == [folder(live).name]
+
+
 def test_a_cluster_without_a_remote_tier_refuses_the_config(live: Keyed) -> None:
     live.file.write_text(live.file.read_text().replace('remote = "remote"\n', ""))
     says = "remote.snapshot.table.enable is to be set, but the cluster file has no"

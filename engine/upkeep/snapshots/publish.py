@@ -25,6 +25,7 @@ from stratalog.engine.metadata.image import TopicImage
 from stratalog.engine.replication.leader import look_at_leader
 from stratalog.engine.replication.partition import PartitionWork
 from stratalog.engine.replication.snapshots import newest_id, usable_snapshot
+from stratalog.engine.state.keyed import FORMATS
 from stratalog.engine.state.latest_by_key import record_schema
 from stratalog.engine.upkeep.snapshots.partition import SnapshotWork
 from stratalog.engine.upkeep.tiering.remote_logs import ask_remote
@@ -131,7 +132,9 @@ def publish(context: Context, works: Sequence[SnapshotWork], run: OperationRun) 
     by_topic: dict[str, list[SnapshotWork]] = defaultdict(list)
     for work in works:
         topic = image.topics.get(work.replicas.view.topic_id)
-        if topic is not None and context.topic_config(image, topic).snapshot_table:
+        if topic is None or topic.name in FORMATS:  # the engine's own are nobody else's to read
+            continue
+        if context.topic_config(image, topic).snapshot_table:
             by_topic[topic.topic_id].append(work)
 
     def open_table(topic: TopicImage) -> tuple[SnapshotTable, Listed, Collection[str]]:
