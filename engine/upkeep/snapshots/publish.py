@@ -12,7 +12,7 @@ same: what the table lacks is found by the table and the leader alone.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -25,7 +25,6 @@ from stratalog.engine.metadata.image import TopicImage
 from stratalog.engine.replication.leader import look_at_leader
 from stratalog.engine.replication.partition import PartitionWork
 from stratalog.engine.replication.snapshots import newest_id, usable_snapshot
-from stratalog.engine.state.keyed import FORMATS
 from stratalog.engine.state.latest_by_key import record_schema
 from stratalog.engine.upkeep.snapshots.partition import SnapshotWork
 from stratalog.engine.upkeep.tiering.remote_logs import ask_remote
@@ -35,14 +34,13 @@ from stratalog.partitions.growth import fitted
 from stratalog.partitions.identity import TopicIdPartition
 from stratalog.partitions.listing import ReplicaLog
 from stratalog.partitions.replica import errors_of
-from stratalog.partitions.runner import Done, Failed
 from stratalog.partitions.store import Store
 from stratalog.snapshots.reader import Snapshot
 from stratalog.snapshots.snapshot_id import SnapshotId
 from stratalog.tiering.published import Publication, Published, published_schema, write_published
 
 if TYPE_CHECKING:
-    from stratalog.tiering.snapshot_table import Listed, SnapshotTable
+    from stratalog.tiering.snapshot_table import SnapshotTable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,65 +123,76 @@ def _records(work: PublishWork, snapshot: Snapshot) -> Iterator[pa.RecordBatch]:
 
 
 def publish(context: Context, works: Sequence[SnapshotWork], run: OperationRun) -> frozenset[TopicIdPartition]:
-    """Let the tables have the latest snapshots of these partitions, of topics that have such tables; the
-    partitions that were brought there. An error is a failure of its partition, or of its topic.
+    """Let the tables have the latest snapshots of those of the partitions that are ``published``; the partitions
+    that were brought there. An error is a failure of its partition, or of its topic.
     """
-    image = context.metadata.image()
     by_topic: dict[str, list[SnapshotWork]] = defaultdict(list)
     for work in works:
-        topic = image.topics.get(work.replicas.view.topic_id)
-        if topic is None or topic.name in FORMATS:  # the engine's own are nobody else's to read
-            continue
-        if context.topic_config(image, topic).snapshot_table:
-            by_topic[topic.topic_id].append(work)
-
-    def open_table(topic: TopicImage) -> tuple[SnapshotTable, Listed, Collection[str]]:
-        table = context.snapshot_table(topic)
-        listed = table.open(by_topic[topic.topic_id][0].schema)
-        sizes = {stored.name: stored.size_bytes for stored in table.remote.walk(table.folder)}
-        there = [
-            file.path
-            for file in listed.files.values()
-            if sizes.get(paths.join(table.folder, file.path)) == file.size_bytes
-        ]
-        return table, listed, frozenset(there)
-
+        if work.published:
+            by_topic[work.replicas.view.topic_id].append(work)
+    if not by_topic:
+        return frozenset()
+    image = context.metadata.image()
+    topics = [image.topics[topic_id] for topic_id in by_topic if topic_id in image.topics]
+    opened = ask_remote(context, lambda topic: _open(context, topic, by_topic[topic.topic_id][0].schema), topics)
     tables: dict[str, SnapshotTable] = {}
     wanted: list[PublishWork] = []
-    topics = [image.topics[topic_id] for topic_id in by_topic]
-    for topic, (table, listed, there) in run.done(ask_remote(context, open_table, topics), lambda t: t.name):
-        tables[topic.topic_id] = table
-        for work in by_topic[topic.topic_id]:
-            file = listed.files.get(work.replicas.view.partition)
-            wanted.append(
-                PublishWork(
-                    replicas=work.replicas,
-                    remote=table.remote,
-                    folder=table.folder,
-                    schema=work.schema,
-                    compression=work.compression,
-                    listed=file,
-                    is_there=file is not None and file.path in there,
-                    file_id=context.new_id(),
-                )
-            )
+    for topic, found in run.done(opened, lambda topic: topic.name):
+        tables[topic.topic_id] = found.table
+        wanted += (_work(context, work, found) for work in by_topic[topic.topic_id])
     written: dict[str, list[Publication]] = defaultdict(list)
-    for outcome in context.tasks.run(write_latest, wanted):
-        match outcome:
-            case Done(item, Publication() as publication):
-                written[item.replicas.view.topic_id].append(publication)
-            case Failed(item, error):
-                run.fail(item, error)
+    for item, publication in run.done(context.tasks.run(write_latest, wanted)):
+        if publication is not None:
+            written[item.replicas.view.topic_id].append(publication)
     done: set[TopicIdPartition] = set()
     for topic_id, publications in written.items():
-        topic, table = image.topics[topic_id], tables[topic_id]
+        delay_ms = by_topic[topic_id][0].delete_delay_ms
         try:
-            committed = table.commit(publications)
+            committed = tables[topic_id].commit(publications)
             done |= {TopicIdPartition(topic_id, partition) for partition in committed}
-            delay_ms = context.topic_config(image, topic).file_delete_delay_ms
-            litter = table.litter(table.remote.walk(table.folder), delay_ms=delay_ms, before_ms=0)
-            if litter:
-                table.remote.delete([stored.name for stored in litter])
+            _delete_replaced(tables[topic_id], delay_ms)
         except StratalogError as error:
-            run.fail(topic.name, error)
+            run.fail(image.topics[topic_id].name, error)
     return frozenset(done)
+
+
+@dataclass(frozen=True, slots=True)
+class _Opened:
+    """Step 1 of a topic."""
+
+    table: SnapshotTable
+    files: Mapping[int, Published]
+    """By partition, as listed."""
+    there: frozenset[str]
+    """Paths of those that are there at their size."""
+
+
+def _open(context: Context, topic: TopicImage, schema: pa.Schema) -> _Opened:
+    """Raises: as ``SnapshotTable.open``."""
+    table = context.snapshot_table(topic)
+    files = table.open(schema).files
+    sizes = {stored.name: stored.size_bytes for stored in table.remote.walk(table.folder)}
+    there = (
+        file.path for file in files.values() if sizes.get(paths.join(table.folder, file.path)) == file.size_bytes
+    )
+    return _Opened(table, files, frozenset(there))
+
+
+def _work(context: Context, work: SnapshotWork, opened: _Opened) -> PublishWork:
+    file = opened.files.get(work.replicas.view.partition)
+    return PublishWork(
+        replicas=work.replicas,
+        remote=opened.table.remote,
+        folder=opened.table.folder,
+        schema=work.schema,
+        compression=work.compression,
+        listed=file,
+        is_there=file is not None and file.path in opened.there,
+        file_id=context.new_id(),
+    )
+
+
+def _delete_replaced(table: SnapshotTable, delay_ms: int) -> None:
+    litter = table.litter(table.remote.walk(table.folder), delay_ms=delay_ms, before_ms=0)
+    if litter:
+        table.remote.delete([stored.name for stored in litter])

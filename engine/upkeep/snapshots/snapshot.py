@@ -35,6 +35,7 @@ from stratalog.engine.metadata.partition_commands import AdvanceLogStart, LogSta
 from stratalog.engine.records.coordinator import end_overdue
 from stratalog.engine.records.groups import forget_expired
 from stratalog.engine.state.internal_topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, without_metadata
+from stratalog.engine.state.keyed import FORMATS
 from stratalog.engine.upkeep.snapshots.metadata import keep_metadata_short, metadata_failures, metadata_row
 from stratalog.engine.upkeep.snapshots.partition import (
     PartitionSnapshot,
@@ -193,6 +194,7 @@ def _works(
                 delete_delay_ms=config.file_delete_delay_ms,
                 compression=config.compression_type,
                 memory_bytes=memory_bytes,
+                published=config.snapshot_table and topic.name not in FORMATS,
                 clock=context.clock,
             )
             for view in views
