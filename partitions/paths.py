@@ -18,6 +18,8 @@
     <topic>-<topic_id>/<partition>/<name>                           a segment in the remote tier
     <topic>-<topic_id>/<partition>/<rebuilt>/<name>                 the n-th that a heal has rebuilt of that name
     _clusters/<cluster_id>/<offset>.<digest>.json                   there, too: a cluster as of a metadata offset
+    _snapshots/<topic>-<topic_id>/<partition>/<end>-<epoch>.<id>.parquet
+                                    there, too: the latest record of each key, in a table
     <id>.probe                                                      made to ask a store something, and deleted
     <topic>/<partition>/epoch-<epoch>/<base>.parquet                records that ``recover`` has exported
 
@@ -44,6 +46,8 @@ METADATA_TOPIC = "__cluster_metadata"
 DELTA_LOG = "_delta_log"
 """The folder of a Delta table's log, in that of the table."""
 DESCRIPTIONS = "_clusters"
+SNAPSHOT_TABLES = "_snapshots"
+"""The folder of the remote tier with the tables of the latest record of each key."""
 REMOTE_LOG_MANAGER, MAINTENANCE = "__remote_log_manager", "__maintenance"
 SCHEDULES = (REMOTE_LOG_MANAGER, MAINTENANCE)
 """Jobs that remember when they did what."""
@@ -63,6 +67,7 @@ _CLAIM = re.compile(r"([0-9]{10})(?:\.([0-9a-f]{32}))?\.claim\Z")
 _CHECKPOINT = re.compile(rf"({_OFFSET})-([0-9]{{10}})\.checkpoint(?:\.({_OFFSET})\.part)?\Z")
 _SCHEDULE = re.compile(rf"({_OFFSET})\.schedule\Z")
 _DESCRIPTION = re.compile(rf"({_OFFSET})\.([0-9a-f]{{16}})\.json\Z")
+_PUBLISHED = re.compile(rf"({_OFFSET})-([0-9]{{10}})\.([0-9a-f]{{32}})\.parquet\Z")
 _DIGEST = re.compile(r"[0-9a-f]{8}\Z")
 _OURS = (".parquet", ".epoch", ".hw", ".local", ".claim", ".checkpoint", ".part", ".schedule", ".json")
 _PROBE = ".probe"
@@ -247,11 +252,12 @@ def incarnation_folder_of(directory_id: str, root: str) -> str:
 
 def is_top_folder(folder: str) -> bool:
     """Whether a folder right below a root may be one of ours: an incarnation's, a topic's in the remote tier, or
-    that of the descriptions. A bucket, or a folder in it, may have other tenants beside them.
+    that of the descriptions or of the tables of snapshots. A bucket, or a folder in it, may have other tenants
+    beside them.
     """
     incarnation, _, digest = folder.partition(".")
     return (
-        folder == DESCRIPTIONS
+        folder in (DESCRIPTIONS, SNAPSHOT_TABLES)
         or parse_topic_folder(folder) is not None
         or (is_id(incarnation) and (folder == incarnation or _DIGEST.match(digest) is not None))
     )
@@ -339,6 +345,21 @@ def parse_remote_segment_path(path: str) -> tuple[int, DataName, int] | None:
     if not slash:
         return int(partition), name, 0
     return (int(partition), name, int(rebuilt)) if rebuilt != "0" and _PARTITION.match(rebuilt) else None
+
+
+def published_path(partition: int, snapshot: CheckpointName, file_id: str) -> str:
+    """A file with the records of a snapshot, relative to the folder of the table that lists it."""
+    digits = f"{_digits(snapshot.end_offset)}-{_epoch_digits(snapshot.epoch)}"
+    return f"{partition}/{digits}.{file_id}.parquet"
+
+
+def parse_published_path(path: str) -> tuple[int, CheckpointName, str] | None:
+    """The parts from which ``published_path`` made the path; None when it is no such file."""
+    partition, _, name = path.partition("/")
+    m = _PUBLISHED.match(name)
+    if m is None or not _PARTITION.match(partition):
+        return None
+    return int(partition), CheckpointName(int(m[1]), int(m[2])), m[3]
 
 
 def parse_file_path(path: str) -> tuple[str, int, DataName | CheckpointName] | None:

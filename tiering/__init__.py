@@ -34,6 +34,11 @@ The table by the means of Delta
     ``remote_change`` a batch of changes to it, ``listed_files`` the files by whom they are of,
     ``foreign_files`` the records of those that others have written, ``remote_file`` a look into an object.
 
+Tables of a topic
+    ``iceberg_table`` lists the segments of the remote log in a catalog of the user's, too.
+    ``topic_table`` is what they have in common. The remote log is one. The other, ``snapshot_table``, is of topics
+    that are not tiered: the latest record of each key, in files that ``published`` describes.
+
 The invariant
     Copy -> commit -> delete, always in this order. An object exists before the table lists it; the table
     lists it before a broker lets go of it; the table forgets it before the object goes. The remote holds

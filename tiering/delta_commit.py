@@ -1,25 +1,22 @@
-"""The one seam by which files enter and leave a Delta table: ``commit(table, actions, expected_version)``.
+"""The one seam by which files enter and leave a Delta table: ``commit(table, actions, expected_version, ...)``.
 
 A table whose catalog commits to it (the feature ``catalogManaged``) would be served here, and nowhere else: the
 catalog would ratify the version after ``expected_version`` in the place of the log's conditional put. delta-rs
-does not open such a table, let alone commit to it, so today it is refused by name (``delta_reader``). Versions
-without files (a table made, its schema grown, a property set) are made by delta-rs' own calls in ``delta_table``.
+does not open such a table, let alone commit to it, so today it is refused by name (``topic_table``). Versions
+without files (a table made, its schema grown, a property set) are made by delta-rs' own calls in ``topic_table``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.transaction import AddAction, RemoveAction
 
-from stratalog.tiering.delta_reader import APPLICATION
 from stratalog.tiering.remote_change import TableChange
+from stratalog.tiering.topic_table import ONE_ATTEMPT
 
 Action = AddAction | RemoveAction
-
-ONE_ATTEMPT = 0
-"""As max_commit_retries: the next version, or a conflict."""
 
 
 def actions_of(change: TableChange, now_ms: int) -> list[Action]:
@@ -41,10 +38,14 @@ def actions_of(change: TableChange, now_ms: int) -> list[Action]:
 
 
 def commit(
-    table: DeltaTable, actions: Sequence[Action], expected_version: int, now_ms: int, why: str = ""
+    table: DeltaTable,
+    actions: Sequence[Action],
+    expected_version: int,
+    transactions: Sequence[Transaction],
+    info: Mapping[str, str],
 ) -> None:
-    """Put the version after ``expected_version``, at which ``table`` was opened, or none. ``why`` is what the
-    history of the table says of it.
+    """Put the version after ``expected_version``, at which ``table`` was opened, or none. ``transactions`` are
+    those of applications, ``info`` is added to the commit's.
 
     Raises: CommitFailedError of Delta's when somebody else has put that version; DeltaError, OSError: it may have
         landed or not, and the table tells.
@@ -57,7 +58,7 @@ def commit(
         schema=table.schema(),
         commit_properties=CommitProperties(
             max_commit_retries=ONE_ATTEMPT,
-            custom_metadata={"userMetadata": why} if why else None,
-            app_transactions=[Transaction(APPLICATION, expected_version + 1, now_ms)],
+            custom_metadata=dict(info) or None,
+            app_transactions=list(transactions),
         ),
     )

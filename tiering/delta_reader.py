@@ -6,74 +6,35 @@ Where others have committed since, ``foreign_commits`` tells what that means.
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterator, Sequence
-from typing import NoReturn
 
 import pyarrow as pa
 from deltalake import DeltaTable
-from deltalake.exceptions import DeltaError, TableNotFoundError
+from deltalake.exceptions import DeltaError
 
 from stratalog.partitions import paths
-from stratalog.partitions.clock import Clock
 from stratalog.partitions.errors import (
     CorruptionError,
-    InconsistentClusterIdError,
     RemoteObjectMissingError,
-    Right,
-    StorageAuthorizationError,
-    StorageError,
 )
-from stratalog.partitions.store.protocol import Store, StoredObject, StoreOptions
+from stratalog.partitions.store.protocol import StoredObject
 from stratalog.tiering import delta_options
 from stratalog.tiering.delta_entries import check_log
-from stratalog.tiering.delta_schema import check_readable
 from stratalog.tiering.foreign_commits import ForeignCommit, read_commits, rewrite_of, standing
 from stratalog.tiering.foreign_files import Range, records_in
 from stratalog.tiering.listed_files import files_with, listed_segments, whatever_is_listed
 from stratalog.tiering.remote_log import RemoteLog
 from stratalog.tiering.remote_objects import RemoteObjects, RemovedFiles
 from stratalog.tiering.remote_segment import RemoteSegment
+from stratalog.tiering.topic_table import HOUR_MS, TopicTable
 
 APPLICATION = "stratalog"
-CLUSTER_ID = "stratalog.cluster_id"
-TOPIC = "stratalog.topic"
-TOPIC_ID = "stratalog.topic_id"
-DELETED = "stratalog.deleted"
-
-_HOUR_MS = 3_600_000
 
 
-class DeltaTopicReader:
+class DeltaTopicReader(TopicTable):
     """The content of one topic's table; its folder in the remote store is ``<topic>-<topic_id>``."""
 
-    def __init__(
-        self,
-        remote: Store,
-        *,
-        topic: str,
-        topic_id: str,
-        cluster_id: str,
-        options: StoreOptions,
-        clock: Clock,
-        rng: random.Random | None = None,
-    ) -> None:
-        """Touches no storage.
-
-        Raises: UnsupportedStoreError, InvalidCallError when no Delta table can lie in ``remote``.
-        """
-        self.remote = remote
-        self.topic = topic
-        self.topic_id = topic_id
-        self.cluster_id = cluster_id
-        self.folder = paths.topic_folder(topic, topic_id)
-        self.uri = delta_options.table_uri(remote, self.folder)
-        self._options = options
-        self._clock = clock
-        self._rng = rng if rng is not None else random.Random()
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.uri!r})"
+    description = "Remote log of topic {}; stratalog commits to it, others may read"
 
     def path(self, segment: RemoteSegment) -> str:
         """The name of a segment's object in the remote store."""
@@ -143,7 +104,7 @@ class DeltaTopicReader:
         table = self._open()
         if table is None:
             return RemoteLog.empty(self.uri), RemovedFiles()
-        hours = -(-delay_ms // _HOUR_MS)
+        hours = -(-delay_ms // HOUR_MS)
         try:
             ever, due = (
                 frozenset(table.vacuum(retention_hours=age, dry_run=True, enforce_retention_duration=False))
@@ -152,35 +113,6 @@ class DeltaTopicReader:
         except (DeltaError, OSError) as error:
             self._failed("vacuum", error)
         return self._fold(table), RemovedFiles(ever, due)
-
-    def is_marked_deleted(self) -> bool | None:
-        """Whether the topic was to be deleted with its table; None when there is no table. Raises: as ``load``."""
-        table = self._open()
-        return None if table is None else self._is_marked(table)
-
-    def _open(self) -> DeltaTable | None:
-        check_log(self.remote, self.folder)
-        try:
-            with delta_options.panics():
-                table = DeltaTable(
-                    self.uri, storage_options=delta_options.storage_options(self.uri, self._options)
-                )
-                found = table.metadata().configuration
-        except TableNotFoundError:
-            return None
-        except (DeltaError, OSError) as error:
-            self._failed("read", error)
-        if found.get(CLUSTER_ID) != self.cluster_id:
-            raise InconsistentClusterIdError(
-                f"the table {self.uri} belongs to cluster {found.get(CLUSTER_ID)!r}, not to {self.cluster_id!r}: "
-                "correct the remote tier in the cluster file, unless that cluster was restored from this one"
-            )
-        if found.get(TOPIC_ID) != self.topic_id:
-            raise CorruptionError(
-                f"the table {self.uri} is of topic id {found.get(TOPIC_ID)!r}, not {self.topic_id!r}"
-            )
-        check_readable(table, self.uri)
-        return table
 
     def _open_at(self, version: int) -> DeltaTable:
         check_log(self.remote, self.folder, version)
@@ -191,10 +123,6 @@ class DeltaTopicReader:
                 )
         except (DeltaError, OSError) as error:
             self._failed(f"read version {version} of", error)
-
-    @staticmethod
-    def _is_marked(table: DeltaTable) -> bool:
-        return table.metadata().configuration.get(DELETED) == "true"
 
     def _fold(self, table: DeltaTable) -> RemoteLog:
         try:
@@ -224,16 +152,3 @@ class DeltaTopicReader:
             return RemoteLog.of(self.uri, table.version(), segments)
         rewrite = rewrite_of(self.uri, since, commits, segments, whatever_is_listed(table))
         return RemoteLog.of(self.uri, table.version(), segments, rewrite)
-
-    def _failed(self, what: str, error: Exception, right: Right = "read") -> NoReturn:
-        said = f"cannot {what} the table {self.uri}: {delta_options.said(error)}"
-        if delta_options.is_refused(error):
-            raise StorageAuthorizationError(f"{said}: let its owner {right} there", right, self.uri) from None
-        if delta_options.is_catalog_managed(error):
-            raise CorruptionError(
-                f"the table {self.uri} was made catalog-managed by somebody else (catalogManaged): only its "
-                "catalog commits to it, and delta-rs does not even read it. Nothing was changed. Bring back its "
-                "log as it was before, from a backup of the remote tier, and register the table as an external "
-                "one (cluster.catalog.create_table)"
-            ) from None
-        raise StorageError(said) from None

@@ -13,50 +13,30 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
-from typing import NoReturn, TypeVar
+from typing import TypeVar
 
-import pyarrow as pa
-from deltalake import CommitProperties, DeltaTable, Schema
+from deltalake import DeltaTable, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError
 
-from stratalog.partitions import paths
-from stratalog.partitions.backoff import Backoff
 from stratalog.partitions.errors import (
     CorruptionError,
-    InvalidRecordError,
-    OutcomeUnknownError,
     RemoteObjectMissingError,
-    StorageError,
 )
 from stratalog.tiering import delta_options
-from stratalog.tiering.delta_commit import ONE_ATTEMPT, actions_of, commit
-from stratalog.tiering.delta_reader import CLUSTER_ID, DELETED, TOPIC, TOPIC_ID, DeltaTopicReader
-from stratalog.tiering.delta_schema import check_writable, delta_schema, grown_fields
+from stratalog.tiering.delta_commit import actions_of, commit
+from stratalog.tiering.delta_reader import APPLICATION, DeltaTopicReader
+from stratalog.tiering.delta_schema import check_writable
 from stratalog.tiering.divergence import Histories
 from stratalog.tiering.foreign_commits import Rewrite
 from stratalog.tiering.listed_files import listed_files
 from stratalog.tiering.remote_change import CommittedBatch, Rebuilt, TableChange, decide, decide_rebuilt
 from stratalog.tiering.remote_log import RemoteLog
 from stratalog.tiering.remote_segment import RemoteSegment, Uploaded
-from stratalog.tiering.statistics import INDEXED_COLUMNS
+from stratalog.tiering.topic_table import BACKOFF, COMMIT_ATTEMPTS, UNANSWERED_ATTEMPTS
 
 T = TypeVar("T")
 
-COMMIT_ATTEMPTS = 20
-"""Lost races: the next writer is quick."""
-UNANSWERED_ATTEMPTS = 4
-"""Commits that were refused, or got no answer: each may have taken a deadline with all its retries."""
-_BACKOFF = Backoff(first_s=0.1, longest_s=2.0)
-
-_PROPERTIES = {
-    "delta.checkpointInterval": "20",  # opening costs one checkpoint and at most this many entries
-    "delta.logRetentionDuration": "interval 30 days",
-    "delta.deletedFileRetentionDuration": "interval 30 days",  # nobody vacuums what the log could still bring back
-    "delta.dataSkippingNumIndexedCols": str(INDEXED_COLUMNS),
-}
 _NOBODYS = Histories()
-_AT_ONCE = CommitProperties(max_commit_retries=ONE_ATTEMPT)
 
 
 class DeltaTopicTable(DeltaTopicReader):
@@ -71,29 +51,6 @@ class DeltaTopicTable(DeltaTopicReader):
         """
         log = self.load()
         return log if log.rewrite is None else self._commit(lambda log: log)[0]
-
-    def ensure(self, schema: pa.Schema) -> None:
-        """Create the table if it is missing; ``schema`` is the physical schema of the topic's segments. A table
-        with a narrower one grows (``delta_schema``), one with a wider one stays.
-
-        Raises: InvalidRecordError when the table there has another schema; StorageError; as ``load``.
-        """
-        wanted = delta_schema(schema, self.uri)
-        for _ in range(COMMIT_ATTEMPTS):
-            table = self._open()
-            if table is None:
-                self._create(wanted)
-                continue
-            fields = grown_fields(table.schema(), wanted)
-            if fields is None:
-                raise InvalidRecordError(
-                    f"the table {self.uri} has the schema {table.schema().to_json()}, the segments of topic "
-                    f"{self.topic} have {wanted.to_json()}: neither is the other and nullable fields behind it"
-                )
-            if not fields:
-                return
-            self._alter("grow", partial(table.alter.add_columns, fields, commit_properties=_AT_ONCE))
-        raise StorageError(f"the table {self.uri} was made, or grew, {COMMIT_ATTEMPTS} times, and did not stay so")
 
     def commit(
         self,
@@ -160,7 +117,7 @@ class DeltaTopicTable(DeltaTopicReader):
                 failures.append(error)
                 if not isinstance(error, CommitFailedError):
                     made |= {upload.segment.path for upload in change.adds}
-                self._clock.sleep(_BACKOFF.pause_s(len(failures), self._rng.random()))
+                self._clock.sleep(BACKOFF.pause_s(len(failures), self._rng.random()))
 
     def vacuum(self, delay_ms: int) -> list[str]:
         """Delete from the store what was removed from the table ``delay_ms`` ago and is not listed again
@@ -178,23 +135,6 @@ class DeltaTopicTable(DeltaTopicReader):
             self.remote.delete(doomed)
         return doomed
 
-    def mark_deleted(self, deleted: bool) -> None:
-        """Say in the table that its topic is to be deleted with it, or not: what a crash of the deletion leaves
-        is told by it from what somebody wants to keep. A table that is not there needs no mark.
-
-        Raises: StorageError; as ``load``.
-        """
-        for _ in range(COMMIT_ATTEMPTS):
-            table = self._open()
-            if table is None or self._is_marked(table) == deleted:
-                return
-            set_properties = table.alter.set_table_properties
-            mark = {DELETED: str(deleted).lower()}
-            self._alter(
-                "mark", partial(set_properties, mark, raise_if_not_exists=False, commit_properties=_AT_ONCE)
-            )
-        raise StorageError(f"{self.uri}: other writers were faster {COMMIT_ATTEMPTS} times; try again")
-
     def clean_log(self) -> None:
         """Write a checkpoint, and delete the entries of the table's log that are older than
         delta.logRetentionDuration and that it stands for. (Commits do both too, every ``delta.checkpointInterval``
@@ -206,50 +146,7 @@ class DeltaTopicTable(DeltaTopicReader):
         """
         table = self._open()
         if table is not None and self._fold(table).rewrite is None:
-            try:
-                table.create_checkpoint()
-                table.cleanup_metadata()
-            except (DeltaError, OSError) as error:
-                self._failed("clean the log of", error, "create")
-
-    def delete(self) -> None:
-        """Delete the whole folder, of a topic that the cluster has forgotten: the log of the table last,
-        so that the rest after a crash is still recognised as this topic's. Objects under no valid name stay.
-        """
-        names = [stored.name for stored in self.remote.walk(self.folder) if not stored.special]
-        log_folder = paths.join(self.folder, paths.DELTA_LOG) + "/"
-        self.remote.delete(name for name in names if not name.startswith(log_folder))
-        self.remote.delete(name for name in names if name.startswith(log_folder))
-
-    def _create(self, schema: Schema) -> None:
-        try:
-            DeltaTable.create(
-                self.uri,
-                schema,
-                name=self.topic,
-                description=f"Remote log of topic {self.topic}; stratalog commits to it, others may read",
-                configuration={
-                    **_PROPERTIES,
-                    CLUSTER_ID: self.cluster_id,
-                    TOPIC: self.topic,
-                    TOPIC_ID: self.topic_id,
-                },
-                storage_options=delta_options.storage_options(self.uri, self._options),
-                commit_properties=_AT_ONCE,
-                raise_if_key_not_exists=False,  # Delta does not know the keys of this product
-            )
-        except (DeltaError, OSError) as error:
-            if self._open() is None:  # else somebody else was first
-                self._failed("create", error, "create")
-
-    def _alter(self, what: str, commit: Callable[[], None]) -> None:
-        """Try to put a version without files; whether it landed, the table tells."""
-        try:
-            commit()
-        except CommitFailedError:
-            self._clock.sleep(_BACKOFF.pause_s(1, self._rng.random()))
-        except (DeltaError, OSError) as error:
-            self._failed(what, error, "create")
+            self._clean(table)
 
     def _undoing(self, rewrite: Rewrite, besides: TableChange | None) -> TableChange:
         """The change that takes a rewrite back, and makes another one with it that changes no data either.
@@ -278,13 +175,7 @@ class DeltaTopicTable(DeltaTopicReader):
 
     def _put(self, table: DeltaTable, change: TableChange) -> None:
         now_ms = self._clock.now_ms()
-        commit(table, actions_of(change, now_ms), table.version(), now_ms, change.why)
-
-    def _give_up(self, failures: Sequence[Exception]) -> NoReturn:
-        said = delta_options.said(failures[-1])
-        if all(isinstance(failure, CommitFailedError) for failure in failures):
-            raise StorageError(f"{self.uri}: other writers were faster {len(failures)} times; try again: {said}")
-        raise OutcomeUnknownError(
-            f"commits to {self.uri} failed {len(failures)} times, the last may still land; read before you "
-            f"retry: {said}"
-        )
+        version = table.version()
+        transaction = Transaction(APPLICATION, version + 1, now_ms)
+        info = {"userMetadata": change.why} if change.why else {}
+        commit(table, actions_of(change, now_ms), version, [transaction], info)

@@ -16,13 +16,12 @@ from stratalog.partitions.errors import InconsistentClusterIdError, OutcomeUnkno
 from stratalog.partitions.store.protocol import StoreOptions
 from stratalog.tiering import delta_options
 from stratalog.tiering.delta_entries import check_log
-from stratalog.tiering.delta_reader import CLUSTER_ID, DeltaTopicReader
-from stratalog.tiering.delta_table import COMMIT_ATTEMPTS
+from stratalog.tiering.topic_table import CLUSTER_ID, COMMIT_ATTEMPTS, TopicTable
 
 _PAUSE_S = 0.2
 
 
-def owner(topic: DeltaTopicReader, options: StoreOptions) -> str | None:
+def owner(topic: TopicTable, options: StoreOptions) -> str | None:
     """The cluster that may commit to the topic's table; None when there is no table.
 
     Raises: StorageError; CorruptionError, as ``check_log``.
@@ -31,7 +30,7 @@ def owner(topic: DeltaTopicReader, options: StoreOptions) -> str | None:
     return None if table is None else table.metadata().configuration.get(CLUSTER_ID)
 
 
-def hand_over(topic: DeltaTopicReader, former: str, to: str, options: StoreOptions, clock: Clock) -> bool:
+def hand_over(topic: TopicTable, former: str, to: str, options: StoreOptions, clock: Clock) -> bool:
     """Let cluster ``to`` be the one that commits to the topic's table, where it was ``former``. Whether there is a
     table. Harmless when repeated.
 
@@ -64,7 +63,7 @@ def hand_over(topic: DeltaTopicReader, former: str, to: str, options: StoreOptio
     raise OutcomeUnknownError(f"{uri} could not be handed over to cluster {to!r}; read before you retry: {said}")
 
 
-def _open(topic: DeltaTopicReader, options: StoreOptions) -> DeltaTable | None:
+def _open(topic: TopicTable, options: StoreOptions) -> DeltaTable | None:
     uri = topic.uri
     check_log(topic.remote, topic.folder)
     try:

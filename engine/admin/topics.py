@@ -48,8 +48,7 @@ def create_topic(
     Raises: TopicAlreadyExistsError, InvalidReplicationFactorError, InvalidConfigError, InvalidCallError.
     """
     texts = {key: str(value) for key, value in (configs or {}).items()}
-    if texts.get("remote.storage.enable", "false").lower() == "true":
-        context.remote_store(f"topic {name!r} shall be tiered (remote.storage.enable)")
+    _check_remote(context, texts)
     command = CreateTopic(
         name=name,
         topic_id=context.new_id(),
@@ -109,16 +108,22 @@ def alter_configs(
     Raises: UnknownTopicOrPartitionError, InvalidConfigError, InvalidCallError.
     """
     texts = {key: None if value is None else str(value) for key, value in changes.items()}
-    if (texts.get("remote.storage.enable") or "false").lower() == "true":
-        context.remote_store("remote.storage.enable is to be set")
+    _check_remote(context, texts)
     if topic is None and (selector := texts.get(KEY)) is not None:
         context.selector.offered.check(selector.strip())
     context.metadata.submit(AlterConfigs(topic, texts), dry_run=dry_run)
 
 
+def _check_remote(context: Context, texts: Mapping[str, str | None]) -> None:
+    """Raises: InvalidCallError where configs ask for a remote tier that the cluster does not have."""
+    for name in ("remote.storage.enable", "remote.snapshot.table.enable"):
+        if (texts.get(name) or "false").lower() == "true":
+            context.remote_store(f"{name} is to be set")
+
+
 def delete_topic(context: Context, name: str, *, keep_remote: bool = False, dry_run: bool = False) -> Report:
     """Delete a topic: from the metadata, then its folders on every broker, then (unless ``keep_remote``) its
-    remote table. Its table says beforehand which of the two it is to be; what a crash leaves behind is found by
+    remote tables. They say beforehand which of the two it is to be; what a crash leaves behind is found by
     ``vacuum``.
 
     Raises: UnknownTopicOrPartitionError, InvalidTopicError, InvalidCallError for the metadata's own log;
@@ -148,11 +153,16 @@ def delete_topic(context: Context, name: str, *, keep_remote: bool = False, dry_
                 run.fail(f"{name} on broker {broker_id}", error)
         if context.remote is not None and not keep_remote:
             try:
-                found = context.remote.walk(context.remote_folder(topic))
+                if (listed_as := context.topic_config(image, topic).remote_iceberg_table) and not dry_run:
+                    context.iceberg_table(topic, listed_as).drop()
+                tables = (context.remote_table(topic), context.snapshot_table(topic))
+                walked = [(table, context.remote.walk(table.folder)) for table in tables]
+                found = [stored for _, objects in walked for stored in objects]
                 run.failures += special_files(f"{name} in the remote tier", context.remote, found)
                 files, size = len(found), sum(stored.size_bytes for stored in found)
-                if files and not dry_run:
-                    context.remote_table(topic).delete()
+                for table, objects in walked:
+                    if objects and not dry_run:
+                        table.delete()
                 if files:
                     run.rows.append({"place": "remote", "deleted_files": files, "deleted_bytes": size})
             except StratalogError as error:
@@ -165,6 +175,7 @@ def _mark_remote(context: Context, topic: TopicImage, deleted: bool) -> None:
     """Raises: StorageError kinds."""
     try:
         context.remote_table(topic).mark_deleted(deleted)
+        context.snapshot_table(topic).mark_deleted(deleted)
     except StorageAuthorizationError as error:
         what = f"topic {topic.name!r} was not deleted: {error}"
         raise StorageAuthorizationError(what, error.right, error.path) from error

@@ -54,6 +54,10 @@ PLAIN_NAME = Takes(
     lambda value: re.fullmatch(r"[A-Za-z0-9._$-]{0,255}", value) is not None,
 )
 """Whether anything has the name is found where it is used."""
+ICEBERG_NAME = Takes(
+    "a catalog of pyiceberg's, a namespace and a table, as in lake.flights.trips, or nothing",
+    lambda value: re.fullmatch(r"(?=.{0,255}\Z)(?:[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]+){2,})?", value) is not None,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from stratalog.engine.config.definition import TRUE_OR_FALSE, Scope, at_least, between, key, keys_of, one_of
+from stratalog.engine.config.definition import (
+    ICEBERG_NAME,
+    TRUE_OR_FALSE,
+    Scope,
+    at_least,
+    between,
+    key,
+    keys_of,
+    one_of,
+)
 from stratalog.partitions.merge import MergePolicy
 from stratalog.partitions.retention import UNLIMITED, RetentionLimits
 from stratalog.snapshots.policy import SnapshotPolicy
@@ -106,6 +115,18 @@ class TopicConfig:
         doc="A sealed segment is copied to the remote tier once the log has this many bytes behind it, or "
         "remote.copy.lag.ms allows it. 0: at once; -1: as local.retention.bytes (KIP-1241).",
     )
+    remote_iceberg_table: str = key(
+        "",
+        ICEBERG_NAME,
+        doc="The topic's segments in the remote tier are an Iceberg table of this name, too: a catalog that "
+        "pyiceberg is configured for, a namespace, a table. Empty: there is no such table.",
+    )
+    remote_snapshot_table_enable: bool = key(
+        False,
+        TRUE_OR_FALSE,
+        doc="Of cleanup.policy=snapshot: publish the latest record of each key as a Delta table in the remote "
+        "tier, anew with each snapshot. Where it is switched off, vacuum deletes the table.",
+    )
     file_delete_delay_ms: int = key(
         60_000,
         at_least(0),
@@ -193,6 +214,11 @@ class TopicConfig:
     def snapshots(self) -> bool:
         """Whether snapshots stand for what leaves the log (cleanup.policy=snapshot)."""
         return self.cleanup_policy == SNAPSHOT
+
+    @property
+    def snapshot_table(self) -> bool:
+        """Whether what snapshots hold is published as a table, too."""
+        return self.snapshots and self.remote_snapshot_table_enable
 
     @property
     def retention(self) -> RetentionLimits:

@@ -36,6 +36,8 @@ from stratalog.partitions.store import Store, StoreCounts
 
 if TYPE_CHECKING:
     from stratalog.tiering.delta_table import DeltaTopicTable
+    from stratalog.tiering.iceberg_table import IcebergTable
+    from stratalog.tiering.snapshot_table import SnapshotTable
 
 
 class Progress(Protocol):
@@ -246,6 +248,26 @@ class Context:
             clock=self.clock,
             rng=self.rng,
         )
+
+    def snapshot_table(self, topic: TopicImage) -> SnapshotTable:
+        """The table of the latest record of each key of a topic."""
+        from stratalog.tiering.snapshot_table import SnapshotTable  # here: it loads delta-rs
+
+        return SnapshotTable(
+            self.remote_store(f"topic {topic.name!r} has a table of snapshots (remote.snapshot.table.enable)"),
+            topic=topic.name,
+            topic_id=topic.topic_id,
+            cluster_id=self.file.cluster_id,
+            options=self.file.remote_storage,
+            clock=self.clock,
+            rng=self.rng,
+        )
+
+    def iceberg_table(self, topic: TopicImage, name: str) -> IcebergTable:
+        """The Iceberg table ``name`` of a topic's segments. Raises: InvalidCallError without pyiceberg."""
+        from stratalog.tiering.iceberg_table import IcebergTable  # here: pyiceberg is an extra
+
+        return IcebergTable(name, topic=topic.name, topic_id=topic.topic_id)
 
     def remote_folder(self, topic: TopicImage) -> str:
         """The folder of a topic in the remote tier."""

@@ -351,6 +351,7 @@ class Decoders:
             paths.parse_file_path,
             paths.parse_replica_path,
             paths.parse_remote_segment_path,
+            paths.parse_published_path,
             paths.parse_topic_folder,
             paths.parse_schedule_name,
             paths.parse_description,

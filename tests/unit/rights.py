@@ -110,6 +110,7 @@ RIGHTS = (
     needs("heal", voters=WRITE, leader=READ, followers=WRITE, internal=READ, remote=READ, delta=READ),
     needs("retain", voters=READ, leader=ALL, followers=ALL, internal=READ, remote=READ, delta=READ),
     needs("snapshot", voters=WRITE, leader=WRITE, followers=ALL),
+    needs("snapshot with a table", voters=WRITE, leader=WRITE, followers=ALL, remote=WRITE, delta=WRITE),
     needs("quorum.snapshot", voters=ALL),
     needs("vacuum", voters="lrd", leader="lrd", followers="lrd", internal="lrd", remote=ALL, delta=READ),
     # Administrators

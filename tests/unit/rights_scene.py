@@ -216,6 +216,7 @@ ACTS: Mapping[str, tuple[Act, ...]] = {
     "heal": (lambda live, driver: driver.heal(),),
     "retain": (lambda live, driver: driver.retain(),),
     "snapshot": (lambda live, driver: driver.snapshot("s", by_hand=True),),
+    "snapshot with a table": (lambda live, driver: driver.snapshot("s", by_hand=True),),
     "quorum.snapshot": (lambda live, driver: driver.quorum.snapshot(),),
     "vacuum": (lambda live, driver: driver.vacuum(),),
     "format": (lambda live, driver: format_another(live),),
@@ -281,10 +282,20 @@ def has_small_files(live: Guarded) -> None:
 def has_snapshots(live: Guarded) -> None:
     """Topic ``s``: one of all that there is but the end."""
     live.topic("s", cleanup_policy="snapshot")
+    _put_and_snapshot(live)
+
+
+def _put_and_snapshot(live: Guarded) -> None:
     for value in "ab":
         live.cluster.append_batches("s", {0: [keyed([("k", value)], live.clock.now_ms())]}).raise_for_failures()
         if value == "a":
             live.cluster.snapshot("s", by_hand=True).raise_for_failures()
+
+
+def has_a_snapshot_table(live: Guarded) -> None:
+    """Topic ``s``: a table of the same."""
+    live.topic("s", cleanup_policy="snapshot", remote_snapshot_table_enable="true")
+    _put_and_snapshot(live)
 
 
 def is_open(live: Guarded) -> None:
@@ -357,6 +368,7 @@ PREPARED: Mapping[str, Callable[[Guarded], object]] = {
     "merge": has_small_files,
     "read_snapshot": has_snapshots,
     "snapshot": has_snapshots,
+    "snapshot with a table": has_a_snapshot_table,
     "groups.delete_offsets, groups.delete": lambda live: live.cluster.groups.commit("h", {("u", 0): 1}),
     "transactions.abort, transactions.finish": is_open,
     "history": has_truncated,

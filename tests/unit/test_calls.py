@@ -17,7 +17,7 @@ from bench.bench import TOPIC, record_batch
 from bench.calls import BROKERS, FILE, PARTITION, RUN, SCENARIOS, CountedCluster, Scenario
 from bench.counting import LIST, READ, STAT
 from stratalog.engine.brokers.probe import probe_brokers
-from stratalog.tiering import delta_reader
+from stratalog.tiering import topic_table
 from tests.contexts import context_of
 
 IDLE = next(scenario for scenario in SCENARIOS if scenario.what == "idle sync")
@@ -74,7 +74,7 @@ def test_a_tier_run_with_nothing_to_do_reads_each_table_once(
     IDLE_TIER.prepare(made, 5, 1)
     driver = made.driver()
     opened: list[str] = []
-    monkeypatch.setattr(delta_reader, "DeltaTable", lambda uri, **_: opened.append(uri) or DeltaTable(uri))
+    monkeypatch.setattr(topic_table, "DeltaTable", lambda uri, **_: opened.append(uri) or DeltaTable(uri))
     found = made.calls_of(driver.tier)
     assert found[LIST] == IDLE_TIER.expected(RUN)[LIST] + 5
     assert len(opened) == 1

@@ -17,6 +17,7 @@ from stratalog.partitions.records import COLUMNS
 from tests.pages import PAGES, ROOT, blocks, make_cluster_file
 
 RUN_WITHOUT_SPARK = "docs/without-spark.md"
+RUN_WITH_ICEBERG = "docs/iceberg.md"  # tests/unit/test_upkeep_iceberg.py
 RUN_WITH_SPARK = ("README.md", "docs/delta.md", "docs/tutorial.md")  # tests/spark/test_pages.py
 
 _LINK = re.compile(r"\[[^]]*\]\(([^)\s]+)\)")
@@ -44,7 +45,11 @@ def test_the_code_without_spark_runs(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_every_python_block_is_run_by_some_test() -> None:
-    assert {name(page) for page in PAGES if blocks(name(page), "python")} == {RUN_WITHOUT_SPARK, *RUN_WITH_SPARK}
+    assert {name(page) for page in PAGES if blocks(name(page), "python")} == {
+        RUN_WITHOUT_SPARK,
+        RUN_WITH_ICEBERG,
+        *RUN_WITH_SPARK,
+    }
 
 
 def commands() -> list[str]:

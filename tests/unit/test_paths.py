@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from stratalog.partitions.errors import InvalidCallError, InvalidTopicError
 from stratalog.partitions.paths import (
     GREATEST_OFFSET,
+    SNAPSHOT_TABLES,
     CheckpointName,
     ChunkName,
     ClaimName,
@@ -26,9 +27,11 @@ from stratalog.partitions.paths import (
     name_in,
     parse_file_path,
     parse_name,
+    parse_published_path,
     parse_remote_segment_path,
     parse_replica_path,
     parse_topic_folder,
+    published_path,
     remote_segment_path,
     replica_path,
     topic_folder,
@@ -114,6 +117,13 @@ def test_what_is_read_as_a_name_is_written_the_same(text: str) -> None:
     assert name is None or str(name) == text
 
 
+@given(st.integers(0, 2**31 - 1), offsets, epochs, ids)
+def test_a_published_file_is_read_back(partition: int, end: int, epoch: int, an_id: str) -> None:
+    parts = (partition, CheckpointName(end, epoch), an_id)
+    assert parse_published_path(published_path(*parts)) == parts
+    assert parse_remote_segment_path(published_path(*parts)) is None
+
+
 @given(topics, ids)
 def test_a_topic_folder_is_read_back_whatever_the_topic_is_called(topic: str, topic_id: str) -> None:
     assert parse_topic_folder(topic_folder(topic, topic_id)) == (topic, topic_id)
@@ -127,7 +137,13 @@ def test_a_foreign_folder_is_no_topic(folder: str) -> None:
 @given(ids, st.sampled_from(["", "etag.8+123"]))
 def test_every_folder_below_a_root_is_known_as_one(an_id: str, root: str) -> None:
     replica = replica_path(incarnation_folder_of(an_id, root), "t", an_id, 0, 0)
-    for path in (replica, voter_path(an_id), topic_folder("t", an_id), descriptions_path("c")):
+    for path in (
+        replica,
+        voter_path(an_id),
+        topic_folder("t", an_id),
+        descriptions_path("c"),
+        f"{SNAPSHOT_TABLES}/t",
+    ):
         assert is_top_folder(path.partition("/")[0]), path
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, Transaction
 from deltalake.exceptions import CommitFailedError
 
 from stratalog.partitions.errors import CorruptionError
@@ -33,13 +33,13 @@ def actions(number: int) -> list[object]:
 
 def test_a_commit_is_the_version_after_the_expected_one_or_none(table: DeltaTopicTable) -> None:
     one, other = DeltaTable(table.uri), DeltaTable(table.uri)
-    commit(one, actions(1), 1, 0, "of one")  # type: ignore[arg-type]
+    commit(one, actions(1), 1, [Transaction("stratalog", 2, 0)], {"userMetadata": "of one"})  # type: ignore[arg-type]
     assert DeltaTable(table.uri).history(1)[0]["userMetadata"] == "of one"
     with pytest.raises(CommitFailedError):
-        commit(other, actions(2), 1, 0)  # type: ignore[arg-type]
+        commit(other, actions(2), 1, [], {})  # type: ignore[arg-type]
     assert (table.load().version, table.load().end(0)) == (2, 20)
     with pytest.raises(ValueError, match="opened at version 1, not 2"):
-        commit(other, actions(2), 2, 0)  # type: ignore[arg-type]
+        commit(other, actions(2), 2, [], {})  # type: ignore[arg-type]
     assert table.load().version == 2
 
 

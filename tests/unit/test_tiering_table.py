@@ -31,8 +31,9 @@ from stratalog.partitions.store.local import LocalStore
 from stratalog.partitions.store.memory import MemoryStore
 from stratalog.tiering import delta_options
 from stratalog.tiering.delta_reader import APPLICATION
-from stratalog.tiering.delta_table import COMMIT_ATTEMPTS, UNANSWERED_ATTEMPTS, DeltaTopicTable
+from stratalog.tiering.delta_table import DeltaTopicTable
 from stratalog.tiering.remote_change import TableChange
+from stratalog.tiering.topic_table import COMMIT_ATTEMPTS, UNANSWERED_ATTEMPTS
 from tests.unit.harness import SCHEMA
 from tests.unit.tiering_harness import OURS, TieredPartition, segment, table_in, uploaded
 from tests.unit.together import together

@@ -19,6 +19,7 @@ from stratalog.engine.driver.report import Value
 from stratalog.engine.driver.run import OperationRun
 from stratalog.engine.metadata.image import TopicImage
 from stratalog.engine.upkeep.healing.rebuild_plan import RebuildPlan, RebuiltObject
+from stratalog.engine.upkeep.tiering.iceberg import follow
 from stratalog.engine.upkeep.verification.audit import Audited
 from stratalog.partitions.errors import CorruptionError, FencedLeaderEpochError, StratalogError
 from stratalog.partitions.lineage import Lineage
@@ -85,6 +86,8 @@ def rebuild_remote(
             )
         else:
             done |= {job.plan for job, _ in rebuilt_here}
+            topic = topics[topic_id]
+            follow(context, topic, context.topic_config(context.metadata.image(), topic), run)
     return [job.row("mended" if job.plan in done else "left alone") for job in jobs]
 
 

@@ -24,6 +24,7 @@ from dataclasses import replace
 import msgspec
 
 from stratalog.engine.config.cluster_file import ClusterFile
+from stratalog.engine.config.settings import topic_config
 from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.opening import OpenStore
 from stratalog.engine.driver.report import Failure, Report, Value
@@ -119,6 +120,9 @@ def take_over(context: Context, plan: RestorePlan, former: str) -> None:
             if not hand_over(table, former, context.file.cluster_id, options, clock):
                 # Else the former cluster might still create it.
                 table.ensure(schema_of(topic.key_schema, topic.value_schema))
+        if topic_config(topic.configs, description.configs).snapshot_table:
+            published = context.snapshot_table(as_image(topic))
+            hand_over(published, former, context.file.cluster_id, context.file.remote_storage, context.clock)
 
 
 def bring_back(context: Context, plan: RestorePlan) -> Report:

@@ -7,10 +7,12 @@ from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import TYPE_CHECKING
 
+from stratalog.engine.config.topic_config import TopicConfig
 from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.run import OperationRun
 from stratalog.engine.metadata.image import ClusterImage, TopicImage
 from stratalog.engine.upkeep.retention.tasks import RemoteRetention
+from stratalog.engine.upkeep.tiering.iceberg import follow
 from stratalog.partitions.errors import RemoteObjectMissingError, StratalogError
 from stratalog.partitions.identity import TopicIdPartition
 from stratalog.partitions.lineage import Lineage
@@ -93,14 +95,14 @@ class Expiry:
             try:
                 config = self.context.topic_config(self.image, topic)
                 if config.remote_storage_enable:
-                    self._expire(topic, config.file_delete_delay_ms)
+                    self._expire(topic, config)
                 elif config.remote_log_delete_on_disable and self.context.remote is not None:
-                    self._give_up(topic, config.file_delete_delay_ms)
+                    self._give_up(topic, config)
             except StratalogError as error:
                 self.operation.fail(topic.name, error)
         return self.removed
 
-    def _expire(self, topic: TopicImage, delay_ms: int) -> None:
+    def _expire(self, topic: TopicImage, config: TopicConfig) -> None:
         """The segments below the log start offset."""
         table = self.context.remote_table(topic)
         gone = expired_segments(
@@ -111,14 +113,15 @@ class Expiry:
         if not self.operation.dry_run:
             if gone:
                 table.commit((), gone)
-            table.vacuum(delay_ms)
+                follow(self.context, topic, config, self.operation)
+            table.vacuum(config.file_delete_delay_ms)
 
     def _log_start(self, topic: TopicImage, partition: int) -> int:
         committed = self.image.view(topic.topic_id, partition).log_start_offset
         key = TopicIdPartition(topic.topic_id, partition)
         return max(committed, self.log_starts.get(key, 0)) if self.operation.dry_run else committed
 
-    def _give_up(self, topic: TopicImage, delay_ms: int) -> None:
+    def _give_up(self, topic: TopicImage, config: TopicConfig) -> None:
         """Everything, of a topic that is not tiered any more (KIP-950), once its log starts on the brokers."""
         table = self.context.remote_table(topic)
         log = table.load()
@@ -138,7 +141,8 @@ class Expiry:
 
         if partitions:
             table.commit((), (), Histories(dict.fromkeys(partitions, _NO_HISTORY), none_if_tiered))
-        table.vacuum(delay_ms)
+            follow(self.context, topic, config, self.operation)
+        table.vacuum(config.file_delete_delay_ms)
 
     def _count(self, topic: TopicImage, segment: RemoteSegment) -> None:
         self.removed.setdefault(TopicIdPartition(topic.topic_id, segment.partition), []).append(segment)

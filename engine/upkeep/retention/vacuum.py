@@ -7,7 +7,9 @@
     4. the folders of deleted topics that are marked so (``topics.delete_topic``)
     5. temporary files, probes and unfinished uploads of every store, a day old; folders on brokers that nobody
        owns
-    6. the logs of the tables: entries that a checkpoint stands for, and that are older than their retention
+    6. the tables of snapshots (``snapshot_tables``)
+    7. Iceberg tables that are behind follow, and forget their old snapshots
+    8. the logs of the tables: entries that a checkpoint stands for, and that are older than their retention
 
 A folder of a topic that the cluster does not know and that is not marked stays, and is named: somebody kept the
 remote of a topic, or the remote is shared. Times are those of the storage that holds the objects: with each run
@@ -25,7 +27,9 @@ from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.report import Report
 from stratalog.engine.driver.run import OperationRun
 from stratalog.engine.metadata.image import ClusterImage, TopicImage
+from stratalog.engine.upkeep.retention.snapshot_tables import doomed_in, tables_in
 from stratalog.engine.upkeep.retention.sweep import special_files, sweep_roots
+from stratalog.engine.upkeep.tiering.iceberg import expire, follow
 from stratalog.partitions import paths
 from stratalog.partitions.errors import SourceChangedError, StratalogError
 from stratalog.partitions.lineage import Lineage
@@ -74,10 +78,15 @@ class _Vacuum:
     run: OperationRun
 
     def remote_tier(self, remote: Store, names: Sequence[str] | None) -> None:
-        """Steps 1 to 4, and 6."""
+        """Steps 1 to 4, and 6 to 8."""
         now_ms = self.context.clock.now_ms() if self.run.dry_run else _now_at(remote, self.context.new_id())
         folders, beside = self._walk(remote, names)
         image = self.context.metadata.image()
+        for folder, seen in tables_in(folders.pop(paths.SNAPSHOT_TABLES, ())).items():
+            try:
+                self._snapshot_table(image, folder, seen, now_ms)
+            except StratalogError as error:
+                self.run.fail(paths.join(paths.SNAPSHOT_TABLES, folder), error)
         for folder, seen in folders.items():
             parsed = paths.parse_topic_folder(folder)
             if parsed is None:
@@ -105,7 +114,10 @@ class _Vacuum:
             objects = remote.walk("")
         else:
             image = self.context.metadata.image()
-            objects = [o for name in names for o in remote.walk(self.context.remote_folder(image.topic(name)))]
+            topics = [image.topic(name) for name in names]
+            of_topics = [self.context.remote_folder(topic) for topic in topics]
+            of_topics += [paths.join(paths.SNAPSHOT_TABLES, folder) for folder in of_topics]
+            objects = [stored for folder in of_topics for stored in remote.walk(folder)]
         self.run.failures += special_files("remote tier", remote, objects)
         folders: dict[str, list[StoredObject]] = {}
         beside: list[StoredObject] = []
@@ -115,7 +127,7 @@ class _Vacuum:
         return folders, beside
 
     def _topic(self, image: ClusterImage, topic: TopicImage, objects: RemoteObjects, now_ms: int) -> None:
-        """Steps 2, 3 and 6."""
+        """Steps 2, 3, 7 and 8."""
         config = self.context.topic_config(image, topic)
         table = self.context.remote_table(topic)
         before_ms = now_ms - self.older_than_ms
@@ -138,9 +150,29 @@ class _Vacuum:
         lineages = self._lineages(image, topic, first.undecided)
         found = look(lineages) if lineages or first.litter else first
         doomed = [(objects.at(path), why) for path, why in found.litter.items()]
+        if config.remote_storage_enable and follow(self.context, topic, config, self.run):
+            self.run.notes.append(f"{topic.name}: its Iceberg table was behind, and has followed")
         self._delete(table.remote, topic.name, doomed)
+        expire(self.context, topic, config, before_ms, self.run)
         if not self.run.dry_run and any(o.modified_ms < now_ms - _LOG_RETENTION_MS for o in objects.log_entries):
             table.clean_log()
+
+    def _snapshot_table(
+        self, image: ClusterImage, folder: str, objects: Sequence[StoredObject], now_ms: int
+    ) -> None:
+        """Step 6."""
+        found = doomed_in(
+            self.context,
+            image,
+            folder,
+            objects,
+            before_ms=now_ms - self.older_than_ms,
+            clean_before_ms=now_ms - _LOG_RETENTION_MS,
+            dry_run=self.run.dry_run,
+        )
+        if found is not None and found[1]:
+            size = sum(stored.size_bytes for stored in found[1])
+            self._tell(paths.join(paths.SNAPSHOT_TABLES, folder), found[0], len(found[1]), size)
 
     def _lineages(self, image: ClusterImage, topic: TopicImage, partitions: frozenset[int]) -> dict[int, Lineage]:
         """Of the leaders that can be listed, and lead in the epoch that the metadata says."""

@@ -74,6 +74,7 @@ def metadata_row(kept: MetadataUpkeep, dry_run: bool) -> dict[str, Value]:
         row["copied_bytes"] = 0 if done is None else copies * done.size_bytes
         row["deleted"] = 0 if done is None else sum(one.deleted for one in done.voters)
         row["expired"] = 0
+        row["published"] = False
     row["why"] = kept.wait
     return row
 

@@ -58,6 +58,8 @@ class SnapshotWork(PartitionWork):
     delete_delay_ms: int
     compression: str
     memory_bytes: int
+    published: bool
+    """Its snapshots are a table in the remote tier, too (``publish``)."""
     clock: Clock
 
 

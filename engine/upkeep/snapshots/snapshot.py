@@ -9,7 +9,8 @@ metadata log (KIP-630).
 4. tasks: bring the live followers the latest snapshot; how far the log start may grow
 5. one commit for all log starts (local starts follow by ``retain``)
 6. tasks: delete the snapshots that the log start has passed, never the latest one
-7. the metadata log, with the commits of the steps before (``metadata``)
+7. the latest records of each key to the tables of the topics that publish them (``publish``)
+8. the metadata log, with the commits of the steps before (``metadata``)
 
 A partition whose leader was replaced meanwhile is worked on again under the new one, under ``VIEWS`` views at
 most (KIP-630, "Response Handling", "Errors": the follower discovers anew, and goes on).
@@ -34,6 +35,7 @@ from stratalog.engine.metadata.partition_commands import AdvanceLogStart, LogSta
 from stratalog.engine.records.coordinator import end_overdue
 from stratalog.engine.records.groups import forget_expired
 from stratalog.engine.state.internal_topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, without_metadata
+from stratalog.engine.state.keyed import FORMATS
 from stratalog.engine.upkeep.snapshots.metadata import keep_metadata_short, metadata_failures, metadata_row
 from stratalog.engine.upkeep.snapshots.partition import (
     PartitionSnapshot,
@@ -42,6 +44,7 @@ from stratalog.engine.upkeep.snapshots.partition import (
     make_snapshot,
     plan_snapshot,
 )
+from stratalog.engine.upkeep.snapshots.publish import publish
 from stratalog.engine.upkeep.snapshots.spread import Cleaned, Spread, clean_snapshots, spread_snapshot
 from stratalog.partitions.errors import (
     FencedLeaderEpochError,
@@ -92,6 +95,7 @@ class _State:
     spread: Spread | None = None
     cleaned: Cleaned | None = None
     expired: int = 0
+    published: bool = False
 
 
 def snapshot(
@@ -148,7 +152,7 @@ def _is_settled(state: _State, failed: Collection[str]) -> bool:
         and not (planned.damaged or state.expired)
         and (spread is not None and not spread.failed)
         and (cleaned is None or not cleaned.failed)
-        and str(state.work) not in failed
+        and not {str(state.work), state.work.replicas.view.topic} & set(failed)
     )
 
 
@@ -190,6 +194,7 @@ def _works(
                 delete_delay_ms=config.file_delete_delay_ms,
                 compression=config.compression_type,
                 memory_bytes=memory_bytes,
+                published=config.snapshot_table and topic.name not in FORMATS,
                 clock=context.clock,
             )
             for view in views
@@ -198,7 +203,7 @@ def _works(
 
 
 def _metadata(context: Context, run: OperationRun, *, by_hand: bool) -> dict[str, Value]:
-    """Step 7."""
+    """Step 8."""
     try:
         kept = keep_metadata_short(context, by_hand=by_hand, dry_run=run.dry_run)
     except StratalogError as error:
@@ -224,6 +229,9 @@ def _run(
     sound = _make(context, reduce_large, states, run)
     _spread(context, sound, run)
     _clean(context, sound, run)
+    published = publish(context, [state.work for state in sound], run)
+    for key in published:
+        states[key].published = True
 
 
 def _each(
@@ -382,6 +390,7 @@ def _row(state: _State, dry_run: bool) -> dict[str, Value]:
         row["copied_bytes"] = 0 if spread is None else spread.copied_bytes
         row["deleted"] = 0 if state.cleaned is None else state.cleaned.deleted
         row["expired"] = state.expired
+        row["published"] = state.published
     row["why"] = None if planned is None else planned.wait
     return row
 

@@ -24,6 +24,7 @@ from stratalog.engine.driver.run import OperationRun
 from stratalog.engine.metadata.image import ClusterImage
 from stratalog.engine.replicas.damaged import replace_leaders
 from stratalog.engine.replication.damage import is_damage_of
+from stratalog.engine.upkeep.tiering.iceberg import follow
 from stratalog.engine.upkeep.tiering.point import describe_first
 from stratalog.engine.upkeep.tiering.remote_logs import ask_remote
 from stratalog.engine.upkeep.tiering.schedule import KeptSchedule, load_schedule, save_schedule
@@ -75,6 +76,7 @@ def tier(
             _upload(context, image, parts, over, run)
             _upload_from_others(context, parts, over, run)
             _let_go(context, parts, run)
+            _follow(context, parts, run, every=not due and only is None)
         now_ms = context.clock.now_ms()
         after = {part.key: part.entry_after(now_ms, intervals, context.rng.random()) for part in parts}
         if parts and not dry_run:
@@ -268,6 +270,13 @@ def _let_go(context: Context, parts: Sequence[PartitionTiering], run: OperationR
             run.notes.append(
                 f"{part}: segments of a history that an unclean election has lost left its remote log"
             )
+
+
+def _follow(context: Context, parts: Sequence[PartitionTiering], run: OperationRun, *, every: bool) -> None:
+    """Bring the Iceberg tables to the state of the remote logs that have changed, or of ``every`` one."""
+    changed = [part.of for part in parts if every or part.committed or (part.planned and part.planned.foreign)]
+    for of in {id(of): of for of in changed if of.table is not None}.values():
+        follow(context, of.topic, of.config, run)
 
 
 def _total(rows: Iterable[dict[str, Value]], column: str) -> int:

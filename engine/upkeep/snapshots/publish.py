@@ -1,0 +1,198 @@
+"""The latest record of each key as an open Delta table, for topics with ``remote.snapshot.table.enable``
+(``stratalog.tiering.snapshot_table``).
+
+1. open the table of each topic; see which files that it lists are not there as such
+2. tasks: where the leader has another snapshot than the table, write its records into the remote tier
+3. one commit a topic; files that were replaced go when ``file.delete.delay.ms`` is over
+
+A file that was written and not committed is litter, which ``vacuum`` deletes. A run that comes later does all the
+same: what the table lacks is found by the table and the leader alone.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.run import OperationRun
+from stratalog.engine.driver.while_it_changes import while_it_changes
+from stratalog.engine.metadata.image import TopicImage
+from stratalog.engine.replication.leader import look_at_leader
+from stratalog.engine.replication.partition import PartitionWork
+from stratalog.engine.replication.snapshots import newest_id, usable_snapshot
+from stratalog.engine.state.latest_by_key import record_schema
+from stratalog.engine.upkeep.snapshots.partition import SnapshotWork
+from stratalog.engine.upkeep.tiering.remote_logs import ask_remote
+from stratalog.partitions import paths
+from stratalog.partitions.errors import StratalogError
+from stratalog.partitions.growth import fitted
+from stratalog.partitions.identity import TopicIdPartition
+from stratalog.partitions.listing import ReplicaLog
+from stratalog.partitions.replica import errors_of
+from stratalog.partitions.store import Store
+from stratalog.snapshots.reader import Snapshot
+from stratalog.snapshots.snapshot_id import SnapshotId
+from stratalog.tiering.published import Publication, Published, published_schema, write_published
+
+if TYPE_CHECKING:
+    from stratalog.tiering.snapshot_table import SnapshotTable
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishWork(PartitionWork):
+    """Bring one partition's latest snapshot into the table's folder."""
+
+    remote: Store
+    folder: str
+    schema: pa.Schema
+    """The physical one of the topic."""
+    compression: str
+    listed: Published | None
+    is_there: bool
+    """Whether the listed file is in the folder, at its size."""
+    file_id: str
+
+    def stores_used(self) -> Iterable[Store]:
+        return (*self.replicas.stores.values(), self.remote)
+
+
+def write_latest(work: PublishWork) -> Publication | None:
+    """The task; None where the table has the latest snapshot, or nobody has one.
+
+    Raises: as ``look_at_leader``; CorruptionError kinds; StorageError, OutcomeUnknownError.
+    """
+    return while_it_changes(lambda: _write_once(work))
+
+
+def _write_once(work: PublishWork) -> Publication | None:
+    leader = work.replicas.leader
+    log = look_at_leader(work.replicas)
+    newest = newest_id(log)
+    if newest is None or _holds(work, log, newest):
+        return None
+    with errors_of(leader):
+        found = usable_snapshot(leader, log).snapshot
+        if found is None or _holds(work, log, found.snapshot_id):
+            return None
+        path = paths.published_path(leader.partition, found.snapshot_id.name, work.file_id)
+        name = paths.join(work.folder, path)
+        schema = published_schema(work.schema)
+        staged = work.remote.stage_writer(name)
+        try:
+            records = write_published(
+                staged.file,
+                _records(work, found),
+                schema,
+                leader.partition,
+                found.snapshot_id.name,
+                work.compression,
+            )
+            staged.commit()  # nobody else has the id in its name
+        finally:
+            staged.abort()
+    there = work.remote.stat(name)
+    return Publication(
+        partition=leader.partition,
+        leader_epoch=work.replicas.epoch,
+        snapshot=found.snapshot_id.name,
+        path=path,
+        size_bytes=there.size_bytes,
+        modified_ms=there.modified_ms,
+        records=records,
+        instead_of=None if work.listed is None else work.listed.path,
+    )
+
+
+def _holds(work: PublishWork, log: ReplicaLog, wanted: SnapshotId) -> bool:
+    """Whether the table has this snapshot, or a later one of the leader's history."""
+    if work.listed is None or not work.is_there:
+        return False
+    listed = work.listed.snapshot
+    of_history = log.lineage.epoch_at(listed.end_offset - 1) == listed.epoch
+    return of_history and wanted.end_offset <= listed.end_offset <= log.log_end
+
+
+def _records(work: PublishWork, snapshot: Snapshot) -> Iterator[pa.RecordBatch]:
+    wanted = record_schema(work.schema)
+    return (fitted(batch, wanted, str(work)) for batch in snapshot.batches())
+
+
+def publish(context: Context, works: Sequence[SnapshotWork], run: OperationRun) -> frozenset[TopicIdPartition]:
+    """Let the tables have the latest snapshots of those of the partitions that are ``published``; the partitions
+    that were brought there. An error is a failure of its partition, or of its topic.
+    """
+    by_topic: dict[str, list[SnapshotWork]] = defaultdict(list)
+    for work in works:
+        if work.published:
+            by_topic[work.replicas.view.topic_id].append(work)
+    if not by_topic:
+        return frozenset()
+    image = context.metadata.image()
+    topics = [image.topics[topic_id] for topic_id in by_topic if topic_id in image.topics]
+    opened = ask_remote(context, lambda topic: _open(context, topic, by_topic[topic.topic_id][0].schema), topics)
+    tables: dict[str, SnapshotTable] = {}
+    wanted: list[PublishWork] = []
+    for topic, found in run.done(opened, lambda topic: topic.name):
+        tables[topic.topic_id] = found.table
+        wanted += (_work(context, work, found) for work in by_topic[topic.topic_id])
+    written: dict[str, list[Publication]] = defaultdict(list)
+    for item, publication in run.done(context.tasks.run(write_latest, wanted)):
+        if publication is not None:
+            written[item.replicas.view.topic_id].append(publication)
+    done: set[TopicIdPartition] = set()
+    for topic_id, publications in written.items():
+        delay_ms = by_topic[topic_id][0].delete_delay_ms
+        try:
+            committed = tables[topic_id].commit(publications)
+            done |= {TopicIdPartition(topic_id, partition) for partition in committed}
+            _delete_replaced(tables[topic_id], delay_ms)
+        except StratalogError as error:
+            run.fail(image.topics[topic_id].name, error)
+    return frozenset(done)
+
+
+@dataclass(frozen=True, slots=True)
+class _Opened:
+    """Step 1 of a topic."""
+
+    table: SnapshotTable
+    files: Mapping[int, Published]
+    """By partition, as listed."""
+    there: frozenset[str]
+    """Paths of those that are there at their size."""
+
+
+def _open(context: Context, topic: TopicImage, schema: pa.Schema) -> _Opened:
+    """Raises: as ``SnapshotTable.open``."""
+    table = context.snapshot_table(topic)
+    files = table.open(schema).files
+    sizes = {stored.name: stored.size_bytes for stored in table.remote.walk(table.folder)}
+    there = (
+        file.path for file in files.values() if sizes.get(paths.join(table.folder, file.path)) == file.size_bytes
+    )
+    return _Opened(table, files, frozenset(there))
+
+
+def _work(context: Context, work: SnapshotWork, opened: _Opened) -> PublishWork:
+    file = opened.files.get(work.replicas.view.partition)
+    return PublishWork(
+        replicas=work.replicas,
+        remote=opened.table.remote,
+        folder=opened.table.folder,
+        schema=work.schema,
+        compression=work.compression,
+        listed=file,
+        is_there=file is not None and file.path in opened.there,
+        file_id=context.new_id(),
+    )
+
+
+def _delete_replaced(table: SnapshotTable, delay_ms: int) -> None:
+    litter = table.litter(table.remote.walk(table.folder), delay_ms=delay_ms, before_ms=0)
+    if litter:
+        table.remote.delete([stored.name for stored in litter])

@@ -1,0 +1,77 @@
+"""Tables for others on a real S3 server: of snapshots, and of Iceberg's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+
+from bench.s3_server import ACCESS_KEY, SECRET_KEY
+from stratalog.engine.cluster import Cluster
+from stratalog.tiering import delta_options
+from tests.contexts import context_of
+from tests.s3_server import S3Endpoint
+from tests.unit.cluster_harness import TIERED
+from tests.unit.harness import batch
+from tests.unit.snapshot_harness import keyed
+
+pytestmark = pytest.mark.s3
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, s3_endpoint: S3Endpoint, request: pytest.FixtureRequest) -> Cluster:
+    """A broker on a folder, the remote tier in a bucket."""
+    (tmp_path / "b1").mkdir()
+    file = tmp_path / "cluster.toml"
+    remote = f"s3://{s3_endpoint.bucket}/{request.node.name}"
+    file.write_text(
+        f'[cluster]\nid = "c"\nremote = "{remote}"\nvoters = [1]\n[[brokers]]\nid = 1\nlog_dir = "b1"\n'
+        f'[s3]\nendpoint_url = "{s3_endpoint.url}"\nregion = "{s3_endpoint.region}"\nretries = 1\n'
+    )
+    return Cluster.format(file)
+
+
+def test_the_table_of_snapshots(cluster: Cluster) -> None:
+    configs = {"cleanup.policy": "snapshot", "remote.snapshot.table.enable": "true", "file.delete.delay.ms": "0"}
+    cluster.topics.create("t", partitions=1, replication_factor=1, configs=configs)
+    for value in "12":
+        cluster.append_batches("t", {0: [keyed([("k", value)], 1)]}).raise_for_failures()
+        (row,) = cluster.snapshot("t", by_hand=True).raise_for_failures().rows
+        assert row["published"]
+    context = context_of(cluster)
+    ours = context.snapshot_table(cluster.image.topic("t"))
+    options = delta_options.storage_options(ours.uri, context.file.remote_storage)
+    assert DeltaTable(ours.uri, storage_options=options).to_pyarrow_table()["value"].to_pylist() == [b"2"]
+    names = [stored.name for stored in ours.remote.walk(ours.folder)]
+    assert sum(name.endswith(".parquet") for name in names) == 1
+    cluster.topics.delete("t").raise_for_failures()
+    assert ours.remote.walk(ours.folder) == []
+
+
+def test_an_iceberg_table(
+    cluster: Cluster, tmp_path: Path, s3_endpoint: S3Endpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    catalogs = pytest.importorskip("pyiceberg.catalog", reason="needs stratalog[iceberg]")
+    pytest.importorskip("sqlalchemy", reason="pyiceberg's catalog in SQLite needs SQLAlchemy")
+    from pyiceberg.utils.config import Config
+
+    properties = {
+        "TYPE": "sql",
+        "URI": f"sqlite:///{tmp_path}/catalog.db",
+        "WAREHOUSE": f"s3://{s3_endpoint.bucket}/warehouse",
+        "S3__ENDPOINT": s3_endpoint.url,
+        "S3__REGION": s3_endpoint.region,
+        "S3__ACCESS_KEY_ID": ACCESS_KEY,
+        "S3__SECRET_ACCESS_KEY": SECRET_KEY,
+    }
+    for name, value in properties.items():
+        monkeypatch.setenv(f"PYICEBERG_CATALOG__LAKE__{name}", value)
+    monkeypatch.setattr(catalogs, "_ENV_CONFIG", Config())
+    configs = {**TIERED, "remote.iceberg.table": "lake.flights.trips"}
+    cluster.topics.create("t", partitions=1, replication_factor=1, configs=configs)
+    for value in "abc":
+        cluster.append_batches("t", {0: [batch([value])]}).raise_for_failures()
+    cluster.tier("t").raise_for_failures()
+    rows = catalogs.load_catalog("lake").load_table("flights.trips").scan().to_arrow().sort_by("offset")
+    assert rows["value"].to_pylist() == [b"a", b"b", b"c"]

@@ -1,0 +1,235 @@
+"""The segments of a remote log as an Iceberg table, in a catalog of the user's: the same files, no second copy.
+
+The Delta table is the truth, and this one follows it. Each change is one snapshot of Iceberg's: the segments that
+are new are added, whatever the remote log does not list any more is removed. The snapshot's summary says of which
+version of the Delta table it is, and which offsets each partition has.
+
+    1. read the Iceberg table; 2. read the Delta table: it is at least as new as what step 1 saw; 3. put the next
+    snapshot, if nobody has; 4. whatever the answer was, go to 1
+
+So jobs at once, or late, never take the table back: a commit builds on a snapshot that was read before the Delta
+table was.
+
+Segments have no field ids, so the table has Iceberg's name mapping. Iceberg must not delete what the log still
+has: ``gc.enabled`` is false, and old snapshots are expired here, which deletes nothing but Iceberg's own files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+import msgspec
+import pyarrow as pa
+
+from stratalog.partitions.errors import InvalidCallError, InvalidConfigError, StorageError, StratalogError
+from stratalog.partitions.printable import printable
+from stratalog.tiering.remote_file import read_remote
+from stratalog.tiering.remote_log import RemoteLog
+from stratalog.tiering.remote_segment import RemoteSegment
+
+if TYPE_CHECKING:
+    from pyiceberg.catalog import Catalog
+    from pyiceberg.manifest import DataFile
+    from pyiceberg.table import Table, Transaction
+
+    from stratalog.tiering.delta_reader import DeltaTopicReader
+
+COMMIT_ATTEMPTS = 10
+"""Lost races, and commits without an answer."""
+
+TOPIC, TOPIC_ID = "stratalog.topic", "stratalog.topic_id"
+VERSION, OFFSETS = "stratalog.delta_version", "stratalog.offsets"
+_NAME_MAPPING = "schema.name-mapping.default"
+_PROPERTIES = {
+    "gc.enabled": "false",
+    "commit.retry.num-retries": "0",  # a lost race is decided anew, from the Delta table
+    "commit.manifest-merge.enabled": "true",
+    "write.metadata.delete-after-commit.enabled": "true",
+}
+
+
+class IcebergTable:
+    """The Iceberg table of one topic."""
+
+    def __init__(self, name: str, *, topic: str, topic_id: str) -> None:
+        """``name``: the catalog as pyiceberg is configured to know it, a namespace, and the table, with dots.
+        Touches no storage.
+
+        Raises: InvalidCallError where pyiceberg is not installed.
+        """
+        try:
+            import pyiceberg  # noqa: F401 - an extra
+        except ModuleNotFoundError as error:
+            raise InvalidCallError(
+                f"topic {topic!r} has an Iceberg table (remote.iceberg.table): install stratalog[iceberg]"
+            ) from error
+        self.name = name
+        self._catalog, _, self._identifier = name.partition(".")
+        self._topic, self._topic_id = topic, topic_id
+
+    def follow(self, remote: DeltaTopicReader, schema: pa.Schema) -> bool:
+        """Let the table list exactly the segments of the remote log; ``schema`` is the physical one of the topic.
+        Whether that took a snapshot. A table that is missing is made.
+
+        Raises: InvalidConfigError for a table that is not of this topic; StorageError: the catalog, or its
+            storage, does not do what is asked, or other writers always came first; as ``load``.
+        """
+        from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException
+
+        for _ in range(COMMIT_ATTEMPTS):
+            with self._translated("bring up to date"):
+                table = self._open(schema)
+                held = _files(table)
+                log = remote.load()
+                wanted = {remote.remote.uri_of(remote.path(segment)): segment for segment in log.all_segments()}
+                if held.keys() == wanted.keys():
+                    return False
+                for address in wanted.keys() - held.keys():  # within bounds, before pyiceberg reads it
+                    read_remote(remote.remote, remote.folder, wanted[address])
+                try:
+                    self._commit(table, log, held, wanted, schema)
+                except (CommitFailedException, CommitStateUnknownException):
+                    continue  # the table tells whether it has landed
+                return True
+        raise StorageError(f"the Iceberg table {self.name}: other writers were faster {COMMIT_ATTEMPTS} times")
+
+    def expire(self, before_ms: int) -> int:
+        """Forget the snapshots that are older, but for the present one, and delete the files of Iceberg's that
+        only they have; how many snapshots. No table: 0.
+
+        Raises: as ``follow``.
+        """
+        from pyiceberg.exceptions import NoSuchTableError
+
+        with self._translated("expire snapshots of"):
+            try:
+                table = self._catalog_of().load_table(self._identifier)
+            except NoSuchTableError:
+                return 0
+            self._check_ours(table)
+            kept = {ref.snapshot_id for ref in table.refs().values()}
+            gone = [s for s in table.snapshots() if s.timestamp_ms < before_ms and s.snapshot_id not in kept]
+            if not gone:
+                return 0
+            before = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=before_ms)
+            litter = _metadata_files(table)
+            table.maintenance.expire_snapshots().older_than(before).commit()
+            for path in litter - _metadata_files(self._catalog_of().load_table(self._identifier)):
+                table.io.delete(path)
+            return len(gone)
+
+    def drop(self) -> None:
+        """The catalog forgets the table; segments stay. Harmless without one, or where it is another topic's.
+
+        Raises: StorageError.
+        """
+        from pyiceberg.exceptions import NoSuchTableError
+
+        with self._translated("drop"):
+            catalog = self._catalog_of()
+            try:
+                if catalog.load_table(self._identifier).properties.get(TOPIC_ID) == self._topic_id:
+                    catalog.drop_table(self._identifier)
+            except NoSuchTableError:
+                return
+
+    def _catalog_of(self) -> Catalog:
+        from pyiceberg.catalog import load_catalog
+
+        return load_catalog(self._catalog)
+
+    def _open(self, schema: pa.Schema) -> Table:
+        from pyiceberg.exceptions import NoSuchTableError, TableAlreadyExistsError
+
+        catalog = self._catalog_of()
+        try:
+            table = catalog.load_table(self._identifier)
+        except NoSuchTableError:
+            catalog.create_namespace_if_not_exists(self._identifier.rpartition(".")[0])
+            properties = {**_PROPERTIES, TOPIC: self._topic, TOPIC_ID: self._topic_id}
+            try:
+                table = catalog.create_table(self._identifier, schema, properties=properties)
+            except TableAlreadyExistsError:
+                table = catalog.load_table(self._identifier)
+        self._check_ours(table)
+        return table
+
+    def _check_ours(self, table: Table) -> None:
+        found = table.properties.get(TOPIC_ID)
+        if found != self._topic_id:
+            whose = f"of topic id {found!r}" if found else "not of stratalog"
+            raise InvalidConfigError(
+                f"the Iceberg table {self.name} is {whose}: give topic {self._topic!r} "
+                "another remote.iceberg.table"
+            )
+
+    def _commit(
+        self,
+        table: Table,
+        log: RemoteLog,
+        held: Mapping[str, DataFile],
+        wanted: Mapping[str, RemoteSegment],
+        schema: pa.Schema,
+    ) -> None:
+        from pyiceberg.io.pyarrow import parquet_files_to_data_files
+
+        new = sorted(wanted.keys() - held.keys())
+        gone = sorted(held.keys() - wanted.keys())
+        summary = {
+            TOPIC: self._topic,
+            TOPIC_ID: self._topic_id,
+            VERSION: str(log.version),
+            OFFSETS: msgspec.json.encode(
+                {
+                    partition: (segments[0].base_offset, segments[-1].next_offset)
+                    for partition, segments in sorted(log.segments.items())
+                    if segments
+                }
+            ).decode(),
+        }
+        with table.transaction() as change:
+            _grow(change, schema)
+            update = change.update_snapshot(snapshot_properties=summary)
+            with update.overwrite() if gone else update.merge_append() as files:
+                for path in gone:
+                    files.delete_data_file(held[path])
+                for added in parquet_files_to_data_files(table.io, change.table_metadata, iter(new)):
+                    files.append_data_file(added)
+
+    @contextmanager
+    def _translated(self, what: str) -> Iterator[None]:
+        """Catalogs are of many kinds, and so are their errors."""
+        try:
+            yield
+        except StratalogError:
+            raise
+        except Exception as error:
+            first = next(iter(str(error).splitlines()), "")
+            said = f"{type(error).__name__}: {printable(first)}"
+            raise StorageError(f"cannot {what} the Iceberg table {self.name}: {said}") from None
+
+
+def _grow(change: Transaction, schema: pa.Schema) -> None:
+    """Let the table have the fields of a schema that has grown, and names for all its fields."""
+    with change.update_schema() as fields:
+        fields.union_by_name(schema)
+    mapping = change.table_metadata.schema().name_mapping.model_dump_json()
+    if change.table_metadata.properties.get(_NAME_MAPPING) != mapping:
+        change.set_properties({_NAME_MAPPING: mapping})
+
+
+def _files(table: Table) -> dict[str, DataFile]:
+    """The data files of the table's present snapshot, by address."""
+    return {task.file.file_path: task.file for task in table.scan().plan_files()}
+
+
+def _metadata_files(table: Table) -> set[str]:
+    """The lists and manifests of all snapshots."""
+    found: set[str] = set()
+    for snapshot in table.snapshots():
+        found.add(snapshot.manifest_list)
+        found |= {manifest.manifest_path for manifest in snapshot.manifests(table.io)}
+    return found

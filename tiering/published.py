@@ -1,0 +1,91 @@
+"""One file of the table of the latest record of each key: what it is called, holds, and says of itself in the
+table (``snapshot_table``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import BinaryIO
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from stratalog.partitions.paths import CheckpointName
+from stratalog.partitions.records import RECORD_COLUMNS, leaf_types
+
+_PLACE = ("partition", "end_offset", "epoch")
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """The file of a partition that the table lists."""
+
+    snapshot: CheckpointName
+    path: str
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Publication:
+    """A file that lies there and may take its place."""
+
+    partition: int
+    leader_epoch: int
+    """Of the leader whose snapshot it holds."""
+    snapshot: CheckpointName
+    path: str
+    size_bytes: int
+    modified_ms: int
+    records: int
+    instead_of: str | None
+    """The path of the file that was listed when it was decided to replace that one, of whichever end offset."""
+
+
+def published_schema(schema: pa.Schema) -> pa.Schema:
+    """The columns of the table; ``schema`` is the physical one of the topic."""
+    place = [pa.field("partition", pa.int32()), pa.field("end_offset", pa.int64()), pa.field("epoch", pa.int32())]
+    return pa.schema([*place, *(schema.field(name) for name in RECORD_COLUMNS)])
+
+
+def write_published(
+    sink: BinaryIO,
+    batches: Iterable[pa.RecordBatch],
+    schema: pa.Schema,
+    partition: int,
+    snapshot: CheckpointName,
+    compression: str,
+) -> int:
+    """Write the records with a value; ``schema`` is that of the table, the batches have its record columns. How
+    many records there were.
+    """
+    records = 0
+    place = dict(zip(_PLACE, (partition, snapshot.end_offset, snapshot.epoch), strict=True))
+    codec = "none" if compression == "uncompressed" else compression
+    with pq.ParquetWriter(
+        sink,
+        schema,
+        compression=codec,
+        # As in segments: Parquet's bounds leave NaN out, which Spark counts as the greatest number.
+        write_statistics=[path for path, leaf in leaf_types(schema).items() if not pa.types.is_floating(leaf)],
+        write_page_checksum=True,
+        store_schema=False,
+    ) as writer:
+        for batch in batches:
+            kept = batch.filter(pc.is_valid(batch.column("value")))
+            constant = [pa.repeat(pa.scalar(place[name], schema.field(name).type), len(kept)) for name in _PLACE]
+            arrays = [*constant, *(kept.column(name) for name in RECORD_COLUMNS)]
+            writer.write_batch(pa.RecordBatch.from_arrays(arrays, schema=schema))
+            records += len(kept)
+    return records
+
+
+def statistics_of(one: Publication) -> str:
+    """Delta's statistics of a file, JSON."""
+    found: dict[str, object] = {"numRecords": one.records}
+    if one.records:
+        same = dict(zip(_PLACE, (one.partition, one.snapshot.end_offset, one.snapshot.epoch), strict=True))
+        found |= {"minValues": same, "maxValues": same, "nullCount": dict.fromkeys(same, 0)}
+    return msgspec.json.encode(found).decode()

@@ -1,0 +1,241 @@
+"""The latest record of each key of a topic as a Delta table: one file a partition, that of its latest snapshot
+(KIP-630 has no such thing).
+
+    partition, end_offset, epoch        the snapshot: the records ``[0, end_offset)``, the last of them of epoch
+    timestamp, key, value, headers      the latest record of a key; keys without a value (tombstones) are absent
+
+A file takes the place of the one before in one version. Two jobs at once decide by what the table says: each
+version is planned on the one before, and the application transaction ``stratalog.<partition>`` names the leader
+epoch under which a partition was published last. A later leader's snapshot replaces whatever is there, one of the
+same leader that ends later replaces one that ends sooner, and nothing else replaces anything.
+
+The table is derived: whatever others write into it leaves it with the next publication, and one that cannot be
+read any more is begun anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+from deltalake import DeltaTable, Transaction
+from deltalake.exceptions import CommitFailedError, DeltaError
+from deltalake.transaction import AddAction, RemoveAction
+
+from stratalog.partitions import paths
+from stratalog.partitions.errors import (
+    CorruptionError,
+    InvalidRecordError,
+    StorageError,
+)
+from stratalog.partitions.store.protocol import StoredObject
+from stratalog.tiering import delta_options
+from stratalog.tiering.delta_commit import Action, commit
+from stratalog.tiering.delta_entries import check_log
+from stratalog.tiering.foreign_commits import ListedFile
+from stratalog.tiering.listed_files import whatever_is_listed
+from stratalog.tiering.published import Publication, Published, published_schema, statistics_of
+from stratalog.tiering.topic_table import (
+    BACKOFF,
+    COMMIT_ATTEMPTS,
+    HOUR_MS,
+    UNANSWERED_ATTEMPTS,
+    TopicTable,
+)
+
+_APPLICATION = "stratalog.{}"
+"""Of a partition: its version is the leader epoch of the last publication."""
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """The table at one version."""
+
+    version: int
+    files: Mapping[int, Published] = field(default_factory=dict)
+    """By partition."""
+    foreign: tuple[ListedFile, ...] = ()
+    """Files that are no partition's, or not its latest: others have written them."""
+    leader_epochs: Mapping[int, int] = field(default_factory=dict)
+    """Of the leader under which each partition was published last."""
+
+
+class SnapshotTable(TopicTable):
+    """The table of one topic; its folder in the remote store is ``_snapshots/<topic>-<topic_id>``."""
+
+    parent = paths.SNAPSHOT_TABLES
+    description = "The latest record of each key of topic {}; stratalog replaces it, others may read"
+
+    def load(self) -> Listed:
+        """The table at the newest version; without one, version -1 and no files.
+
+        Raises: InconsistentClusterIdError, CorruptionError for a table that is not this topic's, or cannot be
+            read; StorageError.
+        """
+        table = self._open()
+        return Listed(-1) if table is None else self._listed(table)
+
+    def open(self, schema: pa.Schema) -> Listed:
+        """The table, which is made where it is missing; ``schema`` is the physical one of the topic. Where the log
+        of the table cannot be read, or has other columns, it is deleted, and the table begins anew, without files.
+
+        Raises: InconsistentClusterIdError; CorruptionError for a link, say, in its log; StorageError.
+        """
+        wanted = published_schema(schema)
+        try:
+            self.load()
+        except CorruptionError:
+            self._forget()
+        except StorageError:
+            if not self._is_damaged():
+                raise
+            self._forget()
+        try:
+            self.ensure(wanted)
+        except InvalidRecordError:
+            self._forget()
+            self.ensure(wanted)
+        return self.load()
+
+    def commit(self, publications: Sequence[Publication]) -> frozenset[int]:
+        """Let each file take the place of its partition's in one version, where it is to (see above); the
+        partitions of which a file of these is listed now. Files of others leave the table in the same version.
+
+        1. read the table; 2. see which files it is to list; 3. put the next version, if nobody has; 4. whatever
+        the answer was, go to 1: the table says whether a version has landed.
+
+        Raises: StorageError when other writers always came first; OutcomeUnknownError; as ``load``.
+        """
+        failures: list[Exception] = []
+        while True:
+            table = self._open()
+            if table is None:
+                raise StorageError(
+                    f"the table {self.uri} was deleted meanwhile; the next snapshot job makes it again"
+                )
+            listed = self._listed(table)
+            due = [one for one in publications if _replaces(one, listed)]
+            if not due and not listed.foreign:
+                held = {file.path for file in listed.files.values()}
+                return frozenset(one.partition for one in publications if one.path in held)
+            races = sum(isinstance(failure, CommitFailedError) for failure in failures)
+            if races == COMMIT_ATTEMPTS or len(failures) - races == UNANSWERED_ATTEMPTS:
+                self._give_up(failures)
+            try:
+                self._put(table, listed, due)
+            except (DeltaError, OSError) as error:
+                if len(failures) == races and delta_options.is_refused(error):
+                    self._failed("commit to", error, "create")
+                failures.append(error)
+                self._clock.sleep(BACKOFF.pause_s(len(failures), self._rng.random()))
+
+    def litter(self, objects: Iterable[StoredObject], *, delay_ms: int, before_ms: int) -> list[StoredObject]:
+        """The files among the objects of its folder that nobody needs any more: removed from the table
+        ``delay_ms`` ago, rounded up to whole hours, or never listed and made before ``before_ms``. The table is
+        read after ``objects`` were listed.
+
+        Raises: as ``load``.
+        """
+        table = self._open()
+        if table is None:
+            return []
+        try:
+            ever, due = (
+                frozenset(table.vacuum(retention_hours=age, dry_run=True, enforce_retention_duration=False))
+                for age in (0, -(-delay_ms // HOUR_MS))
+            )
+        except (DeltaError, OSError) as error:
+            self._failed("vacuum", error)
+        held = {file.path for file in self._listed(table).files.values()}
+        found = []
+        for stored in objects:
+            path = stored.name.removeprefix(f"{self.folder}/")
+            if path in held or stored.special or paths.parse_published_path(path) is None:
+                continue
+            if path in due or (path not in ever and stored.modified_ms < before_ms):
+                found.append(stored)
+        return found
+
+    def clean_log(self) -> None:
+        """Write a checkpoint, and delete the entries of the table's log that are older than
+        delta.logRetentionDuration and that it stands for.
+
+        Raises: StorageError; as ``load``.
+        """
+        table = self._open()
+        if table is not None:
+            self._clean(table)
+
+    def _is_damaged(self) -> bool:
+        """Whether all of the table's log can be read, and delta-rs finds no table in it.
+
+        Raises: CorruptionError for a file in it that delta-rs must not see; StorageError.
+        """
+        check_log(self.remote, self.folder)
+        options = delta_options.storage_options(self.uri, self._options)
+        try:
+            with delta_options.panics():
+                DeltaTable(self.uri, storage_options=options).get_add_actions()
+        except DeltaError as error:
+            return not delta_options.is_refused(error)
+        except OSError as error:
+            self._failed("read", error)
+        return False
+
+    def _forget(self) -> None:
+        """Delete the log of the table."""
+        found = self.remote.walk(paths.join(self.folder, paths.DELTA_LOG))
+        self.remote.delete([stored.name for stored in found if not stored.special])
+
+    def _listed(self, table: DeltaTable) -> Listed:
+        files: dict[int, Published] = {}
+        foreign: list[ListedFile] = []
+        try:
+            with delta_options.panics():
+                everything = whatever_is_listed(table)
+        except (DeltaError, OSError) as error:
+            self._failed("read", error)
+        except (pa.ArrowException, ValueError, LookupError, OverflowError) as error:
+            raise CorruptionError(f"the table {self.uri} lists files that cannot be read: {error}") from error
+        for one in everything:
+            parsed = paths.parse_published_path(one.path)
+            if parsed is None or parsed[0] in files:
+                foreign.append(one)
+            else:
+                files[parsed[0]] = Published(parsed[1], one.path, one.size_bytes)
+        epochs = {partition: table.transaction_version(_APPLICATION.format(partition)) for partition in files}
+        known = {partition: -1 if epoch is None else epoch for partition, epoch in epochs.items()}
+        return Listed(table.version(), files, tuple(foreign), known)
+
+    def _put(self, table: DeltaTable, listed: Listed, due: Sequence[Publication]) -> None:
+        now_ms = self._clock.now_ms()
+        actions: list[Action] = [
+            AddAction(
+                path=one.path,
+                size=one.size_bytes,
+                partition_values={},
+                modification_time=one.modified_ms,
+                data_change=True,
+                stats=statistics_of(one),
+            )
+            for one in due
+        ]
+        gone = [(one.path, one.size_bytes) for one in listed.foreign]
+        for one in due:
+            if one.partition in listed.files:
+                present = listed.files[one.partition]
+                gone.append((present.path, present.size_bytes))
+        actions += [RemoveAction(path, True, now_ms, size, {}) for path, size in gone]
+        ends = {f"stratalog.{one.partition}": f"{one.snapshot.end_offset}-{one.snapshot.epoch}" for one in due}
+        transactions = [Transaction(_APPLICATION.format(one.partition), one.leader_epoch, now_ms) for one in due]
+        commit(table, actions, table.version(), transactions, ends)
+
+
+def _replaces(one: Publication, listed: Listed) -> bool:
+    present = listed.files.get(one.partition)
+    if present is None:
+        return True
+    if one.leader_epoch != listed.leader_epochs[one.partition]:
+        return one.leader_epoch > listed.leader_epochs[one.partition]
+    return one.snapshot.end_offset > present.snapshot.end_offset or present.path == one.instead_of

@@ -1,0 +1,233 @@
+"""A Delta table of one topic in the remote tier: the part of its life that no content decides. It is made, its
+schema grows, it is opened by its owner alone, marked for deletion, deleted. It lists a remote log
+(``delta_table``), or the latest record of each key (``snapshot_table``).
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import ClassVar, NoReturn
+
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable, Schema
+from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
+
+from stratalog.partitions import paths
+from stratalog.partitions.backoff import Backoff
+from stratalog.partitions.clock import Clock
+from stratalog.partitions.errors import (
+    CorruptionError,
+    InconsistentClusterIdError,
+    InvalidRecordError,
+    OutcomeUnknownError,
+    Right,
+    StorageAuthorizationError,
+    StorageError,
+)
+from stratalog.partitions.store.protocol import Store, StoreOptions
+from stratalog.tiering import delta_options
+from stratalog.tiering.delta_entries import check_log
+from stratalog.tiering.delta_schema import check_readable, delta_schema, grown_fields
+from stratalog.tiering.statistics import INDEXED_COLUMNS
+
+CLUSTER_ID = "stratalog.cluster_id"
+TOPIC = "stratalog.topic"
+TOPIC_ID = "stratalog.topic_id"
+DELETED = "stratalog.deleted"
+
+COMMIT_ATTEMPTS = 20
+"""Lost races: the next writer is quick."""
+UNANSWERED_ATTEMPTS = 4
+"""Commits that were refused, or got no answer: each may have taken a deadline with all its retries."""
+BACKOFF = Backoff(first_s=0.1, longest_s=2.0)
+ONE_ATTEMPT = 0
+"""As max_commit_retries: the next version, or a conflict."""
+HOUR_MS = 3_600_000
+
+_PROPERTIES = {
+    "delta.checkpointInterval": "20",  # opening costs one checkpoint and at most this many entries
+    "delta.logRetentionDuration": "interval 30 days",
+    "delta.deletedFileRetentionDuration": "interval 30 days",  # nobody vacuums what the log could still bring back
+    "delta.dataSkippingNumIndexedCols": str(INDEXED_COLUMNS),
+}
+_AT_ONCE = CommitProperties(max_commit_retries=ONE_ATTEMPT)
+
+
+class TopicTable:
+    """One table of a topic."""
+
+    parent: ClassVar[str] = ""
+    """The folder in the remote store in which the tables of this kind have theirs, ``<topic>-<topic_id>``."""
+    description: ClassVar[str]
+    """The words of such a table about itself, with ``{}`` for the topic."""
+
+    def __init__(
+        self,
+        remote: Store,
+        *,
+        topic: str,
+        topic_id: str,
+        cluster_id: str,
+        options: StoreOptions,
+        clock: Clock,
+        rng: random.Random | None = None,
+    ) -> None:
+        """Touches no storage.
+
+        Raises: UnsupportedStoreError, InvalidCallError when no Delta table can lie in ``remote``.
+        """
+        self.remote = remote
+        self.topic = topic
+        self.topic_id = topic_id
+        self.cluster_id = cluster_id
+        self.folder = paths.join(self.parent, paths.topic_folder(topic, topic_id))
+        self.uri = delta_options.table_uri(remote, self.folder)
+        self._options = options
+        self._clock = clock
+        self._rng = rng if rng is not None else random.Random()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.uri!r})"
+
+    def is_marked_deleted(self) -> bool | None:
+        """Whether the topic was to be deleted with its table; None when there is no table. Raises: as ``load``."""
+        table = self._open()
+        return None if table is None else self._is_marked(table)
+
+    def ensure(self, schema: pa.Schema) -> None:
+        """Create the table if it is missing; ``schema`` is the physical schema of the topic's segments. A table
+        with a narrower one grows (``delta_schema``), one with a wider one stays.
+
+        Raises: InvalidRecordError when the table there has another schema; StorageError; as ``load``.
+        """
+        wanted = delta_schema(schema, self.uri)
+        for _ in range(COMMIT_ATTEMPTS):
+            table = self._open()
+            if table is None:
+                self._create(wanted)
+                continue
+            fields = grown_fields(table.schema(), wanted)
+            if fields is None:
+                raise InvalidRecordError(
+                    f"the table {self.uri} has the schema {table.schema().to_json()}, the segments of topic "
+                    f"{self.topic} have {wanted.to_json()}: neither is the other and nullable fields behind it"
+                )
+            if not fields:
+                return
+            self._alter("grow", partial(table.alter.add_columns, fields, commit_properties=_AT_ONCE))
+        raise StorageError(f"the table {self.uri} was made, or grew, {COMMIT_ATTEMPTS} times, and did not stay so")
+
+    def mark_deleted(self, deleted: bool) -> None:
+        """Say in the table that its topic is to be deleted with it, or not: what a crash of the deletion leaves
+        is told by it from what somebody wants to keep. A table that is not there needs no mark.
+
+        Raises: StorageError; as ``load``.
+        """
+        for _ in range(COMMIT_ATTEMPTS):
+            table = self._open()
+            if table is None or self._is_marked(table) == deleted:
+                return
+            set_properties = table.alter.set_table_properties
+            mark = {DELETED: str(deleted).lower()}
+            self._alter(
+                "mark", partial(set_properties, mark, raise_if_not_exists=False, commit_properties=_AT_ONCE)
+            )
+        raise StorageError(f"{self.uri}: other writers were faster {COMMIT_ATTEMPTS} times; try again")
+
+    def delete(self) -> None:
+        """Delete the whole folder, of a topic that the cluster has forgotten: the log of the table last,
+        so that the rest after a crash is still recognised as this topic's. Objects under no valid name stay.
+        """
+        names = [stored.name for stored in self.remote.walk(self.folder) if not stored.special]
+        log_folder = paths.join(self.folder, paths.DELTA_LOG) + "/"
+        self.remote.delete(name for name in names if not name.startswith(log_folder))
+        self.remote.delete(name for name in names if name.startswith(log_folder))
+
+    def _open(self) -> DeltaTable | None:
+        check_log(self.remote, self.folder)
+        try:
+            with delta_options.panics():
+                table = DeltaTable(
+                    self.uri, storage_options=delta_options.storage_options(self.uri, self._options)
+                )
+                found = table.metadata().configuration
+        except TableNotFoundError:
+            return None
+        except (DeltaError, OSError) as error:
+            self._failed("read", error)
+        if found.get(CLUSTER_ID) != self.cluster_id:
+            raise InconsistentClusterIdError(
+                f"the table {self.uri} belongs to cluster {found.get(CLUSTER_ID)!r}, not to {self.cluster_id!r}: "
+                "correct the remote tier in the cluster file, unless that cluster was restored from this one"
+            )
+        if found.get(TOPIC_ID) != self.topic_id:
+            raise CorruptionError(
+                f"the table {self.uri} is of topic id {found.get(TOPIC_ID)!r}, not {self.topic_id!r}"
+            )
+        check_readable(table, self.uri)
+        return table
+
+    @staticmethod
+    def _is_marked(table: DeltaTable) -> bool:
+        return table.metadata().configuration.get(DELETED) == "true"
+
+    def _create(self, schema: Schema) -> None:
+        try:
+            DeltaTable.create(
+                self.uri,
+                schema,
+                name=self.topic,
+                description=self.description.format(self.topic),
+                configuration={
+                    **_PROPERTIES,
+                    CLUSTER_ID: self.cluster_id,
+                    TOPIC: self.topic,
+                    TOPIC_ID: self.topic_id,
+                },
+                storage_options=delta_options.storage_options(self.uri, self._options),
+                commit_properties=_AT_ONCE,
+                raise_if_key_not_exists=False,  # Delta does not know the keys of this product
+            )
+        except (DeltaError, OSError) as error:
+            if self._open() is None:  # else somebody else was first
+                self._failed("create", error, "create")
+
+    def _clean(self, table: DeltaTable) -> None:
+        try:
+            table.create_checkpoint()
+            table.cleanup_metadata()
+        except (DeltaError, OSError) as error:
+            self._failed("clean the log of", error, "create")
+
+    def _alter(self, what: str, commit: Callable[[], None]) -> None:
+        """Try to put a version without files; whether it landed, the table tells."""
+        try:
+            commit()
+        except CommitFailedError:
+            self._clock.sleep(BACKOFF.pause_s(1, self._rng.random()))
+        except (DeltaError, OSError) as error:
+            self._failed(what, error, "create")
+
+    def _give_up(self, failures: Sequence[Exception]) -> NoReturn:
+        said = delta_options.said(failures[-1])
+        if all(isinstance(failure, CommitFailedError) for failure in failures):
+            raise StorageError(f"{self.uri}: other writers were faster {len(failures)} times; try again: {said}")
+        raise OutcomeUnknownError(
+            f"commits to {self.uri} failed {len(failures)} times, the last may still land; read before you "
+            f"retry: {said}"
+        )
+
+    def _failed(self, what: str, error: Exception, right: Right = "read") -> NoReturn:
+        said = f"cannot {what} the table {self.uri}: {delta_options.said(error)}"
+        if delta_options.is_refused(error):
+            raise StorageAuthorizationError(f"{said}: let its owner {right} there", right, self.uri) from None
+        if delta_options.is_catalog_managed(error):
+            raise CorruptionError(
+                f"the table {self.uri} was made catalog-managed by somebody else (catalogManaged): only its "
+                "catalog commits to it, and delta-rs does not even read it. Nothing was changed. Bring back its "
+                "log as it was before, from a backup of the remote tier, and register the table as an external "
+                "one (cluster.catalog.create_table)"
+            ) from None
+        raise StorageError(said) from None
