@@ -20,6 +20,7 @@ from functools import partial
 
 import pyarrow as pa
 
+from stratalog.partitions.columns import constant
 from stratalog.partitions.errors import LogGapError, SourceChangedError
 from stratalog.partitions.growth import widest
 from stratalog.partitions.lineage import Lineage
@@ -196,4 +197,4 @@ def _aborted(batch: pa.RecordBatch) -> pa.RecordBatch:
     """The records, marked as those of an aborted transaction."""
     index = batch.schema.get_field_index("control")
     field = batch.schema.field(index)
-    return batch.set_column(index, field, pa.repeat(pa.scalar(ABORTED, field.type), batch.num_rows))
+    return batch.set_column(index, field, constant(ABORTED, field.type, batch.num_rows))
