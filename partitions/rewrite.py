@@ -29,7 +29,7 @@ from stratalog.partitions.producer_changes import Level, ProducerPart, applied, 
 from stratalog.partitions.producers import ProducerState, without_transactions
 from stratalog.partitions.records import ABORTED
 from stratalog.partitions.replica import Replica
-from stratalog.partitions.segment import read_batches, read_segment
+from stratalog.partitions.segment import forget_files, read_batches, read_segment
 from stratalog.partitions.segment_footer import SegmentFooter, TransactionPart
 from stratalog.partitions.segment_writer import SegmentWriter
 from stratalog.partitions.store.protocol import Staged, StagedWriter, Store
@@ -55,7 +55,9 @@ def merge_run(replica: Replica, run: Run, *, compression: str) -> int | None:
     except BaseException:
         staged.abort()
         raise
-    return staged.size_bytes if staged.commit() else None
+    committed = staged.commit()
+    forget_files(replica.store, (link.file for link in run.links))
+    return staged.size_bytes if committed else None
 
 
 def check_in_log(replica: Replica, run: Run) -> None:
