@@ -32,6 +32,7 @@ from bench.measuring import in_child
 from bench.s3_server import S3Endpoint, upload
 from bench.uploading import fresh_server
 from stratalog import Cluster, Report
+from stratalog.engine.driver.opening import open_driver
 from stratalog.engine.driver.stored_schedule import load_stored, save_stored
 from stratalog.engine.metadata.image import PartitionView
 from stratalog.engine.replication.partition import PartitionReplicas
@@ -145,7 +146,7 @@ def in_buckets(bench: Bench, partitions: int) -> list[IdleLine]:
         with in_memory(partitions * REPLICAS * FOLDER_BYTES) as folder:
             lay_out(cluster, partitions, configs=_UNTIERED, put=partial(_put_below, folder))
             upload(endpoint, folder)
-        settle(cluster)
+        settle(file)
         cluster.close()
         return _lines(file, partitions, "S3")
 
@@ -187,7 +188,7 @@ def lay_out(
     """
     cluster.topics.alter_configs(None, _ALWAYS_DUE)
     cluster.topics.create(topic, partitions=partitions, replication_factor=REPLICAS, configs=configs)
-    append_one(cluster, [0], topic).raise_for_failures()
+    append_one(cluster, [0], topic=topic).raise_for_failures()
     views = cluster.image.views(topic)
     leader = PartitionReplicas(views[0], cluster.stores).leader
     names = [stored.name.rsplit("/", 1)[1] for stored in leader.store.list(leader.folder)]
@@ -216,11 +217,12 @@ def _segment(view: PartitionView) -> bytes:
     return sink.getvalue()
 
 
-def settle(cluster: Cluster) -> None:
+def settle(file: Path) -> None:
     """Let ``maintain`` know of the partitions of ``TOPIC`` what its rounds have kept of the first one of ``SEEN``:
     for which of its steps nothing is due as long as a partition looks as it does now.
     """
-    context, image = cluster._context, cluster.image
+    context = open_driver(file)
+    image = context.metadata.image()
     ends = {key: entry.remote_end for key, entry in load_schedule(context, image).schedule.entries.items()}
     looks = sweep(context, image, ends)
     stored = load_stored(context, image, MAINTENANCE)
