@@ -63,7 +63,7 @@ _CONFIGS = {
     "retention.ms": "-1",
     "file.delete.delay.ms": "0",
 }
-_UNTIERED = {"retention.ms": "-1", "file.delete.delay.ms": "0"}
+UNTIERED = {"retention.ms": "-1", "file.delete.delay.ms": "0"}
 _ALWAYS_DUE = {
     "log.retention.check.interval.ms": "1",
     "leader.imbalance.check.interval.seconds": "1",
@@ -144,7 +144,7 @@ def in_buckets(bench: Bench, partitions: int) -> list[IdleLine]:
         lay_out(cluster, SEEN_PARTITIONS, SEEN)
         until_idle(cluster)
         with in_memory(partitions * REPLICAS * FOLDER_BYTES) as folder:
-            lay_out(cluster, partitions, configs=_UNTIERED, put=partial(_put_below, folder))
+            lay_out(cluster, partitions, configs=UNTIERED, put=partial(put_below, folder))
             upload(endpoint, folder)
         settle(file)
         cluster.close()
@@ -169,8 +169,8 @@ def _put(store: Store, path: str, content: bytes) -> None:
     store.create(path, content)
 
 
-def _put_below(folder: Path, store: Store, path: str, content: bytes) -> None:
-    """Into a folder, under the object's path in its bucket."""
+def put_below(folder: Path, store: Store, path: str, content: bytes) -> None:
+    """A file below a folder, under the object's path in its bucket."""
     file = folder / store.uri_of(path).split("/", 3)[3]
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_bytes(content)
