@@ -21,6 +21,7 @@ from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
 from bench.options import RECORD_BYTES, BenchOptions, size_text
 from stratalog import Cluster
+from stratalog.partitions.columns import constant
 from stratalog.partitions.errors import InvalidCallError
 from stratalog.partitions.identity import random_id
 from stratalog.partitions.records import physical_schema
@@ -198,7 +199,7 @@ def record_batch(values: pa.Array) -> pa.RecordBatch:
     """Records of these values, without keys."""
     schema = physical_schema()
     columns = {
-        "timestamp": pa.repeat(pa.scalar(1_000, schema.field("timestamp").type), len(values)),
+        "timestamp": constant(1_000, schema.field("timestamp").type, len(values)),
         "key": pa.nulls(len(values), pa.binary()),
         "value": values,
         "headers": pa.nulls(len(values), schema.field("headers").type),

@@ -143,10 +143,10 @@ class CountedCluster:
             self._noted.append(kind)
 
 
-def append_one(cluster: Cluster, partitions: Iterable[int], acks: str = "all") -> Report:
+def append_one(cluster: Cluster, partitions: Iterable[int], acks: str = "all", topic: str = TOPIC) -> Report:
     """One file of one record to each of the partitions."""
     record = record_batch(pa.array([b"one"], pa.binary()))
-    return cluster.append_batches(TOPIC, {partition: [record] for partition in partitions}, acks=acks)
+    return cluster.append_batches(topic, {partition: [record] for partition in partitions}, acks=acks)
 
 
 def transact_one(cluster: Cluster, partitions: Iterable[int]) -> Report:

@@ -24,6 +24,7 @@ from bench.growth_table import NOTE, Cost, GrowthLine, sizes_up_to
 from bench.measuring import TURNS, in_child
 from stratalog import Cluster
 from stratalog.partitions.clock import Clock, SystemClock
+from stratalog.partitions.columns import binaries, constant
 from stratalog.partitions.lineage import Lineage
 from stratalog.partitions.paths import DataName, WatermarkName
 from stratalog.partitions.producers import ProducerEntry
@@ -302,9 +303,9 @@ def _batch() -> pa.RecordBatch:
     """Records of now, which no retention deletes."""
     schema = physical_schema()
     columns = {
-        "timestamp": pa.repeat(pa.scalar(SystemClock().now_ms() * 1000, schema.field("timestamp").type), RECORDS),
+        "timestamp": constant(SystemClock().now_ms() * 1000, schema.field("timestamp").type, RECORDS),
         "key": pa.nulls(RECORDS, pa.binary()),
-        "value": pa.array([b"x" * 100] * RECORDS, pa.binary()),
+        "value": binaries([b"x" * 100] * RECORDS),
         "headers": pa.nulls(RECORDS, schema.field("headers").type),
     }
     return pa.RecordBatch.from_pydict(columns)

@@ -2,18 +2,24 @@
 of them got a record; the single jobs beside it.
 
 Each run is a process of its own, so its memory is that of nothing else. On folders in memory, for a disk would be
-asked for nothing else than names; and on a real S3 server a twenty-fifth of them. The partitions hold a
-record each, laid out as an append leaves it, on all replicas; all are tiered.
+asked for nothing else than names; and on a real S3 server. The partitions hold a record each, laid out as an
+append leaves it, on all replicas.
+
+On folders all are tiered, by rounds of ``maintain``. In buckets that would be half a million requests before the
+run that counts. So there a few partitions of another topic are tiered, and maintained until nothing is due; the
+others have no tier, and are put past S3. ``maintain`` is told of them what it has kept of these few (``settle``):
+if anything of it were wrong, it would have something to do, and the benchmark would fail.
 """
 
 from __future__ import annotations
 
 import io
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
@@ -23,15 +29,22 @@ from bench.bench import TOPIC, Bench, in_memory, record_batch
 from bench.calls import append_one
 from bench.costs import counted, s3_cluster_file
 from bench.measuring import in_child
+from bench.s3_server import S3Endpoint, upload
 from bench.uploading import fresh_server
 from stratalog import Cluster, Report
+from stratalog.engine.driver.opening import open_driver
+from stratalog.engine.driver.stored_schedule import load_stored, save_stored
 from stratalog.engine.metadata.image import PartitionView
 from stratalog.engine.replication.partition import PartitionReplicas
+from stratalog.engine.upkeep.maintenance.sweep import sweep
+from stratalog.engine.upkeep.maintenance.times import Settled, Times, decode, encode
+from stratalog.engine.upkeep.tiering.schedule import load_schedule
 from stratalog.partitions.clock import SystemClock
 from stratalog.partitions.lineage import Lineage
-from stratalog.partitions.paths import DataName
+from stratalog.partitions.paths import MAINTENANCE, DataName
 from stratalog.partitions.records import physical_schema
 from stratalog.partitions.segment_writer import SegmentWriter
+from stratalog.partitions.store import Store
 
 REPLICAS = 3
 FOLDER_BYTES = 16 * 1024
@@ -39,8 +52,8 @@ FOLDER_BYTES = 16 * 1024
 REMOTE_BYTES = 8 * 1024
 """What a partition's one segment takes in the remote tier, with the folder that it lies in."""
 CHANGED = 100
-PART = 25
-"""The S3 server gets one in so many partitions: what comes before the run that counts takes long there."""
+SEEN, SEEN_PARTITIONS = "seen", 5
+"""The topic whose partitions are maintained before the others are there."""
 ROUNDS = 10
 """Of ``maintain``, after which nothing may be due any more."""
 THREADS = 16
@@ -50,6 +63,7 @@ _CONFIGS = {
     "retention.ms": "-1",
     "file.delete.delay.ms": "0",
 }
+UNTIERED = {"retention.ms": "-1", "file.delete.delay.ms": "0"}
 _ALWAYS_DUE = {
     "log.retention.check.interval.ms": "1",
     "leader.imbalance.check.interval.seconds": "1",
@@ -103,25 +117,41 @@ class IdleLine:
 
 def idle(bench: Bench) -> list[IdleLine]:
     """On folders, then on an S3 server."""
-    partitions = bench.options.idle_partitions
+    return [*_in_folders(bench, bench.options.idle_partitions), *in_buckets(bench, bench.options.idle_partitions)]
+
+
+def _in_folders(bench: Bench, partitions: int) -> list[IdleLine]:
     with in_memory(partitions * (REPLICAS * FOLDER_BYTES + REMOTE_BYTES)) as folder:
         made = bench.cluster("idle", brokers=REPLICAS, within=folder)
-        lines = _lines(bench, made.folder / "cluster.toml", made.cluster, partitions, "folders")
+        bench.say(f"idle, {partitions:,} partitions, folders: laying them out")
+        lay_out(made.cluster, partitions)
+        bench.say("idle, the first rounds of maintain")
+        until_idle(made.cluster)
+        made.cluster.close()
+        lines = _lines(made.folder / "cluster.toml", partitions, "folders")
         for name, job in (("replicate", replicate), ("tier", tier)):
             run = in_child(job, made.folder / "cluster.toml")
             lines.append(IdleLine(f"{partitions:,} partitions, folders: {name} alone", run, partitions))
         made.remove()
-    fewer = max(1, partitions // PART)
-    with _on_s3(bench) as file:
-        return lines + _lines(bench, file, Cluster.format(file), fewer, "S3")
+    return lines
 
 
-def _lines(bench: Bench, file: Path, cluster: Cluster, partitions: int, where: str) -> list[IdleLine]:
-    bench.say(f"idle, {partitions:,} partitions, {where}: laying them out")
-    lay_out(cluster, partitions)
-    bench.say("idle, the first rounds of maintain")
-    until_idle(cluster)
-    cluster.close()
+def in_buckets(bench: Bench, partitions: int) -> list[IdleLine]:
+    """``maintain`` on an S3 server."""
+    with _on_s3(bench) as (file, endpoint):
+        cluster = Cluster.format(file)
+        bench.say(f"idle, {partitions:,} partitions, S3: laying them out")
+        lay_out(cluster, SEEN_PARTITIONS, SEEN)
+        until_idle(cluster)
+        with in_memory(partitions * REPLICAS * FOLDER_BYTES) as folder:
+            lay_out(cluster, partitions, configs=UNTIERED, put=partial(put_below, folder))
+            upload(endpoint, folder)
+        settle(file)
+        cluster.close()
+        return _lines(file, partitions, "S3")
+
+
+def _lines(file: Path, partitions: int, where: str) -> list[IdleLine]:
     nothing = in_child(maintain, file)
     if nothing.items:
         raise AssertionError(f"an idle run had something to do: {nothing}")
@@ -135,14 +165,31 @@ def _lines(bench: Bench, file: Path, cluster: Cluster, partitions: int, where: s
     ]
 
 
-def lay_out(cluster: Cluster, partitions: int) -> None:
-    """Create ``TOPIC``, and let each partition hold a record on all replicas, all in the ISR, and below the high
-    watermark: the files that an append leaves.
+def _put(store: Store, path: str, content: bytes) -> None:
+    store.create(path, content)
+
+
+def put_below(folder: Path, store: Store, path: str, content: bytes) -> None:
+    """A file below a folder, under the object's path in its bucket."""
+    file = folder / store.uri_of(path).split("/", 3)[3]
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_bytes(content)
+
+
+def lay_out(
+    cluster: Cluster,
+    partitions: int,
+    topic: str = TOPIC,
+    configs: Mapping[str, str] = _CONFIGS,
+    put: Callable[[Store, str, bytes], None] = _put,
+) -> None:
+    """Create ``topic``, and let each partition hold a record on all replicas, all in the ISR, and below the high
+    watermark: the files that an append leaves. ``put`` gives all but those of the first their names.
     """
     cluster.topics.alter_configs(None, _ALWAYS_DUE)
-    cluster.topics.create(TOPIC, partitions=partitions, replication_factor=REPLICAS, configs=_CONFIGS)
-    append_one(cluster, [0]).raise_for_failures()
-    views = cluster.image.views(TOPIC)
+    cluster.topics.create(topic, partitions=partitions, replication_factor=REPLICAS, configs=configs)
+    append_one(cluster, [0], topic=topic).raise_for_failures()
+    views = cluster.image.views(topic)
     leader = PartitionReplicas(views[0], cluster.stores).leader
     names = [stored.name.rsplit("/", 1)[1] for stored in leader.store.list(leader.folder)]
     registers = {name: leader.store.read(leader.path(name)) for name in names if not name.endswith(".parquet")}
@@ -153,7 +200,7 @@ def lay_out(cluster: Cluster, partitions: int) -> None:
         for broker in view.replicas:
             replica = replicas.replica(broker)
             for name, content in files.items():
-                replica.store.create(replica.path(name), content)
+                put(replica.store, replica.path(name), content)
 
     with ThreadPoolExecutor(THREADS) as pool:
         list(pool.map(write, views[1:]))
@@ -168,6 +215,28 @@ def _segment(view: PartitionView) -> bytes:
     writer.write(record_batch(pa.array([b"one"], pa.binary())))
     writer.close(lineage=Lineage([(view.leader_epoch, 0)]), producers=lambda _: {}, created_ms=now_ms)
     return sink.getvalue()
+
+
+def settle(file: Path) -> None:
+    """Let ``maintain`` know of the partitions of ``TOPIC`` what its rounds have kept of the first one of ``SEEN``:
+    for which of its steps nothing is due as long as a partition looks as it does now.
+    """
+    context = open_driver(file)
+    image = context.metadata.image()
+    ends = {key: entry.remote_end for key, entry in load_schedule(context, image).schedule.entries.items()}
+    looks = sweep(context, image, ends)
+    stored = load_stored(context, image, MAINTENANCE)
+    until_ms = decode(stored.line).settled[image.views(SEEN)[0].key].until_ms
+    keys = [view.key for view in image.views(TOPIC)]
+    laid_out = Times(settled={key: Settled(looks[key].digest, until_ms) for key in keys})
+
+    def told(line: bytes) -> bytes:
+        times = decode(line)
+        return encode(times.updated(laid_out, [*times.settled, *keys]))
+
+    failed = save_stored(context, image, MAINTENANCE, stored, told)
+    if failed is not None:
+        raise AssertionError(failed)
 
 
 def until_idle(cluster: Cluster) -> int:
@@ -221,8 +290,8 @@ def _peak_mb() -> float:
 
 
 @contextmanager
-def _on_s3(bench: Bench) -> Iterator[Path]:
+def _on_s3(bench: Bench) -> Iterator[tuple[Path, S3Endpoint]]:
     """The file of a cluster whose brokers and remote are in a bucket of a server that nobody else uses."""
     folder = bench.folder / "idle-server"
     with fresh_server(folder) as endpoint:
-        yield s3_cluster_file(folder / "cluster", endpoint, "idle")
+        yield s3_cluster_file(folder / "cluster", endpoint, "idle"), endpoint

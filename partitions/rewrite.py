@@ -20,6 +20,7 @@ from functools import partial
 
 import pyarrow as pa
 
+from stratalog.partitions.columns import constant
 from stratalog.partitions.errors import LogGapError, SourceChangedError
 from stratalog.partitions.growth import widest
 from stratalog.partitions.lineage import Lineage
@@ -28,7 +29,7 @@ from stratalog.partitions.producer_changes import Level, ProducerPart, applied, 
 from stratalog.partitions.producers import ProducerState, without_transactions
 from stratalog.partitions.records import ABORTED
 from stratalog.partitions.replica import Replica
-from stratalog.partitions.segment import read_batches, read_segment
+from stratalog.partitions.segment import forget_files, read_batches, read_segment
 from stratalog.partitions.segment_footer import SegmentFooter, TransactionPart
 from stratalog.partitions.segment_writer import SegmentWriter
 from stratalog.partitions.store.protocol import Staged, StagedWriter, Store
@@ -54,7 +55,9 @@ def merge_run(replica: Replica, run: Run, *, compression: str) -> int | None:
     except BaseException:
         staged.abort()
         raise
-    return staged.size_bytes if staged.commit() else None
+    committed = staged.commit()
+    forget_files(replica.store, (link.file for link in run.links))
+    return staged.size_bytes if committed else None
 
 
 def check_in_log(replica: Replica, run: Run) -> None:
@@ -196,4 +199,4 @@ def _aborted(batch: pa.RecordBatch) -> pa.RecordBatch:
     """The records, marked as those of an aborted transaction."""
     index = batch.schema.get_field_index("control")
     field = batch.schema.field(index)
-    return batch.set_column(index, field, pa.repeat(pa.scalar(ABORTED, field.type), batch.num_rows))
+    return batch.set_column(index, field, constant(ABORTED, field.type, batch.num_rows))

@@ -7,7 +7,7 @@ nothing that was not looked at before (``parquet_decoding``).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -90,7 +90,8 @@ class Segment:
             return cast(pa.Schema, self.parquet.schema.to_arrow_schema()).remove_metadata()
 
 
-_remembered: BoundedCache[tuple[Readable, str, int, int, str], Segment] = BoundedCache(REMEMBERED_BYTES)
+_Key = tuple[Readable, str, int, int, str]
+_remembered: BoundedCache[_Key, Segment] = BoundedCache(REMEMBERED_BYTES)
 _ENDS = 8192
 """Numbers, under names of ours: these take no more than 8 MB, and outlast the footers that told them."""
 _ends: BoundedCache[tuple[Readable, StoredObject], int] = BoundedCache(_ENDS)
@@ -100,6 +101,19 @@ def forget() -> None:
     """Forget all that was read."""
     _remembered.clear()
     _ends.clear()
+
+
+def forget_files(store: Readable, files: Iterable[DataFile]) -> None:
+    """Forget the footers of files that are hardly read again: a process that appends for hours would be full of
+    them. Their ends stay known.
+    """
+    for file in files:
+        _remembered.take(_key(store, file.object))
+
+
+def _key(store: Readable, stored: StoredObject) -> _Key:
+    """Of what is written once."""
+    return store, stored.name, stored.size_bytes, stored.modified_ms, stored.version
 
 
 def read_segment(store: Readable, file: DataFile, *, remembered: bool | None = None) -> Segment:
@@ -113,7 +127,7 @@ def read_segment(store: Readable, file: DataFile, *, remembered: bool | None = N
     stored = file.object
     if remembered is False or (remembered is None and not stored.version):
         return _read_segment(store, file)
-    key = store, stored.name, stored.size_bytes, stored.modified_ms, stored.version  # of what is written once
+    key = _key(store, stored)
     found = _remembered.get(key)
     if found is None:
         found = _read_segment(store, file)

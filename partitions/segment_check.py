@@ -18,10 +18,9 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import BinaryIO
 
-import numpy as np
-import pyarrow as pa
 from isal import isal_zlib
 
+from stratalog.partitions.columns import numbers
 from stratalog.partitions.errors import CorruptSegmentError
 from stratalog.partitions.listing import DataFile
 from stratalog.partitions.parquet_footer import MAGIC
@@ -162,7 +161,7 @@ def _check_row_group(segment: Segment, found: _RowGroup, what: str) -> CorruptSe
     except CorruptSegmentError as error:
         return error
     offsets = table.column("offset")
-    expected = pa.array(np.arange(found.first, found.end))
+    expected = numbers(found.first, found.end)
     if offsets.null_count or not offsets.combine_chunks().equals(expected):
         return CorruptSegmentError(f"{what}: the records from offset {found.first} on have other offsets")
     return None

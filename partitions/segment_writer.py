@@ -11,12 +11,12 @@ import io
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, BinaryIO
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from isal import isal_zlib
 
+from stratalog.partitions.columns import constant, numbers, scalar
 from stratalog.partitions.errors import InvalidCallError, RecordTooLargeError
 from stratalog.partitions.lineage import Lineage
 from stratalog.partitions.parquet_footer import MOST_CHUNKS, MOST_GROUP_BYTES, SUFFIX_BYTES, footer_start
@@ -219,15 +219,15 @@ class SegmentWriter:
             return
         if self._min_timestamp_us is None or largest > self._max_timestamp_us:
             self._max_timestamp_us = largest
-            self._max_timestamp_offset = self.next_offset + pc.index(micros, largest).as_py()
+            self._max_timestamp_offset = self.next_offset + pc.index(micros, scalar(largest, pa.int64())).as_py()
         if self._min_timestamp_us is None or smallest < self._min_timestamp_us:
             self._min_timestamp_us = smallest
 
     def _complete(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         rows = batch.num_rows
         added = {
-            "partition": pa.repeat(pa.scalar(self._partition, pa.int32()), rows),
-            "offset": pa.array(np.arange(self.next_offset, self.next_offset + rows)),
+            "partition": constant(self._partition, pa.int32(), rows),
+            "offset": numbers(self.next_offset, self.next_offset + rows),
         }
         columns = []
         for field in self._schema:

@@ -9,6 +9,7 @@ from typing import BinaryIO, cast
 import pyarrow as pa
 
 from stratalog.partitions.clock import Clock
+from stratalog.partitions.columns import binaries
 from stratalog.partitions.errors import InvalidCallError
 from stratalog.partitions.lineage import Lineage
 from stratalog.partitions.paths import join
@@ -104,12 +105,12 @@ class SnapshotWriter:
 
         Raises: as ``write``.
         """
-        self._append(pa.nulls(len(values), pa.binary()), pa.array(values, pa.binary()))
+        self._append(pa.nulls(len(values), pa.binary()), binaries(values))
 
     def append_rows(self, rows: Sequence[tuple[bytes | None, bytes | None]]) -> None:
         """Add records of these keys and values, without timestamps and headers. Raises: as ``write``."""
-        keys = pa.array([key for key, _ in rows], pa.binary())
-        self._append(keys, pa.array([value for _, value in rows], pa.binary()))
+        keys = binaries([key for key, _ in rows])
+        self._append(keys, binaries([value for _, value in rows]))
 
     def _append(self, keys: pa.Array, values: pa.Array) -> None:
         columns = {"key": keys, "value": values}

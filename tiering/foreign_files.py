@@ -12,11 +12,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from stratalog.partitions.columns import numbers
 from stratalog.partitions.errors import CorruptionError
 from stratalog.partitions.parquet_decoding import ColumnChunks, decoded, read_end, translated
 from stratalog.partitions.parquet_footer import INT32, INT64, SUFFIX_BYTES, Layout, RowGroup, parse_foreign_layout
@@ -66,12 +66,12 @@ def records_in(
         waiting = waiting.sort_by("offset")
         until = groups[number][0] if number < len(groups) else wanted.end
         count = pc.sum(pc.less(waiting["offset"], until)).as_py() or 0
-        ready, waiting = waiting.slice(0, count), waiting.take(pa.array(np.arange(count, waiting.num_rows)))
+        ready, waiting = waiting.slice(0, count), waiting.take(numbers(count, waiting.num_rows))
         if waiting.nbytes > MOST_WAITING_BYTES // 2:
             raise CorruptionError(
                 f"{wanted.what}: they are so far out of order that there is no room in memory to put them right"
             )
-        if not ready["offset"].combine_chunks().equals(pa.array(np.arange(position, position + count))):
+        if not ready["offset"].combine_chunks().equals(numbers(position, position + count)):
             raise _not_each_once(wanted)
         position += count
         yield from ready.to_batches()

@@ -12,6 +12,7 @@
     stored_schedule       what a job did when, for its next run: hints
     remote_quota          what it may copy and fetch of the remote tier in a second
     known_image           the metadata as last seen
+    turns                 work that a budget may end at any place
     while_it_changes      a look is taken again, while others change what is looked at
 
 Above the metadata, its quorum and the data plane, of which it holds one of each; below every operation. The runner

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from itertools import pairwise
 
-import numpy as np
 import pyarrow as pa
 
 from stratalog.engine.replication.unreadable import unreadable
 from stratalog.partitions.cache import BoundedCache
+from stratalog.partitions.columns import numbers
 from stratalog.partitions.errors import CorruptSegmentError, LogGapError, ThrottlingQuotaExceededError
 from stratalog.partitions.listing import DataFile
 from stratalog.partitions.lookup import FileSlice
@@ -140,7 +140,7 @@ def _alone(records: pa.Table, count: int) -> pa.Table:
     """The first records; a small part of many does not keep all of them in memory."""
     some = records.slice(0, count)
     kept = some.get_total_buffer_size()
-    return some if kept <= max(_KEPT_BYTES, 4 * some.nbytes) else some.take(pa.array(np.arange(0, count)))
+    return some if kept <= max(_KEPT_BYTES, 4 * some.nbytes) else some.take(numbers(0, count))
 
 
 def _joined(found: list[pa.Table]) -> pa.Table:

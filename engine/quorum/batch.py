@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 from stratalog.engine.metadata.records import MetadataRecord
 from stratalog.engine.quorum.repeated import REPEATED_KEY, BatchRecords, decode_repeated, encode_repeated
 from stratalog.partitions.cluster_key import ClusterKey
+from stratalog.partitions.columns import binaries, constant
 from stratalog.partitions.errors import (
     CorruptionError,
     CorruptSegmentError,
@@ -91,12 +92,11 @@ def encode_batch(
         base_offset=name.base_offset,
         sign=None if key is None else partial(key.tag, KIND, str(name)),
     )
-    stamp = pa.scalar(now_ms * 1000, pa.int64()).cast(TIMESTAMP)
     decoded_bytes = sum(map(len, values)) + _BESIDE_VALUE_BYTES * len(values)
     if len(values) > MOST_RECORDS or decoded_bytes > DECODED_BYTES:
         raise _too_large(len(values), decoded_bytes)
-    stamps = pa.repeat(stamp, len(values))
-    writer.write(pa.record_batch({"timestamp": stamps, "value": pa.array(values, pa.binary())}))
+    stamps = constant(now_ms * 1000, TIMESTAMP, len(values))
+    writer.write(pa.record_batch({"timestamp": stamps, "value": binaries(values)}))
     digest = _digest(lineage, values, now_ms)
     told = [one for one in repeated if lineage.epoch_at(one.name.base_offset) == one.name.epoch]
     writer.close(

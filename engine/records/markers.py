@@ -21,6 +21,7 @@ from stratalog.engine.state.consumer_offsets import EndTransaction
 from stratalog.engine.state.internal_topics import OFFSETS_TOPIC
 from stratalog.engine.state.keyed import OFFSETS
 from stratalog.engine.state.transaction_state import State, Transaction
+from stratalog.partitions.columns import constant
 from stratalog.partitions.errors import StratalogError
 from stratalog.partitions.producers import marker
 from stratalog.partitions.records import schema_of
@@ -88,7 +89,7 @@ def _append_markers(
 
 
 def _marker_row(schema: pa.Schema, now_ms: int) -> pa.RecordBatch:
-    stamp = pa.array([now_ms * 1000], pa.int64()).cast(schema.field("timestamp").type)
+    stamp = constant(now_ms * 1000, schema.field("timestamp").type, 1)
     names = ["key", "value", "headers"]
     nulls = [pa.nulls(1, schema.field(name).type) for name in names]
     return pa.RecordBatch.from_arrays([stamp, *nulls], ["timestamp", *names])

@@ -20,6 +20,7 @@ from stratalog.engine.replication.log_end import LogEnd, is_free, look_at_end
 from stratalog.engine.replication.partition import PartitionReplicas
 from stratalog.engine.replication.sync import SyncOptions, sync_followers
 from stratalog.partitions.clock import Clock
+from stratalog.partitions.columns import constant, scalar
 from stratalog.partitions.digest import RecordsDigest
 from stratalog.partitions.errors import (
     DuplicateSequenceNumberError,
@@ -377,10 +378,10 @@ def _part(state: EndState, producer: ProducerAppend) -> TransactionPart:
 
 def _in_transaction(batch: pa.RecordBatch, producer: ProducerAppend) -> pa.RecordBatch:
     """The batch with the columns that say whose transaction it is of, and of a marker which one it is."""
-    batch = batch.append_column("producer_id", pa.repeat(pa.scalar(producer.producer_id), batch.num_rows))
+    batch = batch.append_column("producer_id", constant(producer.producer_id, pa.string(), batch.num_rows))
     if producer.control is None:
         return batch
-    return batch.append_column("control", pa.repeat(pa.scalar(producer.control, pa.int32()), batch.num_rows))
+    return batch.append_column("control", constant(producer.control, pa.int32(), batch.num_rows))
 
 
 def _check_keys(batch: pa.RecordBatch, replicas: PartitionReplicas) -> None:
@@ -399,6 +400,6 @@ def _stamped(batch: pa.RecordBatch, now_ms: int, *, every: bool) -> pa.RecordBat
     given = batch.column(index)
     if not every and given.null_count == 0:
         return batch
-    stamp = pa.scalar(now_ms * 1000, pa.int64()).cast(given.type)
+    stamp = scalar(now_ms * 1000, given.type)
     stamped = pa.repeat(stamp, batch.num_rows) if every else pc.fill_null(given, stamp)
     return batch.set_column(index, batch.schema.field(index), stamped)

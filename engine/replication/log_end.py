@@ -29,6 +29,7 @@ from stratalog.partitions.lineage import Lineage
 from stratalog.partitions.listing import DataFile, Listing, claimed_high_watermark_of, is_live
 from stratalog.partitions.paths import DataName
 from stratalog.partitions.replica import EndState, Replica
+from stratalog.partitions.segment import forget_files
 
 LOOK_AGAIN_MS = 60_000
 _NAMES_OF_AN_APPEND = 2
@@ -117,4 +118,6 @@ def _goes_on(behind: Listing, known: LogEnd) -> bool:
 def _after(leader: Replica, known: LogEnd, file: DataFile) -> LogEnd:
     """The end of the log with one file more."""
     state, end = known.state.after(leader.footer(file)), leader.end_of_append(file)
+    if known.last is not None:
+        forget_files(leader.store, [known.last])
     return replace(known, last=file, log_end=end, state=state, names=known.names + _NAMES_OF_AN_APPEND)

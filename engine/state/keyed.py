@@ -12,6 +12,7 @@ from stratalog.engine.state import consumer_offsets, transaction_state
 from stratalog.engine.state.consumer_offsets import ConsumerOffsets, OffsetsRecord
 from stratalog.engine.state.internal_topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from stratalog.engine.state.transaction_state import TransactionRecord, TransactionStates
+from stratalog.partitions.columns import binaries, constant
 from stratalog.partitions.errors import CorruptionError, InvalidCallError
 from stratalog.partitions.records import HEADERS, TIMESTAMP
 from stratalog.snapshots.state_machine import Codec, Load
@@ -64,9 +65,9 @@ class StateFormat(Generic[M, R]):
         rows = [self._row(record) for record in records]
         return pa.RecordBatch.from_arrays(
             [
-                pa.repeat(pa.scalar(now_ms * 1000, pa.int64()), len(rows)).cast(TIMESTAMP),
-                pa.array([key for key, _ in rows], pa.binary()),
-                pa.array([value for _, value in rows], pa.binary()),
+                constant(now_ms * 1000, TIMESTAMP, len(rows)),
+                binaries([key for key, _ in rows]),
+                binaries([value for _, value in rows]),
                 pa.nulls(len(rows), HEADERS),
             ],
             ["timestamp", "key", "value", "headers"],

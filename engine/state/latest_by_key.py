@@ -11,10 +11,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from stratalog.partitions.columns import numbers
 from stratalog.partitions.errors import InvalidConfigError
 from stratalog.partitions.growth import fitted
 from stratalog.partitions.records import RECORD_COLUMNS, type_from_json
@@ -81,9 +81,7 @@ def record_schema(schema: pa.Schema) -> pa.Schema:
 
 def reduced(earlier: pa.Table, later: pa.Table) -> Reduced:
     """The latest record of each key of ``later`` upon ``earlier``, which holds each key once."""
-    both = pa.concat_tables([earlier, later]).append_column(
-        _ORDER, pa.array(np.arange(0, earlier.num_rows + later.num_rows))
-    )
+    both = pa.concat_tables([earlier, later]).append_column(_ORDER, numbers(0, earlier.num_rows + later.num_rows))
     keyed = both.filter(pc.is_valid(both.column("key")))
     is_later = pc.greater_equal(keyed.column(_ORDER), earlier.num_rows)
     keys = {f"key{index}": column for index, column in enumerate(_flat(keyed.column("key").combine_chunks()))}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -32,6 +33,24 @@ def test_the_partitions_are_as_an_append_and_maintain_leave_them(tmp_path: Path)
     assert run.items == 0
     assert run.requests > 0
     assert run.peak_mb > 0
+    made.remove()
+
+
+def test_maintain_has_nothing_to_do_for_partitions_that_were_put_there_and_settled(
+    tmp_path: Path,
+) -> None:
+    """As in a bucket, and here their files are put where they belong; their bytes are as good as any others."""
+    made = Bench(None, bench_options({}, tmp_path)).cluster("idle", brokers=idle.REPLICAS)
+    idle.lay_out(made.cluster, 1, idle.SEEN)
+    idle.until_idle(made.cluster)
+    put = partial(idle.put_below, Path("/"))
+    idle.lay_out(made.cluster, PARTITIONS, configs=idle.UNTIERED, put=put)
+    file = made.folder / "cluster.toml"
+    idle.settle(file)
+    assert idle.maintain(file).items == 0
+    made.cluster.verify(deep=True).raise_for_failures()
+    idle.append_one(made.cluster, [1]).raise_for_failures()
+    assert idle.maintain(file).items > 0
     made.remove()
 
 

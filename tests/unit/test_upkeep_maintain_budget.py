@@ -14,6 +14,7 @@ from stratalog.engine.replication import sync
 from stratalog.engine.upkeep.tiering.tier import tier
 from stratalog.partitions.root import format_root
 from tests.unit.cluster_harness import LiveCluster
+from tests.unit.retention_harness import filled, local_start
 
 SEGMENTS = 5
 
@@ -78,6 +79,19 @@ def test_the_merges_of_a_partition_end_with_the_segment_at_hand(live: LiveCluste
     assert made == [*range(1, planned + 1)]
     live.cluster.replicate().raise_for_failures()
     assert live.read() == {0: [value for some in values for value in some]}
+
+
+def test_the_local_start_moves_as_far_as_remote_segments_were_read(live: LiveCluster) -> None:
+    filled(live, "abcde")
+    starts = []
+    for found in rounds(live, "retain"):
+        starts.append([local_start(live, broker) for broker in (1, 2, 3)])
+        assert (found.rows[0]["outcome"] == "cut off") == (starts[-1][0] < SEGMENTS - 1)
+    assert starts == [[start] * 3 for start in (1, 2, 3, 4)]
+    live.cluster.retain().raise_for_failures()
+    assert [len(live.data(broker)) for broker in (1, 2, 3)] == [1, 1, 1]
+    assert live.read() == {0: [*"abcde"]}
+    live.cluster.verify(deep=True).raise_for_failures()
 
 
 def test_a_follower_that_lacks_much_catches_up_over_several_runs(

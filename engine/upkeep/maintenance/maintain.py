@@ -20,7 +20,7 @@
    partitions those come first that have waited longest to be tiered, and that have the most files. Partitions that
    are alike come in another order in each run, so that two runs at once share the work
 4. a step goes piece by piece, and between two pieces, of any step, the budget is asked; in a piece of replicate,
-   merge and tier, also after each few files of a partition. The next run goes on with the rest
+   merge, tier and retain, also after each few files of a partition. The next run goes on with the rest
 5. after each step it is kept when that was begun, whether it reached its end, what failed, and for which
    partitions it has nothing more to do. A step that fails stops no other, and is tried again when it is due again
 
@@ -261,7 +261,7 @@ class _Maintenance:
             case "tier":
                 return tier(context, only=piece, due=True, over=over)
             case "retain":
-                return retain(context, only=piece)
+                return retain(context, only=piece, over=over)
             case _:
                 return self._make_snapshots(context, piece, False)
 

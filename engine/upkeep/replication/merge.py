@@ -5,12 +5,13 @@ Every page that is read is checked. A leader whose storage is found damaged resi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.report import Failure, Report, Value
 from stratalog.engine.driver.run import OperationRun
+from stratalog.engine.driver.turns import Over, in_turns
 from stratalog.engine.driver.while_it_changes import while_it_changes
 from stratalog.engine.metadata.image import ClusterImage, PartitionView, TopicImage
 from stratalog.engine.replicas.damaged import replace_leaders
@@ -27,9 +28,6 @@ from stratalog.partitions.replica import errors_of
 from stratalog.partitions.rewrite import merge_run
 from stratalog.partitions.runner import Done, Failed
 from stratalog.partitions.transactions import transactions_of
-
-_MORE = 4
-"""By what factor a piece of the work on a partition is larger than the one before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +157,7 @@ def merge(
     topics: Sequence[str] | None = None,
     *,
     only: Collection[TopicIdPartition] | None = None,
-    over: Callable[[], bool] | None = None,
+    over: Over | None = None,
     dry_run: bool = False,
 ) -> Report:
     """Merge what may be merged, in the topics (all when None; of them the partitions in ``only``, where it is
@@ -188,13 +186,13 @@ def merge(
 
 
 def _run(
-    context: Context, works: Sequence[MergeWork], over: Callable[[], bool] | None, run: OperationRun
+    context: Context, works: Sequence[MergeWork], over: Over | None, run: OperationRun
 ) -> list[Failed[MergeWork]]:
     """Adds a row for what was done, and counts what was left. Returns what failed."""
     failed: list[Failed[MergeWork]] = []
-    waiting, most = list(works), None if over is None else 1
     done: dict[TopicIdPartition, tuple[PartitionView, MergeResult]] = {}
-    while waiting:
+
+    def turn(waiting: Sequence[MergeWork], most: int | None) -> list[MergeWork]:
         left: list[MergeWork] = []
         for outcome in context.tasks.run(merge_partition, [replace(work, most=most) for work in waiting]):
             size_bytes = 0
@@ -208,11 +206,10 @@ def _run(
                 case Failed():
                     failed.append(outcome)
             context.progress.advance(size_bytes)
-        waiting, most = left, most and most * _MORE
-        if over is not None and over():
-            break
-    if waiting:
-        run.totals["cut_off"] = int(run.totals.get("cut_off") or 0) + len(waiting)
+        return left
+
+    if left := in_turns(works, over, turn):
+        run.totals["cut_off"] = int(run.totals.get("cut_off") or 0) + len(left)
     for view, result in done.values():
         run.rows.append(_row(view, result))
         if not result.segments:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.turns import Over, in_turns
 from stratalog.engine.replicas.in_sync import Missed, Progressed, behind_since_ms
 from stratalog.engine.replication.damage import is_damage_of
 from stratalog.engine.replication.partition import PartitionWork
@@ -14,9 +15,6 @@ from stratalog.partitions.errors import StratalogError, ThrottlingQuotaExceededE
 from stratalog.partitions.identity import TopicIdPartition
 from stratalog.partitions.runner import Done, Failed
 from stratalog.partitions.store import Store
-
-_MORE = 4
-"""By what factor more groups of files are copied to a follower than in the turn before, within a budget."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,15 +72,14 @@ def sync_all(
     context: Context,
     works: Sequence[SyncWork],
     states: Mapping[TopicIdPartition, Progressed],
-    over: Callable[[], bool] | None = None,
+    over: Over | None = None,
 ) -> None:
     """Sync the followers of all works, and note in ``states`` what came of it. Where ``over`` is given, it is
     asked when a group of files was copied to each follower, and again after further ones, more each time: once it
     says so, followers that lack files still are ``cut_off``.
     """
-    waiting, groups = list(works), None if over is None else 1
-    context.progress.start("replicate", len(works), "partitions")
-    while waiting:
+
+    def turn(waiting: Sequence[SyncWork], groups: int | None) -> list[SyncWork]:
         left: list[SyncWork] = []
         bounded = [replace(one, options=replace(one.options, most_groups=groups)) for one in waiting]
         for outcome in context.tasks.run(sync_partition, bounded):
@@ -97,9 +94,10 @@ def sync_all(
                     state.leader_error = error
                     state.fail(work, error)
             context.progress.advance(size_bytes)
-        waiting, groups = left, groups and groups * _MORE
-        if over is not None and over():
-            break
+        return left
+
+    context.progress.start("replicate", len(works), "partitions")
+    in_turns(works, over, turn)
     context.progress.finish()
 
 

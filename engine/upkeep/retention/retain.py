@@ -14,11 +14,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.report import Failure, Report, Value
 from stratalog.engine.driver.run import OperationRun
+from stratalog.engine.driver.turns import Over, in_turns
 from stratalog.engine.metadata.image import ClusterImage, TopicImage
 from stratalog.engine.metadata.partition_commands import AdvanceLogStart, LogStart, RefusedPartition
 from stratalog.engine.upkeep.retention.remote import Expiry, remote_parts
@@ -45,10 +47,13 @@ def retain(
     topics: Sequence[str] | None = None,
     *,
     only: Collection[TopicIdPartition] | None = None,
+    over: Over | None = None,
     dry_run: bool = False,
 ) -> Report:
     """Apply retention to the topics (all when None; of them the partitions in ``only``, where it is given). Files
-    of no partition are left to ``vacuum``.
+    of no partition are left to ``vacuum``. Where ``over`` is given, it is asked when the brokers rely upon one
+    more remote segment of each partition, which is read for it, and again after further ones: once it says so,
+    they keep what the others stand for, and ``totals["cut_off"]`` tells of how many partitions.
 
     Raises: UnknownTopicOrPartitionError; errors of reading the metadata. Everything else is a failure of
         its partition in the report.
@@ -76,23 +81,16 @@ def retain(
         again = _plan(context, image, chosen, only, OperationRun("retain", dry_run))  # what fails has failed above
         works = [work for work in again if work.replicas.view.key in wanted]
         context.progress.start("retain", len(works), "partitions")
-        for outcome in context.tasks.run(drop, works):
-            size_bytes = 0
-            match outcome:
-                case Done(work, dropped):
-                    run.rows.append(_row(work, dropped, log_starts, removed))
-                    size_bytes = dropped.deleted_bytes
-                    run.failures += [Failure.of(where, error) for where, error in dropped.failed]
-                    bad = _still_bad(context, image, work, dropped.bad)
-                    run.failures += [Failure.of(f"{work} in the remote tier", error) for error in bad]
-                    if not dropped.failed and not dropped.bad:
-                        key = work.replicas.view.key
-                        run.settled[key] = min(next_ms[key], dropped.next_ms)
-                        if key in removed:  # their objects go later
-                            run.settled[key] = min(run.settled[key], context.clock.now_ms() + work.delay_ms)
-                case Failed(work, error):
-                    run.fail(work, error)
-            context.progress.advance(size_bytes)
+        for work, dropped in _drop(context, works, over, run):
+            key = work.replicas.view.key
+            run.rows.append(_row(work, dropped, log_starts, removed))
+            run.failures += [Failure.of(where, error) for where, error in dropped.failed]
+            bad = _still_bad(context, image, work, dropped.bad)
+            run.failures += [Failure.of(f"{work} in the remote tier", error) for error in bad]
+            if not dropped.failed and not dropped.bad and not dropped.left:
+                run.settled[key] = min(next_ms[key], dropped.next_ms)
+                if key in removed:  # their objects go later
+                    run.settled[key] = min(run.settled[key], context.clock.now_ms() + work.delay_ms)
         context.progress.finish()
     failed = {failure.item for failure in run.failures}
     run.settled = {
@@ -105,6 +103,32 @@ def retain(
     run.notes = list(dict.fromkeys(run.notes))
     run.totals |= {column: sum(int(row[column] or 0) for row in run.rows) for column in _COUNTED}
     return run.report()
+
+
+def _drop(
+    context: Context, works: Sequence[RetainWork], over: Over | None, run: OperationRun
+) -> list[tuple[RetainWork, Dropped]]:
+    """Step 4; of partitions that fail, what was done before."""
+    done: dict[TopicIdPartition, tuple[RetainWork, Dropped]] = {}
+
+    def turn(waiting: Sequence[RetainWork], most: int | None) -> list[RetainWork]:
+        left: list[RetainWork] = []
+        for outcome in context.tasks.run(drop, [replace(work, most=most) for work in waiting]):
+            size_bytes = 0
+            match outcome:
+                case Done(work, dropped):
+                    key, size_bytes = work.replicas.view.key, dropped.deleted_bytes
+                    done[key] = work, dropped.after(done[key][1]) if key in done else dropped
+                    if dropped.left:
+                        left.append(work)
+                case Failed(work, error):
+                    run.fail(work, error)
+            context.progress.advance(size_bytes)
+        return left
+
+    if left := in_turns(works, over, turn):
+        run.totals["cut_off"] = len(left)
+    return list(done.values())
 
 
 def _still_bad(

@@ -17,7 +17,7 @@ A damaged file is named, and the files that it was to stand for stay, so that ``
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from stratalog.engine.driver.while_it_changes import while_it_changes
@@ -73,6 +73,8 @@ class RetainWork(PartitionWork):
     delay_ms: int
     clock: Clock
     dry_run: bool
+    most: int | None = None
+    """Remote segments that each replica begins to rely upon in this piece of the work; None: all."""
     snapshots: bool = False
     """cleanup.policy=snapshot: no limit moves the log start, and local starts stay below a snapshot's end."""
 
@@ -121,6 +123,18 @@ class Dropped:
     """Remote segments that cannot be relied upon, by path: as the table listed them when the task was planned."""
     next_ms: int = FOREVER_MS
     """Before that time (ms) nothing more is let go, if the replicas stay as they are now."""
+    left: bool = False
+    """Whether a replica may let go of more, by further segments."""
+
+    def after(self, before: Dropped) -> Dropped:
+        """Of this piece of the work and of those before it."""
+        return replace(
+            self,
+            deleted=before.deleted + self.deleted,
+            deleted_bytes=before.deleted_bytes + self.deleted_bytes,
+            failed=tuple(dict.fromkeys((*before.failed, *self.failed))),
+            bad={**before.bad, **self.bad},
+        )
 
 
 def wanted_log_start(work: RetainWork) -> Wanted:
@@ -182,7 +196,9 @@ def drop(work: RetainWork) -> Dropped:
         if not work.replicas.view.brokers[broker].fenced:
             dropping.on(broker)
     starts, failed = tuple(dropping.starts), tuple(dropping.failed)
-    return Dropped(starts, dropping.deleted, dropping.deleted_bytes, failed, dropping.bad, dropping.next_ms)
+    return Dropped(
+        starts, dropping.deleted, dropping.deleted_bytes, failed, dropping.bad, dropping.next_ms, dropping.left
+    )
 
 
 @dataclass(slots=True)
@@ -199,6 +215,8 @@ class _Dropping:
     bad: dict[str, StratalogError] = field(default_factory=dict)
     """And those that cannot be relied upon."""
     next_ms: int = FOREVER_MS
+    """As in ``Dropped``."""
+    left: bool = False
     """As in ``Dropped``."""
     objects: dict[str, StoredObject] = field(init=False)
     """The objects of the remote segments, by path."""
@@ -279,7 +297,10 @@ class _Dropping:
         held_from = log.local_start
         if safe and safe[-1].next_offset >= log.local_start:
             needed = [s for s in safe if s.next_offset > first and s.base_offset < log.local_start]
-            held_from = max([safe[0].base_offset, *(s.next_offset for s in needed if not self._is_sound(s))])
+            doubtful = [
+                s.next_offset for s in reversed(needed) if not self._is_sound(s)
+            ]  # the last are freed first
+            held_from = max([safe[0].base_offset, *doubtful])
         free = [name for name in names if name not in begins or begins[name] >= held_from]
         if len(free) < len(names):  # until the remote tier has again what it lacks
             self.next_ms = 0
@@ -307,8 +328,10 @@ class _Dropping:
     def _relied_upon(self, log: ReplicaLog, wanted: int) -> int:
         """The greatest offset up to ``wanted`` below which the remote copy can be relied upon."""
         begin = max(log.local_start, self.work.replicas.view.log_start_offset)
-        for segment in self.work.safe(log):
-            if segment.next_offset > begin and segment.base_offset < wanted and not self._is_sound(segment):
+        needed = [s for s in self.work.safe(log) if s.next_offset > begin and s.base_offset < wanted]
+        for count, segment in enumerate(needed):
+            self.left = self.left or count == self.work.most
+            if count == self.work.most or not self._is_sound(segment):
                 return segment.base_offset
         return wanted
 

@@ -1,0 +1,57 @@
+"""Columns of Python's values.
+
+``pyarrow.array`` and ``pyarrow.scalar``, and Arrow's functions where they are given a number of Python's, import
+pandas where it is installed, as it is beside Spark: 50 MB and half a second of each process. Nothing outside of
+``engine.spark`` needs it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate
+
+import numpy as np
+import pyarrow as pa
+
+_MOST_BYTES = 2**31 - 1
+"""Of a column: its offsets are of 32 bits."""
+
+
+def scalar(value: int | str, data_type: pa.DataType) -> pa.Scalar:
+    """A value: a number of an integer type or a moment, or a text."""
+    if isinstance(value, str):
+        return _varied([value.encode()], data_type)[0]
+    return _fixed(np.array([value], f"int{data_type.bit_width}"), data_type)[0]
+
+
+def constant(value: int | str, data_type: pa.DataType, rows: int) -> pa.Array:
+    """A column that says the same in each row; as ``scalar``."""
+    return pa.repeat(scalar(value, data_type), rows)
+
+
+def numbers(start: int, end: int) -> pa.Array:
+    """The numbers ``[start, end)``, as int64."""
+    return _fixed(np.arange(start, end, dtype=np.int64), pa.int64())
+
+
+def binaries(values: Sequence[bytes | None]) -> pa.Array:
+    """A binary column of these values.
+
+    Raises: OverflowError for 2 GiB.
+    """
+    return _varied(values, pa.binary())
+
+
+def _fixed(values: np.ndarray, data_type: pa.DataType) -> pa.Array:
+    return pa.Array.from_buffers(data_type, len(values), [None, pa.py_buffer(values)])
+
+
+def _varied(values: Sequence[bytes | None], data_type: pa.DataType) -> pa.Array:
+    ends = list(accumulate((0 if value is None else len(value) for value in values), initial=0))
+    if ends[-1] > _MOST_BYTES:
+        raise OverflowError(f"{ends[-1]:,} bytes are no column: it has at most {_MOST_BYTES:,}")
+    there = np.array([value is not None for value in values], np.bool_)
+    valid = None if there.all() else pa.py_buffer(np.packbits(there, bitorder="little"))
+    data = b"".join(value for value in values if value is not None)
+    offsets = pa.py_buffer(np.array(ends, np.int32))
+    return pa.Array.from_buffers(data_type, len(values), [valid, offsets, pa.py_buffer(data)])
