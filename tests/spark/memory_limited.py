@@ -1,0 +1,84 @@
+"""A log of wide rows in 64 partitions where no Python worker of Spark may have more than 1 GiB of address space.
+
+    memory_limited.py MASTER CLUSTER_FILE
+
+``MASTER`` is ``local[2]``, or a server of Spark Connect that was started with ``LIMIT``. Prints ``TOLD`` and a
+JSON object.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import sys
+from collections.abc import Iterator
+
+import pyarrow as pa
+
+from stratalog import Cluster, load_cluster_file
+from stratalog.jobs.session import log_option, spark_session
+
+LIMIT = {"spark.executor.pyspark.memory": "1g", "spark.executor.cores": "1"}
+"""Spark sets it as RLIMIT_AS, of each worker."""
+PARTITIONS = 64
+WIDE_BYTES = 256 * 1024
+"""Of a row's text: more than the records of one batch of Spark's may have if it counts them."""
+LARGE = 1_280_000_000 // WIDE_BYTES
+"""Rows of the first partition: more than a worker may have."""
+SMALL = 8
+"""Rows of each of the others."""
+CONFIGS = {
+    "remote.storage.enable": "true",
+    "segment.bytes": "1",
+    "local.retention.bytes": "0",
+    "retention.ms": "-1",
+    "file.delete.delay.ms": "0",
+}
+
+
+def limits(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """In a worker: its limit."""
+    for batch in batches:
+        most = resource.getrlimit(resource.RLIMIT_AS)[0]
+        yield pa.RecordBatch.from_pydict({"most": pa.array([most] * batch.num_rows, pa.int64())})
+
+
+def main(master: str, file: str) -> None:
+    settings = {} if master.startswith("sc:") else LIMIT
+    options = {"spark.driver.extraJavaOptions": f'"{log_option()}" -XX:TieredStopAtLevel=1'}
+    spark = spark_session(
+        "memory", master=master, settings=settings | options, roots=load_cluster_file(file).roots
+    )
+    told = {"limit": {row.most for row in spark.range(8).mapInArrow(limits, "most bigint").collect()}.pop()}
+    cluster = Cluster.open(file, spark)
+    cluster.topics.create(
+        "wide", partitions=PARTITIONS, replication_factor=2, value="n BIGINT, s STRING", configs=CONFIGS
+    )
+    first = spark.range(LARGE).selectExpr("id AS n", "0 AS p")
+    others = spark.range(SMALL * (PARTITIONS - 1)).selectExpr(
+        f"{LARGE} + id AS n", f"1 + id % {PARTITIONS - 1} AS p"
+    )
+    rows = first.union(others).selectExpr(
+        "n", "p", f"repeat(sha2(cast(n AS STRING), 256), {WIDE_BYTES // 64}) AS s"
+    )
+    told["appended"] = (
+        cluster.append(rows, "wide", partition="p", acks="leader").raise_for_failures().totals["records"]
+    )
+    told["copied"] = cluster.replicate("wide").raise_for_failures().totals["copied_files"]
+    told["uploaded"] = cluster.tier("wide").raise_for_failures().totals["uploaded_files"]
+    for _ in range(2):
+        cluster.retain("wide").raise_for_failures()
+    told["findings"] = cluster.verify("wide", deep=True).raise_for_failures().totals["findings"]
+    wide = "count(*) AS c, sum(length(value.s)) AS bytes, sum(value.n) AS n"
+    told["remote"] = any(part.remote for part in cluster.plan_read("wide"))
+    scanned = cluster.read("wide").selectExpr(*wide.split(", ")).first()
+    by_format = (
+        spark.read.format("stratalog").options(cluster=file).load("wide").selectExpr(*wide.split(", ")).first()
+    )
+    told["scanned"], told["by_format"] = list(scanned), list(by_format)
+    print("TOLD", json.dumps(told))
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

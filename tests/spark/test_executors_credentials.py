@@ -1,0 +1,105 @@
+"""Executors whose environment has no credentials of the storage: a provider gives them, or they need none."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tests.s3_server import S3Endpoint
+from tests.spark.nothing_shared import CREDENTIALS, Site, site
+from tests.spark.spark_cluster import TIERED
+from tests.spark.standalone import HOSTS, ROOT
+from tests.spark.vault import Vault, vault
+
+pytestmark = [pytest.mark.spark, pytest.mark.s3, pytest.mark.slow]
+
+ROWS = 20_000
+"""More than the driver appends by itself."""
+NOBODY = dict.fromkeys(CREDENTIALS, "")
+"""Of the driver's environment, too."""
+
+
+@pytest.fixture(scope="module")
+def place(s3_endpoint: S3Endpoint, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    with site(tmp_path_factory.mktemp("credentials"), s3_endpoint, "py-files", hands_out=False) as started:
+        started.write_cluster_file()
+        assert started.run("format")["ok"]
+        table = pa.table({"k": [f"k{n % 7}" for n in range(ROWS)], "n": list(range(ROWS))})
+        pq.write_table(table, started.folder / "in.parquet")
+        yield started
+
+
+@pytest.fixture
+def keys() -> Iterator[Vault]:
+    with vault() as running:
+        yield running
+
+
+def make_topic(place: Site, name: str) -> None:
+    shape = {"partitions": 2, "replication_factor": 2, "key": "STRING", "value": "n BIGINT"}
+    place.cluster.topics.create(name, configs=TIERED, **shape)  # type: ignore[arg-type]
+
+
+def append(place: Site, topic: str) -> tuple[str, ...]:
+    return ("--topic", topic, "--input", str(place.folder / "in.parquet"), "--key", "k", "--acks", "leader")
+
+
+def test_executors_ask_a_provider_where_nobody_has_credentials(place: Site, keys: Vault) -> None:
+    """Neither the driver's environment nor the executors' has any."""
+    make_topic(place, "asked")
+    module = keys.write_provider(place.folder)
+    given = ("--credentials", "vault_provider:keys", "--json")
+    for job, argv in (("append", append(place, "asked")), ("replicate", ()), ("verify", ("--deep",))):
+        keys.asked.clear()
+        report = place.start(job, *argv, *given, PY_FILES=str(module), **NOBODY).report()
+        assert report["ok"]
+        by_worker = {host: [one for one in keys.asked if one["worker"] == host] for host in HOSTS}
+        assert all(by_worker.values()), f"{job}: an executor of each worker has asked"
+        for one in by_worker[HOSTS[0]] + by_worker[HOSTS[1]]:
+            assert "pyspark.daemon" in one["command"], "a Python worker"
+            assert not one["has"]
+        drivers = [one for one in keys.asked if one["worker"] is None]
+        assert {one["has"] == [] for one in drivers} == {True}
+        assert {one["pid"] for one in drivers}.isdisjoint(one["pid"] for one in keys.asked if one["worker"])
+    assert place.cluster.verify("asked", deep=True).ok
+
+
+def test_executors_that_may_not_reach_the_storage_are_not_asked_to(place: Site) -> None:
+    """The driver has credentials, and ``--runner threads``: without, the same append fails in the tasks."""
+    make_topic(place, "threads")
+    refused = place.start("append", *append(place, "threads"), "--json").report(status=1)
+    assert {one["code"] for one in refused["failures"]} == {"SASL_AUTHENTICATION_FAILED"}
+    threads = ("--runner", "threads")
+    assert place.run("append", *append(place, "threads"), *threads)["totals"]["records"] == ROWS
+    for job, argv in (("replicate", ()), ("merge", ()), ("tier", ()), ("verify", ("--deep",)), ("maintain", ())):
+        assert place.run(job, *argv, *threads)["ok"]
+
+
+def test_a_plain_session_reads_and_appends_without_a_jar_of_ours(place: Site, keys: Vault) -> None:
+    """Both tiers, of buckets, on executors, by the format; and by the driver alone."""
+    make_topic(place, "plain")
+    assert place.run("append", *append(place, "plain"), "--runner", "threads")["ok"]
+    for job in ("tier", "retain", "retain"):
+        assert place.run(job, "--runner", "threads")["ok"]
+    assert any(part.remote for part in place.cluster.plan_read("plain"))
+    script = place.folder / "without_jars.py"
+    shutil.copy(ROOT / "tests/spark/without_jars.py", script)
+    module = keys.write_provider(place.folder)
+    plain = {"spark.driver.extraClassPath": "", "spark.executor.extraClassPath": ""}
+    argv = (place.bucket.uri_of("cluster.toml"), "vault_provider:keys", "plain")
+    said = place.start(script, *argv, settings=plain, PY_FILES=str(module), **NOBODY).end()
+    told = json.loads(said.rpartition("TOLD ")[2].splitlines()[0])
+    assert len(told["absent"]) == 2
+    assert (told["before"], told["appended"]) == (ROWS, ROWS)
+    assert told["sum"] == sum(range(2 * ROWS))
+    assert told["fetched"] > 0
+    assert told["tailed"] == 8
+    assert "format" in told["refused"]
+    assert {one["worker"] for one in keys.asked} == {None, *HOSTS}
+    assert Path(place.folder, "metastore_db").exists() is False

@@ -1,0 +1,228 @@
+"""Executors that share nothing but buckets with the driver: all jobs, streams, by wheel and by ``--py-files``."""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from stratalog.jobs.main import JOBS
+from tests.s3_server import S3Endpoint
+from tests.spark.nothing_shared import WAYS, Site, site
+from tests.spark.standalone import HOSTS, ROOT
+from tests.spark.waiting import wait_for
+
+pytestmark = [pytest.mark.spark, pytest.mark.s3, pytest.mark.slow]
+
+CONFIGS = {
+    "remote.storage.enable": "true",
+    "segment.bytes": "60000",
+    "segment.merge.min.files": "2",
+    "segment.merge.inline.bytes": "0",
+    "local.retention.bytes": "1",
+    "retention.ms": "-1",
+    "file.delete.delay.ms": "0",
+}
+PART_ROWS = 11_000
+"""More than the driver appends by itself."""
+ROWS = 3 * PART_ROWS
+
+
+@pytest.fixture(scope="module", params=WAYS)
+def place(
+    request: pytest.FixtureRequest, s3_endpoint: S3Endpoint, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Site]:
+    """A site with inputs in its bucket, and a cluster that was formatted."""
+    with site(tmp_path_factory.mktemp(request.param), s3_endpoint, request.param) as started:
+        for part in range(3):
+            numbers = range(part * PART_ROWS, (part + 1) * PART_ROWS)
+            table = pa.table({"k": [f"k{n % 7}" for n in numbers], "n": list(numbers)})
+            pq.write_table(table, file := io.BytesIO())
+            assert started.bucket.create(f"in/{part}.parquet", file.getvalue())
+        started.write_cluster_file()
+        assert started.run("format")["ok"]
+        yield started
+
+
+def make_topic(place: Site, name: str, partitions: int = 2) -> None:
+    place.cluster.topics.create(
+        name, partitions=partitions, replication_factor=2, key="STRING", value="n BIGINT", configs=CONFIGS
+    )
+
+
+def numbers_in(place: Site, topic: str) -> Counter[int]:
+    """The records of a topic, however often each, read here."""
+    found: Counter[int] = Counter()
+    cluster = place.cluster
+    for partition in cluster.image.topic(topic).partitions:
+        offset = 0
+        while (records := cluster.fetch(topic, partition, offset).records).num_rows:
+            found.update(records.column("value").combine_chunks().field("n").to_pylist())
+            offset = records.column("offset")[-1].as_py() + 1
+    return found
+
+
+def test_tasks_run_in_a_python_and_a_folder_of_their_own(place: Site) -> None:
+    script = place.folder / "where.py"
+    shutil.copy(ROOT / "tests/spark/where_tasks_run.py", script)
+    said = place.start(script).end()
+    told = [json.loads(line.removeprefix("TASK ")) for line in said.splitlines() if line.startswith("TASK ")]
+    assert {task["worker"] for task in told} == set(HOSTS)
+    for task in told:
+        own = place.folder.parent / task["worker"]
+        assert task["prefix"] == str(own / "python")
+        assert Path(task["folder"]).is_relative_to(place.folder.parent / f"worker-{task['worker']}")
+        assert not any(Path(entry).is_relative_to(ROOT) for entry in task["path"])
+        there = own if place.zip is None else place.folder.parent / f"worker-{task['worker']}"
+        assert Path(task["stratalog"]).is_relative_to(there)
+
+
+def test_every_job_does_its_work(place: Site) -> None:
+    """In the order of a cluster's life; what it says of its work."""
+    uri, done = place.bucket.uri_of, {"format"}
+
+    def run(job: str, *argv: str, status: int = 0) -> dict[str, Any]:
+        done.add(job)
+        report = place.run(job, *argv, status=status)
+        assert report["ok"] == (status == 0)
+        return report
+
+    def total(name: str, job: str, *argv: str) -> int:
+        return int(run(job, *argv)["totals"][name])
+
+    configs = [part for pair in CONFIGS.items() for part in ("--config", "=".join(pair))]
+    run("check_store", uri("checked"), "--endpoint-url", place.endpoint.url)
+    run("topics", "create", "t", "--partitions", "2", "--replication-factor", "2", "--key", "STRING",
+        "--value", "n BIGINT", *configs)  # fmt: skip
+    for part in range(3):
+        argv = ("--key", "k", "--producer", "p", "--sequence", str(part), "--acks", "leader")
+        assert total("records", "append", "--topic", "t", "--input", uri(f"in/{part}.parquet"), *argv) == PART_ROWS
+    assert total("copied_bytes", "replicate") > 0
+    assert total("segments", "merge") > 0
+    assert total("copied_bytes", "replicate") > 0
+    assert total("uploaded_files", "tier") > 0
+    run("retain")
+    assert total("deleted_bytes", "retain") > 0
+    assert total("snapshots", "snapshot", "--by-hand") > 0
+    assert total("findings", "verify", "--deep") == 0
+    run("vacuum")
+    run("maintain", "--once")
+    assert total("replicas", "describe") >= 4
+    assert {row["offset"] > 0 for row in run("offsets", "--topics", "t", "--spec", "earliest-local")["rows"]} == {
+        True
+    }
+    assert total("records", "read", "--topic", "t", "--count") == ROWS
+    assert total("records", "read", "--topic", "t", "--output", uri("out")) == ROWS
+    assert any(stored.name.endswith(".parquet") for stored in place.bucket.list("out/"))
+    assert run("tail", "t", "-n", "3")["ok"]
+    run("elect")
+    assert run("reassign", "--topics", "t", "--replication-factor", "3")["rows"]
+    run("replicate")
+    run("fence", "--brokers", "3")
+    run("fence", "--brokers", "3", "--unfence")
+    lost = place.cluster.stores[3]
+    lost.delete([stored.name for stored in lost.list("")])
+    assert total("copied_bytes", "bootstrap", "--brokers", "3") > 0
+    run("quorum", "--replace-voter", "3")
+    run("groups", "--list")
+    run("transactions", "--list")
+    run("delete_records", "--topic", "t", "--partition", "0", "--offset", "5")
+    run("recover", "--topics", "t", "--to", uri("recovered"))
+    run("restore", "--drill", "--deep")
+    run("package", "--to", str(place.folder / "again.zip"))
+    assert done == set(JOBS)
+
+
+def test_a_stream_whose_worker_is_killed_copies_every_record_once(place: Site) -> None:
+    """kill -9 of a worker and its executor between the beginning of a batch and its end. The other worker goes on,
+    and so does the stream: into a topic from files, and out of it into another one."""
+    make_topic(place, "arrived")
+    make_topic(place, "copied")
+    uri = place.bucket.uri_of
+    into = ("--topic", "arrived", "--input", uri("in"), "--option", "maxFilesPerTrigger=1", "--key", "k")
+    out_of = (
+        "--topic",
+        "copied",
+        "--input",
+        "arrived",
+        "--format",
+        "stratalog",
+        "--key",
+        "key",
+        "--value",
+        "value",
+    )
+    out_of += ("--option", "startingOffsets=earliest", "--option", "maxRowsPerTrigger=4000")
+    for way, argv in (("into", into), ("out-of", out_of)):
+        stream = (*argv, "--stream", "--checkpoint", uri(f"checkpoint-{way}"), "--producer", way, "--json")
+        run = place.start("append", *stream)
+        amid = wait_for(f"a batch of {way}", amid_a_batch(place, f"checkpoint-{way}", 1), [run.process])
+        assert place.spark.kill_worker(HOSTS[0] if way == "into" else HOSTS[1]) == 1
+        report = run.report()
+        assert report["totals"]["batches"] > amid
+        assert sum(row["records"] for row in report["rows"]) == ROWS
+        place.spark.start_workers()
+    assert numbers_in(place, "copied") == numbers_in(place, "arrived") == Counter(range(ROWS))
+
+
+def amid_a_batch(place: Site, checkpoint: str, least: int) -> Callable[[], int | None]:
+    """The number of the batch, from ``least`` on, that has begun, and has not ended."""
+
+    def look() -> int | None:
+        begun, ended = (
+            {name(one.name) for one in place.bucket.list(f"{checkpoint}/{part}/")}
+            for part in ("offsets", "commits")
+        )
+        return max((batch for batch in begun - ended if batch >= least), default=None)
+
+    def name(path: str) -> int:
+        text = path.rpartition("/")[2]
+        return int(text) if text.isdecimal() else -1
+
+    return look
+
+
+def test_a_job_whose_worker_is_killed_ends_as_if_nothing_had_been(place: Site) -> None:
+    """kill -9 of a worker and its executor when the first files of an append, then of a replication, are there."""
+    make_topic(place, "killed", 16)
+    topic_id = place.cluster.image.topic("killed").topic_id
+    uri = place.bucket.uri_of
+
+    def files(broker: int) -> int:
+        """In that broker's logs of the topic."""
+        stored = place.cluster.stores[broker].list("")
+        return sum(topic_id in one.name and one.name.endswith(".parquet") for one in stored)
+
+    def counted() -> list[int]:
+        return [files(broker) for broker in (1, 2, 3)]
+
+    argv = ("--topic", "killed", "--input", uri("in"), "--key", "n", "--acks", "leader", "--json")
+    named = (
+        "--producer",
+        "p",
+        "--sequence",
+        "0",
+        "--select",
+        "cast(n AS STRING) AS n",
+        "--value",
+        "struct(cast(n AS BIGINT) AS n)",
+    )
+    for job, its_argv in (("append", (*argv, *named)), ("replicate", ("--topics", "killed", "--json"))):
+        before = sum(counted())
+        run = place.start(job, *its_argv)
+        wait_for(f"files of {job}", lambda before=before: sum(counted()) > before, [run.process])
+        assert place.spark.kill_worker(HOSTS[0]) == 1
+        assert sum(counted()) < before + 16, "it was in the middle"
+        assert run.report()["ok"]
+        place.spark.start_workers()
+    assert sum(counted()) == 32
+    assert numbers_in(place, "killed") == Counter(range(ROWS))
+    assert place.cluster.verify(deep=True).ok
