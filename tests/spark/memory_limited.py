@@ -18,8 +18,14 @@ import pyarrow as pa
 from stratalog import Cluster, load_cluster_file
 from stratalog.jobs.session import log_option, spark_session
 
-LIMIT = {"spark.executor.pyspark.memory": "1g", "spark.executor.cores": "1"}
-"""Spark sets it as RLIMIT_AS, of each worker."""
+LIMIT = {
+    "spark.executor.pyspark.memory": "1g",
+    "spark.executor.cores": "1",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
+    "spark.sql.execution.arrow.maxBytesPerBatch": "2147483647",
+}
+"""Spark sets the first as RLIMIT_AS, of each worker. The last two are its defaults, as a platform's session has
+them."""
 PARTITIONS = 64
 WIDE_BYTES = 256 * 1024
 """Of a row's text: more than the records of one batch of Spark's may have if it counts them."""

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -30,7 +29,7 @@ from stratalog.jobs.jars import class_path, jar_folder
 from stratalog.jobs.session import log_option
 from stratalog.partitions.store import StoreOptions, open_store
 from stratalog.partitions.store.protocol import Store
-from tests.bare_python import bare_python, installed, requirements_of, wheel_of_checkout
+from tests.bare_python import bare_python, installed, requirements_of
 from tests.spark.standalone import HOSTS, Standalone, session_settings, spark_environment, standalone
 
 WAYS = ("wheel", "py-files")
@@ -65,8 +64,6 @@ class Site:
     """Where the driver has ``append.py`` and the other jobs."""
     zip: Path | None
     """What ``--py-files`` brings to executors."""
-    hands_out: bool
-    """Whether workers have credentials in their environment."""
 
     @cached_property
     def bucket(self) -> Store:
@@ -163,9 +160,8 @@ class Submitted:
 
 
 @contextmanager
-def site(folder: Path, endpoint: S3Endpoint, way: str, *, hands_out: bool = True) -> Iterator[Site]:
+def site(folder: Path, endpoint: S3Endpoint, wheel: Path, way: str, *, hands_out: bool = True) -> Iterator[Site]:
     """A site whose workers have stratalog by ``way``, and credentials where the site ``hands_out`` such."""
-    wheel = wheel_of_checkout(folder)
     (driver := folder / "driver").mkdir()
     (driver / "scratch").mkdir()
     python = installed(wheel, driver / "python", ["spark"])
@@ -193,5 +189,4 @@ def site(folder: Path, endpoint: S3Endpoint, way: str, *, hands_out: bool = True
         }
     scripts = next(python.parents[1].glob("lib/python*/site-packages/stratalog/jobs"))
     with standalone(folder, environments) as spark:
-        yield Site(driver, spark, endpoint, python, scripts, zipped, hands_out)
-    shutil.rmtree(folder / "source")
+        yield Site(driver, spark, endpoint, python, scripts, zipped)

@@ -26,8 +26,9 @@ NOBODY = dict.fromkeys(CREDENTIALS, "")
 
 
 @pytest.fixture(scope="module")
-def place(s3_endpoint: S3Endpoint, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    with site(tmp_path_factory.mktemp("credentials"), s3_endpoint, "py-files", hands_out=False) as started:
+def place(s3_endpoint: S3Endpoint, wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    folder = tmp_path_factory.mktemp("credentials")
+    with site(folder, s3_endpoint, wheel, "py-files", hands_out=False) as started:
         started.write_cluster_file()
         assert started.run("format")["ok"]
         table = pa.table({"k": [f"k{n % 7}" for n in range(ROWS)], "n": list(range(ROWS))})

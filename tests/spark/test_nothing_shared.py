@@ -38,10 +38,11 @@ ROWS = 3 * PART_ROWS
 
 @pytest.fixture(scope="module", params=WAYS)
 def place(
-    request: pytest.FixtureRequest, s3_endpoint: S3Endpoint, tmp_path_factory: pytest.TempPathFactory
+    request: pytest.FixtureRequest, s3_endpoint: S3Endpoint, wheel: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Site]:
     """A site with inputs in its bucket, and a cluster that was formatted."""
-    with site(tmp_path_factory.mktemp(request.param), s3_endpoint, request.param) as started:
+    folder = tmp_path_factory.mktemp(request.param)
+    with site(folder, s3_endpoint, wheel, request.param) as started:
         for part in range(3):
             numbers = range(part * PART_ROWS, (part + 1) * PART_ROWS)
             table = pa.table({"k": [f"k{n % 7}" for n in numbers], "n": list(numbers)})
