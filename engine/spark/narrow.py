@@ -84,12 +84,16 @@ def bounded_by_records(spark: SparkSession) -> Iterator[None]:
 
 @contextmanager
 def bounded_by_bytes(spark: SparkSession) -> Iterator[None]:
-    """Batches of the jobs that begin inside end at ``BATCH_RECORDS`` and at ``BATCH_BYTES``, or where the session
-    says, if that is sooner.
+    """Batches of the jobs that begin inside end at ``BATCH_RECORDS`` and at ``BATCH_BYTES``, or at the numbers of
+    the session, where these are smaller.
     """
+
+    def is_wider(key: str, most: int) -> bool:
+        said = spark.conf.get(key, None)
+        return said is None or not said.isdecimal() or not 0 < int(said) <= most
+
     bounds = {_RECORDS: BATCH_RECORDS, _BYTES: BATCH_BYTES}
-    wider = {key: most for key, most in bounds.items() if not 0 < int(spark.conf.get(key, None) or 0) <= most}
-    with _changed(spark, wider):
+    with _changed(spark, {key: most for key, most in bounds.items() if is_wider(key, most)}):
         yield
 
 

@@ -31,8 +31,8 @@ WIDE_BYTES = 256 * 1024
 """Of a row's text: more than the records of one batch of Spark's may have if it counts them."""
 LARGE = 1_280_000_000 // WIDE_BYTES
 """Rows of the first partition: more than a worker may have."""
-SMALL = 8
-"""Rows of each of the others."""
+ROWS = LARGE + 8 * PARTITIONS
+"""All, the other ones in all partitions alike."""
 CONFIGS = {
     "remote.storage.enable": "true",
     "segment.bytes": "1",
@@ -50,38 +50,37 @@ def limits(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def main(master: str, file: str) -> None:
-    settings = {} if master.startswith("sc:") else LIMIT
-    options = {"spark.driver.extraJavaOptions": f'"{log_option()}" -XX:TieredStopAtLevel=1'}
+    settings = {**LIMIT, "spark.driver.extraJavaOptions": f'"{log_option()}" -XX:TieredStopAtLevel=1'}
     spark = spark_session(
-        "memory", master=master, settings=settings | options, roots=load_cluster_file(file).roots
+        "memory",
+        master=master,
+        settings={} if master.startswith("sc:") else settings,
+        roots=load_cluster_file(file).roots,
     )
-    told = {"limit": {row.most for row in spark.range(8).mapInArrow(limits, "most bigint").collect()}.pop()}
+    told: dict[str, object] = {
+        "limit": {row.most for row in spark.range(8).mapInArrow(limits, "most bigint").collect()}.pop()
+    }
     cluster = Cluster.open(file, spark)
     cluster.topics.create(
         "wide", partitions=PARTITIONS, replication_factor=2, value="n BIGINT, s STRING", configs=CONFIGS
     )
     first = spark.range(LARGE).selectExpr("id AS n", "0 AS p")
-    others = spark.range(SMALL * (PARTITIONS - 1)).selectExpr(
-        f"{LARGE} + id AS n", f"1 + id % {PARTITIONS - 1} AS p"
-    )
-    rows = first.union(others).selectExpr(
-        "n", "p", f"repeat(sha2(cast(n AS STRING), 256), {WIDE_BYTES // 64}) AS s"
-    )
-    told["appended"] = (
-        cluster.append(rows, "wide", partition="p", acks="leader").raise_for_failures().totals["records"]
-    )
-    told["copied"] = cluster.replicate("wide").raise_for_failures().totals["copied_files"]
+    last = spark.range(LARGE, ROWS).selectExpr("id AS n", f"id % {PARTITIONS} AS p")
+    appended = 0
+    for part in (first.union(last.where(f"n < {ROWS - PARTITIONS}")), last.where(f"n >= {ROWS - PARTITIONS}")):
+        wide = part.selectExpr("n", "p", f"repeat(sha2(cast(n AS STRING), 256), {WIDE_BYTES // 64}) AS s")
+        report = cluster.append(wide, "wide", partition="p", acks="leader").raise_for_failures()
+        appended += int(report.totals["records"] or 0)
+    told["appended"] = appended
+    told["copied"] = cluster.replicate("wide").raise_for_failures().totals["copied_bytes"]
     told["uploaded"] = cluster.tier("wide").raise_for_failures().totals["uploaded_files"]
     for _ in range(2):
         cluster.retain("wide").raise_for_failures()
     told["findings"] = cluster.verify("wide", deep=True).raise_for_failures().totals["findings"]
-    wide = "count(*) AS c, sum(length(value.s)) AS bytes, sum(value.n) AS n"
     told["remote"] = any(part.remote for part in cluster.plan_read("wide"))
-    scanned = cluster.read("wide").selectExpr(*wide.split(", ")).first()
-    by_format = (
-        spark.read.format("stratalog").options(cluster=file).load("wide").selectExpr(*wide.split(", ")).first()
-    )
-    told["scanned"], told["by_format"] = list(scanned), list(by_format)
+    sums = ("count(*) AS records", "sum(length(value.s)) AS bytes", "sum(value.n) AS n")
+    by_format = spark.read.format("stratalog").options(cluster=file).load("wide")
+    told["read"] = [list(frame.selectExpr(*sums).first() or ()) for frame in (cluster.read("wide"), by_format)]
     print("TOLD", json.dumps(told))
     spark.stop()
 

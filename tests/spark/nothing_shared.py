@@ -14,8 +14,9 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -30,7 +31,7 @@ from stratalog.jobs.session import log_option
 from stratalog.partitions.store import StoreOptions, open_store
 from stratalog.partitions.store.protocol import Store
 from tests.bare_python import bare_python, installed, requirements_of
-from tests.spark.standalone import HOSTS, Standalone, session_settings, spark_environment, standalone
+from tests.spark.standalone import HOSTS, ROOT, Standalone, session_settings, spark_environment, standalone
 
 WAYS = ("wheel", "py-files")
 WORKER = "STRATALOG_TEST_WORKER"
@@ -119,6 +120,17 @@ class Site:
     def run(self, job: str, *argv: str, status: int = 0, settings: Mapping[str, str] = {}) -> dict[str, Any]:
         """The report of a job under spark-submit."""
         return self.start(job, *argv, "--json", settings=settings).report(status)
+
+    def run_in_turn(self, *calls: Sequence[str]) -> list[dict[str, Any]]:
+        """The reports of jobs in one spark-submit. Raises: AssertionError for one with an exit status but 0."""
+        script, listed = (self.folder / name for name in ("jobs_in_turn.py", "calls.json"))
+        shutil.copy(ROOT / "tests/spark/jobs_in_turn.py", script)
+        listed.write_text(json.dumps(calls))
+        said = self.start(script, str(listed)).end()
+        done = [json.loads(line.removeprefix("DONE ")) for line in said.splitlines() if line.startswith("DONE ")]
+        for call, (status, report) in zip(calls, done, strict=True):
+            assert status == 0, (call, report)
+        return [report for _, report in done]
 
     def _environment(self, extra: Mapping[str, str]) -> dict[str, str]:
         return spark_environment(

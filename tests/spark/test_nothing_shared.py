@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.s3, pytest.mark.slow]
 
 CONFIGS = {
     "remote.storage.enable": "true",
-    "segment.bytes": "60000",
+    "segment.bytes": "20000",
     "segment.merge.min.files": "2",
     "segment.merge.inline.bytes": "0",
     "local.retention.bytes": "1",
@@ -63,7 +63,7 @@ def numbers_in(place: Site, topic: str) -> Counter[int]:
     """The records of a topic, however often each, read here."""
     found: Counter[int] = Counter()
     cluster = place.cluster
-    for partition in cluster.image.topic(topic).partitions:
+    for partition in range(len(cluster.image.topic(topic).partitions)):
         offset = 0
         while (records := cluster.fetch(topic, partition, offset).records).num_rows:
             found.update(records.column("value").combine_chunks().field("n").to_pylist())
@@ -81,64 +81,80 @@ def test_tasks_run_in_a_python_and_a_folder_of_their_own(place: Site) -> None:
         own = place.folder.parent / task["worker"]
         assert task["prefix"] == str(own / "python")
         assert Path(task["folder"]).is_relative_to(place.folder.parent / f"worker-{task['worker']}")
-        assert not any(Path(entry).is_relative_to(ROOT) for entry in task["path"])
+        assert ROOT not in map(Path, task["path"])
         there = own if place.zip is None else place.folder.parent / f"worker-{task['worker']}"
         assert Path(task["stratalog"]).is_relative_to(there)
 
 
 def test_every_job_does_its_work(place: Site) -> None:
-    """In the order of a cluster's life; what it says of its work."""
+    """In the order of a cluster's life; what each says of its work."""
     uri, done = place.bucket.uri_of, {"format"}
 
-    def run(job: str, *argv: str, status: int = 0) -> dict[str, Any]:
-        done.add(job)
-        report = place.run(job, *argv, status=status)
-        assert report["ok"] == (status == 0)
-        return report
-
-    def total(name: str, job: str, *argv: str) -> int:
-        return int(run(job, *argv)["totals"][name])
+    def run(*calls: tuple[str, ...]) -> list[dict[str, Any]]:
+        done.update(call[0] for call in calls)
+        return [{**report["totals"], "rows": report["rows"]} for report in place.run_in_turn(*calls)]
 
     configs = [part for pair in CONFIGS.items() for part in ("--config", "=".join(pair))]
-    run("check_store", uri("checked"), "--endpoint-url", place.endpoint.url)
-    run("topics", "create", "t", "--partitions", "2", "--replication-factor", "2", "--key", "STRING",
-        "--value", "n BIGINT", *configs)  # fmt: skip
-    for part in range(3):
-        argv = ("--key", "k", "--producer", "p", "--sequence", str(part), "--acks", "leader")
-        assert total("records", "append", "--topic", "t", "--input", uri(f"in/{part}.parquet"), *argv) == PART_ROWS
-    assert total("copied_bytes", "replicate") > 0
-    assert total("segments", "merge") > 0
-    assert total("copied_bytes", "replicate") > 0
-    assert total("uploaded_files", "tier") > 0
-    run("retain")
-    assert total("deleted_bytes", "retain") > 0
-    assert total("snapshots", "snapshot", "--by-hand") > 0
-    assert total("findings", "verify", "--deep") == 0
-    run("vacuum")
-    run("maintain", "--once")
-    assert total("replicas", "describe") >= 4
-    assert {row["offset"] > 0 for row in run("offsets", "--topics", "t", "--spec", "earliest-local")["rows"]} == {
-        True
-    }
-    assert total("records", "read", "--topic", "t", "--count") == ROWS
-    assert total("records", "read", "--topic", "t", "--output", uri("out")) == ROWS
+    shape = ("--partitions", "2", "--replication-factor", "2", "--key", "STRING", "--value", "n BIGINT")
+    loader = ("append", "--topic", "t", "--key", "k", "--producer", "p", "--acks", "leader")
+    topic = ("--topics", "t")
+    checked, created, *appended = run(
+        ("check_store", uri("checked"), "--endpoint-url", place.endpoint.url),
+        ("topics", "create", "t", *shape, *configs),
+        *((*loader, "--input", uri(f"in/{n}.parquet"), "--sequence", str(n)) for n in range(3)),
+    )
+    assert checked["rows"]
+    assert created["rows"]
+    assert [one["records"] for one in appended] == [PART_ROWS] * 3
+
+    copied, merged, again, tiered, _, dropped, snapshots, verified, *_ = run(
+        ("replicate",),
+        ("merge",),
+        ("replicate",),
+        ("tier",),
+        ("retain",),
+        ("retain",),
+        ("snapshot", "--by-hand"),
+        ("verify", "--deep"),
+        ("vacuum",),
+        ("maintain", "--once"),
+    )
+    assert min(copied["copied_bytes"], merged["segments"], again["copied_bytes"]) > 0
+    assert min(tiered["uploaded_files"], dropped["deleted_bytes"], snapshots["made"]) > 0
+    assert verified["findings"] == 0
+
+    described, offsets, counted, written, *_ = run(
+        ("describe",),
+        ("offsets", *topic, "--spec", "earliest-local"),
+        ("read", "--topic", "t", "--count"),
+        ("read", "--topic", "t", "--output", uri("out")),
+        ("tail", "t", "-n", "3"),
+        ("groups", "--list"),
+        ("transactions", "--list"),
+        ("elect",),
+        ("reassign", *topic, "--replication-factor", "3"),
+        ("replicate",),
+        ("fence", "--brokers", "3"),
+        ("fence", "--brokers", "3", "--unfence"),
+    )
+    assert described["replicas"] >= 4
+    assert all(row["offset"] > 0 for row in offsets["rows"])
+    assert counted["records"] == written["records"] == ROWS
     assert any(stored.name.endswith(".parquet") for stored in place.bucket.list("out/"))
-    assert run("tail", "t", "-n", "3")["ok"]
-    run("elect")
-    assert run("reassign", "--topics", "t", "--replication-factor", "3")["rows"]
-    run("replicate")
-    run("fence", "--brokers", "3")
-    run("fence", "--brokers", "3", "--unfence")
+
     lost = place.cluster.stores[3]
     lost.delete([stored.name for stored in lost.list("")])
-    assert total("copied_bytes", "bootstrap", "--brokers", "3") > 0
-    run("quorum", "--replace-voter", "3")
-    run("groups", "--list")
-    run("transactions", "--list")
-    run("delete_records", "--topic", "t", "--partition", "0", "--offset", "5")
-    run("recover", "--topics", "t", "--to", uri("recovered"))
-    run("restore", "--drill", "--deep")
-    run("package", "--to", str(place.folder / "again.zip"))
+    back, *_, drilled, packed = run(
+        ("bootstrap", "--brokers", "3"),
+        ("quorum", "--replace-voter", "3"),
+        ("delete_records", "--topic", "t", "--partition", "0", "--offset", "5"),
+        ("recover", *topic, "--to", uri("recovered")),
+        ("restore", "--drill", "--deep"),
+        ("package", "--to", str(place.folder / "again.zip")),
+    )
+    assert back["copied_bytes"] > 0
+    assert drilled["rows"]
+    assert packed["rows"]
     assert done == set(JOBS)
 
 
