@@ -121,12 +121,12 @@ class Site:
         """The report of a job under spark-submit."""
         return self.start(job, *argv, "--json", settings=settings).report(status)
 
-    def run_in_turn(self, *calls: Sequence[str]) -> list[dict[str, Any]]:
+    def run_in_turn(self, *calls: Sequence[str], **environ: str) -> list[dict[str, Any]]:
         """The reports of jobs in one spark-submit. Raises: AssertionError for one with an exit status but 0."""
         script, listed = (self.folder / name for name in ("jobs_in_turn.py", "calls.json"))
         shutil.copy(ROOT / "tests/spark/jobs_in_turn.py", script)
         listed.write_text(json.dumps(calls))
-        said = self.start(script, str(listed)).end()
+        said = self.start(script, str(listed), **environ).end()
         done = [json.loads(line.removeprefix("DONE ")) for line in said.splitlines() if line.startswith("DONE ")]
         for call, (status, report) in zip(calls, done, strict=True):
             assert status == 0, (call, report)

@@ -48,48 +48,56 @@ def make_topic(place: Site, name: str) -> None:
 
 
 def append(place: Site, topic: str) -> tuple[str, ...]:
-    return ("--topic", topic, "--input", str(place.folder / "in.parquet"), "--key", "k", "--acks", "leader")
+    return (
+        "append",
+        "--topic",
+        topic,
+        "--input",
+        str(place.folder / "in.parquet"),
+        "--key",
+        "k",
+        "--acks",
+        "leader",
+    )
 
 
 def test_executors_ask_a_provider_where_nobody_has_credentials(place: Site, keys: Vault) -> None:
-    """Neither the driver's environment nor the executors' has any."""
+    """No environment has any, the driver's neither: an append, a replication, a look at all bytes."""
     make_topic(place, "asked")
     module = keys.write_provider(place.folder)
-    given = ("--credentials", "vault_provider:keys", "--json")
-    workers: set[str] = set()
-    for job, argv in (("append", append(place, "asked")), ("replicate", ()), ("verify", ("--deep",))):
-        keys.asked.clear()
-        report = place.start(job, *argv, *given, PY_FILES=str(module), **NOBODY).report()
-        assert report["ok"]
-        executors = [one for one in keys.asked if one["worker"] is not None]
-        assert executors, f"{job}: an executor has asked"
-        workers |= {one["worker"] for one in executors}
-        assert all("pyspark.daemon" in one["command"] for one in executors), "they are Python workers"
-        drivers = [one for one in keys.asked if one["worker"] is None]
-        assert {one["pid"] for one in drivers}.isdisjoint(one["pid"] for one in executors)
-        assert not any(one["has"] for one in keys.asked)
-    assert workers == set(HOSTS)
-    assert place.cluster.verify("asked", deep=True).ok
+    given = ("--credentials", "vault_provider:keys")
+    calls = (append(place, "asked"), ("replicate",), ("verify", "--deep"))
+    appended, copied, verified = place.run_in_turn(
+        *((*call, *given) for call in calls), PY_FILES=str(module), STRATALOG_CREDENTIALS=given[1], **NOBODY
+    )
+    assert appended["totals"]["records"] == ROWS
+    assert copied["totals"]["copied_bytes"] > 0
+    assert verified["totals"]["findings"] == 0
+    executors = [one for one in keys.asked if one["worker"] is not None]
+    assert {one["worker"] for one in executors} == set(HOSTS)
+    assert all("pyspark.daemon" in one["command"] for one in executors), "they are Python workers"
+    drivers = {one["pid"] for one in keys.asked if one["worker"] is None}
+    assert drivers
+    assert drivers.isdisjoint(one["pid"] for one in executors)
+    assert not any(one["has"] for one in keys.asked)
 
 
 def test_executors_that_may_not_reach_the_storage_are_not_asked_to(place: Site) -> None:
     """The driver has credentials, and ``--runner threads``: without, the same append fails in the tasks."""
     make_topic(place, "threads")
-    refused = place.start("append", *append(place, "threads"), "--json").report(status=1)
+    refused = place.run(*append(place, "threads"), status=1)
     assert {one["code"] for one in refused["failures"]} == {"SASL_AUTHENTICATION_FAILED"}
-    threads = ("--runner", "threads")
-    assert place.run("append", *append(place, "threads"), *threads)["totals"]["records"] == ROWS
-    for job, argv in (("replicate", ()), ("merge", ()), ("tier", ()), ("verify", ("--deep",)), ("maintain", ())):
-        assert place.run(job, *argv, *threads)["ok"]
+    jobs = (append(place, "threads"), ("replicate",), ("merge",), ("tier",), ("verify", "--deep"), ("maintain",))
+    appended, *others = place.run_in_turn(*((*job, "--runner", "threads") for job in jobs))
+    assert appended["totals"]["records"] == ROWS
+    assert all(report["ok"] for report in others)
 
 
 def test_a_plain_session_reads_and_appends_without_a_jar_of_ours(place: Site, keys: Vault) -> None:
     """Both tiers, of buckets, on executors, by the format; and by the driver alone."""
     make_topic(place, "plain")
-    for _ in range(2):
-        assert place.run("append", *append(place, "plain"), "--runner", "threads")["ok"]
-    for job in ("tier", "retain", "retain"):
-        assert place.run(job, "--runner", "threads")["ok"]
+    jobs = (append(place, "plain"), append(place, "plain"), ("tier",), ("retain",), ("retain",))
+    place.run_in_turn(*((*job, "--runner", "threads") for job in jobs))
     assert any(part.remote for part in place.cluster.plan_read("plain"))
     script = place.folder / "without_jars.py"
     shutil.copy(ROOT / "tests/spark/without_jars.py", script)

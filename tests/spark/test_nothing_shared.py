@@ -98,12 +98,10 @@ def test_every_job_does_its_work(place: Site) -> None:
     shape = ("--partitions", "2", "--replication-factor", "2", "--key", "STRING", "--value", "n BIGINT")
     loader = ("append", "--topic", "t", "--key", "k", "--producer", "p", "--acks", "leader")
     topic = ("--topics", "t")
-    checked, created, *appended = run(
-        ("check_store", uri("checked"), "--endpoint-url", place.endpoint.url),
+    created, *appended = run(
         ("topics", "create", "t", *shape, *configs),
         *((*loader, "--input", uri(f"in/{n}.parquet"), "--sequence", str(n)) for n in range(3)),
     )
-    assert checked["rows"]
     assert created["rows"]
     assert [one["records"] for one in appended] == [PART_ROWS] * 3
 
@@ -144,17 +142,19 @@ def test_every_job_does_its_work(place: Site) -> None:
 
     lost = place.cluster.stores[3]
     lost.delete([stored.name for stored in lost.list("")])
-    back, *_, drilled, packed = run(
+    back, *_, drilled, packed, checked = run(
         ("bootstrap", "--brokers", "3"),
         ("quorum", "--replace-voter", "3"),
         ("delete_records", "--topic", "t", "--partition", "0", "--offset", "5"),
         ("recover", *topic, "--to", uri("recovered")),
         ("restore", "--drill", "--deep"),
         ("package", "--to", str(place.folder / "again.zip")),
+        ("check_store", uri("checked"), "--endpoint-url", place.endpoint.url),
     )
     assert back["copied_bytes"] > 0
     assert drilled["rows"]
     assert packed["rows"]
+    assert checked["rows"]
     assert done == set(JOBS)
 
 
