@@ -23,6 +23,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from pyspark.sql.types import LongType, StringType, StructField, StructType
+
 from bench.s3_server import ACCESS_KEY, SECRET_KEY, S3Endpoint
 from stratalog import Cluster
 from stratalog.jobs import package
@@ -38,6 +40,9 @@ WORKER = "STRATALOG_TEST_WORKER"
 """In the environment of executors: the name of their worker."""
 CREDENTIALS = {"AWS_ACCESS_KEY_ID": ACCESS_KEY, "AWS_SECRET_ACCESS_KEY": SECRET_KEY}
 BROKERS = 3
+
+KEY, VALUE = StringType(), StructType([StructField("n", LongType())])
+"""Types of topics that are made here, where there is no session that knows DDL."""
 
 CLUSTER = """
 [cluster]

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.s3_server import S3Endpoint
-from tests.spark.nothing_shared import CREDENTIALS, Site, site
+from tests.spark.nothing_shared import CREDENTIALS, KEY, VALUE, Site, site
 from tests.spark.spark_cluster import TIERED
 from tests.spark.standalone import HOSTS, ROOT
 from tests.spark.vault import Vault, vault
@@ -43,8 +43,7 @@ def keys() -> Iterator[Vault]:
 
 
 def make_topic(place: Site, name: str) -> None:
-    shape = {"partitions": 2, "replication_factor": 2, "key": "STRING", "value": "n BIGINT"}
-    place.cluster.topics.create(name, configs=TIERED, **shape)  # type: ignore[arg-type]
+    place.cluster.topics.create(name, partitions=2, replication_factor=2, key=KEY, value=VALUE, configs=TIERED)
 
 
 def append(place: Site, topic: str) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ import pytest
 
 from stratalog.jobs.main import JOBS
 from tests.s3_server import S3Endpoint
-from tests.spark.nothing_shared import WAYS, Site, site
+from tests.spark.nothing_shared import KEY, VALUE, WAYS, Site, site
 from tests.spark.standalone import HOSTS, ROOT
 from tests.spark.waiting import wait_for
 
@@ -55,7 +55,7 @@ def place(
 
 def make_topic(place: Site, name: str, partitions: int = 2) -> None:
     place.cluster.topics.create(
-        name, partitions=partitions, replication_factor=2, key="STRING", value="n BIGINT", configs=CONFIGS
+        name, partitions=partitions, replication_factor=2, key=KEY, value=VALUE, configs=CONFIGS
     )
 
 
