@@ -95,7 +95,7 @@ def test_executors_that_may_not_reach_the_storage_are_not_asked_to(place: Site) 
 def test_a_plain_session_reads_and_appends_without_a_jar_of_ours(place: Site, keys: Vault) -> None:
     """Both tiers, of buckets, on executors, by the format; and by the driver alone."""
     make_topic(place, "plain")
-    jobs = (append(place, "plain"), append(place, "plain"), ("tier",), ("retain",), ("retain",))
+    jobs = (append(place, "plain"), append(place, "plain"), ("replicate",), ("tier",), ("retain",), ("retain",))
     place.run_in_turn(*((*job, "--runner", "threads") for job in jobs))
     assert any(part.remote for part in place.cluster.plan_read("plain"))
     script = place.folder / "without_jars.py"
