@@ -83,7 +83,7 @@ def test_tasks_run_in_a_python_and_a_folder_of_their_own(place: Site) -> None:
         assert Path(task["folder"]).is_relative_to(place.folder.parent / f"worker-{task['worker']}")
         assert ROOT not in map(Path, task["path"])
         there = own if place.zip is None else place.folder.parent / f"worker-{task['worker']}"
-        assert Path(task["stratalog"]).is_relative_to(there)
+        assert Path(task["folder"], task["stratalog"]).is_relative_to(there)
 
 
 def test_every_job_does_its_work(place: Site) -> None:
