@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.s3, pytest.mark.slow]
 
 CONFIGS = {
     "remote.storage.enable": "true",
-    "segment.bytes": "20000",
+    "segment.bytes": "25000",
     "segment.merge.min.files": "2",
     "segment.merge.inline.bytes": "0",
     "local.retention.bytes": "1",
