@@ -18,7 +18,7 @@ import shutil
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -70,6 +70,8 @@ class Site:
     """Where the driver has ``append.py`` and the other jobs."""
     zip: Path | None
     """What ``--py-files`` brings to executors."""
+    submitted: list[Submitted] = field(default_factory=list)
+    """All that was started."""
 
     @cached_property
     def bucket(self) -> Store:
@@ -120,7 +122,8 @@ class Site:
             command += ["--py-files", ",".join([str(self.zip), *filter(None, [environ.pop("PY_FILES", "")])])]
         elif "PY_FILES" in environ:
             command += ["--py-files", environ.pop("PY_FILES")]
-        return Submitted([*command, str(path), *argv], self._environment(environ), self.folder)
+        self.submitted.append(Submitted([*command, str(path), *argv], self._environment(environ), self.folder))
+        return self.submitted[-1]
 
     def run(self, job: str, *argv: str, status: int = 0, settings: Mapping[str, str] = {}) -> dict[str, Any]:
         """The report of a job under spark-submit."""
@@ -206,4 +209,10 @@ def site(folder: Path, endpoint: S3Endpoint, wheel: Path, way: str, *, hands_out
         }
     scripts = next(python.parents[1].glob("lib/python*/site-packages/stratalog/jobs"))
     with standalone(folder, environments) as spark:
-        yield Site(driver, spark, endpoint, python, scripts, zipped)
+        started = Site(driver, spark, endpoint, python, scripts, zipped)
+        try:
+            yield started
+        finally:
+            for one in started.submitted:
+                one.process.kill()
+                one.process.wait()

@@ -80,8 +80,8 @@ class Standalone:
     def kill_worker(self, host: str) -> int:
         """kill -9 of a worker, and of its executors; how many these were."""
         worker = self._daemons.pop(host)
-        children = subprocess.run(["pgrep", "-P", str(worker.pid)], capture_output=True, text=True, check=False)
-        executors = [int(pid) for pid in children.stdout.split()]
+        find = ["pgrep", "-P", str(worker.pid), "-f", "CoarseGrainedExecutorBackend"]
+        executors = [int(pid) for pid in subprocess.run(find, capture_output=True, check=False).stdout.split()]
         worker.kill()  # first, or it would start others
         for pid in executors:
             with suppress(ProcessLookupError):

@@ -182,7 +182,7 @@ def test_a_stream_whose_worker_is_killed_copies_every_record_once(place: Site) -
         stream = (*argv, "--stream", "--checkpoint", uri(f"checkpoint-{way}"), "--producer", way, "--json")
         run = place.start("append", *stream)
         amid = wait_for(f"a batch of {way}", amid_a_batch(place, f"checkpoint-{way}", 1), [run.process])
-        assert place.spark.kill_worker(HOSTS[0] if way == "into" else HOSTS[1]) == 1
+        assert place.spark.kill_worker(HOSTS[0] if way == "into" else HOSTS[1]) > 0
         report = run.report()
         assert report["totals"]["batches"] > amid
         assert sum(row["records"] for row in report["rows"]) == ROWS
@@ -236,7 +236,7 @@ def test_a_job_whose_worker_is_killed_ends_as_if_nothing_had_been(place: Site) -
         before = sum(counted())
         run = place.start(job, *its_argv)
         wait_for(f"files of {job}", lambda before=before: sum(counted()) > before, [run.process])
-        assert place.spark.kill_worker(HOSTS[0]) == 1
+        assert place.spark.kill_worker(HOSTS[0]) > 0
         assert sum(counted()) < before + 16, "it was in the middle"
         assert run.report()["ok"]
         place.spark.start_workers()
