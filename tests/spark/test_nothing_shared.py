@@ -207,39 +207,29 @@ def amid_a_batch(place: Site, checkpoint: str, least: int) -> Callable[[], int |
     return look
 
 
-def test_a_job_whose_worker_is_killed_ends_as_if_nothing_had_been(place: Site) -> None:
-    """kill -9 of a worker and its executor when the first files of an append, then of a replication, are there."""
-    make_topic(place, "killed", 16)
-    topic_id = place.cluster.image.topic("killed").topic_id
-    uri = place.bucket.uri_of
+def test_an_append_whose_worker_is_killed_ends_as_if_nothing_had_been(place: Site) -> None:
+    """kill -9 of a worker and its executor when some of its files are there, and others are not. (``test_faults``
+    kills executors of every job, before and after each file.)"""
+    partitions = 32
+    make_topic(place, "killed", partitions)
+    cluster = place.cluster
+    topic_id = cluster.image.topic("killed").topic_id
 
-    def files(broker: int) -> int:
-        """In that broker's logs of the topic."""
-        stored = place.cluster.stores[broker].list("")
-        return sum(topic_id in one.name and one.name.endswith(".parquet") for one in stored)
+    def files() -> int:
+        """In all logs of the topic."""
+        stored = (one.name for store in cluster.stores.values() for one in store.list(""))
+        return sum(topic_id in name and name.endswith(".parquet") for name in stored)
 
-    def counted() -> list[int]:
-        return [files(broker) for broker in (1, 2, 3)]
-
-    argv = ("--topic", "killed", "--input", uri("in"), "--key", "n", "--acks", "leader", "--json")
-    named = (
-        "--producer",
-        "p",
-        "--sequence",
-        "0",
-        "--select",
-        "cast(n AS STRING) AS n",
-        "--value",
-        "struct(cast(n AS BIGINT) AS n)",
-    )
-    for job, its_argv in (("append", (*argv, *named)), ("replicate", ("--topics", "killed", "--json"))):
-        before = sum(counted())
-        run = place.start(job, *its_argv)
-        wait_for(f"files of {job}", lambda before=before: sum(counted()) > before, [run.process])
-        assert place.spark.kill_worker(HOSTS[0]) > 0
-        assert sum(counted()) < before + 16, "it was in the middle"
-        assert run.report()["ok"]
-        place.spark.start_workers()
-    assert sum(counted()) == 32
+    source = ("--topic", "killed", "--input", place.bucket.uri_of("in"), "--acks", "leader", "--json")
+    named = ("--key", "k", "--partition", f"n % {partitions}", "--producer", "p", "--sequence", "0")
+    run = place.start("append", *source, *named)
+    wait_for("a file", lambda: files() > 0, [run.process])
+    assert place.spark.kill_worker(HOSTS[0]) > 0
+    assert files() < partitions
+    assert run.report()["totals"]["records"] == ROWS
+    place.spark.start_workers()
+    assert files() == partitions
+    assert numbers_in(place, "killed") == Counter()  # until followers have it
+    place.cluster.replicate("killed").raise_for_failures()
     assert numbers_in(place, "killed") == Counter(range(ROWS))
-    assert place.cluster.verify(deep=True).ok
+    assert place.cluster.verify("killed", deep=True).ok
