@@ -24,7 +24,7 @@ if __name__ == "__main__":
             absent.append(name)
     register_format(spark)
     source = spark.read.format("stratalog").options(cluster=file, credentials=provider)
-    first = source.load(topic)
+    before = source.load(topic).count()
     cluster = Cluster.open(file, spark, credentials=provider)
     more = spark.range(20_000, 40_000, 1, 2).selectExpr("id AS n", "cast(id % 7 AS STRING) AS k")
     appended = cluster.append(more, topic, key="k", producer="plain", sequence=0).raise_for_failures()
@@ -35,7 +35,7 @@ if __name__ == "__main__":
         refused = f"{type(error).__name__}: {error}"
     told = {
         "absent": absent,
-        "before": first.count(),
+        "before": before,
         "appended": appended.totals["records"],
         "sum": source.load(topic).selectExpr("sum(value.n) AS n").first().n,  # type: ignore[union-attr]
         "fetched": cluster.fetch(topic, 0, 0, max_bytes=1000).records.num_rows,
