@@ -135,8 +135,9 @@ def read_input(given: argparse.Namespace, spark: SparkSession) -> DataFrame:
         if not given.stream:
             raise InvalidCallError(f"--format {FORMAT} is for --stream")
         topic: Any = spark.readStream.format(FORMAT).options(cluster=str(given.cluster), **dict(given.option))
-        if given.credentials is not None:
-            topic = topic.option("credentials", given.credentials)
+        for name, value in (("credentials", given.credentials), ("clusterKeyFile", given.cluster_key_file)):
+            if value is not None:
+                topic = topic.option(name, value)
         return _loaded(topic, given.input)
     still: Any = spark.read.format(given.format).options(**dict(given.option))
     if given.schema is not None:

@@ -13,6 +13,7 @@ inside of C++).
 
 from __future__ import annotations
 
+import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import BinaryIO
@@ -29,8 +30,15 @@ from stratalog.partitions.store.reader import RangeReader, read_range
 TAIL_BYTES = 64 * 1024
 """Read at first, of a file's end. A footer that is no longer than this does no harm to Arrow, whatever it says."""
 
-_DECODING = Room(256 * 1024 * 1024)
-"""For all row groups that this process decodes at once: packed bytes, and records."""
+_MOST_BYTES = 256 * 1024 * 1024
+_DECODING = Room(_MOST_BYTES)
+"""For all row groups that this process decodes at once: packed bytes, and records. For a moment Arrow takes twice
+that."""
+
+if resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY:
+    # Spark limits Python workers so (``spark.executor.pyspark.memory``). Arrow's own allocator keeps the address
+    # space of what it had, the system's gives it back.
+    pa.set_memory_pool(pa.system_memory_pool())
 
 
 def read_end(source: BinaryIO, size_bytes: int, what: str, most_bytes: int = MOST_FOOTER_BYTES) -> bytes:
@@ -64,11 +72,15 @@ def is_of_this_process(error: Exception) -> bool:
     that a file takes was checked before: it has not asked for too much.)
     """
     return (
-        isinstance(error, MemoryError)  # ArrowMemoryError is one, and an ArrowException
+        _lacked_memory(error)
         or type(error) is pa.ArrowException  # "Unknown error: Failed to launch worker thread"
         or (isinstance(error, OSError) and error.errno is not None)  # errors of content have no number
-        or "bad_alloc" in str(error)  # no memory for a page header: an OSError as for a damaged one
     )
+
+
+def _lacked_memory(error: Exception) -> bool:
+    # ArrowMemoryError is one, and an ArrowException. No memory for a page header: an OSError as for a damaged one.
+    return isinstance(error, MemoryError) or "bad_alloc" in str(error)
 
 
 class ColumnChunks:
@@ -100,7 +112,8 @@ def decoded(
     packed_bytes = sum(group.chunks[number].end - group.chunks[number].start for number in numbers)
     with _DECODING.of(packed_bytes):
         size_bytes = check_row_group(layout, group, numbers, part)
-    with _DECODING.of(packed_bytes + size_bytes):
+
+    def decode() -> pa.Table:
         file = pq.ParquetFile(
             RangeReader(max(chunk.end for chunk in group.chunks), part).as_file(),
             metadata=parquet,
@@ -109,7 +122,16 @@ def decoded(
             coerce_int96_timestamp_unit="us",
         )
         # Files are read side by side; the columns of one need not be decoded so.
-        table = file.read_row_group(index, columns=columns, use_threads=False)
+        return file.read_row_group(index, columns=columns, use_threads=False)
+
+    try:
+        with _DECODING.of(packed_bytes + size_bytes):
+            table = decode()
+    except Exception as error:
+        if not _lacked_memory(error):
+            raise
+        with _DECODING.of(_MOST_BYTES):  # once more, with no other beside
+            table = decode()
     if table.num_rows != group.num_rows:
         raise ValueError(f"row group {index} has {table.num_rows} records, not {group.num_rows}")
     return table

@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import zipfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from email import message_from_bytes
 from importlib.metadata import Distribution, distribution
 from pathlib import Path
 
 from packaging.requirements import Requirement
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def wheel_of_checkout(folder: Path) -> Path:
+    """The wheel of this checkout, made from a copy in ``folder``: nothing is written into the checkout."""
+    skipped = shutil.ignore_patterns(".*", "tests", "__pycache__", "*.egg-info", "build", "dist")
+    shutil.copytree(ROOT, folder / "source", symlinks=True, ignore=skipped)
+    return wheel_of(folder / "source", folder)
 
 
 def wheel_of(source: Path, folder: Path) -> Path:
@@ -24,16 +34,27 @@ def wheel_of(source: Path, folder: Path) -> Path:
     return next(folder.glob("*.whl"))
 
 
-def installed(wheel: Path, folder: Path) -> Path:
-    """An environment in ``folder`` with the wheel; its Python."""
-    with zipfile.ZipFile(wheel) as packed:
-        metadata = next(name for name in packed.namelist() if name.endswith(".dist-info/METADATA"))
-        required = message_from_bytes(packed.read(metadata)).get_all("Requires-Dist", [])
-    python = bare_python(folder, [one for one in required if "extra ==" not in one])
+def installed(wheel: Path, folder: Path, extras: Sequence[str] = ()) -> Path:
+    """An environment in ``folder`` with the wheel and what it declares, for these extras too; its Python."""
+    python = bare_python(folder, requirements_of(wheel, extras))
     before = _names(python)
     _pip("--python", str(python), "install", "--no-compile", str(wheel))
     assert {name.partition("-")[0] for name in _names(python) - before} == {"stratalog"}, "no other name is taken"
     return python
+
+
+def requirements_of(wheel: Path, extras: Sequence[str] = ()) -> list[str]:
+    """What a wheel declares, for these extras too."""
+    with zipfile.ZipFile(wheel) as packed:
+        metadata = next(name for name in packed.namelist() if name.endswith(".dist-info/METADATA"))
+        declared = message_from_bytes(packed.read(metadata)).get_all("Requires-Dist", [])
+    wanted = ["", *extras]
+    found = [Requirement(one) for one in declared]
+    return [
+        f"{one.name}[{','.join(one.extras)}]{one.specifier}"
+        for one in found
+        if one.marker is None or any(one.marker.evaluate({"extra": extra}) for extra in wanted)
+    ]
 
 
 def run(*command: str | Path, folder: Path, status: int = 0) -> subprocess.CompletedProcess[str]:

@@ -12,7 +12,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -46,8 +46,10 @@ def spark(s3_endpoint: object, tmp_path_factory: pytest.TempPathFactory) -> Iter
 
 
 @contextmanager
-def connect_server(folder: Path) -> Iterator[str]:
-    """A server of Spark Connect on two cores, in a process of its own with Delta's jars; its address."""
+def connect_server(folder: Path, more: Mapping[str, str] = {}) -> Iterator[str]:
+    """A server of Spark Connect on two cores, in a process of its own with Delta's jars and ``more`` settings; its
+    address.
+    """
     log = folder / "server.log"
     import pyspark
 
@@ -65,6 +67,7 @@ def connect_server(folder: Path) -> Iterator[str]:
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.sql.shuffle.partitions": "4",
         "spark.connect.grpc.binding.port": str(port),
+        **more,
     }
     home = Path(pyspark.__file__).parent
     # Workers of streams import PySpark from here, compiled: out of its archive that takes seconds, and a server

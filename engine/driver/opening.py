@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from stratalog.engine.config.cluster_file import ClusterFile, load_cluster_file
-from stratalog.engine.config.key_source import key_of_environment, read_key
+from stratalog.engine.config.key_source import key_file, key_of_environment, read_key
 from stratalog.engine.config.settings import cluster_config
 from stratalog.engine.driver.context import Context, LocalTasks, Progress, Silent, TaskRunner
 from stratalog.engine.driver.metrics import SnapshotMetrics
@@ -154,14 +154,19 @@ def find_metadata(
     return found
 
 
-def open_driver(cluster_file: ClusterFile | str | Path, credentials: Provider | str | None = None) -> Context:
+def open_driver(
+    cluster_file: ClusterFile | str | Path,
+    credentials: Provider | str | None = None,
+    cluster_key_file: str | None = None,
+) -> Context:
     """The cluster of a ``cluster.toml`` as a process opens it by itself: with its clock, its storage, and the key
-    of its environment; tasks run in its threads.
+    of a file, or of its environment where none is named; tasks run in its threads.
 
     Raises: InvalidCallError for a fault in the file; as ``open_context``.
     """
     file = cluster_file if isinstance(cluster_file, ClusterFile) else load_cluster_file(cluster_file, credentials)
-    key = read_key(file.cluster_id, key_of_environment)
+    source = key_of_environment if cluster_key_file is None else key_file(cluster_key_file)
+    key = read_key(file.cluster_id, source)
     return open_context(file, clock=SystemClock(), new_id=random_id, opener=open_store, key=key)
 
 

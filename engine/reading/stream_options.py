@@ -56,6 +56,8 @@ class SourceOptions:
     isolation: Isolation = Isolation.READ_UNCOMMITTED
     credentials: str | None = None
     """The name of a provider: ``load_cluster_file``."""
+    cluster_key_file: str | None = None
+    """Where the driver finds the key of the cluster; None: in its environment."""
 
 
 SOURCE_OPTIONS = (
@@ -79,6 +81,7 @@ SOURCE_OPTIONS = (
     "client.rack",
     "isolation",
     "credentials",
+    "clusterKeyFile",
 )
 
 
@@ -142,6 +145,7 @@ def source_options(given: Mapping[str, str]) -> SourceOptions:
         client_rack=options.get("client.rack"),
         isolation=isolation_of(options.get("isolation", Isolation.READ_UNCOMMITTED)),
         credentials=options.get("credentials"),
+        cluster_key_file=options.get("clusterKeyFile"),
     )
 
 

@@ -24,7 +24,16 @@ from stratalog.engine.spark.stream_sink import RecordSink, SinkOptions, sink_opt
 from stratalog.partitions.errors import InvalidCallError, InvalidRecordError
 from stratalog.partitions.producers import ProducerAppend, unnamed
 
-_SINK_OPTIONS = ("cluster", "topic", "producer", "sequence", "onChangedReplay", "credentials", "path")
+_SINK_OPTIONS = (
+    "cluster",
+    "topic",
+    "producer",
+    "sequence",
+    "onChangedReplay",
+    "credentials",
+    "clusterKeyFile",
+    "path",
+)
 _OF_LOG = ("topic", "offset")
 """Columns of a table that no record is given: the table says the first, the log the second."""
 

@@ -35,7 +35,8 @@ class BatchReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         """The tasks."""
-        source = StreamSource(open_driver(self._options.cluster, self._options.credentials), self._options)
+        given = self._options
+        source = StreamSource(open_driver(given.cluster, given.credentials, given.cluster_key_file), given)
         return [Slice(task) for task in source.plan(*source.bounds())]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

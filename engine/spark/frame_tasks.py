@@ -1,5 +1,5 @@
 """The rows of a DataFrame, as they are fed to the tasks of an append: by the driver where they are few, else by a
-shuffle; in batches that are bounded by records alone where the records are narrow, else by bytes too.
+shuffle; in batches that are bounded by records alone where the records are narrow, else by bytes too (``narrow``).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from stratalog.engine.metadata.image import TopicImage
 from stratalog.engine.records.append import in_threads
 from stratalog.engine.records.rounds import PartitionTask, TaskResult
 from stratalog.engine.spark.appending import PARTITION, run_appends
-from stratalog.engine.spark.narrow import WideRecordError, bounded_by_records, only_narrow
+from stratalog.engine.spark.narrow import WideRecordError, bounded_by_bytes, bounded_by_records, only_narrow
 from stratalog.engine.spark.small_frames import fetched, small_batches
 
 
@@ -38,15 +38,19 @@ class FrameTasks:
                 return self._run_narrow(task, partitions)
             except WideRecordError:
                 self._context.wide_topics.add(self._topic.topic_id)
-        return self._run_shuffled(task, partitions, self._records)
+        return self._run_wide(task, partitions)
 
     def _run_narrow(self, task: PartitionTask, partitions: Sequence[int]) -> list[TaskResult]:
         if self._narrow is None:
-            return self._run_shuffled(task, partitions, self._records)
+            return self._run_wide(task, partitions)
         if self._small is not None:
             return in_threads(self._context, self._small).run(task, partitions)
         with bounded_by_records(self._records.sparkSession):
             return self._run_shuffled(task, partitions, self._narrow)
+
+    def _run_wide(self, task: PartitionTask, partitions: Sequence[int]) -> list[TaskResult]:
+        with bounded_by_bytes(self._records.sparkSession):
+            return self._run_shuffled(task, partitions, self._records)
 
     @cached_property
     def _fetched(self) -> dict[int, list[pa.RecordBatch]]:

@@ -5,11 +5,14 @@ after each record: of small typed records that is a third of the processor time 
 are narrow, their number is bound enough. So an append is tried in this way first: the shuffle, which ends before
 anything is written, fails at the first record that is not narrow, and the append goes the other way, as later ones
 of its topic do. Types with lists or maps, whose widths cost too much to know, always go the other way.
+
+The other way has batches of bounded bytes, whatever the session says: Spark's own bound is 2 GiB, and a platform
+may give a Python worker half of that. A session that refuses settings keeps its own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import reduce
 
@@ -23,14 +26,14 @@ from stratalog.engine.spark.sql import identifier
 NARROW_BYTES = 16 * 1024
 """Of a record's texts and bytes together, at most."""
 BATCH_RECORDS = 2048
+BATCH_BYTES = 16 * 1024 * 1024
+"""Of records that are not narrow."""
 
 _WIDE = f"stratalog: a record has more than {NARROW_BYTES} bytes, so batches are bounded by bytes now"
 _UNBOUNDED = 2**31 - 1
 """The number that Spark takes for no bound, and does not look at bytes at all."""
-_BY_RECORDS = {
-    "spark.sql.execution.arrow.maxRecordsPerBatch": str(BATCH_RECORDS),
-    "spark.sql.execution.arrow.maxBytesPerBatch": str(_UNBOUNDED),
-}
+_RECORDS = "spark.sql.execution.arrow.maxRecordsPerBatch"
+_BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"
 
 
 class WideRecordError(Exception):
@@ -70,19 +73,53 @@ def bounded_by_records(spark: SparkSession) -> Iterator[None]:
 
     Raises: WideRecordError.
     """
-    before = {key: spark.conf.get(key, None) for key in _BY_RECORDS}
-    ours = {key: value for key, value in before.items() if value != _BY_RECORDS[key]}
-    for key in ours:
-        spark.conf.set(key, _BY_RECORDS[key])
     try:
-        yield
+        with _changed(spark, {_RECORDS: BATCH_RECORDS, _BYTES: _UNBOUNDED}):
+            yield
     except PySparkException as error:
         if _WIDE in str(error):
             raise WideRecordError from error
         raise
+
+
+@contextmanager
+def bounded_by_bytes(spark: SparkSession) -> Iterator[None]:
+    """Batches of the jobs that begin inside end at ``BATCH_RECORDS`` and at ``BATCH_BYTES``, or at the numbers of
+    the session, where these are smaller.
+    """
+
+    def is_wider(key: str, most: int) -> bool:
+        said = spark.conf.get(key, None)
+        return said is None or not said.isdecimal() or not 0 < int(said) <= most
+
+    bounds = {_RECORDS: BATCH_RECORDS, _BYTES: BATCH_BYTES}
+    with _changed(spark, {key: most for key, most in bounds.items() if is_wider(key, most)}):
+        yield
+
+
+@contextmanager
+def _changed(spark: SparkSession, values: Mapping[str, int]) -> Iterator[None]:
+    """The session with these settings, as far as it takes them."""
+    before = {key: spark.conf.get(key, None) for key in values}
+    changed = []
+    try:
+        for key, value in values.items():
+            if before[key] != str(value) and _set(spark, key, str(value)):
+                changed.append(key)
+        yield
     finally:
-        for key, value in ours.items():
-            if value is None:
+        for key in changed:
+            value_before = before[key]
+            if value_before is None:
                 spark.conf.unset(key)
             else:
-                spark.conf.set(key, value)
+                spark.conf.set(key, value_before)
+
+
+def _set(spark: SparkSession, key: str, value: str) -> bool:
+    """False: this session takes no such setting, as those of serverless platforms do not."""
+    try:
+        spark.conf.set(key, value)
+    except PySparkException:
+        return False
+    return True

@@ -11,6 +11,7 @@ before.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from functools import reduce
 
@@ -22,7 +23,7 @@ from pyspark.sql.types import IntegerType, StructField, StructType
 from stratalog.engine.reading.plan import FileRange
 from stratalog.engine.reading.read_plan import ReadPlan
 from stratalog.engine.spark.types import record_schema, spark_type
-from stratalog.partitions.errors import SourceChangedError
+from stratalog.partitions.errors import EnvironmentUnusableError, SourceChangedError
 from stratalog.partitions.isolation import Isolation
 from stratalog.partitions.lookup import TimeRange
 from stratalog.partitions.records import ABORTED
@@ -30,13 +31,15 @@ from stratalog.partitions.records import ABORTED
 PAGE_CHECKS = "parquet.page.verify-checksum.enabled"
 """Parquet's own, for Hadoop's conf: as an option of a reader it holds for what that reads, and nothing else."""
 _GLOBS = "__globPaths__"
+_NO_FILE_SYSTEM = re.compile(r'No FileSystem for scheme "?\w+"?|Class \S+FileSystem not found')
 _JOIN_ABOVE = 200  # ranges; beyond that a filter expression costs more than a broadcast join
 
 
 def scan_plan(spark: SparkSession, plan: ReadPlan) -> DataFrame:
     """The records of a plan, one scan a topic.
 
-    Raises: SourceChangedError when a file is gone.
+    Raises: SourceChangedError when a file is gone; EnvironmentUnusableError for a session that has no file system
+        for the storage.
     """
     schema = record_schema(spark_type(plan.key_schema), spark_type(plan.value_schema))
     try:
@@ -47,6 +50,14 @@ def scan_plan(spark: SparkSession, plan: ReadPlan) -> DataFrame:
         if error.getCondition() != "PATH_NOT_FOUND":
             raise
         raise SourceChangedError(f"a file is gone since the read was planned: {error}") from error
+    except Exception as error:  # of several kinds: py4j's, Spark Connect's
+        if (lacking := _NO_FILE_SYSTEM.search(str(error))) is None:
+            raise
+        raise EnvironmentUnusableError(
+            f"this Spark session cannot read the log's files itself ({lacking[0]}): give it Hadoop's connector "
+            "(python -m stratalog.jobs.jars fetches such), or read in Python, which needs no jar: "
+            'spark.read.format("stratalog")'
+        ) from error
     if plan.times is not None:
         frames = [frame.where(_of_times(plan.times)) for frame in frames]
     return reduce(DataFrame.unionAll, frames)

@@ -63,13 +63,13 @@ except ImportError:  # Spark 4.0, where the format refuses to be a sink
 
 
 @cache
-def _opened(cluster_file: str, credentials: str | None) -> Context:
+def _opened(cluster_file: str, credentials: str | None, cluster_key_file: str | None) -> Context:
     """The cluster of a file, opened once by each process that Spark has on the driver for its queries."""
-    return open_driver(cluster_file, credentials)
+    return open_driver(cluster_file, credentials, cluster_key_file)
 
 
 def _driver(options: SinkOptions) -> Context:
-    return _opened(options.cluster, options.credentials)
+    return _opened(options.cluster, options.credentials, options.cluster_key_file)
 
 
 def query_producer(producer: str, query_id: str | None) -> str:
@@ -170,12 +170,14 @@ class SinkOptions:
     on_changed_replay: OnChangedReplay
     credentials: str | None = None
     """The name of a provider: ``load_cluster_file``."""
+    cluster_key_file: str | None = None
+    """Where the driver finds the key of the cluster; None: in its environment."""
 
 
 def sink_options(given: Mapping[str, str]) -> SinkOptions:
     """``path`` is the topic, as ``start`` is given it. Raises: InvalidCallError naming the option."""
     options = topic_option(
-        known(given, ("cluster", "topic", "producer", "onChangedReplay", "credentials", "path"))
+        known(given, ("cluster", "topic", "producer", "onChangedReplay", "credentials", "clusterKeyFile", "path"))
     )
     options.setdefault("producer", "stream")
     replay = options.get("onChangedReplay", "refuse")
@@ -183,8 +185,14 @@ def sink_options(given: Mapping[str, str]) -> SinkOptions:
         raise InvalidCallError(f"the option onChangedReplay is {replay!r}: it takes 'refuse' or 'accept'")
     cluster, topic, producer = (required(options, name) for name in ("cluster", "topic", "producer"))
     check_not_internal(topic, "append to")
-    credentials = options.get("credentials")
-    return SinkOptions(cluster, topic, producer, "accept" if replay == "accept" else "refuse", credentials)
+    return SinkOptions(
+        cluster,
+        topic,
+        producer,
+        "accept" if replay == "accept" else "refuse",
+        options.get("credentials"),
+        options.get("clusterKeyFile"),
+    )
 
 
 class RecordSink:

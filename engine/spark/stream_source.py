@@ -31,7 +31,8 @@ def source_schema(options: SourceOptions) -> StructType:
     Raises: UnknownTopicOrPartitionError; InvalidCallError for columns that there are not, and for topics whose
         records do not fit in one frame.
     """
-    topics = topics_of(open_driver(options.cluster, options.credentials).metadata.image(), options.topics)
+    context = open_driver(options.cluster, options.credentials, options.cluster_key_file)
+    topics = topics_of(context.metadata.image(), options.topics)
     check_same_types(topics)
     records = record_schema(spark_type(topics[0].key_schema), spark_type(topics[0].value_schema))
     if not options.include_headers:
@@ -70,8 +71,9 @@ class StreamReader(DataSourceStreamReader):
 
     def _open(self) -> tuple[StreamSource, StreamProgress | None]:
         if self._opened is None:
-            context = open_driver(self._options.cluster, self._options.credentials)
-            group = self._options.group
+            given = self._options
+            context = open_driver(given.cluster, given.credentials, given.cluster_key_file)
+            group = given.group
             progress = None if group is None else StreamProgress(context, group)
             self._opened = StreamSource(context, self._options), progress
         return self._opened

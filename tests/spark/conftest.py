@@ -8,10 +8,17 @@ from typing import TYPE_CHECKING
 import pytest
 
 from stratalog import Cluster
+from tests.bare_python import wheel_of_checkout
 from tests.spark.streams import stream_cluster, topic_of_its_own
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+@pytest.fixture(scope="session")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel of this checkout."""
+    return wheel_of_checkout(tmp_path_factory.mktemp("wheel"))
 
 
 @pytest.fixture(scope="module")

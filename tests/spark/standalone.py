@@ -1,6 +1,7 @@
 """A real Spark cluster of processes on this machine: a master, two workers of one core, and their executors.
 
-The workers go by two names of this machine: Spark gives a speculative copy only to another host.
+The workers go by two names of this machine: Spark gives a speculative copy only to another host. Executors inherit
+the environment of their worker.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
@@ -47,26 +48,52 @@ def session_settings() -> dict[str, str]:
     }
 
 
-@contextmanager
-def standalone(folder: Path) -> Iterator[str]:
-    """The address of the master. Everything that was started is ended on the way out."""
-    daemons: list[subprocess.Popen[bytes]] = []
-    try:
-        log = folder / "master.log"
-        daemons.append(_daemon(log, f"{_CLASSES}.master.Master", "--host", HOSTS[0], "--port", "0"))
-        master = wait_for("the master's address", partial(_address, log), daemons)
-        for host in HOSTS:
-            work = folder / f"worker-{host}"
-            argv = ["--host", host, "--cores", "1", "--memory", "512m", "--work-dir", str(work), master]
-            daemons.append(_daemon(folder / f"worker-{host}.log", f"{_CLASSES}.worker.Worker", *argv))
-        for host in HOSTS:
-            log = folder / f"worker-{host}.log"
-            wait_for(f"worker {host}", partial(_says, log, "Successfully registered with master"), daemons)
-        yield master
-    finally:
-        for daemon in daemons:  # executors end with their workers
+class Standalone:
+    """A running cluster; ``standalone`` starts one."""
+
+    def __init__(self, folder: Path, environments: Mapping[str, Mapping[str, str]]) -> None:
+        self._folder = folder
+        self._environments = environments
+        self._daemons: dict[str, subprocess.Popen[bytes]] = {}
+
+    def start(self) -> None:
+        """The master and its workers; returns when they know each other."""
+        log = self._folder / "master.log"
+        argv = ("--host", HOSTS[0], "--port", "0")
+        self._daemons["master"] = _daemon(log, f"{_CLASSES}.master.Master", *argv)
+        self.master: str = wait_for("the master's address", partial(_address, log), [*self._daemons.values()])
+        self.start_workers()
+
+    def start_workers(self) -> None:
+        """Those that are not there."""
+        missing = [host for host in HOSTS if host not in self._daemons]
+        logs = {host: self._folder / f"worker-{host}.log" for host in missing}
+        for host, log in logs.items():
+            argv = ["--host", host, "--cores", "1", "--memory", "512m"]
+            argv += ["--work-dir", str(self._folder / f"worker-{host}"), self.master]
+            environ = self._environments.get(host, {})
+            self._daemons[host] = _daemon(log, f"{_CLASSES}.worker.Worker", *argv, environ=environ)
+        for host, log in logs.items():
+            registered = partial(_says, log, "Successfully registered with master")
+            wait_for(f"worker {host}", registered, [*self._daemons.values()])
+
+    def kill_worker(self, host: str) -> int:
+        """kill -9 of a worker, and of its executors; how many these were."""
+        worker = self._daemons.pop(host)
+        find = ["pgrep", "-P", str(worker.pid), "-f", "CoarseGrainedExecutorBackend"]
+        executors = [int(pid) for pid in subprocess.run(find, capture_output=True, check=False).stdout.split()]
+        worker.kill()  # first, or it would start others
+        for pid in executors:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        worker.wait()
+        return len(executors)
+
+    def end(self) -> None:
+        """All that was started; executors end with their workers."""
+        for daemon in self._daemons.values():
             daemon.send_signal(signal.SIGTERM)
-        for daemon in daemons:
+        for daemon in self._daemons.values():
             try:
                 daemon.wait(timeout=20)
             except subprocess.TimeoutExpired:
@@ -74,17 +101,31 @@ def standalone(folder: Path) -> Iterator[str]:
                 daemon.wait()
 
 
+@contextmanager
+def standalone(folder: Path, environments: Mapping[str, Mapping[str, str]] = {}) -> Iterator[Standalone]:
+    """A cluster; ``environments`` are those of workers, by host, beyond what they need."""
+    cluster = Standalone(folder, environments)
+    try:
+        cluster.start()
+        yield cluster
+    finally:
+        cluster.end()
+
+
 def spark_environment(extra: Mapping[str, str]) -> dict[str, str]:
-    """The environment of a Spark process of its own, whatever session the tests have."""
+    """The environment of a Spark process of its own, whatever session the tests have; without the names that
+    ``extra`` gives an empty text.
+    """
     environ = {name: value for name, value in os.environ.items() if not name.startswith(("PYSPARK_", "SPARK_"))}
     home = Path(pyspark.__file__).parent
-    return environ | {
+    environ |= {
         "SPARK_HOME": str(home),
         "SPARK_LOCAL_IP": "127.0.0.1",
         "PYSPARK_PYTHON": sys.executable,
         "PYTHONPATH": str(ROOT),
         **extra,
     }
+    return {name: value for name, value in environ.items() if value}
 
 
 def read(file: Path) -> str:
@@ -92,9 +133,10 @@ def read(file: Path) -> str:
     return file.read_text(errors="replace") if file.exists() else ""
 
 
-def _daemon(log: Path, main_class: str, *argv: str) -> subprocess.Popen[bytes]:
-    environ = {"SPARK_DAEMON_MEMORY": "128m", "SPARK_DAEMON_JAVA_OPTS": "-XX:TieredStopAtLevel=1"}
-    environ["PYTHONPATH"] = ""  # executors inherit it; a driver gives them theirs
+def _daemon(log: Path, main_class: str, *argv: str, environ: Mapping[str, str] = {}) -> subprocess.Popen[bytes]:
+    # A driver gives executors their PYTHONPATH.
+    quick = {"SPARK_DAEMON_MEMORY": "128m", "SPARK_DAEMON_JAVA_OPTS": "-XX:TieredStopAtLevel=1", "PYTHONPATH": ""}
+    environ = {**quick, **environ}
     command = [str(Path(pyspark.__file__).parent / "bin" / "spark-class"), main_class, "--webui-port", "0", *argv]
     with log.open("wb") as out:
         return subprocess.Popen(command, stdout=out, stderr=out, env=spark_environment(environ), cwd=log.parent)

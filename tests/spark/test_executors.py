@@ -48,7 +48,7 @@ def test_jobs_and_the_format_run_on_executors_that_have_the_zip_alone(tmp_path: 
         "--producer",
         "copy",
     )
-    with standalone(tmp_path) as master:
+    with standalone(tmp_path) as spark:
         for topic, source in (
             ("first", ("--input", str(tmp_path / "input.parquet"), "--value", "v")),
             ("second", ("--input", "first", "--format", "stratalog", *stream)),
@@ -62,7 +62,7 @@ def test_jobs_and_the_format_run_on_executors_that_have_the_zip_alone(tmp_path: 
             environ = spark_environment({**pythons, "PYTHONPATH": ""})
             environ["PATH"] = os.pathsep.join([str(Path(sys.prefix, "bin")), environ["PATH"]])
             done = subprocess.run(
-                [*command, "--master", master, *options, "jobs/append.py", *argv],
+                [*command, "--master", spark.master, *options, "jobs/append.py", *argv],
                 cwd=ROOT,
                 env=environ,
                 capture_output=True,

@@ -103,7 +103,7 @@ def workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workers]:
     with ExitStack() as stack:
         file = write_cluster_file(folder)
         here = Cluster.format(file)
-        master = stack.enter_context(standalone(folder))
+        master = stack.enter_context(standalone(folder)).master
         driver = RemoteDriver(master, file, folder / "gates", folder / "driver.log")
         stack.callback(driver.end)
         yield Workers(folder, Gates(folder / "gates"), driver, here)

@@ -12,13 +12,17 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from stratalog import Cluster
+from stratalog.jobs.main import JOBS
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]
 
@@ -294,6 +298,40 @@ def test_people_get_a_table_of_what_was_read(filled_once: Place, capsys: pytest.
     assert lines[0].startswith("read: done, records 2")
     assert lines[1].split() == ["partition", "offset", "timestamp", "key", "value", "headers"]
     assert '{"n":2' in lines[3].replace(" ", "")
+
+
+# ------------------------------------------------------------------------------ runner threads
+
+
+THREADS = [
+    ("append", "--topic", "t", "--key", "k", "--producer", "p", "--sequence", "3", "--input", "IN"),
+    *((job,) for job in ("maintain", "replicate", "merge", "tier", "retain", "snapshot", "vacuum", "verify")),
+    ("bootstrap", "--brokers", "3"),
+    ("recover", "--topics", "t", "--to", "IN"),
+    ("elect",),
+    ("reassign", "--topics", "t", "--remove", "3"),
+    ("read", "--topic", "t", "--count"),
+]
+
+
+def test_no_job_hands_tasks_to_executors_with_runner_threads(filled: Place, spark: SparkSession) -> None:
+    """Although a session is there. Spark reads the input of an append, and scans what is read: JVM alone. Jobs
+    that compute in the driver anyway have no such option.
+    """
+    mains = {name: importlib.import_module(f"stratalog.jobs.{name}").main for name in JOBS}
+    assert {argv[0] for argv in THREADS} == {name for name, main in mains.items() if main.runs != "driver"}
+
+    def started(job: str, *argv: str) -> bool:
+        """Whether a Spark job was, by any thread."""
+        tracker = spark.sparkContext.statusTracker()
+        before = set(tracker.getJobIdsForGroup(None))
+        assert filled.call(job, *argv) == 0
+        return not before.issuperset(tracker.getJobIdsForGroup(None))
+
+    assert started("verify")
+    for job, *argv in THREADS:
+        given = [str(filled.folder / "in") if part == "IN" else part for part in argv]
+        assert started(job, *given, "--runner", "threads") == (job in ("append", "read")), job
 
 
 # -------------------------------------------------------------------------------- exit status

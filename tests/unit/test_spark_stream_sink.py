@@ -25,7 +25,7 @@ def live(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LiveCluster:
     made = LiveCluster(tmp_path)
     made.topic(partitions=2)
 
-    def opened(file: str, _credentials: str | None) -> Context:
+    def opened(file: str, *_: str | None) -> Context:
         """What Spark's process on the driver would open."""
         assert file == str(made.file)
         return context_of(made.driver())

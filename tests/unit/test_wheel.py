@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 import zipfile
 from collections.abc import Sequence
@@ -12,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.bare_python import installed, run, wheel_of
+from tests.bare_python import installed, run, wheel_of_checkout
 
 pytestmark = pytest.mark.slow
 
@@ -63,11 +62,7 @@ class Project:
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Made from a copy: nothing is written into the checkout."""
-    folder = tmp_path_factory.mktemp("wheel")
-    skipped = shutil.ignore_patterns(".*", "tests", "__pycache__", "*.egg-info", "build", "dist")
-    shutil.copytree(ROOT, folder / "source", symlinks=True, ignore=skipped)
-    return wheel_of(folder / "source", folder)
+    return wheel_of_checkout(tmp_path_factory.mktemp("wheel"))
 
 
 @pytest.fixture(scope="module")

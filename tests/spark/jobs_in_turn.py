@@ -1,0 +1,29 @@
+"""Under spark-submit: runs jobs as the command ``stratalog`` does, one after the other, in one session.
+
+    jobs_in_turn.py CALLS
+
+``CALLS`` is a file with a JSON list of argument lists. For each, a line ``DONE`` and a JSON list: the exit status
+and the report.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import sys
+from contextlib import redirect_stdout
+from pathlib import Path
+
+from stratalog import load_cluster_file
+from stratalog.jobs.main import main
+from stratalog.jobs.session import spark_session
+
+if __name__ == "__main__":
+    roots = load_cluster_file(os.environ["STRATALOG_CLUSTER"]).roots
+    spark = spark_session("jobs in turn", roots=roots)  # jobs take the session that is there
+    for call in json.loads(Path(sys.argv[1]).read_text()):
+        with redirect_stdout(io.StringIO()) as said:
+            status = main([*call, "--json"])
+        print("DONE", json.dumps([status, json.loads(said.getvalue().splitlines()[-1])]), flush=True)
+    spark.stop()

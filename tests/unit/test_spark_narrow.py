@@ -1,0 +1,64 @@
+"""The bounds of batches on their way to Python, without Spark: what a session is told, and what it keeps."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from pyspark.errors import AnalysisException
+
+from stratalog.engine.spark.narrow import BATCH_BYTES, BATCH_RECORDS, bounded_by_bytes, bounded_by_records
+
+RECORDS = "spark.sql.execution.arrow.maxRecordsPerBatch"
+BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"
+
+
+class Conf:
+    """A session's settings; ``refuses``: as platforms that let nobody change them."""
+
+    def __init__(self, refuses: bool = False, **said: str) -> None:
+        self.said = {RECORDS: "10000", **said}
+        self._refuses = refuses
+
+    def get(self, key: str, default: str | None) -> str | None:
+        return self.said.get(key, default)
+
+    def set(self, key: str, value: str) -> None:
+        if self._refuses:
+            raise AnalysisException("[CONFIG_NOT_AVAILABLE]")
+        self.said[key] = value
+
+    def unset(self, key: str) -> None:
+        del self.said[key]
+
+
+def session(conf: Conf) -> Any:
+    return SimpleNamespace(conf=conf)
+
+
+@pytest.mark.parametrize(
+    ("said", "bytes_inside"),
+    [
+        ({}, BATCH_BYTES),
+        ({BYTES: "2147483647"}, BATCH_BYTES),
+        ({BYTES: "64m"}, BATCH_BYTES),
+        ({BYTES: "4096"}, 4096),
+    ],
+)
+def test_wide_records_come_in_batches_of_bounded_bytes_in_any_session(
+    said: dict[str, str], bytes_inside: int
+) -> None:
+    conf = Conf(**said)
+    before = dict(conf.said)
+    with bounded_by_bytes(session(conf)):
+        assert conf.said == {RECORDS: str(BATCH_RECORDS), BYTES: str(bytes_inside)}
+    assert conf.said == before
+
+
+@pytest.mark.parametrize("bounded", [bounded_by_bytes, bounded_by_records])
+def test_a_session_that_refuses_settings_keeps_its_own(bounded: Any) -> None:
+    conf = Conf(refuses=True)
+    with bounded(session(conf)):
+        assert conf.said == {RECORDS: "10000"}
+    assert conf.said == {RECORDS: "10000"}
