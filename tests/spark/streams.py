@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -70,15 +72,21 @@ def drain(frame: DataFrame, checkpoint: Path, each: Callable[[Any, int], None]) 
 
 
 class Seen:
-    """What the batches of a query held."""
+    """What the batches of a query held. Spark Connect hands them to a copy of this in a process of the server's:
+    they go through a folder."""
 
     def __init__(self, *columns: str) -> None:
         self.columns = columns or ("value.n",)
-        self.batches: list[list[Any]] = []
+        self._folder = Path(tempfile.mkdtemp(prefix="stratalog-seen-"))
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
         rows = batch.select(*self.columns).collect()
-        self.batches.append(sorted(tuple(row) if len(row) > 1 else row[0] for row in rows))
+        held = sorted(tuple(row) if len(row) > 1 else row[0] for row in rows)
+        (self._folder / f"{len(list(self._folder.iterdir())):06}").write_bytes(pickle.dumps(held))
+
+    @property
+    def batches(self) -> list[list[Any]]:
+        return [pickle.loads(file.read_bytes()) for file in sorted(self._folder.iterdir())]
 
     @property
     def all(self) -> list[Any]:
