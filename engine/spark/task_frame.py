@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from stratalog.engine.driver.context import Context
 from stratalog.engine.reading.plan import FileRange
-from stratalog.engine.reading.read_plan import PartitionPlan, ReadPlan
+from stratalog.engine.reading.read_plan import ReadPlan
 from stratalog.engine.reading.stream_read import StreamTask, read_task
 from stratalog.engine.reading.stream_tasks import Part, pack, part, split, task_bytes
 from stratalog.engine.spark.stream_columns import conformed, parquet_columns, stream_schema
@@ -64,20 +64,21 @@ def task_frame(context: Context, spark: SparkSession, plan: ReadPlan) -> DataFra
 
 
 def _tasks(context: Context, plan: ReadPlan) -> Iterator[StreamTask]:
-    planned = [(one, _part(context, file)) for one in plan.partitions for file in one.files]
+    planned = [(topic, _part(context, file)) for topic, files in plan.topics.items() for file in files]
     most = task_bytes(sum(each.size_bytes for _, each in planned), None)
-    cut = values(context.threads.run(lambda of: (of[0], split(of[1], most, _group_ends)), planned))
-    topics: dict[str, list[tuple[PartitionPlan, Part]]] = {}
-    for one, parts in cut:
-        topics.setdefault(one.topic, []).extend((one, each) for each in parts)
+    topics: dict[str, list[Part]] = {}
+    for name, parts in values(context.threads.run(lambda of: (of[0], split(of[1], most, _group_ends)), planned)):
+        topics.setdefault(name, []).extend(parts)
     image = context.metadata.image()
-    for name, parts_of in topics.items():
+    for name, smaller in topics.items():
         topic = image.topic(name)
-        tiered = context.remote_table(topic) if any(file.remote for file in plan.topics[name]) else None
-        for parts in pack((each for _, each in parts_of), most):
+        tiered = context.topic_config(image, topic).remote_storage_enable
+        smaller.sort(key=lambda one: (one.partition, one.piece.start))
+        for parts in pack(smaller, most):
             numbers = sorted({each.partition for each in parts})
             replicas = {p: context.replicas(image.view(topic.topic_id, p)) for p in numbers}
-            yield StreamTask(name, tuple(parts), replicas, tiered, plan.isolation)
+            remote = context.remote_table(topic) if tiered else None
+            yield StreamTask(name, tuple(parts), replicas, remote, plan.isolation)
 
 
 def _part(context: Context, file: FileRange) -> Part:

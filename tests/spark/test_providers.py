@@ -99,9 +99,12 @@ def test_a_read_is_of_tasks_that_ask_where_spark_s_own_reader_could_not(
 
     for start in (0, 100):
         append(start)
+    with pytest.warns(UserWarning, match="a provider gives the credentials"):
+        early = cluster.read("t")
     cluster.tier().raise_for_failures()
     for _ in range(2):
         cluster.retain().raise_for_failures()
+    assert early.count() == 200, "its files are in the remote tier now"
     append(200)
     with cluster.transactions.begin("never") as transaction:
         transaction.append(rows(300), "t", partition="p")
