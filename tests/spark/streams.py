@@ -6,7 +6,7 @@ import pickle
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
 
@@ -16,6 +16,8 @@ from tests.spark.spark_cluster import format_cluster
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
+
+T = TypeVar("T")
 
 VALUE = "n BIGINT, word STRING"
 
@@ -58,17 +60,27 @@ def source(spark: SparkSession, folder: Path, topic: str, **options: object) -> 
     return spark.readStream.format("stratalog").options(**{k: str(v) for k, v in given.items()}).load()
 
 
+def patiently(act: Callable[[], T]) -> T:
+    """Spark gives a process of a stream ten seconds to come up, also on a busy machine: then it is run again."""
+    for _ in range(30):
+        try:
+            return act()
+        except Exception as error:
+            if "Python worker failed to connect back" not in str(error):
+                raise
+    return act()
+
+
 def drain(frame: DataFrame, checkpoint: Path, each: Callable[[Any, int], None]) -> StreamingQuery:
     """All that there is now, batch by batch."""
-    query = (
-        frame.writeStream.foreachBatch(each)
-        .queryName("drain")
-        .option("checkpointLocation", str(checkpoint))
-        .trigger(availableNow=True)
-        .start()
-    )
-    query.awaitTermination()
-    return query
+
+    def run() -> StreamingQuery:
+        writing = frame.writeStream.foreachBatch(each).queryName("drain")
+        query = writing.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
+        query.awaitTermination()
+        return query
+
+    return patiently(run)
 
 
 class Seen:

@@ -11,7 +11,7 @@ from stratalog import register_format
 from stratalog.engine.spark.runner import SparkRunner
 from tests.spark.spark_cluster import TIERED
 from tests.spark.standalone import session_settings, standalone
-from tests.spark.streams import Numbers, Seen, drain, source, stream_cluster
+from tests.spark.streams import Numbers, Seen, drain, patiently, source, stream_cluster
 from tests.spark_session import ON_CONNECT, connect_server
 
 pytestmark = [
@@ -56,6 +56,6 @@ def test_a_log_lives_on_executors_behind_a_server(tmp_path: Path) -> None:
         writing = records.writeStream.format("stratalog").option("topic", "copy")
         writing = writing.option("cluster", str(tmp_path / "cluster" / "cluster.toml"))
         writing = writing.option("checkpointLocation", str(tmp_path / "copied"))
-        writing.trigger(availableNow=True).start().awaitTermination()
+        patiently(lambda: writing.trigger(availableNow=True).start().awaitTermination())
         assert cluster.read("copy").count() == 6_000
         spark.stop()

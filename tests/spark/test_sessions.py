@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import pytest
@@ -32,14 +32,12 @@ from stratalog.partitions.store import Store, StoreOptions
 from stratalog.partitions.store.local import LocalStore
 from tests.contexts import context_of
 from tests.spark.spark_cluster import TIERED, ordered, write_cluster_file
-from tests.spark.streams import Numbers, topic_of_its_own
+from tests.spark.streams import Numbers, patiently, topic_of_its_own
 from tests.spark_session import ON_CONNECT
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.readwriter import DataStreamWriter
-
-T = TypeVar("T")
 
 pytestmark = [pytest.mark.spark, pytest.mark.connect]
 
@@ -175,17 +173,6 @@ def test_a_type_that_is_none_is_refused(cluster: Cluster) -> None:
 
 
 # ----------------------------------------------------------------------------------- streams
-
-
-def patiently(act: Callable[[], T]) -> T:
-    """Spark gives a process of a stream ten seconds to come up, also on a busy machine: then it is run again."""
-    for _ in range(30):
-        try:
-            return act()
-        except Exception as error:
-            if "Python worker failed to connect back" not in str(error):
-                raise
-    return act()
 
 
 def run(writing: DataStreamWriter) -> None:
