@@ -15,6 +15,7 @@ from stratalog.engine.spark.versions import LIMITS, SINK, spark_version
 from stratalog.partitions.errors import InvalidCallError
 from tests.spark.spark_cluster import TIERED, ordered
 from tests.spark.streams import VALUE, Numbers, Seen, drain, source
+from tests.spark_session import ON_CONNECT
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -44,11 +45,8 @@ def test_available_now_ends_and_the_next_run_goes_on(
     frame = source(spark, folder, topic, maxRowsPerTrigger=10)
     query = drain(frame, tmp_path, seen)
     assert [len(batch) for batch in seen.batches] == [10, 10, 5]
-    assert [progress["numInputRows"] for progress in query.recentProgress if progress["numInputRows"]] == [
-        10,
-        10,
-        5,
-    ]
+    counted = [progress["numInputRows"] for progress in query.recentProgress if progress["numInputRows"]]
+    assert counted == ([] if ON_CONNECT else [10, 10, 5]), "Spark Connect counts no rows of foreachBatch"
     drain(frame, tmp_path, seen)
     assert len(seen.batches) == 3
     numbers.append(4)
