@@ -13,8 +13,10 @@ SECONDS := 60
 RUNS := 100
 MINUTES := 30
 SEED := 1
-S3 :=
+STORE :=
 SPARK :=
+# Which tests `make test` runs a second time, on Spark Connect: CONNECT=spark are all that it can have.
+CONNECT := connect
 JVMS := 3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -58,7 +60,7 @@ check: $(VENV)/.installed lint ## format, lint, types, and the tests that are qu
 test: setup servers lint ## everything but kafka: the linters and all tests; or some: make test TESTS=tests/unit
 	@$(BIN)/python -m pytest -n auto --maxprocesses 8 -m "not spark and not s3 and not kafka and not proof" $(TESTS) || [[ $$? == 5 ]]
 	@$(BIN)/python -m pytest -n $(JVMS) --dist loadfile --no-loadscope-reorder -m "spark or s3" $(TESTS) || [[ $$? == 5 ]]
-	@STRATALOG_TEST_CONNECT=1 $(BIN)/python -m pytest -m connect $(TESTS) || [[ $$? == 5 ]]
+	@STRATALOG_TEST_CONNECT=1 $(BIN)/python -m pytest -m "$(CONNECT)" $(TESTS) || [[ $$? == 5 ]]
 	@[[ -n "$(TESTS)" ]] || $(BIN)/python -m tests.matrix 4.0 --quick
 
 matrix: $(VENV)/.installed java ## the Spark tests on Spark 4.0, 4.1 and 4.2 with Pythons and Arrows of their own; or one: make matrix SPARK=4.0
@@ -82,8 +84,8 @@ crash: setup ## kill -9 of real jobs at random moments: make crash RUNS=100 SEED
 unattended: $(VENV)/.installed ## processes killed, a broker lost, nobody but maintain, on a real S3 server: make unattended MINUTES=30
 	@$(BIN)/python -m tests.crashes.unattended --minutes $(MINUTES) --seed $(SEED)
 
-demo: setup ## real data through the whole life of a log, in a terminal; on a real S3 server: make demo S3=1
-	@$(BIN)/python -m demo $(if $(S3),--s3) $(ARGS)
+demo: setup $(if $(filter azure gcs,$(STORE)),servers) ## real data through the whole life of a log, in a terminal; on a server: STORE=s3, azure or gcs
+	@$(BIN)/python -m demo $(if $(STORE),--store $(STORE)) $(ARGS)
 
 kafka: setup .cache/jars/.kafka ## the same scripts on the engine and on a real Kafka broker, which is fetched and started
 	@$(BIN)/python -m pytest -m kafka tests/kafka

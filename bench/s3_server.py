@@ -138,7 +138,8 @@ def principal(user: str) -> str:
     return f"arn:aws:iam::000000000000:user/{user}"
 
 
-def _identities(users: Sequence[str]) -> dict[str, list[dict[str, object]]]:
+def _identities(users: Sequence[str]) -> dict[str, object]:
+    """Who may what; and keys for encryption, made when they are first named, and gone with the server."""
     actions = {ACCESS_KEY: ["Admin", "Read", "Write", "List"]} | {user: list[str]() for user in users}
     return {
         "identities": [
@@ -148,7 +149,11 @@ def _identities(users: Sequence[str]) -> dict[str, list[dict[str, object]]]:
                 "actions": allowed,
             }
             for key, allowed in actions.items()
-        ]
+        ],
+        "kms": {
+            "default_provider": "local",
+            "providers": {"local": {"type": "local", "enableOnDemandCreate": True}},
+        },
     }
 
 

@@ -3,7 +3,7 @@
 Ends with 0 only when the log equals its source row for row, in Spark and in two other readers of the remote
 table, and every step has really done something.
 
-``--s3``: the remote tier and one broker are in buckets of a real S3 server on this machine, which the demo
+``--store``: the remote tier and one broker are in buckets of a real server on this machine, which the demo
 starts and ends. Its credentials are in the environment alone.
 """
 
@@ -12,13 +12,12 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 
-from bench.s3_server import BUCKETS, OTHER_CREDENTIALS, credentials, running_server
-from demo.prepare import COMMANDS, REMOTE_ON_S3, value_ddl
+from demo.places import PLACES, Server, serving
+from demo.prepare import COMMANDS, value_ddl
 from demo.steps import Done, StepFailedError, Steps, table
 from stratalog.partitions.clock import SystemClock
 from stratalog.partitions.errors import EnvironmentUnusableError
@@ -36,8 +35,8 @@ CONFIGS = {
 _EARLIEST_PENDING = "follower.fetch.last.tiered.offset.enable"
 
 
-def story(steps: Steps, folder: str, endpoint: str | None) -> list[str]:
-    """Run all steps; returns what is not as it should be. ``endpoint``: the remote tier and one broker are there.
+def story(steps: Steps, folder: str, server: Server | None) -> list[str]:
+    """Run all steps; returns what is not as it should be. ``server``: the remote tier and one broker are there.
 
     Raises: StepFailedError when a step fails.
     """
@@ -71,17 +70,19 @@ def story(steps: Steps, folder: str, endpoint: str | None) -> list[str]:
     settings = [part for pair in CONFIGS.items() for part in ("--config", "=".join(pair))]
     shape = ("--partitions", "6", "--replication-factor", "3", "--key", "STRING", "--value", value_ddl())
 
-    remote = f"{folder}/remote" if endpoint is None else REMOTE_ON_S3
-    server = () if endpoint is None else ("--endpoint", endpoint)
+    remote = f"{folder}/remote" if server is None else server.place.remote
+    elsewhere = () if server is None else server.arguments
 
     steps.begin()
-    if endpoint is not None:
+    if server is not None:
         steps.remark(
-            f"{endpoint} ends with the demo; to run this again, put another server's address in its place, with"
+            f"{server.endpoint} ends with the demo; to run this again, put another server's address in its"
         )
-        steps.remark(f"empty buckets {' and '.join(BUCKETS)}, and its AWS_* credentials in the environment")
+        steps.remark(
+            f"place, with {' and '.join(server.place.buckets)} empty, and its credentials in the environment"
+        )
     steps.shell(
-        ["python", "-m", "demo.prepare", folder, *server],
+        ["python", "-m", "demo.prepare", folder, *elsewhere],
         "folders, a cluster file, the flights as files",
     )
     job("format 3 brokers", "format")
@@ -124,7 +125,7 @@ def story(steps: Steps, folder: str, endpoint: str | None) -> list[str]:
         "compare with the source",
         "demo/compare.py",
         *("--source", f"{folder}/source", "--read", f"{folder}/read"),
-        *("--remote", remote, "--topic", TOPIC, *server),
+        *("--remote", remote, "--topic", TOPIC, *elsewhere),
     )
 
     print("\n" + "\n".join(table(steps.done)))
@@ -139,34 +140,18 @@ def story(steps: Steps, folder: str, endpoint: str | None) -> list[str]:
     return wrong
 
 
-@contextmanager
-def s3_server() -> Iterator[str]:
-    """The address of a server with empty buckets; its credentials are in this process's environment.
-
-    Raises: EnvironmentUnusableError.
-    """
-    for name in OTHER_CREDENTIALS:
-        os.environ.pop(name, None)
-    os.environ.update(credentials())
-    with (
-        tempfile.TemporaryDirectory(prefix="stratalog-demo-") as folder,
-        running_server(Path(folder)) as server,
-    ):
-        yield server.url
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Returns the exit status."""
     parser = argparse.ArgumentParser(prog="python -m demo", description=__doc__)
-    parser.add_argument("--s3", action="store_true", help="the remote tier and a broker on a real S3 server")
+    parser.add_argument("--store", choices=PLACES, help="the remote tier and a broker on a server of this kind")
     given = parser.parse_args(argv)
     folder = os.path.relpath(os.environ.get("DEMO_DIR") or ROOT / "demo-data", ROOT)
     clock = SystemClock()
     began = clock.monotonic_s()
     steps = Steps(ROOT, ROOT / folder / COMMANDS, clock)
     try:
-        with s3_server() if given.s3 else nullcontext() as endpoint:
-            wrong = story(steps, folder, endpoint)
+        with nullcontext() if given.store is None else serving(given.store) as server:
+            wrong = story(steps, folder, server)
     except (StepFailedError, EnvironmentUnusableError) as error:
         print(f"FAILED: {error}", file=sys.stderr)
         return 1

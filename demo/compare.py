@@ -1,21 +1,26 @@
 """Source, log and remote table, row for row. Imports nothing of stratalog: what anybody's Spark would do.
 
-    spark-submit ... compare.py --source DIR --read DIR --remote DIR --topic NAME [--endpoint http://host:port]
+    spark-submit ... compare.py --source DIR --read DIR --remote DIR --topic NAME [--store s3 --endpoint http://...]
 ``--source`` has the Parquet files that were appended, ``--read`` what a read of the topic gave, ``--remote``
-the tables of all topics, each in a folder that begins with its name, or the like in a bucket of the S3 server at
-``--endpoint``. Prints one object, the last line of standard output, and ends with 1 when anything differs.
+the tables of all topics, each in a folder that begins with its name, or the like in a bucket of the server at
+``--endpoint``, which is of the kind ``--store``. Prints one object, the last line of standard output, and ends
+with 1 when anything differs.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import time
+from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import reduce
 from itertools import zip_longest
 from typing import Any
 
+import fsspec
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.fs as pafs
@@ -69,32 +74,94 @@ def holes(log: DataFrame) -> int:
     return found.where("a <> 0 OR z + 1 <> n OR d <> n").count()
 
 
-def table_of(topic: str, remote: str, endpoint: str | None) -> str:
+@dataclass(frozen=True)
+class Access:
+    """How three readers reach a server."""
+
+    files: Mapping[str, Any]
+    """Of the file system that fsspec has for the address."""
+    hadoop: Mapping[str, str]
+    """Of Hadoop's connector, for Spark."""
+    delta: Mapping[str, str]
+    """Of delta-rs."""
+
+
+def access(store: str, endpoint: str) -> Access:
+    """The settings for a server without TLS; S3's credentials are in the environment, and so is Azure's key."""
+    if store == "s3":
+        s3a = {"endpoint": endpoint, "endpoint.region": "us-east-1", "path.style.access": "true"}
+        return Access(
+            {"endpoint_override": endpoint.partition("://")[2], "scheme": endpoint.partition("://")[0]},
+            {f"fs.s3a.{name}": value for name, value in s3a.items()},
+            {"AWS_ENDPOINT_URL": endpoint, "AWS_ALLOW_HTTP": "true"},
+        )
+    if store == "gcs":
+        nobody = {"client_email": "", "private_key": "", "private_key_id": "", "disable_oauth": True}
+        return Access(
+            {"endpoint_url": endpoint, "token": "anon"},
+            {
+                "fs.gs.impl": "com.google.cloud.hadoop.fs.gcs.GoogleHadoopFileSystem",
+                "fs.gs.storage.root.url": f"{endpoint}/",
+                "fs.gs.auth.null.enable": "true",
+                "fs.gs.auth.service.account.enable": "false",
+                # Hadoop's defaults of these have units, which this connector takes for no numbers.
+                "fs.gs.block.size": "67108864",
+                "fs.gs.inputstream.inplace.seek.limit": "8388608",
+                "fs.gs.inputstream.min.range.request.size": "2097152",
+                "fs.gs.outputstream.buffer.size": "8388608",
+                "fs.gs.rewrite.max.chunk.size": "536870912",
+            },
+            {"google_service_account_key": json.dumps({"gcs_base_url": endpoint, **nobody}), "allow_http": "true"},
+        )
+    key, account = os.environ["AZURE_STORAGE_ACCOUNT_KEY"], endpoint.rpartition("/")[2]
+    host = f"{account}.dfs.core.windows.net"
+    abfs = "org.apache.hadoop.fs.azurebfs"
+    return Access(
+        {"connection_string": f"BlobEndpoint={endpoint};AccountName={account};AccountKey={key}"},
+        {
+            "fs.abfss.impl": f"{abfs}.AzureBlobFileSystem",
+            "fs.azure.abfs.endpoint": endpoint.partition("://")[2].partition("/")[0],
+            "fs.azure.account.hns.enabled": "false",
+            "fs.azure.always.use.https": "false",
+            "fs.azure.fns.account.service.type": "BLOB",
+            "fs.azure.networking.library": "JDK_HTTP_URL_CONNECTION",
+            # The key stays in the environment: a command prints it from there.
+            f"fs.azure.account.keyprovider.{host}": f"{abfs}.services.ShellDecryptionKeyProvider",
+            f"fs.azure.account.key.{host}": "environment=",
+            "fs.azure.shellkeyprovider.script": "sh -c printenv${IFS}AZURE_STORAGE_ACCOUNT_KEY",
+        },
+        {
+            "azure_storage_account_name": account,
+            "azure_storage_account_key": key,
+            "azure_storage_endpoint": endpoint,
+            "azure_allow_http": "true",
+        },
+    )
+
+
+def table_of(topic: str, remote: str, files: Mapping[str, Any]) -> str:
     """The address of the remote table of a topic."""
-    if endpoint is None:
-        files, scheme, folder = pafs.LocalFileSystem(), "", remote
+    scheme = remote.partition("://")[0] if "://" in remote else ""
+    if scheme == "s3":
+        found = pafs.S3FileSystem(**files).get_file_info(pafs.FileSelector(remote.removeprefix("s3://")))
+        names = [each.base_name for each in found]
     else:
-        protocol, _, host = endpoint.partition("://")
-        files = pafs.S3FileSystem(endpoint_override=host, scheme=protocol)
-        scheme, folder = "s3://", remote.removeprefix("s3://")
-    found = files.get_file_info(pafs.FileSelector(folder))
-    (table,) = (each.path for each in found if each.base_name.startswith(f"{topic}-"))
-    return f"{scheme}{table}"
+        found = fsspec.filesystem(scheme or "file", **files).ls(remote, detail=False)
+        names = [each.rstrip("/").rpartition("/")[2] for each in found]
+    (name,) = (name for name in names if name.startswith(f"{topic}-"))
+    return f"{remote}/{name}"
 
 
-def session(endpoint: str | None) -> SparkSession:
+def session(hadoop: Mapping[str, str]) -> SparkSession:
     """Spark as it is submitted, and what it needs to find the server."""
     builder = SparkSession.builder.config("spark.sql.shuffle.partitions", "8")
-    if endpoint is not None:
-        found_by = {"endpoint": endpoint, "endpoint.region": "us-east-1", "path.style.access": "true"}
-        builder = builder.config(map={f"spark.hadoop.fs.s3a.{name}": value for name, value in found_by.items()})
-    return builder.getOrCreate()
+    return builder.config(map={f"spark.hadoop.{name}": value for name, value in hadoop.items()}).getOrCreate()
 
 
 def compare(
-    spark: SparkSession, source_path: str, read_path: str, remote_path: str, endpoint: str | None
+    spark: SparkSession, source_path: str, read_path: str, remote_path: str, delta: Mapping[str, str]
 ) -> Checks:
-    """All comparisons."""
+    """All comparisons. ``delta``: the storage options of the remote table."""
     checks = Checks()
     source = (
         spark.read.option("recursiveFileLookup", "true")
@@ -121,8 +188,7 @@ def compare(
     checks.add("remote by delta-spark: = log below the remote end, offsets too", tiered, not_same)
     checks.add("remote by delta-spark: offsets are contiguous from 0 on", tiered, holes(remote))
 
-    options = None if endpoint is None else {"AWS_ENDPOINT_URL": endpoint, "AWS_ALLOW_HTTP": "true"}
-    theirs = DeltaTable(remote_path, storage_options=options).to_pyarrow_table(
+    theirs = DeltaTable(remote_path, storage_options=dict(delta)).to_pyarrow_table(
         columns=[*PLACE, "timestamp", "key", "value"]
     )
     order = [(name, "ascending") for name in PLACE]
@@ -148,12 +214,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name in ("source", "read", "remote", "topic"):
         parser.add_argument(f"--{name}", required=True)
+    parser.add_argument("--store", choices=("s3", "azure", "gcs"))
     parser.add_argument("--endpoint")
     given = parser.parse_args()
     began = time.monotonic()
-    table = table_of(given.topic, given.remote, given.endpoint)
-    spark = session(given.endpoint)
-    checks = compare(spark, given.source, given.read, table, given.endpoint)
+    server = Access({}, {}, {}) if given.store is None else access(given.store, given.endpoint)
+    table = table_of(given.topic, given.remote, server.files)
+    spark = session(server.hadoop)
+    checks = compare(spark, given.source, given.read, table, server.delta)
     spark.stop()
     ok = all(row["differences"] == 0 for row in checks.rows)
     seconds = round(time.monotonic() - began, 3)

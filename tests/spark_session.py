@@ -46,9 +46,9 @@ def spark(s3_endpoint: object, tmp_path_factory: pytest.TempPathFactory) -> Iter
 
 
 @contextmanager
-def connect_server(folder: Path, more: Mapping[str, str] = {}) -> Iterator[str]:
-    """A server of Spark Connect on two cores, in a process of its own with Delta's jars and ``more`` settings; its
-    address.
+def connect_server(folder: Path, settings: Mapping[str, str] | None = None) -> Iterator[str]:
+    """A server of Spark Connect on two cores, in a process of its own with Delta's jars; its address. ``settings``
+    count before its own.
     """
     log = folder / "server.log"
     import pyspark
@@ -59,7 +59,7 @@ def connect_server(folder: Path, more: Mapping[str, str] = {}) -> Iterator[str]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    settings = {
+    chosen = {
         "spark.master": "local[2]",
         "spark.driver.extraClassPath": class_path(jar_folder()),
         "spark.driver.extraJavaOptions": f'"{log_option()}" {_QUICK}',
@@ -67,14 +67,14 @@ def connect_server(folder: Path, more: Mapping[str, str] = {}) -> Iterator[str]:
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.sql.shuffle.partitions": "4",
         "spark.connect.grpc.binding.port": str(port),
-        **more,
+        **(settings or {}),
     }
     home = Path(pyspark.__file__).parent
     # Workers of streams import PySpark from here, compiled: out of its archive that takes seconds, and a server
     # waits for ten.
     (folder / "pyspark").symlink_to(home)
     command = [str(home / "bin" / "spark-submit"), "--properties-file", str(ROOT / "conf/spark-defaults.conf")]
-    command += [part for pair in settings.items() for part in ("--conf", "=".join(pair))]
+    command += [part for pair in chosen.items() for part in ("--conf", "=".join(pair))]
     command += ["--class", "org.apache.spark.sql.connect.service.SparkConnectServer", "spark-internal"]
     environ = {**os.environ, "SPARK_HOME": str(home), "SPARK_LOCAL_IP": "127.0.0.1"}
     environ |= {"PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable}

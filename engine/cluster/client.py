@@ -257,6 +257,7 @@ class Client:
 
         ``isolation="read_committed"``: only records of no transaction, or of a committed one, up to the last
         stable offset; the default is Kafka's, ``read_uncommitted``.
+        Under a provider of credentials Python tasks read, slower than Spark's own reader, with a warning.
 
         Raises: UnknownTopicOrPartitionError, GroupIdNotFoundError, OffsetOutOfRangeError, InvalidCallError.
         """

@@ -15,6 +15,7 @@ types      declared schemas -> Spark's types, without Spark's own readers of the
 sql        names and texts in SQL
 read_errors what Spark says of files that it cannot read
 scanning   a read plan -> Spark's own Parquet reader over exactly those files
+task_frame the same by Python tasks, where a provider gives the credentials
 format     the format of Spark: stream_source and batch_source read (stream_columns: what; stream_limits),
            stream_sink and batch_sink append
 sink_tasks     the appends of sinks on executors

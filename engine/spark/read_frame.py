@@ -9,6 +9,8 @@ first is looked for among its successors here. One that goes between the first a
 (``file.delete.delay.ms`` after it left the log, a vacuum of the remote table) fails the evaluation with
 FAILED_READ_FILE.FILE_NOT_EXIST, which names it: make the DataFrame anew from the same plan. No setting of the
 session lets a scan skip it.
+
+Where a provider gives a root's credentials, Python tasks read instead of Spark's reader (``task_frame``).
 """
 
 from __future__ import annotations
@@ -23,7 +25,8 @@ from stratalog.engine.reading.plan import FileRange
 from stratalog.engine.reading.plan_read import plan_again
 from stratalog.engine.reading.read_plan import ReadPlan
 from stratalog.engine.replication.unreadable import unreadable, with_remedy
-from stratalog.engine.spark.scanning import scan_plan
+from stratalog.engine.spark.scanning import of_times, scan_plan
+from stratalog.engine.spark.task_frame import has_provider, store_of, task_frame
 from stratalog.partitions.errors import CorruptSegmentError, SourceChangedError
 from stratalog.partitions.printable import printable
 from stratalog.partitions.runner import values
@@ -31,6 +34,10 @@ from stratalog.partitions.segment_tail import check_tail
 from stratalog.partitions.store.protocol import StoredObject
 
 _TRIES = 5
+BY_TASKS = (
+    "a provider gives the credentials, which Spark's own reader cannot ask: Python tasks read all columns of this "
+    "DataFrame's offsets, slower than a scan; bound the read by offsets or times"
+)
 
 
 def read_frame(context: Context, spark: SparkSession, plan: ReadPlan) -> DataFrame:
@@ -43,16 +50,23 @@ def read_frame(context: Context, spark: SparkSession, plan: ReadPlan) -> DataFra
     for _ in range(_TRIES - 1):
         try:
             check_tails(context, plan)
-            frame = scan_plan(spark, plan)
+            frame = _frame(context, spark, plan)
             break
         except SourceChangedError:
             plan = plan_again(context, plan, client_metadata(context.file, spark, plan.client_rack))
     else:
         check_tails(context, plan)
-        frame = scan_plan(spark, plan)
+        frame = _frame(context, spark, plan)
     for note in plan.notes:
         warnings.warn(printable(note), stacklevel=3)
     return frame
+
+
+def _frame(context: Context, spark: SparkSession, plan: ReadPlan) -> DataFrame:
+    if not has_provider(context, plan):
+        return scan_plan(spark, plan)
+    warnings.warn(BY_TASKS, stacklevel=4)
+    return of_times(task_frame(context, spark, plan), plan.times)
 
 
 def check_tails(context: Context, plan: ReadPlan) -> None:
@@ -64,7 +78,7 @@ def check_tails(context: Context, plan: ReadPlan) -> None:
 
     def check(planned: tuple[str, FileRange]) -> None:
         topic, part = planned
-        store = context.remote if part.broker is None else context.stores.get(part.broker)
+        store = store_of(context, part)
         if store is None:
             raise SourceChangedError(f"{part.uri} is not of this cluster's stores any more")
         name = part.uri.removeprefix(f"{store.uri}/")

@@ -58,19 +58,19 @@ def scan_plan(spark: SparkSession, plan: ReadPlan) -> DataFrame:
             "(python -m stratalog.jobs.jars fetches such), or read in Python, which needs no jar: "
             'spark.read.format("stratalog")'
         ) from error
-    if plan.times is not None:
-        frames = [frame.where(_of_times(plan.times)) for frame in frames]
-    return reduce(DataFrame.unionAll, frames)
+    return reduce(DataFrame.unionAll, (of_times(frame, plan.times) for frame in frames))
 
 
-def _of_times(times: TimeRange) -> Column:
-    """The session's zone has no part in it."""
+def of_times(frame: DataFrame, times: TimeRange | None) -> DataFrame:
+    """The records of these times; all of them when None. The session's zone has no part in it."""
+    if times is None:
+        return frame
     conditions = [F.lit(True)]
     if times.start_us is not None:
         conditions.append(F.col("timestamp") >= F.timestamp_micros(F.lit(times.start_us)))
     if times.end_us is not None:
         conditions.append(F.col("timestamp") < F.timestamp_micros(F.lit(times.end_us)))
-    return reduce(lambda one, two: one & two, conditions)
+    return frame.where(reduce(lambda one, two: one & two, conditions))
 
 
 def scan(

@@ -10,6 +10,7 @@ import pytest
 from stratalog import Cluster
 from tests.bare_python import wheel_of_checkout
 from tests.spark.streams import stream_cluster, topic_of_its_own
+from tests.spark_session import ON_CONNECT
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -19,6 +20,14 @@ if TYPE_CHECKING:
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The wheel of this checkout."""
     return wheel_of_checkout(tmp_path_factory.mktemp("wheel"))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """All tests take either kind of session, but for those that are marked with the reason."""
+    for item in items:
+        mark = item.get_closest_marker("classic")
+        if ON_CONNECT and mark is not None:
+            item.add_marker(pytest.mark.skip(reason=f"of classic sessions alone: {mark.args[0]}"))
 
 
 @pytest.fixture(scope="module")

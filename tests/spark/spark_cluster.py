@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import redirect_stdout
+from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -45,6 +47,13 @@ def rows(frame: DataFrame, *columns: str) -> Counter[str]:
 def ordered(frame: DataFrame, *columns: str) -> list[tuple[Any, ...]]:
     """The columns, by partition and offset."""
     return [tuple(row) for row in frame.orderBy("partition", "offset").select(*columns).collect()]
+
+
+def explained(frame: DataFrame) -> str:
+    """The physical plan."""
+    with redirect_stdout(StringIO()) as printed:
+        frame.explain()
+    return printed.getvalue()
 
 
 def files(folder: Path) -> dict[str, int]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pickle
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
 
@@ -14,6 +16,8 @@ from tests.spark.spark_cluster import format_cluster
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
+
+T = TypeVar("T")
 
 VALUE = "n BIGINT, word STRING"
 
@@ -56,29 +60,45 @@ def source(spark: SparkSession, folder: Path, topic: str, **options: object) -> 
     return spark.readStream.format("stratalog").options(**{k: str(v) for k, v in given.items()}).load()
 
 
+def patiently(act: Callable[[], T]) -> T:
+    """Spark gives a process of a stream ten seconds to come up, also on a busy machine: then it is run again."""
+    for _ in range(30):
+        try:
+            return act()
+        except Exception as error:
+            if "Python worker failed to connect back" not in str(error):
+                raise
+    return act()
+
+
 def drain(frame: DataFrame, checkpoint: Path, each: Callable[[Any, int], None]) -> StreamingQuery:
     """All that there is now, batch by batch."""
-    query = (
-        frame.writeStream.foreachBatch(each)
-        .queryName("drain")
-        .option("checkpointLocation", str(checkpoint))
-        .trigger(availableNow=True)
-        .start()
-    )
-    query.awaitTermination()
-    return query
+
+    def run() -> StreamingQuery:
+        writing = frame.writeStream.foreachBatch(each).queryName("drain")
+        query = writing.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
+        query.awaitTermination()
+        return query
+
+    return patiently(run)
 
 
 class Seen:
-    """What the batches of a query held."""
+    """What the batches of a query held. Spark Connect hands them to a copy of this in a process of the server's:
+    they go through a folder."""
 
     def __init__(self, *columns: str) -> None:
         self.columns = columns or ("value.n",)
-        self.batches: list[list[Any]] = []
+        self._folder = Path(tempfile.mkdtemp(prefix="stratalog-seen-"))
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
         rows = batch.select(*self.columns).collect()
-        self.batches.append(sorted(tuple(row) if len(row) > 1 else row[0] for row in rows))
+        held = sorted(tuple(row) if len(row) > 1 else row[0] for row in rows)
+        (self._folder / f"{len(list(self._folder.iterdir())):06}").write_bytes(pickle.dumps(held))
+
+    @property
+    def batches(self) -> list[list[Any]]:
+        return [pickle.loads(file.read_bytes()) for file in sorted(self._folder.iterdir())]
 
     @property
     def all(self) -> list[Any]:

@@ -314,6 +314,7 @@ def test_a_job_that_is_run_again_after_the_topic_has_grown_appends_nothing_twice
     assert run(5) == [(partition, "acknowledged") for partition in range(4)]
 
 
+@pytest.mark.classic("the function of foreachBatch holds a list of the driver, and the cluster")
 def test_a_stream_that_crashed_before_its_checkpoint_appends_each_record_once(
     cluster: Cluster, spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -380,6 +381,7 @@ def test_several_drivers_append_at_once_and_lose_nothing(
     cluster.verify("shared", deep=True).raise_for_failures()
 
 
+@pytest.mark.classic("it starts a session of its own")
 def test_a_task_whose_worker_dies_is_tried_again_and_appends_once(tmp_path: Path) -> None:
     """Contract: "safe for task retries": in a session of its own, the first Python worker that has given
     its file a name dies before it can say so. The append names no producer, so it is nobody's duplicate."""

@@ -67,6 +67,7 @@ def wide(cluster: Cluster, name: str) -> bool:
 # ----------------------------------------------------------------------------------- few rows
 
 
+@pytest.mark.classic("it counts jobs of the JVM")
 def test_few_rows_take_one_job(cluster: Cluster, spark: SparkSession, jobs: Callable[[], int]) -> None:
     """One that fetches them; of others there is the shuffle of their own plan, ours, and the tasks behind it."""
     few, many = topic(cluster, "few"), topic(cluster, "many")
@@ -80,6 +81,7 @@ def test_few_rows_take_one_job(cluster: Cluster, spark: SparkSession, jobs: Call
     cluster.verify(few, deep=True).raise_for_failures()
 
 
+@pytest.mark.classic("it counts jobs of the JVM")
 def test_few_rows_of_many_files_are_few(
     cluster: Cluster, spark: SparkSession, jobs: Callable[[], int], tmp_path: Path
 ) -> None:
@@ -99,6 +101,7 @@ def test_more_rows_than_the_plan_promised_take_the_shuffle(cluster: Cluster, spa
     assert not wide(cluster, "more")
 
 
+@pytest.mark.classic("it counts with an accumulator")
 def test_user_code_runs_once(cluster: Cluster, spark: SparkSession) -> None:
     """A plan with it is not asked whether it is small, for its rows might be computed twice."""
     ran = spark.sparkContext.accumulator(0)
@@ -144,6 +147,7 @@ def test_a_sequence_is_appended_once_on_either_way(cluster: Cluster, spark: Spar
     assert cluster.read(name).count() == 100
 
 
+@pytest.mark.classic("it counts jobs of the JVM")
 def test_a_partition_that_is_tried_again_gets_the_rows_that_were_fetched(
     cluster: Cluster, spark: SparkSession, jobs: Callable[[], int]
 ) -> None:
@@ -175,6 +179,7 @@ def test_a_partition_that_is_tried_again_gets_the_rows_that_were_fetched(
 
 
 @pytest.mark.parametrize("partitions", [None, 2], ids=["few", "many"])
+@pytest.mark.classic("it counts jobs of the JVM")
 def test_a_record_that_is_not_narrow_lets_batches_be_bounded_by_bytes(
     cluster: Cluster, spark: SparkSession, jobs: Callable[[], int], partitions: int | None
 ) -> None:
@@ -194,6 +199,7 @@ def test_a_record_that_is_not_narrow_lets_batches_be_bounded_by_bytes(
     assert jobs() == tried + (2 if partitions is None else 3), "it is known now"
 
 
+@pytest.mark.classic("it counts with an accumulator")
 def test_batches_of_narrow_records_are_bounded_by_their_number_while_they_are_appended(
     cluster: Cluster, spark: SparkSession
 ) -> None:

@@ -16,7 +16,12 @@ from tests.cloud_servers import CloudEndpoint
 from tests.spark.spark_cluster import TIERED
 from tests.unit.harness import batch
 
-pytestmark = [pytest.mark.spark, pytest.mark.s3, pytest.mark.slow]
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.s3,
+    pytest.mark.slow,
+    pytest.mark.classic("it starts a session of its own"),
+]
 
 ROOT = Path(__file__).resolve().parents[2]
 

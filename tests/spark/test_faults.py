@@ -24,7 +24,7 @@ from tests.spark.spark_cluster import write_cluster_file
 from tests.spark.standalone import standalone
 from tests.unit.harness import batch
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.classic("its drivers have sessions of their own")]
 
 RECORDS = 40
 """How many there are from the start, in appends of ten; those that a tested append adds follow."""

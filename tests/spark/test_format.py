@@ -24,11 +24,6 @@ NUMBERS = "id AS n", "cast(id AS STRING) AS word", "id % 2 AS p", "timestamp_sec
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("format")
-
-
-@pytest.fixture(scope="module")
 def cluster(spark: SparkSession, folder: Path) -> Cluster:
     """The topic numbers, 0 to 99 in two partitions by their parity, each with its number of seconds since 1970 as
     its time: 0 to 79 remote, the others local.

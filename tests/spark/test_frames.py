@@ -76,6 +76,7 @@ def test_whosever_frame_it_is_the_same_rows_are_the_same_records_in_the_same_par
     assert stored(cluster, kind) == stored(cluster, "spark")
 
 
+@pytest.mark.connect
 def test_a_frame_goes_into_a_transaction_too(cluster: Cluster) -> None:
     cluster.topics.alter_configs(None, {"transaction.state.log.replication.factor": "2"})
     cluster.topics.create("transacted", partitions=3, replication_factor=2, value="n BIGINT, name STRING")

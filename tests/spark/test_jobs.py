@@ -133,6 +133,7 @@ def submit(place: Place, script: str, *argv: str) -> subprocess.CompletedProcess
 # -------------------------------------------------------------------------------- spark-submit
 
 
+@pytest.mark.classic("spark-submit starts a session of its own")
 def test_a_job_under_spark_submit_works_and_prints_its_report_last(filled: Place) -> None:
     done = submit(filled, "merge", "--topics", "t", "--json")
     assert done.returncode == 0, done.stderr
@@ -141,6 +142,7 @@ def test_a_job_under_spark_submit_works_and_prints_its_report_last(filled: Place
     assert report["totals"]["segments"] > 0
 
 
+@pytest.mark.classic("spark-submit starts a session of its own")
 def test_a_bad_call_under_spark_submit_is_two_and_one_line(filled: Place) -> None:
     done = submit(filled, "tier", "--topics", "nix")
     said = [line for line in done.stderr.splitlines() if not line.startswith("WARNING: Using incubator")]

@@ -171,6 +171,7 @@ def test_folders_have_odd_names_too(spark: SparkSession, tmp_path: Path) -> None
     assert [row.value.a for row in made.read("t").collect()] == ["b"]
 
 
+@pytest.mark.classic("it asks the JVM what was called")
 def test_a_name_is_no_sql(spark: SparkSession, tmp_path: Path) -> None:
     """The one that called a static Java method for whoever called the range function."""
     made = format_cluster(spark, tmp_path)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from datetime import date, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,11 +16,14 @@ import pytest
 from bench.s3_server import ACCESS_KEY, SECRET_KEY
 from stratalog import Cluster
 from tests.s3_server import S3Endpoint
+from tests.spark.spark_cluster import TIERED
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 pytestmark = [pytest.mark.spark, pytest.mark.s3]
+
+DAY = date(2013, 1, 10)
 
 
 def named(root: str) -> Mapping[str, Any]:
@@ -34,17 +38,26 @@ def given() -> Callable[[str], Mapping[str, Any]]:
     return lambda root: named(root)
 
 
+@pytest.fixture
+def file(s3_endpoint: S3Endpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The file of a cluster in a bucket, of which the environment of this process has no credentials any more."""
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "not-the-secret-at-all")  # set after the session had started
+    root = f"s3://{s3_endpoint.bucket}{tmp_path}"
+    brokers = "".join(f'[[brokers]]\nid = {n}\nlog_dir = "{root}/b{n}"\n' for n in (1, 2))
+    server = f'[s3]\nendpoint_url = "{s3_endpoint.url}"\nregion = "{s3_endpoint.region}"\n'
+    made = tmp_path / "cluster.toml"
+    made.write_text(f'[cluster]\nid = "c"\nvoters = [1]\nremote = "{root}/tier"\n{brokers}{server}')
+    return made
+
+
+def asked(folder: Path) -> set[str]:
+    return {path.name for path in folder.glob("asked-*")}
+
+
 @pytest.mark.parametrize("way", ["named", "given"])
 def test_executors_ask_for_credentials_themselves(
-    way: str, spark: SparkSession, s3_endpoint: S3Endpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    way: str, spark: SparkSession, file: Path, tmp_path: Path
 ) -> None:
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "not-the-secret-at-all")  # set after the session had started
-    brokers = "".join(
-        f'[[brokers]]\nid = {n}\nlog_dir = "s3://{s3_endpoint.bucket}{tmp_path}/b{n}"\n' for n in (1, 2)
-    )
-    server = f'[s3]\nendpoint_url = "{s3_endpoint.url}"\nregion = "{s3_endpoint.region}"\n'
-    file = tmp_path / "cluster.toml"
-    file.write_text(f'[cluster]\nid = "c"\nvoters = [1]\n{brokers}{server}')
     provider = f"{__name__}:named" if way == "named" else given()
     cluster = Cluster.format(file, spark, credentials=provider, keeps_short=False)
     cluster.topics.create("t", partitions=2, replication_factor=2)
@@ -53,7 +66,63 @@ def test_executors_ask_for_credentials_themselves(
     copied = cluster.replicate().raise_for_failures()
     assert sum(int(row["copied_files"]) for row in copied.rows) > 0
     cluster.verify(deep=True).raise_for_failures()
-    asked = {path.name for path in tmp_path.glob("asked-*")}
-    assert f"asked-{os.getpid()}" in asked
-    assert len(asked) > 1
-    assert SECRET_KEY not in str(dict(spark.sparkContext.getConf().getAll()))
+    assert f"asked-{os.getpid()}" in asked(tmp_path)
+    assert len(asked(tmp_path)) > 1
+    assert SECRET_KEY not in str(spark.sql("SET").collect())
+
+
+@pytest.mark.connect
+def test_a_read_is_of_tasks_that_ask_where_spark_s_own_reader_could_not(
+    spark: SparkSession, file: Path, tmp_path: Path
+) -> None:
+    """Of both tiers, by offsets and times, in SQL, and at an isolation level. Nothing lets the session reach the
+    server."""
+    cluster = Cluster.format(file, spark, credentials=f"{__name__}:named", keeps_short=False)
+    cluster.topics.alter_configs(
+        None, {f"transaction.state.log.{name}": "1" for name in ("num.partitions", "min.isr")}
+    )
+    cluster.topics.alter_configs(None, {"transaction.state.log.replication.factor": "2"})
+    cluster.topics.create("t", partitions=2, replication_factor=2, value="n BIGINT, word STRING", configs=TIERED)
+
+    def rows(start: int) -> DataFrame:
+        columns = (
+            "id AS n",
+            "repeat('w', id % 9) AS word",
+            "cast(id % 2 AS INT) AS p",
+            f"timestamp '{DAY}' AS at",
+        )
+        return spark.range(start, start + 100, numPartitions=1).selectExpr(*columns)
+
+    def append(start: int) -> None:
+        report = cluster.append(rows(start), "t", partition="p", timestamp="at", order_by=["value.n"])
+        report.raise_for_failures()
+
+    for start in (0, 100):
+        append(start)
+    with pytest.warns(UserWarning, match="a provider gives the credentials"):
+        early = cluster.read("t")
+    cluster.tier().raise_for_failures()
+    for _ in range(2):
+        cluster.retain().raise_for_failures()
+    assert early.count() == 200, "its files are in the remote tier now"
+    append(200)
+    with cluster.transactions.begin("never") as transaction:
+        transaction.append(rows(300), "t", partition="p")
+        transaction.abort()
+    assert {part.remote for part in cluster.plan_read("t")} == {True, False}
+
+    def read(*bounds: Any, **more: Any) -> list[tuple[int, int, int, str]]:
+        with pytest.warns(UserWarning, match="a provider gives the credentials"):
+            frame = cluster.read("t", *bounds, isolation="read_committed", **more)
+        found = frame.select("partition", "offset", "value.n", "value.word").collect()
+        return sorted(tuple(row) for row in found)
+
+    wanted = [(n % 2, n // 2, n, "w" * (n % 9)) for n in range(300)]
+    assert read() == sorted(wanted)
+    assert read(40, 120) == sorted(row for row in wanted if 40 <= row[1] < 120)
+    assert read(f"{DAY}", f"{DAY + timedelta(days=1)}") == sorted(wanted)
+    assert cluster.read("t", f"{DAY + timedelta(days=1)}", isolation="read_committed").count() == 0
+    with pytest.warns(UserWarning, match="a provider gives the credentials"):
+        cluster.create_view("provided", "t", isolation="read_committed")
+    assert spark.sql("SELECT count(*), sum(value.n) FROM provided").first() == (300, sum(range(300)))
+    assert SECRET_KEY not in str(spark.sql("SET").collect())

@@ -19,7 +19,7 @@ from stratalog.partitions.errors import OffsetOutOfRangeError, UnknownTopicOrPar
 from stratalog.partitions.merge import Run
 from stratalog.partitions.records import physical_schema
 from stratalog.partitions.rewrite import stage_run
-from tests.spark.spark_cluster import TIERED, format_cluster, ordered, rows
+from tests.spark.spark_cluster import TIERED, explained, format_cluster, ordered, rows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -129,6 +129,7 @@ def test_some_partitions_only(cluster: Cluster, spark: SparkSession) -> None:
     assert seen(cluster.read("t", partitions=[1])) == rows(expected(spark).where("partition = 1"), *COLUMNS)
 
 
+@pytest.mark.connect
 def test_only_the_files_and_columns_that_are_needed_are_scanned(cluster: Cluster) -> None:
     """Contract: "a native Spark DataFrame": pruning and pushed filters reach Parquet."""
     frame = cluster.read("t", 47, 50, [0])
@@ -138,11 +139,6 @@ def test_only_the_files_and_columns_that_are_needed_are_scanned(cluster: Cluster
     assert "EqualTo(value.n,17)" in plan
     assert "GreaterThanOrEqual(offset,47)" in explained(frame.select("key"))
     assert "value" not in explained(cluster.read("t").select("key"))
-
-
-def explained(frame: DataFrame) -> str:
-    """The physical plan."""
-    return str(frame._jdf.queryExecution().executedPlan().toString())  # Spark prints it only
 
 
 def test_a_read_is_pinned_to_the_state_at_planning(cluster: Cluster, spark: SparkSession) -> None:

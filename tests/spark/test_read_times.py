@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from stratalog import Cluster, FirstAt
-from tests.spark.spark_cluster import TIERED, format_cluster
+from tests.spark.spark_cluster import TIERED, explained, format_cluster
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -73,10 +73,11 @@ def test_where_the_look_up_would_have_missed_records(cluster: Cluster) -> None:
     assert sorted(row.n for row in looked_up.select("value.n").collect()) != expected(9 * 24, 10 * 24)
 
 
+@pytest.mark.connect
 def test_the_times_reach_parquet_and_hold_in_sql_in_any_zone(cluster: Cluster, spark: SparkSession) -> None:
     wanted = expected(9 * 24, 10 * 24)
     frame = cluster.read("both", "2013-01-10", "2013-01-11")
-    plan = str(frame._jdf.queryExecution().executedPlan().toString())
+    plan = explained(frame)
     assert "GreaterThanOrEqual(timestamp,2013-01-10" in plan
     zone = spark.conf.get("spark.sql.session.timeZone")
     try:

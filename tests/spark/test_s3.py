@@ -72,6 +72,7 @@ def rows(frame: DataFrame) -> Counter[tuple[object, ...]]:
     return Counter(tuple(row) for row in frame.collect())
 
 
+@pytest.mark.connect
 def test_a_log_lives_on_folders_and_buckets_alike(
     cluster: Cluster, spark: SparkSession, s3_endpoint: S3Endpoint
 ) -> None:
@@ -156,6 +157,7 @@ def run_telling_everything(file: Path, secret: str, *argv: str) -> str:
     return done.stdout + done.stderr
 
 
+@pytest.mark.classic("it tells all settings of the JVM")
 def test_a_secret_is_in_nothing_that_a_run_leaves(file: Path, s3_endpoint: S3Endpoint) -> None:
     """Neither in what it prints (reports, plans, settings, Hadoop's too, exceptions for a wrong key, pickles), nor
     in a file or an object: logs of events, checkpoints, Delta's logs, the roots.

@@ -59,6 +59,7 @@ def test_workers_run_the_same_python(spark: SparkSession) -> None:
 
 
 @pytest.mark.spark
+@pytest.mark.classic("it starts a session of its own")
 def test_a_session_starts_without_a_word_on_standard_error(tmp_path: Path) -> None:
     code = (
         "from stratalog.jobs.session import spark_session; "

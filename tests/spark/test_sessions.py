@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-import pyarrow as pa
 import pytest
 
 from stratalog import Cluster
@@ -33,14 +32,12 @@ from stratalog.partitions.store import Store, StoreOptions
 from stratalog.partitions.store.local import LocalStore
 from tests.contexts import context_of
 from tests.spark.spark_cluster import TIERED, ordered, write_cluster_file
-from tests.spark.streams import Numbers, source, topic_of_its_own
+from tests.spark.streams import Numbers, patiently, topic_of_its_own
 from tests.spark_session import ON_CONNECT
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.readwriter import DataStreamWriter
-
-T = TypeVar("T")
 
 pytestmark = [pytest.mark.spark, pytest.mark.connect]
 
@@ -114,32 +111,7 @@ def test_a_worker_that_dies_is_an_error_of_its_items_and_a_bug_is_raised(
     assert list(runner.run(read_often, [])) == []
 
 
-# ------------------------------------------------------------------------- the life of a log
-
-
-def test_a_log_lives_its_life_by_jobs_on_executors(cluster: Cluster, spark: SparkSession) -> None:
-    cluster.topics.create(
-        "life", partitions=2, replication_factor=2, key="STRING", value="n BIGINT", configs=TIERED
-    )
-    for start in (0, 5_000, 10_000):
-        rows = spark.range(start, start + 5_000).selectExpr("id AS n", "cast(id % 7 AS STRING) AS k")
-        cluster.append(rows, "life", key="k", acks="leader", order_by=["value.n"]).raise_for_failures()
-    wide = spark.range(15_000, 15_002).selectExpr("id AS n", "repeat('k', 20000) AS k")
-    assert cluster.append(wide, "life", key="k", producer="p", sequence=1).totals["records"] == 2
-    again = cluster.append(wide, "life", key="k", producer="p", sequence=1)
-    assert {row["outcome"] for row in again.rows} == {"duplicate"}
-    for job in (cluster.replicate, cluster.merge, cluster.tier, cluster.retain, cluster.maintain):
-        job().raise_for_failures()
-    assert cluster.verify(deep=True).ok
-    assert sorted(row.n for row in cluster.read("life").select("value.n").collect()) == list(range(15_002))
-    assert {place.broker for ranges in cluster.plan_read("life").topics.values() for place in ranges} >= {None}
-
-    cluster.create_view("life_view", "life")
-    assert spark.sql("SELECT count(*) FROM life_view").first() == (15_002,)
-    cluster.create_range_function("life_range", "life")
-    assert spark.sql("SELECT offset FROM life_range('life', 0, 3, 5)").count() == 2
-    with pytest.raises(Exception, match="has no partition 9 among what it reads"):
-        spark.sql("SELECT * FROM life_range('life', 9, 3, 5)").collect()
+# ------------------------------------------------------------------------------- snapshots
 
 
 def test_a_partition_larger_than_memory_is_reduced(cluster: Cluster, spark: SparkSession) -> None:
@@ -154,16 +126,6 @@ def test_a_partition_larger_than_memory_is_reduced(cluster: Cluster, spark: Spar
         found = one.read_snapshot("state").selectExpr("key", "value.n").collect()
         assert {row.key: row.n for row in found} == {str(n % 7): n for n in range(93, 100)}
         cluster.append(rows.limit(0), "state", key="k").raise_for_failures()
-
-
-def test_a_transaction_is_committed(cluster: Cluster, spark: SparkSession) -> None:
-    small = {"num.partitions": "1", "replication.factor": "2", "min.isr": "1"}
-    cluster.topics.alter_configs(None, {f"transaction.state.log.{name}": value for name, value in small.items()})
-    topic = topic_of_its_own(cluster, "committed")
-    rows = spark.range(10).selectExpr("id AS n", "'w' AS word", "cast(id AS STRING) AS k")
-    with cluster.transactions.begin("mover") as transaction:
-        transaction.append(rows, topic, key="k").raise_for_failures()
-    assert cluster.read(topic, isolation="read_committed").count() == 10
 
 
 # ------------------------------------------------------------------------------------ errors
@@ -213,36 +175,9 @@ def test_a_type_that_is_none_is_refused(cluster: Cluster) -> None:
 # ----------------------------------------------------------------------------------- streams
 
 
-def patiently(act: Callable[[], T]) -> T:
-    """Spark gives a process of a stream ten seconds to come up, also on a busy machine: then it is run again."""
-    for _ in range(30):
-        try:
-            return act()
-        except Exception as error:
-            if "Python worker failed to connect back" not in str(error):
-                raise
-    return act()
-
-
 def run(writing: DataStreamWriter) -> None:
     """All that there is now."""
     patiently(lambda: writing.trigger(availableNow=True).start().awaitTermination())
-
-
-def test_a_stream_of_the_format_goes_through_both_ways_and_on(
-    cluster: Cluster, spark: SparkSession, folder: Path, tmp_path: Path
-) -> None:
-    numbers = Numbers(cluster, spark, topic_of_its_own(cluster, "from"))
-    to = topic_of_its_own(cluster, "to")
-    for _ in range(2):
-        numbers.append(30)
-        records = cluster.records(
-            source(spark, folder, "from", maxRowsPerTrigger=20), to, key="key", value="value"
-        )
-        options = {"cluster": str(folder / "cluster.toml"), "topic": to, "checkpointLocation": str(tmp_path)}
-        writing = records.writeStream.format("stratalog").options(**options)
-        run(writing)
-    assert sorted(row.n for row in cluster.read(to).select("value.n").collect()) == list(range(60))
 
 
 def files_of_numbers(spark: SparkSession, folder: Path) -> DataFrame:
@@ -355,16 +290,6 @@ def test_executors_that_may_not_reach_the_storage_are_never_asked_to(spark: Spar
         cluster.using(spark).append(rows, "t", key="k")
     with pytest.raises(InvalidCallError, match=r"runner is 'ray': it is 'spark' or 'threads'"):
         Cluster.open(tmp_path / "cluster.toml", spark, runner="ray")
-
-
-def test_an_arrow_frame_becomes_a_frame_of_the_session(cluster: Cluster) -> None:
-    topic = topic_of_its_own(cluster, "arrow")
-    table = pa.table({"n": [1, 2], "word": ["a", "b"], "k": ["x", "y"]})
-    cluster.append(table, topic, key="k").raise_for_failures()
-    assert sorted(tuple(row) for row in cluster.read(topic).select("key", "value.n").collect()) == [
-        ("x", 1),
-        ("y", 2),
-    ]
 
 
 @pytest.fixture(autouse=True)

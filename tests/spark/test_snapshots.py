@@ -104,6 +104,7 @@ def test_a_snapshot_and_the_log_after_it_are_the_whole_log_reduced_by_key(
 
 
 @pytest.mark.parametrize("memory_bytes", [IN_MEMORY, OUT_OF_CORE], ids=["in memory", "by Spark"])
+@pytest.mark.connect
 def test_a_snapshot_goes_on_where_the_schema_has_grown(
     spark: SparkSession, cluster: Cluster, memory_bytes: int
 ) -> None:

@@ -51,6 +51,7 @@ class Dying:
 
 
 @pytest.mark.slow
+@pytest.mark.classic("the function of foreachBatch counts in the driver")
 def test_a_query_that_dies_twenty_times_copies_every_record_once(
     cluster: Cluster, spark: SparkSession, folder: Path, topic: str, tmp_path: Path
 ) -> None:
@@ -86,6 +87,7 @@ def test_a_query_that_dies_twenty_times_copies_every_record_once(
 
 
 @pytest.mark.slow
+@pytest.mark.classic("it starts sessions of its own")
 def test_a_job_that_is_killed_copies_every_record_once(
     cluster: Cluster, spark: SparkSession, folder: Path, topic: str, tmp_path: Path
 ) -> None:

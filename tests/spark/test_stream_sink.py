@@ -106,6 +106,7 @@ def test_a_batch_that_comes_again_is_appended_once(
 
 
 @pytest.mark.slow
+@pytest.mark.classic("it starts a session of its own")
 def test_a_task_that_dies_when_its_file_has_a_name_is_run_again_and_appends_nothing(tmp_path: Path) -> None:
     """In a session of its own, with speculation: so the tasks append, and no rows come to the driver."""
     root = Path(__file__).parents[2]

@@ -34,6 +34,7 @@ def seen(cluster: Cluster, topic: str, isolation: str) -> set[int]:
     return {row.n for row in cluster.read(topic, isolation=isolation).select("value.n").collect()}
 
 
+@pytest.mark.connect
 def test_dataframes_are_appended_to_several_topics_or_to_none(spark: SparkSession, cluster: Cluster) -> None:
     """Hot and cold: aborted records are in neither, though they are in the files of both."""
     for topic in ("one", "two"):

@@ -41,18 +41,20 @@ def nothing(step: str, batch_id: int) -> None:
 
 
 class Powers:
-    """Squares and cubes of what comes in, of each number one; ``at`` is told where it is."""
+    """Squares and cubes of what comes in, of each number one; ``at`` is told where it is. It opens the
+    cluster, for Spark Connect hands batches to a process of the server's."""
 
-    def __init__(self, cluster: Cluster, at: Callable[[str, int], None] = nothing) -> None:
-        self._cluster, self._at = cluster, at
+    def __init__(self, folder: Path, at: Callable[[str, int], None] = nothing) -> None:
+        self._file, self._at = folder / "cluster.toml", at
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
+        cluster = Cluster.open(self._file, batch.sparkSession)
         ends = {
             ("raw", row.partition): row.end
             for row in batch.groupBy("partition").agg((f.max("offset") + 1).alias("end")).collect()
         }
-        with self._cluster.transactions.begin("powers") as t:
-            done = self._cluster.groups.committed("powers", ["raw"], require_stable=True)
+        with cluster.transactions.begin("powers") as t:
+            done = cluster.groups.committed("powers", ["raw"], require_stable=True)
             if all(key in done and done[key].offset >= end for key, end in ends.items()):
                 return
             n = f.col("value.n")
@@ -94,8 +96,8 @@ def test_a_stream_cut_short_anywhere_processes_each_record_once(
                 raise KeyError(f"cut short {step}")
 
         with pytest.raises(StreamingQueryException, match=f"cut short {step}"):
-            drain(spark, folder, tmp_path, Powers(cluster, die))
-    drain(spark, folder, tmp_path, Powers(cluster))
+            drain(spark, folder, tmp_path, Powers(folder, die))
+    drain(spark, folder, tmp_path, Powers(folder))
     assert committed(cluster, "squares") == [(n, n**2) for n in range(35)]
     assert committed(cluster, "cubes") == [(n, n**3) for n in range(35)]
     assert cluster.groups.lag("powers").raise_for_failures().totals["lag"] == 0
@@ -110,9 +112,9 @@ def test_of_two_streams_with_one_transactional_id_the_older_is_fenced(
 
     def overtaken(at: str, batch_id: int) -> None:
         if at == "between":
-            with cluster.transactions.begin("powers"):
+            with Cluster.open(folder / "cluster.toml").transactions.begin("powers"):
                 pass
 
     with pytest.raises(StreamingQueryException, match="a newer producer"):
-        drain(spark, folder, tmp_path, Powers(cluster, overtaken))
+        drain(spark, folder, tmp_path, Powers(folder, overtaken))
     assert len(committed(cluster, "squares")) == before

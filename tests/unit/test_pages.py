@@ -115,6 +115,12 @@ def test_the_page_of_formats_names_every_kind_of_file_every_column_and_every_rec
     assert [word for word in words if word not in text] == []
 
 
+def test_every_test_of_the_page_of_platforms_is_there() -> None:
+    named = set(re.findall(r"\b(?:spark|unit)/test_\w+", (ROOT / "docs/platforms.md").read_text()))
+    assert len(named) > 20
+    assert [each for each in sorted(named) if not (ROOT / "tests" / f"{each}.py").is_file()] == []
+
+
 def test_the_documentation_names_every_page_in_its_list() -> None:
     """MkDocs holds it as well (``make docs``); this holds it without MkDocs."""
     nav = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")

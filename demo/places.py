@@ -1,0 +1,79 @@
+"""Storage of the demo: folders, or the buckets of a server on this machine, which the demo starts and ends."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench.cloud_servers import ACCOUNT, ACCOUNT_KEY, BUCKET, OTHER_SETTINGS, running_azure, running_gcs
+from bench.s3_server import BUCKETS, OTHER_CREDENTIALS, REGION, credentials, running_server
+from stratalog.jobs.jars import fetch_jars, jar_folder
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The addresses of what is not in folders."""
+
+    remote: str
+    broker: str
+    buckets: tuple[str, ...]
+    """They have to be there, and empty."""
+    settings: str = ""
+    """Further lines of the storage's table in the cluster file."""
+
+
+_CONTAINER = f"abfss://{BUCKET}@{ACCOUNT}.dfs.core.windows.net"
+PLACES = {
+    "s3": Place(
+        f"s3://{BUCKETS[0]}/remote", f"s3://{BUCKETS[1]}/broker-3", tuple(BUCKETS), f'region = "{REGION}"\n'
+    ),
+    "azure": Place(f"{_CONTAINER}/remote", f"{_CONTAINER}/broker-3", (BUCKET,)),
+    "gcs": Place(f"gs://{BUCKET}/remote", f"gs://{BUCKET}/broker-3", (BUCKET,)),
+}
+"""By the name of the storage; its table in the cluster file has that name, too."""
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """A running one."""
+
+    store: str
+    """Of ``PLACES``."""
+    endpoint: str
+
+    @property
+    def place(self) -> Place:
+        """What is there."""
+        return PLACES[self.store]
+
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        """For the commands of the demo."""
+        return ("--store", self.store, "--endpoint", self.endpoint)
+
+
+@contextmanager
+def serving(store: str) -> Iterator[Server]:
+    """A server with empty buckets. Its credentials are in this process's environment, Spark's jars for it on disk.
+
+    Raises: EnvironmentUnusableError.
+    """
+    if store != "s3":
+        fetch_jars(jar_folder(), f"{store}.xml")
+    for name in (*OTHER_CREDENTIALS, *OTHER_SETTINGS):
+        os.environ.pop(name, None)
+    with ExitStack() as stack:
+        if store == "s3":
+            os.environ.update(credentials())
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="stratalog-demo-")))
+            endpoint = stack.enter_context(running_server(folder)).url
+        elif store == "azure":
+            os.environ["AZURE_STORAGE_ACCOUNT_KEY"] = ACCOUNT_KEY  # Hadoop's connector takes no connection string
+            endpoint = stack.enter_context(running_azure()).url
+        else:
+            endpoint = stack.enter_context(running_gcs()).url
+        yield Server(store, endpoint)

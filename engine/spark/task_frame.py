@@ -1,0 +1,94 @@
+"""A read plan as a DataFrame of Python tasks: where a provider gives the credentials, Spark's own reader has none.
+
+Tasks on executors ask the provider for themselves, and read what the tasks of a stream read, in the same way. Only
+the offsets of the plan are read, but all columns of them: Spark filters and projects behind Python.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator, Sequence
+
+import pyarrow as pa
+from pyspark import cloudpickle
+from pyspark.sql import DataFrame, SparkSession
+
+from stratalog.engine.driver.context import Context
+from stratalog.engine.reading.plan import FileRange
+from stratalog.engine.reading.read_plan import ReadPlan
+from stratalog.engine.reading.stream_read import StreamTask, read_task
+from stratalog.engine.reading.stream_tasks import Part, pack, part, split, task_bytes
+from stratalog.engine.spark.stream_columns import conformed, parquet_columns, stream_schema
+from stratalog.engine.spark.types import record_schema, spark_type
+from stratalog.engine.spark.versions import arrow_schema
+from stratalog.partitions.errors import SourceChangedError
+from stratalog.partitions.listing import DataFile
+from stratalog.partitions.lookup import FileSlice
+from stratalog.partitions.paths import DataName
+from stratalog.partitions.runner import values
+from stratalog.partitions.store import Store
+from stratalog.partitions.store.protocol import StoredObject
+
+
+def has_provider(context: Context, plan: ReadPlan) -> bool:
+    """Whether a provider gives the credentials of a root that the plan reads."""
+    stores = {store.uri for each in plan if (store := store_of(context, each)) is not None}
+    return any(options.credentials is not None for root, options in context.file.roots.items() if root in stores)
+
+
+def store_of(context: Context, file: FileRange) -> Store | None:
+    """Where a planned file lies; None when its broker is not of this cluster any more."""
+    return context.remote if file.broker is None else context.stores.get(file.broker)
+
+
+def task_frame(context: Context, spark: SparkSession, plan: ReadPlan) -> DataFrame:
+    """The records of a plan, but for its times: columns as those of ``scan_plan``. A file that goes before a task
+    reads it is looked for among its successors there.
+
+    Raises: SourceChangedError for a plan of brokers that are gone.
+    """
+    schema = stream_schema(record_schema(spark_type(plan.key_schema), spark_type(plan.value_schema)), None)
+    arrow, columns = arrow_schema(schema), parquet_columns(schema)
+    pickled = [cloudpickle.dumps(task) for task in _tasks(context, plan)]  # type: ignore[no-untyped-call]
+    if not pickled:
+        return spark.createDataFrame([], schema)
+
+    def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                task = pickle.loads(pickled[number])  # noqa: S301 - of this very function, by its driver
+                for records in read_task(task, columns):
+                    yield from conformed(records, arrow, task.topic)
+
+    return spark.range(0, len(pickled), 1, len(pickled)).mapInArrow(read, schema)
+
+
+def _tasks(context: Context, plan: ReadPlan) -> Iterator[StreamTask]:
+    planned = [(topic, _part(context, file)) for topic, files in plan.topics.items() for file in files]
+    most = task_bytes(sum(each.size_bytes for _, each in planned), None)
+    topics: dict[str, list[Part]] = {}
+    for name, parts in values(context.threads.run(lambda of: (of[0], split(of[1], most, _group_ends)), planned)):
+        topics.setdefault(name, []).extend(parts)
+    image = context.metadata.image()
+    for name, smaller in topics.items():
+        topic = image.topic(name)
+        tiered = context.topic_config(image, topic).remote_storage_enable
+        smaller.sort(key=lambda one: (one.partition, one.piece.start))
+        for parts in pack(smaller, most):
+            numbers = sorted({each.partition for each in parts})
+            replicas = {p: context.replicas(image.view(topic.topic_id, p)) for p in numbers}
+            remote = context.remote_table(topic) if tiered else None
+            yield StreamTask(name, tuple(parts), replicas, remote, plan.isolation)
+
+
+def _part(context: Context, file: FileRange) -> Part:
+    store = store_of(context, file)
+    if store is None:
+        raise SourceChangedError(f"{file.uri} is not of this cluster's stores any more")
+    stored = StoredObject(file.uri.removeprefix(f"{store.uri}/"), file.size_bytes, 0, "")
+    data = DataFile(DataName(file.file_start, file.file_end, 0), stored)
+    return part(file.partition, FileSlice(store, data, file.start, file.end))
+
+
+def _group_ends(piece: FileSlice) -> Sequence[int]:
+    return piece.segment.row_group_offsets[1:]
