@@ -221,7 +221,9 @@ def test_bad_records_are_left_out_and_counted_by_partition_and_reason(live: Live
 
 def test_an_append_without_a_good_record_writes_nothing_but_the_report(live: LiveCluster) -> None:
     with live.unchanged():
-        report = append(live.cluster, ONLY_BAD, on_bad_record="skip", producer="p", sequence=0).raise_for_failures()
+        report = append(
+            live.cluster, ONLY_BAD, on_bad_record="skip", producer="p", sequence=0
+        ).raise_for_failures()
     assert (report.totals["records"], report.totals["bad_records"]) == (0, 2)
 
 
@@ -319,7 +321,9 @@ def test_in_a_transaction_bad_records_count_with_it_or_not_at_all(live: LiveClus
         topic: sorted(
             value
             for part in (0, 1)
-            for value in live.cluster.fetch(topic, part, 0, isolation="read_committed").records["value"].to_pylist()
+            for value in live.cluster.fetch(topic, part, 0, isolation="read_committed")
+            .records["value"]
+            .to_pylist()
         )
         for topic in ("t", "bad")
     }
