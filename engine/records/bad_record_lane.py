@@ -30,8 +30,8 @@ from stratalog.partitions.errors import InvalidCallError
 from stratalog.partitions.producers import ProducerAppend, is_unnamed
 
 OnBadRecord = Literal["fail", "skip", "topic"]
-"""What becomes of a record that its topic cannot hold: it refuses the append, is left out, or goes to a topic of
-its own instead."""
+"""The answer to a record that its topic cannot hold: it refuses the append, is left out, or goes to a topic of its
+own instead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ class Lane:
         return BadRecordRule(topic, options.schema, options.keys_required, kept=kept, said=tuple(said))
 
     def add(self, partition: int, found: FoundBad | None) -> None:
-        """What a task has found; of one that ran again, this time."""
+        """Take the bad records of a task; of one that ran again, in place of the earlier ones."""
         if found is not None:
             self.found[partition] = found
 
@@ -135,7 +135,7 @@ def topic_of_bad_records(image: ClusterImage, policy: LeaveOut) -> TopicImage | 
 
 
 def producer_of_bad_records(who: ProducerAppend, topic_id: str) -> ProducerAppend:
-    """Who appends the bad records of an append of ``who`` to a topic."""
+    """The producer of the bad records of an append of ``who`` to a topic."""
     if who.transactional or is_unnamed(who.producer_id):  # its sequences are no others' anywhere
         return who
     return with_changes(who, producer_id=f"{who.producer_id}#{topic_id}")

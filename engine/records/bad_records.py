@@ -5,7 +5,7 @@ A record is bad for one of these reasons, and each kind of caller can meet some 
     NO_KEY        it has no key, and the topic keeps the latest record of each key (cleanup.policy=snapshot)
     required      a field is null that is declared NOT NULL
     TOO_LARGE     it takes more memory than readers have room for
-    given         the caller says so: of rows of a DataFrame, which came to the append with a reason in ``ERRORS``
+    given         the caller says so: of rows of a DataFrame, which get to the append with a reason in ``ERRORS``
                   (``stratalog.engine.spark.bad_rows``)
 
 With ``fail`` a bad record refuses its append, before anything is written. Otherwise it is left out: a task tells

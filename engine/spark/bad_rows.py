@@ -80,7 +80,7 @@ class RowRules:
     def required(
         self, key: Column, value: Column, types: tuple[DataType, DataType], *, keys_required: bool
     ) -> None:
-        """What the topic asks of every record."""
+        """The demands of the topic on every record."""
         if keys_required:
             self.bad(NO_KEY, key.isNull())
         for column, name, kind in ((key, "key", types[0]), (value, "value", types[1])):
