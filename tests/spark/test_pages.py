@@ -35,7 +35,7 @@ def test_the_code_in_the_tutorial_runs(
 ) -> None:
     """A session, appends, planned reads, upkeep, streams, groups, a transaction."""
     make_cluster_file("docs/tutorial.md", tmp_path)
-    session, append, read, plan, by_format, upkeep, streaming, groups, transaction = blocks(
+    session, append, read, plan, by_format, lane, upkeep, streaming, groups, transaction = blocks(
         "docs/tutorial.md", "python"
     )
     monkeypatch.chdir(tmp_path)
@@ -65,6 +65,11 @@ def test_the_code_in_the_tutorial_runs(
     assert [row.distance for row in names["ridden"].collect()] == [12.0]  # its first query is this one
     assert names["cluster"].read("rides").count() == 3
     spark.catalog.dropTempView("rides")
+
+    exec(lane, names)
+    assert names["counted"].totals["bad_records"] == 1
+    assert names["cluster"].read("rides").count() == 4
+    assert [row.value for row in names["bad"].collect()] == ['{"id": "t5", "city": "Oslo", "distance": "two"}']
 
     exec(upkeep, names)
     assert names["cluster"].verify(deep=True).ok
