@@ -70,7 +70,8 @@ class BadRecordRule:
 
     def reasons(self, batch: pa.RecordBatch) -> list[str | None] | None:
         """Of each record of a batch why it is bad, None for a good one; None when all are good. The batch has the
-        record columns, of the topic's types or of those that they grew from, and may have ``ERRORS``."""
+        record columns, of the topic's types or of those that they grew from; it may lack ``headers``, and may have
+        ``ERRORS``."""
         found: list[tuple[str, _Mask]] = []
         if ERRORS in batch.schema.names:
             given = pc.struct_field(batch.column(ERRORS), "reason")
@@ -83,8 +84,8 @@ class BadRecordRule:
                 (f"{path} is null, it is declared NOT NULL", mask)
                 for path, mask in _missing(batch.column(name), self.schema.field(name).type, name)
             ]
-        if memory_bytes(batch.select(RECORD_COLUMNS)) > self.most_record_bytes:
-            rows = batch.select(RECORD_COLUMNS)
+        rows = batch.select([name for name in batch.schema.names if name in RECORD_COLUMNS])
+        if memory_bytes(rows) > self.most_record_bytes:
             sizes = np.array([memory_bytes(rows.slice(row, 1)) for row in range(len(rows))])
             found.append((TOO_LARGE, sizes > self.most_record_bytes))
         if not any(mask.any() for _, mask in found):
@@ -250,9 +251,8 @@ def _records(
             value = given["text"]
         keys.append(raw_bytes(key))
         values.append(None if reason == TOO_LARGE else raw_bytes(value))
-        headers.append(
-            [*_own_headers(batch.column("headers")[row]), *_what_happened(reason, given, rule, partition)]
-        )
+        own = as_it_is(batch.column("headers")[row]) if "headers" in batch.schema.names else None
+        headers.append([*(own or ()), *_what_happened(reason, given, rule, partition)])
     rows = pa.array([row for row, _ in bad], pa.int64())
     return pa.RecordBatch.from_arrays(
         [
@@ -263,10 +263,6 @@ def _records(
         ],
         schema=pa.schema([physical_schema().field(name) for name in RECORD_COLUMNS]),
     )
-
-
-def _own_headers(headers: pa.Scalar) -> list[dict[str, object]]:
-    return as_it_is(headers) or [] if headers.is_valid else []
 
 
 def _what_happened(

@@ -88,7 +88,7 @@ def keys(cluster: Cluster, topic: str) -> list[str]:
 # -------------------------------------------------------------------------------------- frames
 
 
-@pytest.mark.parametrize("partitions", [None, 3], ids=["by the driver", "by executors"])
+@pytest.mark.parametrize("partitions", [None, 3], ids=["driver", "executors"])
 def test_rows_that_do_not_fit_go_to_their_topic_once_however_they_travel(
     cluster: Cluster, spark: SparkSession, topic: str, bad: str, partitions: int | None
 ) -> None:
@@ -239,12 +239,13 @@ def test_the_place_that_a_record_came_from_is_told(
         ("array('true', 'maybe')", "BOOLEAN", {"true"}),
         ("array(1, 2)", "STRING", {"1", "2"}),
     ],
+    ids=["int", "narrow", "float", "date", "text", "decimal", "utf8", "boolean", "string"],
 )
 def test_a_cast_that_would_lose_something_makes_a_row_bad(
     cluster: Cluster, spark: SparkSession, topic: str, given: str, declared: str, good: set[str]
 ) -> None:
     """Text is parsed, as Spark's try_cast does, and may be longer than what it says."""
-    name = f"cast-{abs(hash((given, declared)))}"
+    name = f"{topic[:70]}-cast"
     cluster.topics.create(name, partitions=1, replication_factor=2, key="STRING", value=declared)
     frame = spark.sql(f"SELECT explode({given}) AS value").selectExpr("cast(value AS STRING) AS k", "value")
     cluster.append(frame, name, key="k", on_bad_record="skip").raise_for_failures()
@@ -304,7 +305,7 @@ def test_a_batch_that_comes_again_has_each_bad_record_once(
 
 
 @pytest.mark.skipif(spark_version() < SINK, reason="a stream's sink takes Spark 4.1")
-@pytest.mark.parametrize("dealt", [True, False], ids=["by tasks", "by the driver"])
+@pytest.mark.parametrize("dealt", [True, False], ids=["tasks", "driver"])
 def test_the_formats_sink_of_a_stream_leaves_bad_records_out(
     cluster: Cluster, spark: SparkSession, folder: Path, topic: str, bad: str, tmp_path: Path, dealt: bool
 ) -> None:

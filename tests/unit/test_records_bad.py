@@ -120,6 +120,18 @@ def test_a_filter_lets_the_good_ones_pass_in_order_and_counts_the_others() -> No
     assert (found.good, found.counts, found.rows) == (2, {"value.id is null, it is declared NOT NULL": 2}, ())
 
 
+def test_records_without_a_column_of_headers_are_kept_too() -> None:
+    """As those of a frame come, whose caller names none."""
+    rule = BadRecordRule("trips", RULE.schema, keys_required=False, kept=True)
+    filtered = BadRecordFilter(rule, 0, iter([typed(GOOD, {**GOOD, "id": None}).drop_columns(["headers"])]))
+    assert sum(batch.num_rows for batch in filtered.good()) == 1
+    [kept] = filtered.found().rows
+    assert [one["key"] for one in kept.column("headers")[0].as_py()] == [
+        f"{PREFIX}message",
+        f"{PREFIX}destination",
+    ]
+
+
 def test_more_than_the_driver_has_room_for_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bad_records, "MOST_KEPT_BYTES", 500)
     rule = BadRecordRule("trips", RULE.schema, keys_required=False, kept=True)
