@@ -52,7 +52,9 @@ class OpenTransaction(BatchTransaction):
         check_not_internal(topic, "append to")
         bad = bad_record_policy(on_bad_record, bad_record_topic, topic)
         image = self._look()
-        with self._appending(image, partitions_of(image.topic(topic)) | partitions_of_bad(image, bad)):
+        with self._appending(
+            image, partitions_of(image.topic(topic)) | partitions_of_bad(self._context, image, bad)
+        ):
             return self._appended(
                 append_frame(
                     self._context,

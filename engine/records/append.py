@@ -223,7 +223,7 @@ def append_with(
     """
     check_acks(acks)
     if lane is not None:
-        topic_of_bad_records(image, lane.policy)
+        topic_of_bad_records(context, image, lane.policy)
     if who is not None:
         context.begun_sequences.begin(topic.topic_id, who)
         who = replace(who, partition_count=partition_count)
@@ -251,7 +251,7 @@ def append_bad_records(
     again = f"producer {who.producer_id!r}, sequence {who.sequence}"
     if report.ok and lane.policy.topic is not None and lane.bad:
         image = context.metadata.image()
-        theirs = topic_of_bad_records(image, lane.policy)
+        theirs = topic_of_bad_records(context, image, lane.policy)
         assert theirs is not None
         who = producer_of_bad_records(who, topic.topic_id)
         earlier = earlier_tries(context, image, theirs, who)

@@ -21,6 +21,7 @@ from typing import Literal
 import pyarrow as pa
 from msgspec.structs import replace as with_changes
 
+from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.report import Report, Value
 from stratalog.engine.metadata.image import ClusterImage, TopicImage
 from stratalog.engine.records.bad_records import NO_PARTITION, UNKNOWN_PARTITION, BadRecordRule, FoundBad
@@ -118,10 +119,11 @@ class Lane:
         ]
 
 
-def topic_of_bad_records(image: ClusterImage, policy: LeaveOut) -> TopicImage | None:
+def topic_of_bad_records(context: Context, image: ClusterImage, policy: LeaveOut) -> TopicImage | None:
     """The topic that bad records go to; None where they go nowhere.
 
-    Raises: UnknownTopicOrPartitionError; InvalidCallError for a topic with declared types.
+    Raises: UnknownTopicOrPartitionError; InvalidCallError for a topic with declared types, or one that keeps the
+        latest record of each key: bad ones may have none.
     """
     if policy.topic is None:
         return None
@@ -130,6 +132,11 @@ def topic_of_bad_records(image: ClusterImage, policy: LeaveOut) -> TopicImage | 
         raise InvalidCallError(
             f"bad_record_topic {topic.name!r} has declared types, and bad records are bytes: name a topic that "
             "was created without types of its key and value"
+        )
+    if context.topic_config(image, topic).snapshots:
+        raise InvalidCallError(
+            f"bad_record_topic {topic.name!r} has cleanup.policy = snapshot, and would keep one bad record of "
+            "each key: name another topic"
         )
     return topic
 

@@ -48,8 +48,8 @@ UNKNOWN_PARTITION = "the topic has no such partition"
 
 MOST_KEPT_BYTES = 64 * 1024 * 1024
 """Of a partition's bad records, on their way to the driver."""
-_ADDED_BYTES = 64 * 1024
-"""Room for what the log adds to a record."""
+MOST_BYTES = MOST_RECORD_BYTES - 64 * 1024
+"""In memory, of a record, with room for what the log adds to it."""
 
 _Mask = npt.NDArray[np.bool_]
 
@@ -66,7 +66,7 @@ class BadRecordRule:
     """Whether their rows are kept, or only counted."""
     said: tuple[tuple[str, str], ...] = ()
     """Of the append, for the headers of kept ones: names and values."""
-    most_record_bytes: int = MOST_RECORD_BYTES - _ADDED_BYTES
+    most_record_bytes: int = MOST_BYTES
 
     def reasons(self, batch: pa.RecordBatch) -> list[str | None] | None:
         """Of each record of a batch why it is bad, None for a good one; None when all are good. The batch has the

@@ -62,9 +62,11 @@ def partitions_of(topic: TopicImage) -> set[TopicIdPartition]:
     return {TopicIdPartition(topic.topic_id, partition.partition) for partition in topic.partitions}
 
 
-def partitions_of_bad(image: ClusterImage, bad_records: LeaveOut | None) -> set[TopicIdPartition]:
+def partitions_of_bad(
+    context: Context, image: ClusterImage, bad_records: LeaveOut | None
+) -> set[TopicIdPartition]:
     """All partitions of the topic that bad records go to, if to any. Raises: as ``topic_of_bad_records``."""
-    topic = None if bad_records is None else topic_of_bad_records(image, bad_records)
+    topic = None if bad_records is None else topic_of_bad_records(context, image, bad_records)
     return set() if topic is None else partitions_of(topic)
 
 
@@ -129,7 +131,7 @@ class BatchTransaction:
         }
         if filled and len(of_topic.partitions) <= MOST_AT_ONCE:
             filled |= partitions_of(of_topic)
-        with self._appending(image, filled | partitions_of_bad(image, bad)):
+        with self._appending(image, filled | partitions_of_bad(self._context, image, bad)):
             return self._appended(
                 append_batches(self._context, topic, batches, self._who(), bad_records=bad, probed=image), image
             )

@@ -11,7 +11,7 @@ from stratalog.engine.driver.report import Report, Value
 from stratalog.engine.driver.run import Measure
 from stratalog.engine.metadata.image import ClusterImage
 from stratalog.engine.records.append import append_with, check_acks
-from stratalog.engine.records.bad_record_lane import Lane, LeaveOut
+from stratalog.engine.records.bad_record_lane import Lane, LeaveOut, topic_of_bad_records
 from stratalog.engine.records.bad_records import NO_PARTITION, UNKNOWN_PARTITION
 from stratalog.engine.records.earlier import earlier_tries
 from stratalog.engine.records.rounds import RunTasks
@@ -69,7 +69,10 @@ def append_frame(
         keys_required=context.topic_config(image, image_of_topic).snapshots,
         bad_records=bad_records,
     )
-    lane = None if bad_records is None else Lane(bad_records)
+    lane = None
+    if bad_records is not None:
+        topic_of_bad_records(context, image, bad_records)
+        lane = Lane(bad_records)
 
     if dry_run:
         check_acks(acks)

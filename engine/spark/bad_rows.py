@@ -5,6 +5,8 @@
                  value (Spark's ``try_cast``), a number that becomes another one, bytes that are no text
     required     a field is null that is declared NOT NULL
     no key       in a topic that keeps the latest record of each key
+    too large    its texts and bytes have more than readers have room for (of types with lists or maps, whose
+                 widths cost too much to know, a task of the append finds it)
     corrupt      the column ``_corrupt_record`` (``spark.sql.columnNameOfCorruptRecord``) is not null: Spark's
                  reader of JSON or CSV could not parse the line
 
@@ -36,7 +38,8 @@ from pyspark.sql.types import (
 )
 
 from stratalog.engine.records.bad_record_lane import LeaveOut
-from stratalog.engine.records.bad_records import NO_KEY
+from stratalog.engine.records.bad_records import MOST_BYTES, NO_KEY, TOO_LARGE
+from stratalog.engine.spark.narrow import width_of
 from stratalog.engine.spark.sql import identifier
 
 REFUSED = "stratalog refuses the record: "
@@ -83,6 +86,10 @@ class RowRules:
         """The demands of the topic on every record."""
         if keys_required:
             self.bad(NO_KEY, key.isNull())
+        widths = [width_of(column, kind) for column, kind in zip((key, value), types, strict=True)]
+        known = [width for width in widths if width is not None]
+        if self.leave_out is None and len(known) == len(widths):  # otherwise its task finds it
+            self.bad(TOO_LARGE, reduce(Column.__add__, known) > MOST_BYTES)
         for column, name, kind in ((key, "key", types[0]), (value, "value", types[1])):
             for path, where in _missing(column, kind, name):
                 self.bad(f"{path} is null, it is declared NOT NULL", where)

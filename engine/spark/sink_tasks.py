@@ -168,7 +168,7 @@ def plan(
     """
     image = probe_brokers(context).image
     if bad_records is not None:
-        topic_of_bad_records(image, bad_records)
+        topic_of_bad_records(context, image, bad_records)
     of_topic = image.topic(topic)
     replicas_of = {
         partition: context.replicas(image.view(of_topic.topic_id, partition)) for partition in range(partitions)

@@ -214,7 +214,13 @@ class SinkOptions:
 
 def sink_options(given: Mapping[str, str]) -> SinkOptions:
     """``path`` is the topic, as ``start`` is given it. Raises: InvalidCallError naming the option."""
-    options = topic_option(known(given, SINK_OPTIONS))
+    options = known(given, SINK_OPTIONS)
+    if "/" in options.get("path", ""):
+        raise InvalidCallError(
+            f'{options["path"]!r} is a folder and no topic: start("topic") names one; toTable tells the folder of '
+            "a table instead, and not its options"
+        )
+    options = topic_option(options)
     options.setdefault("producer", "stream")
     replay = options.get("onChangedReplay", "refuse")
     if replay not in ("refuse", "accept"):

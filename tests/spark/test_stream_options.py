@@ -16,7 +16,7 @@ from pyspark.sql.streaming.listener import (
 )
 
 from stratalog import Cluster
-from stratalog.engine.spark.versions import LIMITS, spark_version
+from stratalog.engine.spark.versions import LIMITS, SINK, spark_version
 from tests.spark.streams import VALUE, Seen, drain, stream_cluster
 from tests.spark.waiting import wait_for
 
@@ -107,6 +107,21 @@ def test_a_listener_sees_the_lag_behind_the_log_whatever_the_limit_of_batches(
     assert [one["avgOffsetsBehindLatest"] * 2 for one in told] == behind
     assert all(0 <= one["minOffsetsBehindLatest"] <= one["maxOffsetsBehindLatest"] for one in told)
     assert told[-1]["topics"]["rides-b"]["partitions"]["0"]["offset"] == 10
+
+
+@pytest.mark.skipif(spark_version() < SINK, reason="a stream's sink takes Spark 4.1")
+def test_to_table_is_refused_and_says_what_names_a_topic(
+    cluster: Cluster, spark: SparkSession, folder: Path, tmp_path: Path
+) -> None:
+    """Spark tells the sink of a table its folder, and none of its options."""
+    records = cluster.records(stream(spark, folder, subscribe="rides-a"), "rides-b", key="key", value="value")
+    query = records.writeStream.format("stratalog").option("cluster", str(folder / "cluster.toml"))
+    query = query.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True)
+    try:
+        with pytest.raises(PySparkException, match="names one; toTable tells the folder of a table"):
+            query.toTable("rides_table").awaitTermination()
+    finally:
+        spark.sql("DROP TABLE IF EXISTS rides_table")
 
 
 @pytest.mark.skipif(spark_version() < LIMITS, reason="earlier versions have no such trigger for these queries")

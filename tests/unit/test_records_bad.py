@@ -350,14 +350,16 @@ def test_in_a_transaction_bad_records_count_with_it_or_not_at_all(live: LiveClus
         ({"bad_record_topic": "bad"}, InvalidCallError, "go together"),
         ({**TO_TOPIC, "bad_record_topic": "t"}, InvalidCallError, "name another topic"),
         ({**TO_TOPIC, "bad_record_topic": "typed"}, InvalidCallError, "has declared types"),
+        ({**TO_TOPIC, "bad_record_topic": "keyed"}, InvalidCallError, "cleanup.policy = snapshot"),
         ({**TO_TOPIC, "bad_record_topic": "none"}, UnknownTopicOrPartitionError, "'none' does not exist"),
         ({**TO_TOPIC, "bad_record_topic": "__consumer_offsets"}, InvalidTopicError, "append bad records to"),
     ],
-    ids=["answer", "no topic", "no answer", "itself", "typed", "not there", "internal"],
+    ids=["answer", "no topic", "no answer", "itself", "typed", "keyed", "not there", "internal"],
 )
 def test_what_is_wrong_with_the_wish_is_said_before_anything_is_written(
     live: LiveCluster, options: dict[str, Any], error: type[Exception], said: str
 ) -> None:
+    live.topic("keyed", cleanup_policy="snapshot")
     live.cluster.topics.create("typed", value=StringType())
     with live.unchanged(), pytest.raises(error, match=said):
         append(live.cluster, **options)
