@@ -64,6 +64,7 @@ from stratalog.engine.spark.stream_query import QUERY_ID, query_of_server, query
 from stratalog.engine.spark.versions import arrow_schema
 from stratalog.engine.state.internal_topics import check_not_internal
 from stratalog.partitions.errors import InvalidCallError, InvalidRecordError, OutOfOrderSequenceNumberError
+from stratalog.partitions.printable import printable
 from stratalog.partitions.producers import OnChangedReplay, ProducerAppend
 from stratalog.partitions.records import HEADERS, RECORD_COLUMNS, TIMESTAMP
 
@@ -196,7 +197,8 @@ def tell_of_bad_records(report: Report, what: str) -> None:
     if bad:
         reasons = "; ".join(f"{row['reason']} ({row['records']})" for row in bad)
         total = report.totals["bad_records"]
-        _log.warning("append to %s, %s: %s bad records are left out: %s", bad[0]["topic"], what, total, reasons)
+        note = f"append to {bad[0]['topic']}, {what}: {total} bad records are left out: {reasons}"
+        _log.warning("%s", printable(note))
 
 
 @dataclass(frozen=True, slots=True)
