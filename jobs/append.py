@@ -90,6 +90,14 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         help="a sequence, or a batch, that was appended before with other rows; accept: take them for the same "
         "(default: refuse)",
     )
+    how.add_argument(
+        "--on-bad-record",
+        choices=("fail", "skip", "topic"),
+        default="fail",
+        help="a record that the topic cannot hold: refuse the append, leave it out, or append it to "
+        "--bad-record-topic instead; both cast columns row by row (default: fail)",
+    )
+    how.add_argument("--bad-record-topic", metavar="NAME", help="a topic without types, for the bad records")
     how.add_argument("--stream", action="store_true", help="in batches: whatever is new since the last run")
     how.add_argument("--checkpoint", metavar="PATH", help="where the stream remembers what it has read")
 
@@ -125,6 +133,8 @@ def _how(given: argparse.Namespace) -> dict[str, Any]:
         "producer": given.producer,
         "producer_epoch": given.epoch,
         "on_changed_replay": given.on_changed_replay or "refuse",
+        "on_bad_record": given.on_bad_record,
+        "bad_record_topic": given.bad_record_topic,
         "order_by": given.order_by,
     }
 

@@ -120,6 +120,7 @@ def summed(reports: list[tuple[int, Report]], stopped: list[StratalogError]) -> 
             "batch": batch_id,
             "records": report.totals.get("records"),
             "bytes": report.totals.get("bytes"),
+            **({"bad_records": report.totals["bad_records"]} if "bad_records" in report.totals else {}),
             "files": sum(row.get("outcome") == "acknowledged" for row in report.rows),
             "storage_requests": report.counts.requests,
             "seconds": round(report.seconds, 3),
@@ -130,11 +131,22 @@ def summed(reports: list[tuple[int, Report]], stopped: list[StratalogError]) -> 
         operation="append",
         rows=rows,
         failures=failures,
-        totals={"batches": len(rows), **{name: _total(reports, name) for name in ("records", "bytes")}},
+        totals={
+            "batches": len(rows),
+            **{name: _total(reports, name) for name in ("records", "bytes")},
+            **({"bad_records": _total(reports, "bad_records")} if any("bad_records" in r for r in rows) else {}),
+        },
         seconds=sum(report.seconds for _, report in reports),
         counts=sum((report.counts for _, report in reports), StoreCounts()),
-        notes=[f"batch {batch_id}: {note}" for batch_id, report in reports for note in report.notes],
+        notes=[f"batch {batch_id}: {note}" for batch_id, report in reports for note in _notes(report)],
     )
+
+
+def _notes(report: Report) -> list[str]:
+    """Of a batch, which has one row here: its bad records too."""
+    bad = [row for row in report.rows if row.get("outcome") == "bad"]
+    said = [f"{row['records']} bad records of {row['topic']}: {row['reason']}" for row in bad]
+    return [*report.notes, *said]
 
 
 def _total(reports: list[tuple[int, Report]], name: str) -> int:

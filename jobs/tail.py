@@ -14,18 +14,16 @@ without, the report goes to standard error.
 from __future__ import annotations
 
 import argparse
-import base64
 import json
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
-from datetime import UTC, datetime
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import stratalog
 from stratalog import Report
-from stratalog.engine.driver.report import json_float
+from stratalog.engine.driver.plain_values import as_it_is, plain, time_text
 from stratalog.engine.reading.positions import RESETS
 from stratalog.jobs.arguments import (
     add_client_rack,
@@ -126,39 +124,22 @@ def _records(table: pa.Table) -> Iterator[dict[str, Any]]:
             rows = batch.to_pylist()
         except (OverflowError, UnicodeDecodeError):  # Python's times end with the year 9999, its texts are UTF-8
             names = batch.schema.names
-            rows = [{name: _as_it_is(batch.column(name)[row]) for name in names} for row in range(len(batch))]
+            rows = [{name: as_it_is(batch.column(name)[row]) for name in names} for row in range(len(batch))]
         yield from rows
-
-
-def _as_it_is(scalar: pa.Scalar) -> Any:
-    """A value for Python; the number of a time that Python cannot hold, the bytes of a text that is not UTF-8."""
-    import pyarrow as pa  # here: ``tail --help`` does not wait for it
-
-    match scalar:
-        case pa.StructScalar() if scalar.is_valid:
-            return {name: _as_it_is(scalar[name]) for name in scalar}
-        case pa.ListScalar() if scalar.is_valid:  # a map, too, of pairs
-            return [_as_it_is(one) for one in scalar.values]
-    try:
-        return scalar.as_py()
-    except UnicodeDecodeError:
-        return bytes(scalar.as_buffer())
-    except OverflowError:
-        return scalar.value
 
 
 def _line(record: dict[str, Any]) -> str:
     said = ("" if record[name] is None else _text(record[name]) for name in ("key", "value"))
-    return "\t".join((str(record["partition"]), str(record["offset"]), _time(record["timestamp"]), *said))
+    return "\t".join((str(record["partition"]), str(record["offset"]), time_text(record["timestamp"]), *said))
 
 
 def _object(record: dict[str, Any]) -> str:
-    headers = [{"key": _plain(one["key"]), "value": _plain(one["value"])} for one in record["headers"] or ()]
-    shown = {name: _plain(record[name]) for name in ("partition", "offset")}
+    headers = [{"key": plain(one["key"]), "value": plain(one["value"])} for one in record["headers"] or ()]
+    shown = {name: plain(record[name]) for name in ("partition", "offset")}
     shown |= {
-        "timestamp": _time(record["timestamp"]),
-        "key": _plain(record["key"]),
-        "value": _plain(record["value"]),
+        "timestamp": time_text(record["timestamp"]),
+        "key": plain(record["key"]),
+        "value": plain(record["value"]),
     }
     return json.dumps({**shown, "headers": headers}, default=str, allow_nan=False)
 
@@ -167,35 +148,10 @@ def _text(value: Any) -> str:
     """In a line: with its backslashes escaped, and then what is no text in bytes, and what is not printable."""
     if isinstance(value, bytes):
         return printable(value.replace(b"\\", b"\\\\").decode("utf-8", errors="backslashreplace"))
-    plain = _plain(value)
-    if not isinstance(plain, str):
-        return printable(json.dumps(plain, default=str, allow_nan=False))
-    return printable(plain.replace("\\", "\\\\"))
-
-
-def _plain(value: Any) -> Any:
-    """For JSON: bytes as text, or as an object with their base64. Floats as ``json_float``."""
-    match value:
-        case float():
-            return json_float(value)
-        case bytes():
-            try:
-                return value.decode("utf-8")
-            except UnicodeDecodeError:
-                return {"base64": base64.b64encode(value).decode("ascii")}
-        case datetime():
-            return _time(value)
-        case dict():
-            return {name: _plain(one) for name, one in value.items()}
-        case list() | tuple():  # an array; an entry of a map
-            return [_plain(one) for one in value]
-    return value
-
-
-def _time(time: datetime | int | None) -> str:
-    if isinstance(time, int):
-        return f"{time} us"
-    return "" if time is None else time.astimezone(UTC).isoformat(timespec="milliseconds")
+    shown = plain(value)
+    if not isinstance(shown, str):
+        return printable(json.dumps(shown, default=str, allow_nan=False))
+    return printable(shown.replace("\\", "\\\\"))
 
 
 main = JobMain("tail", __doc__, arguments, tail, runs="driver", prints=True)

@@ -1,8 +1,8 @@
 """The cluster as one object: what a notebook, a job, and a test hold.
 
-``client`` has the reads and appends of every day, ``jobs`` the upkeep; ``topics``, ``brokers``, ``groups``,
-``transactions``, ``quorum`` and ``catalog`` are its groups; ``arguments`` says once how names and bounds are
-given.
+``producer`` has the appends of every day, ``client`` the reads, ``jobs`` the upkeep; ``topics``, ``brokers``,
+``groups``, ``transactions``, ``quorum`` and ``catalog`` are its groups; ``arguments`` says once how names and
+bounds are given.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The methods of producers and consumers: append, read, fetch, tail, stream."""
+"""The methods of consumers, beside those of producers: read, fetch, tail."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from contextlib import AbstractContextManager
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from stratalog.engine.cluster.arguments import dataframe, session
-from stratalog.engine.driver.context import Context
-from stratalog.engine.driver.report import Report
+from stratalog.engine.cluster.arguments import session
+from stratalog.engine.cluster.producer import Producer
 from stratalog.engine.reading import fetch, offsets_for_epoch
 from stratalog.engine.reading.bounds import Bound, ReadQuery
 from stratalog.engine.reading.client import client_metadata
@@ -19,7 +18,6 @@ from stratalog.engine.reading.plan_read import plan_read
 from stratalog.engine.reading.positions import Spec
 from stratalog.engine.reading.read_plan import ReadPlan
 from stratalog.engine.reading.tail import FETCH_MAX_BYTES, Start, Tail, TailOptions
-from stratalog.engine.records.append import append_batches, who_appends
 from stratalog.engine.replicas.offsets_for_epoch import EpochEndOffset
 from stratalog.engine.replication.replica_selector import ClientMetadata
 from stratalog.engine.state.group_commits import OffsetAndMetadata
@@ -27,203 +25,21 @@ from stratalog.partitions.errors import InvalidCallError
 from stratalog.partitions.identity import TopicPartition
 from stratalog.partitions.isolation import Isolation
 from stratalog.partitions.offsets import Answer, OffsetSpec, UnknownOffset
-from stratalog.partitions.producers import OnChangedReplay
 from stratalog.partitions.runner import Outcome
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-    from pyspark.sql import Column, DataFrame, SparkSession
-
-    from stratalog.engine.records.produce import Rows
-    from stratalog.engine.spark.frames import Frame
-    from stratalog.engine.spark.stream_sink import StreamWriter
+    from pyspark.sql import DataFrame, SparkSession
 
 TopicOrPlan = str | Sequence[str] | ReadPlan | None  # None: with a pattern of names
 
 
-class Client:
+class Client(Producer):
     """An open cluster, as producers and consumers use it."""
-
-    def __init__(self, context: Context, spark: SparkSession | None) -> None:
-        self._context = context
-        self._spark = spark
 
     def client(self, client_rack: str | None = None) -> ClientMetadata:
         """This driver as a replica selector sees it. Its rack is ``client_rack``, else that of Spark's conf
         (``spark.stratalog.client.rack``), else ``$STRATALOG_CLIENT_RACK``, else that of the cluster file."""
         return client_metadata(self._context.file, self._spark, client_rack)
-
-    # -------------------------------------------------------------------------------- append
-
-    def append(
-        self,
-        frame: Frame,
-        topic: str,
-        *,
-        key: Column | str | None = None,
-        value: Column | str | None = None,
-        partition: Column | str | None = None,
-        headers: Column | str | None = None,
-        timestamp: Column | str | None = None,
-        acks: str = "all",
-        producer: str | None = None,
-        sequence: int | None = None,
-        producer_epoch: int | None = None,
-        on_changed_replay: OnChangedReplay = "refuse",
-        order_by: Sequence[str] = (),
-        dry_run: bool = False,
-    ) -> Report:
-        """Append all rows of a frame, Spark's, pandas', polars' or Arrow's; see
-        ``stratalog.engine.spark.append_frame.append_frame``.
-
-        ``value`` None takes the declared value columns of a typed topic from the columns of ``frame``.
-        ``producer`` and ``sequence`` name the append: it can be run again, and is appended once. The same of both
-        with other rows is refused, and none of them is stored; ``on_changed_replay="accept"`` takes them for the
-        same, where rows cannot be computed again as they were (``rand()``): that is not exactly once.
-        """
-        rows = dataframe(frame, self._spark, topic)  # first of all: it knows whether there is a pyspark
-        from stratalog.engine.spark.append_frame import append_frame
-        from stratalog.engine.spark.appending import RecordColumns
-
-        return append_frame(
-            self._context,
-            rows,
-            topic,
-            RecordColumns(key, value, partition, headers, timestamp),
-            who_appends(producer, sequence, producer_epoch, on_changed_replay=on_changed_replay),
-            acks=acks,
-            order_by=order_by,
-            dry_run=dry_run,
-        )
-
-    def produce(
-        self,
-        topic: str,
-        rows: Rows,
-        *,
-        key: str | None = None,
-        value: str | None = None,
-        partition: str | int | None = None,
-        headers: str | None = None,
-        timestamp: str | None = None,
-        acks: str = "all",
-        producer: str | None = None,
-        sequence: int | None = None,
-        producer_epoch: int | None = None,
-        on_changed_replay: OnChangedReplay = "refuse",
-    ) -> Report:
-        """Append rows from this process, without Spark: mappings by column, or values, of a list or an iterator;
-        or a frame of pandas, polars or Arrow. All of them lie in memory at once. The other arguments are as for
-        ``append``, with names of columns. A key goes to the partition that ``append`` would give it; rows without
-        one go to one partition together. Times without a zone are UTC's.
-
-        ::
-
-            cluster.produce("readings", [{"sensor": "s1", "value": "20.5"}], key="sensor")
-
-        Raises: UnknownTopicOrPartitionError; InvalidRecordError naming the row and the column that does not fit;
-            InvalidCallError. Nothing is appended then.
-        """
-        from stratalog.engine.records.produce import RowColumns, produce
-
-        who = who_appends(producer, sequence, producer_epoch, on_changed_replay=on_changed_replay)
-        return produce(
-            self._context, topic, rows, RowColumns(key, value, partition, headers, timestamp), who, acks=acks
-        )
-
-    def append_batches(
-        self,
-        topic: str,
-        batches: Mapping[int, Sequence[pa.RecordBatch]],
-        *,
-        acks: str = "all",
-        producer: str | None = None,
-        sequence: int | None = None,
-        producer_epoch: int | None = None,
-        on_changed_replay: OnChangedReplay = "refuse",
-    ) -> Report:
-        """Append Arrow batches of the columns ``timestamp, key, value, headers``, by partition, from this
-        process, as they are: for programs that make Arrow of their own. Otherwise as ``append``.
-        """
-        who = who_appends(producer, sequence, producer_epoch, on_changed_replay=on_changed_replay)
-        return append_batches(self._context, topic, batches, who, acks=acks)
-
-    def stream_writer(
-        self,
-        topic: str,
-        *,
-        producer: str,
-        key: Column | str | None = None,
-        value: Column | str | None = None,
-        partition: Column | str | None = None,
-        headers: Column | str | None = None,
-        timestamp: Column | str | None = None,
-        producer_epoch: int | None = None,
-        acks: str = "all",
-        on_changed_replay: OnChangedReplay = "refuse",
-        order_by: Sequence[str] = (),
-        checkpoint: str | None = None,
-    ) -> StreamWriter:
-        """A sink for ``df.writeStream.foreachBatch``: every batch into ``topic`` exactly once, across restarts and
-        replays. ``producer`` names the stream in the log; what tells its batches apart is the query's id, in the
-        checkpoint, and the batch's. The other arguments are those of ``append``. Where a session of Spark Connect
-        has several queries, ``checkpoint`` is the query's ``checkpointLocation``, for its id is read there.
-
-        A batch that comes again with other rows ends the query (OUT_OF_ORDER_SEQUENCE_NUMBER), and none of them is
-        stored: the checkpoint is older than what it has led to, or a copy of another query's. Either the later
-        checkpoint is put back; or a query with a new checkpoint starts behind what the topic has; or this one gets
-        another producer name, and what it appends again is in the topic twice.
-
-        Raises: UnknownTopicOrPartitionError; InvalidCallError for an empty name.
-        """
-        from stratalog.engine.spark.appending import RecordColumns
-        from stratalog.engine.spark.stream_sink import StreamWriter
-
-        self._context.metadata.image().topic(topic)
-        return StreamWriter(
-            self._context,
-            topic,
-            RecordColumns(key, value, partition, headers, timestamp),
-            producer=producer,
-            producer_epoch=producer_epoch,
-            acks=acks,
-            on_changed_replay=on_changed_replay,
-            order_by=order_by,
-            checkpoint=checkpoint,
-        )
-
-    def records(
-        self,
-        frame: DataFrame,
-        topic: str,
-        *,
-        key: Column | str | None = None,
-        value: Column | str | None = None,
-        partition: Column | str | None = None,
-        headers: Column | str | None = None,
-        timestamp: Column | str | None = None,
-    ) -> DataFrame:
-        """``frame`` with the columns of the topic's records, ``partition, timestamp, key, value`` and ``headers``
-        where they are given, as ``append`` would make them, dealt out to its partitions: what
-        ``writeStream.format("stratalog")`` takes. A timestamp that is null is the time of the append. Let a query
-        that writes so end its last batch before the topic gets more partitions. (``stream_writer`` need not.)
-
-        Raises: UnknownTopicOrPartitionError, InvalidRecordError.
-        """
-        from stratalog.engine.spark.appending import RecordColumns, to_records
-        from stratalog.engine.spark.sink_tasks import deal_out
-        from stratalog.engine.spark.types import spark_type
-
-        of_topic = self._context.metadata.image().topic(topic)
-        records = to_records(
-            frame,
-            RecordColumns(key, value, partition, headers, timestamp),
-            what=f"records of {topic}",
-            partitions=len(of_topic.partitions),
-            key_type=spark_type(of_topic.key_schema),
-            value_type=spark_type(of_topic.value_schema),
-        )
-        return deal_out(records, len(of_topic.partitions))
 
     def read(
         self,

@@ -9,7 +9,8 @@ from stratalog.engine.cluster.arguments import TopicNames, names
 from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.report import Report
 from stratalog.engine.records import transactions as admin
-from stratalog.engine.records.transact import TIMEOUT_MS, BatchTransaction, partitions_of
+from stratalog.engine.records.bad_record_lane import OnBadRecord, bad_record_policy
+from stratalog.engine.records.transact import TIMEOUT_MS, BatchTransaction, partitions_of, partitions_of_bad
 from stratalog.engine.state.internal_topics import check_not_internal
 
 if TYPE_CHECKING:
@@ -33,10 +34,13 @@ class OpenTransaction(BatchTransaction):
         partition: Column | str | None = None,
         headers: Column | str | None = None,
         timestamp: Column | str | None = None,
+        on_bad_record: OnBadRecord = "fail",
+        bad_record_topic: str | None = None,
         order_by: Sequence[str] = (),
     ) -> Report:
         """Append all rows of a frame, as ``Cluster.append``. All partitions of the topic become the
-        transaction's: which of them get records is known only when they have them.
+        transaction's: which of them get records is known only when they have them. Bad records that go to a topic
+        are part of the transaction.
 
         Raises: as ``append_frame``; as ``append_batches`` here.
         """
@@ -46,8 +50,11 @@ class OpenTransaction(BatchTransaction):
 
         rows = to_dataframe(frame, None, f"append to {topic}")
         check_not_internal(topic, "append to")
+        bad = bad_record_policy(on_bad_record, bad_record_topic, topic)
         image = self._look()
-        with self._appending(image, partitions_of(image.topic(topic))):
+        with self._appending(
+            image, partitions_of(image.topic(topic)) | partitions_of_bad(self._context, image, bad)
+        ):
             return self._appended(
                 append_frame(
                     self._context,
@@ -56,6 +63,7 @@ class OpenTransaction(BatchTransaction):
                     RecordColumns(key, value, partition, headers, timestamp),
                     self._who(),
                     order_by=order_by,
+                    bad_records=bad,
                     probed=image,
                 ),
                 image,

@@ -6,6 +6,7 @@
     run                   the frame of an operation: it measures, collects, and makes the report
     metrics               what this driver has measured of snapshots
     state_cache           the engine's own topics, as far as this driver has read them
+    plain_values          values of records as JSON has them
     begun_sequences, unnamed_producers, transactional_producers   this driver, as the producer of appends
     log_ends              the ends of logs that it has appended to, from which its next appends go on
     fetching, record_reader   the threads of its fetches, and what they have read

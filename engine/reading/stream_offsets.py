@@ -58,6 +58,16 @@ class StreamOffsets:
             found["began"] = _positions_to_json(self.began)
         return found
 
+    def behind(self, latest: StreamOffsets) -> dict[str, float]:
+        """How many records there are between these offsets and ``latest``, at least, at most and on the average of
+        the partitions: the names are those of the metrics of Spark's Kafka source."""
+        lags = [at.offset - self.partitions.get(key, at).offset for key, at in latest.partitions.items()] or [0]
+        return {
+            "minOffsetsBehindLatest": min(lags),
+            "maxOffsetsBehindLatest": max(lags),
+            "avgOffsetsBehindLatest": sum(lags) / len(lags),
+        }
+
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> StreamOffsets:
         """Raises: InvalidCallError for what no stream of ours has written."""

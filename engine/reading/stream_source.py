@@ -97,6 +97,8 @@ class StreamSource:
         self._target: dict[TopicPartition, int] | None = None
         self.latest_seen: StreamOffsets | None = None
         """Where the log ended when ``latest`` was last asked."""
+        self.planned: StreamOffsets | None = None
+        """Where the batch ends that it said."""
 
     # --------------------------------------------------------------------------------- offsets
 
@@ -171,11 +173,12 @@ class StreamSource:
             for key, log in bounds.items()
         }
         self.latest_seen = StreamOffsets(seen.ids, {key: log.position(log.end) for key, log in bounds.items()})
+        self.planned = StreamOffsets(seen.ids, positions)
         if start.initial:
             return StreamOffsets(seen.ids, positions, began=start.partitions)
         if positions == start.partitions:
             return start
-        return StreamOffsets(seen.ids, positions)
+        return self.planned
 
     def _of_topics(self, offsets: StreamOffsets, seen: _SeenOffsets) -> StreamOffsets:
         return offsets.of_topics(seen.ids, self._options.topics, fail_on_data_loss=self._options.fail_on_data_loss)

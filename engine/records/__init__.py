@@ -6,6 +6,7 @@ partitioner  the partition of a key
 tables       what pandas, polars and Arrow hold, as Arrow tables
 earlier      earlier tries of an append: the partitions that have it, and among how many it was dealt out
 rounds       each partition until it is appended, under whatever leader it has by then
+bad_records, bad_record_lane   records that no log of their topic can hold: which, and what becomes of them
 acknowledge  the second half, for all partitions at once: what of it is acknowledged, and what only perhaps
 answers      what the report says of each partition, and of which attempts
 state_log    the engine's own topics: created, read, appended to

@@ -22,6 +22,8 @@ A sequence of a named producer stands for one set of records. A retry with other
 cut short. ``on_changed_replay="accept"``, for records that cannot be computed again as they were, such as random
 ones, takes whatever comes under the sequence for what was appended: the log has each record of one attempt or of
 another, partition by partition, and that is not exactly once.
+
+A record that no log of the topic can hold refuses the append, or is left out (``bad_record_lane``).
 """
 
 from __future__ import annotations
@@ -38,6 +40,14 @@ from stratalog.engine.driver.report import Report
 from stratalog.engine.metadata.image import ClusterImage, PartitionView, TopicImage
 from stratalog.engine.records.acknowledge import PendingAppend, acknowledge
 from stratalog.engine.records.answers import answer
+from stratalog.engine.records.bad_record_lane import (
+    Lane,
+    LeaveOut,
+    producer_of_bad_records,
+    topic_of_bad_records,
+    with_bad_records,
+)
+from stratalog.engine.records.bad_records import BadRecordRule, with_places
 from stratalog.engine.records.earlier import EarlierTries, earlier_tries
 from stratalog.engine.records.rounds import PartitionTask, RunTasks, TaskResult, append_all
 from stratalog.engine.replication.append import Appended, AppendOptions, NotAppended
@@ -64,16 +74,22 @@ def append_batches(
     who: ProducerAppend | None,
     *,
     acks: str = "all",
+    bad_records: LeaveOut | None = None,
     probed: ClusterImage | None = None,
 ) -> Report:
     """Append batches of the record columns, given by partition, in threads of this process; otherwise as
     ``append_frame``. A partition without records is left alone. Structs may lack the last fields that are
     declared, where these are nullable: records have null there. Columns of nulls or of empty lists need no type.
+    Batches may have ``topic``, ``partition`` and ``offset`` too: the places that their records came from, for the
+    headers of bad ones.
 
     Raises: as ``append_frame``.
     """
     check_not_internal(topic, "append to")
-    return append_given(context, topic, batches, who, acks=acks, probed=probed)
+    lane = None if bad_records is None else Lane(bad_records)
+    if lane is not None:
+        batches = {partition: [with_places(batch) for batch in given] for partition, given in batches.items()}
+    return append_given(context, topic, batches, who, acks=acks, probed=probed, lane=lane)
 
 
 def who_appends(
@@ -131,26 +147,43 @@ def append_given(
     *,
     acks: str = "all",
     probed: ClusterImage | None = None,
+    image: ClusterImage | None = None,
+    partition_count: int | None = None,
     earlier: EarlierTries | None = None,
+    lane: Lane | None = None,
 ) -> Report:
-    """As ``append_batches``, also to internal topics: what the engine itself appends. ``who`` is as in
-    ``append_with``. ``earlier``: the caller has asked.
+    """As ``append_batches``, also to internal topics: what the engine itself appends. ``who`` and
+    ``partition_count`` are as in ``append_with``. ``image`` is the metadata as it was just read. ``earlier``: the
+    caller has asked. ``lane`` takes the bad records.
 
     Raises: as ``append_frame``.
     """
-    image = probed or context.metadata.image()
+    image = probed or image or context.metadata.image()
     image_of_topic = image.topic(topic)
-    schema = schema_of(image_of_topic.key_schema, image_of_topic.value_schema)
+    options = append_options(image_of_topic, context.topic_config(image, image_of_topic), acks)
+    schema = options.schema
+    rule = BadRecordRule(topic, schema, options.keys_required)
     batches = {partition: [typed_nulls(batch, schema) for batch in given] for partition, given in batches.items()}
     for partition, given in batches.items():
         image.partition(image_of_topic.topic_id, partition)
         for batch in given:
             check_columns(batch.schema, schema, f"append to {topic}-{partition}", fits=grew)
+            if lane is None:
+                rule.refuse(batch, f"append to {topic}-{partition}")
     if earlier is None:
         earlier = earlier_tries(context, image, image_of_topic, who)
     tasks = in_threads(context, batches)
     return append_with(
-        context, image, image_of_topic, tasks, who, acks=acks, earlier=earlier, probed=probed is not None
+        context,
+        image,
+        image_of_topic,
+        tasks,
+        who,
+        acks=acks,
+        partition_count=partition_count,
+        earlier=earlier,
+        probed=probed is not None,
+        lane=lane,
     )
 
 
@@ -178,8 +211,10 @@ def append_with(
     partition_count: int | None = None,
     earlier: EarlierTries = _NONE,
     probed: bool = False,
+    lane: Lane | None = None,
 ) -> Report:
-    """Append the records of ``tasks`` to ``topic``, and acknowledge.
+    """Append the records of ``tasks`` to ``topic``, and acknowledge. ``lane`` takes the bad ones, and they are
+    appended to their topic afterwards, if it has one.
 
     ``image`` is the metadata as it was just read; ``probed``: the roots were looked at a short while ago, which
     spares step 0 (the rounds find one that is gone all the same). ``tasks`` are run again, for some partitions
@@ -191,16 +226,45 @@ def append_with(
         Everything else is a failure of its partition in the report.
     """
     check_acks(acks)
+    if lane is not None:
+        topic_of_bad_records(context, image, lane.policy)
     if who is not None:
         context.begun_sequences.begin(topic.topic_id, who)
         who = replace(who, partition_count=partition_count)
-        return _append_as(context, image, topic, tasks, who, acks, earlier, probed=probed)
+        report = _append_as(context, image, topic, tasks, who, acks, earlier, probed=probed, lane=lane)
+        return report if lane is None else append_bad_records(context, topic, report, who, acks, lane)
     mine = context.unnamed_producers.take(context.new_id)
     who = replace(mine, partition_count=partition_count)
-    report = _append_as(context, image, topic, tasks, who, acks, earlier, probed=probed, named=False)
-    if all(row["outcome"] != "unknown" for row in report.rows):
+    report = _append_as(context, image, topic, tasks, who, acks, earlier, probed=probed, named=False, lane=lane)
+    if lane is not None:
+        report = append_bad_records(context, topic, report, who, acks, lane)
+    if all(row["outcome"] != "unknown" for row in report.rows) and (lane is None or report.ok):
         context.unnamed_producers.give_back(mine)
     return report
+
+
+def append_bad_records(
+    context: Context, topic: TopicImage, report: Report, who: ProducerAppend, acks: str, lane: Lane
+) -> Report:
+    """The report of an append to ``topic``, with the bad records of its lane; they are appended to their topic,
+    where they have one and all others are acknowledged.
+
+    Raises: UnknownTopicOrPartitionError; errors of reading the metadata.
+    """
+    appended = None
+    again = f"producer {who.producer_id!r}, sequence {who.sequence}"
+    if report.ok and lane.policy.topic is not None and lane.bad:
+        image = context.metadata.image()
+        theirs = topic_of_bad_records(context, image, lane.policy)
+        assert theirs is not None
+        who = producer_of_bad_records(who, topic.topic_id)
+        earlier = earlier_tries(context, image, theirs, who)
+        count = earlier.partition_count or len(theirs.partitions)
+        tasks = in_threads(context, lane.batches(count))
+        context.begun_sequences.begin(theirs.topic_id, who)
+        who = replace(who, partition_count=count)
+        appended = _append_as(context, image, theirs, tasks, who, acks, earlier, probed=True)
+    return with_bad_records(report, topic.name, lane, appended, again)
 
 
 def _append_as(
@@ -214,6 +278,7 @@ def _append_as(
     *,
     probed: bool,
     named: bool = True,
+    lane: Lane | None = None,
 ) -> Report:
     with context.measured() as measure:
         notes: list[str] = []
@@ -221,7 +286,7 @@ def _append_as(
             found = probe_brokers(context, image)
             image, notes = found.image, [*found.notes]
         options = append_options(topic, context.topic_config(image, topic), acks)
-        states = _append_by_turns(context, image, topic, tasks, who, options, earlier, notes)
+        states = _append_by_turns(context, image, topic, tasks, who, options, earlier, notes, lane)
     return answer(topic.name, who, states, measure, notes, named=named)
 
 
@@ -234,6 +299,7 @@ def _append_by_turns(
     options: AppendOptions,
     earlier: EarlierTries,
     notes: list[str],
+    lane: Lane | None,
 ) -> dict[int, PendingAppend]:
     """First the partitions that have it of an earlier try, which can only compare; then, where all of these have
     the same records, the others."""
@@ -242,8 +308,8 @@ def _append_by_turns(
     if given is None:
         given = [one.partition for one in topic.partitions]
     if not earlier.partitions:
-        return append_all(context, image, topic, tasks, late, options, given, notes)
-    states = append_all(context, image, topic, tasks, who, options, sorted(earlier.partitions), notes)
+        return append_all(context, image, topic, tasks, late, options, given, notes, lane)
+    states = append_all(context, image, topic, tasks, who, options, sorted(earlier.partitions), notes, lane)
     if who.on_changed_replay == "refuse":
         for partition in earlier.partitions - states.keys():
             error = ChangedReplayError(
@@ -253,7 +319,7 @@ def _append_by_turns(
             states[partition] = PendingAppend(image.view(topic.topic_id, partition), error=error)
     others = [partition for partition in given if partition not in earlier.partitions]
     if others and all(state.error is None for state in states.values()):
-        states |= append_all(context, image, topic, tasks, late, options, others, notes)
+        states |= append_all(context, image, topic, tasks, late, options, others, notes, lane)
     return states
 
 

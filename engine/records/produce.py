@@ -18,7 +18,8 @@ import pyarrow as pa
 from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.report import Report
 from stratalog.engine.metadata.image import TopicImage
-from stratalog.engine.records.append import append_with, in_threads
+from stratalog.engine.records.append import append_given
+from stratalog.engine.records.bad_record_lane import Lane, LeaveOut
 from stratalog.engine.records.earlier import earlier_tries
 from stratalog.engine.records.partitioner import partitions_of
 from stratalog.engine.records.tables import ArrowStream, is_frame, said, to_arrow
@@ -57,8 +58,10 @@ def produce(
     who: ProducerAppend | None,
     *,
     acks: str = "all",
+    bad_records: LeaveOut | None = None,
 ) -> Report:
-    """Append the rows, from this process; ``who`` is as in ``append_with``.
+    """Append the rows, from this process; ``who`` is as in ``append_with``. ``bad_records`` says what becomes of
+    records that the topic cannot hold, though their types fit.
 
     Raises: InvalidRecordError naming the row or column that does not fit; as ``append_with``. Nothing is
         appended then.
@@ -89,8 +92,10 @@ def produce(
         int(partition): records.table.filter(pa.array(chosen == partition)).to_batches()
         for partition in np.unique(chosen)
     }
-    tasks = in_threads(context, batches)
-    return append_with(context, image, of_topic, tasks, who, acks=acks, partition_count=dealt, earlier=earlier)
+    lane = None if bad_records is None else Lane(bad_records)
+    return append_given(
+        context, topic, batches, who, acks=acks, image=image, partition_count=dealt, earlier=earlier, lane=lane
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import pyarrow as pa
 
@@ -12,6 +14,8 @@ from stratalog.engine.driver.context import Context
 from stratalog.engine.metadata.image import ClusterImage, PartitionView, TopicImage
 from stratalog.engine.metadata.partition_commands import AlterPartition
 from stratalog.engine.records.acknowledge import PendingAppend, acknowledge
+from stratalog.engine.records.bad_record_lane import Lane
+from stratalog.engine.records.bad_records import BadRecordFilter, BadRecordRule, FoundBad
 from stratalog.engine.replicas.damaged import ahead_of_metadata, replace_leaders
 from stratalog.engine.replicas.in_sync import is_current, without
 from stratalog.engine.replication.append import (
@@ -48,8 +52,11 @@ class TaskResult:
     """The answer of one partition's task."""
 
     partition: int
-    outcome: AppendOutcome
+    outcome: AppendOutcome | None
+    """None: all of its records are bad, and left out."""
     counts: StoreCounts
+    bad: FoundBad | None = None
+    """None where a bad record refuses the append."""
 
 
 PartitionTask = Callable[[int, Iterator[pa.RecordBatch]], TaskResult]
@@ -73,20 +80,40 @@ def partition_task(
     clock: Clock,
     copies: Runner,
     known: Mapping[int, LogEnd],
+    rule: BadRecordRule | None = None,
 ) -> PartitionTask:
     """The function that appends one partition's batches. Running it twice appends once: ``who`` is the
-    same. ``known`` has the ends of logs that an append before has found.
+    same. ``known`` has the ends of logs that an append before has found. With a ``rule`` bad records are left out.
     """
+
+    def appended(partition: int, batches: Iterator[pa.RecordBatch]) -> AppendOutcome:
+        end = known.get(partition)
+        return append(replicas_of[partition], who, batches, options, clock=clock, copies=copies, known=end)
+
+    def left_out(
+        rule: BadRecordRule, partition: int, batches: Iterator[pa.RecordBatch]
+    ) -> tuple[AppendOutcome | None, FoundBad]:
+        told = BadRecordFilter(rule, partition, batches)
+        good = told.good()
+        outcome: AppendOutcome | None = None
+        try:
+            first = next(good, None)
+            if first is not None:
+                outcome = appended(partition, chain([first], good))
+            if isinstance(outcome, Appended):
+                deque(good, maxlen=0)  # an append that was there already may not have looked at its records
+        except StratalogError as error:
+            outcome = NotAppended(error, tried=outcome is not None, ours=False)
+        return outcome, told.found()
 
     def task(partition: int, batches: Iterator[pa.RecordBatch]) -> TaskResult:
         replicas = replicas_of[partition]
         before = [store.counts.snapshot() for store in replicas.stores.values()]
-        end = known.get(partition)
-        outcome = append(replicas, who, batches, options, clock=clock, copies=copies, known=end)
+        outcome, bad = (appended(partition, batches), None) if rule is None else left_out(rule, partition, batches)
         spent = StoreCounts()
         for store, earlier in zip(replicas.stores.values(), before, strict=True):
             spent = spent + (store.counts - earlier)
-        return TaskResult(partition, outcome, spent)
+        return TaskResult(partition, outcome, spent, bad)
 
     return task
 
@@ -100,14 +127,18 @@ def append_all(
     options: AppendOptions,
     partitions: Sequence[int],
     notes: list[str],
+    lane: Lane | None = None,
 ) -> dict[int, PendingAppend]:
-    """Append to those of ``partitions`` that have records, and bring each to an end: acknowledged, or failed."""
+    """Append to those of ``partitions`` that have records, and bring each to an end: acknowledged, or failed.
+    ``lane`` is told of the bad ones; partitions that have no others are left alone.
+    """
+    rule = None if lane is None else lane.rule(topic.name, options, who)
     states: dict[int, PendingAppend] = {}
     for _ in range(_ROUNDS):
         views = {partition: image.view(topic.topic_id, partition) for partition in partitions}
         replicas_of = {partition: context.replicas(view) for partition, view in views.items()}
         known = context.log_ends.of(views.values())
-        task = partition_task(replicas_of, who, options, context.clock, context.copies, known)
+        task = partition_task(replicas_of, who, options, context.clock, context.copies, known, rule)
         raced: list[int] = []
         troubled: list[int] = []
         appended: dict[int, PendingAppend] = {}
@@ -118,6 +149,10 @@ def append_all(
                 states[partition] = PendingAppend(views[partition], error=lost, tried=True)
             break
         for result in results:
+            if lane is not None:
+                lane.add(result.partition, result.bad)
+            if result.outcome is None:
+                continue
             view = views[result.partition]
             before = states.get(result.partition, PendingAppend(view))
             state = states[result.partition] = PendingAppend(view, tried=before.tried, ours=before.ours)

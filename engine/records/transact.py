@@ -25,6 +25,12 @@ from stratalog.engine.driver.report import Report, Value
 from stratalog.engine.metadata.image import ClusterImage, TopicImage
 from stratalog.engine.records import coordinator
 from stratalog.engine.records.append import append_batches
+from stratalog.engine.records.bad_record_lane import (
+    LeaveOut,
+    OnBadRecord,
+    bad_record_policy,
+    topic_of_bad_records,
+)
 from stratalog.engine.records.groups import commit_pending
 from stratalog.engine.records.markers import MarkersWritten
 from stratalog.engine.records.state_log import ensure_topic
@@ -54,6 +60,14 @@ all of them."""
 def partitions_of(topic: TopicImage) -> set[TopicIdPartition]:
     """All partitions of a topic."""
     return {TopicIdPartition(topic.topic_id, partition.partition) for partition in topic.partitions}
+
+
+def partitions_of_bad(
+    context: Context, image: ClusterImage, bad_records: LeaveOut | None
+) -> set[TopicIdPartition]:
+    """All partitions of the topic that bad records go to, if to any. Raises: as ``topic_of_bad_records``."""
+    topic = None if bad_records is None else topic_of_bad_records(context, image, bad_records)
+    return set() if topic is None else partitions_of(topic)
 
 
 class BatchTransaction:
@@ -92,13 +106,22 @@ class BatchTransaction:
 
     # --------------------------------------------------------------------------------- what is in it
 
-    def append_batches(self, topic: str, batches: Mapping[int, Sequence[pa.RecordBatch]]) -> Report:
-        """Append Arrow batches, as ``Cluster.append_batches``.
+    def append_batches(
+        self,
+        topic: str,
+        batches: Mapping[int, Sequence[pa.RecordBatch]],
+        *,
+        on_bad_record: OnBadRecord = "fail",
+        bad_record_topic: str | None = None,
+    ) -> Report:
+        """Append Arrow batches, as ``Cluster.append_batches``; bad records that go to a topic are part of the
+        transaction.
 
         Raises: as ``append_batches``; ProducerFencedError when a newer producer has the id, or the transaction has
             run into its timeout; OperationFailedError when a partition failed: it can only be aborted then.
         """
         check_not_internal(topic, "append to")
+        bad = bad_record_policy(on_bad_record, bad_record_topic, topic)
         image = self._look()
         of_topic = image.topic(topic)
         filled = {
@@ -108,8 +131,10 @@ class BatchTransaction:
         }
         if filled and len(of_topic.partitions) <= MOST_AT_ONCE:
             filled |= partitions_of(of_topic)
-        with self._appending(image, filled):
-            return self._appended(append_batches(self._context, topic, batches, self._who(), probed=image), image)
+        with self._appending(image, filled | partitions_of_bad(self._context, image, bad)):
+            return self._appended(
+                append_batches(self._context, topic, batches, self._who(), bad_records=bad, probed=image), image
+            )
 
     def _look(self) -> ClusterImage:
         """The metadata now, once for all that a call does; the first time with a look at the roots."""
@@ -164,6 +189,7 @@ class BatchTransaction:
         self._written |= {
             TopicIdPartition(image.topic(str(row["topic"])).topic_id, int(row["partition"] or 0))
             for row in report.rows
+            if row["outcome"] != "bad"
         }
         self._rows += [{"kind": "records", **row} for row in report.rows]
         for failure in report.failures:

@@ -2,15 +2,15 @@
 
     df -> record columns and partition id -> shuffle by partition id -> mapInArrow -> one file each
 
-The shuffle is a barrier: a bad row (no partition, a partition that is not there) fails the
-job before the first byte is written to the log.
+The shuffle is a barrier: a bad row (``bad_rows``) fails the job before the first byte is written to the log,
+unless bad rows are left out.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import TypeVar
 
 import pyarrow as pa
@@ -20,6 +20,9 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 from pyspark.sql.types import DataType, StructType
 
+from stratalog.engine.records.bad_record_lane import LeaveOut
+from stratalog.engine.records.bad_records import ERRORS, NO_PARTITION, UNKNOWN_PARTITION
+from stratalog.engine.spark.bad_rows import REFUSED, RowRules, nullable
 from stratalog.engine.spark.given_up import given_up
 from stratalog.engine.spark.runner import RESULT, result, results
 from stratalog.engine.spark.sql import identifier
@@ -28,7 +31,6 @@ from stratalog.partitions.errors import InvalidRecordError, OutcomeUnknownError,
 from stratalog.partitions.growth import ADDED
 
 PARTITION = "__partition"
-_REFUSED = "stratalog refuses the record: "
 
 ColumnOrName = Column | str
 T = TypeVar("T")
@@ -61,30 +63,41 @@ def to_records(
     partitions: int,
     key_type: DataType,
     value_type: DataType,
+    keys_required: bool = False,
+    bad_records: LeaveOut | None = None,
 ) -> DataFrame:
     """The record columns of a topic, and the partition of each row.
 
     A partition that the caller does not give is Spark's hash of the key (of the whole record where the
     key is null, so that a recomputed task gives the same row the same partition).
 
+    Rows are bad as ``bad_rows`` says; with ``bad_records`` columns of other types are cast, and the bad rows stay,
+    with a reason, for the tasks of the append to leave out. ``keys_required``: those without a key are bad.
+
     Raises: InvalidRecordError naming the column that is missing or of another type.
     """
+    rules = RowRules(frame, bad_records)
     with _analysed(what):
-        value = _value(frame, columns.value, value_type, what)
+        value = _value(frame, columns.value, value_type, what, rules)
         key = (
-            F.lit(None).cast(key_type)
+            F.lit(None).cast(nullable(key_type))
             if columns.key is None
-            else _typed(frame, columns.key, key_type, f"{what}: key")
+            else _typed(frame, columns.key, key_type, f"{what}: key", "key", rules)
         )
+        if columns.key is not None:
+            rules.given("key", _named(frame, columns.key, f"{what}: key"))
         timestamp = F.lit(None).cast("timestamp")  # the append gives those that are missing
         if columns.timestamp is not None:
             timestamp = _time(frame, columns.timestamp, what)
+        partition = (
+            F.pmod(_hash(key, key_type, value, value_type), F.lit(partitions))
+            if columns.partition is None
+            else _partition(frame, columns.partition, partitions, what, rules)
+        )
+        rules.corrupt(value_type, {name for name in astuple(columns) if isinstance(name, str)})
+        rules.required(key, value, (key_type, value_type), keys_required=keys_required)
         chosen = {
-            PARTITION: (
-                F.pmod(_hash(key, key_type, value, value_type), F.lit(partitions))
-                if columns.partition is None
-                else _partition(frame, columns.partition, partitions, what)
-            ),
+            PARTITION: rules.refusing(partition, key, what) if bad_records is None else partition,
             "timestamp": timestamp,
             "key": key,
             "value": value,
@@ -92,6 +105,8 @@ def to_records(
         if columns.headers is not None:  # else the log fills them in
             headers = _named(frame, columns.headers, f"{what}: headers")
             chosen["headers"] = headers.cast("array<struct<key:string,value:binary>>")
+        if bad_records is not None:
+            chosen[ERRORS] = rules.errors()
         records = frame.select(*(column.alias(name) for name, column in chosen.items()))
         records.schema  # noqa: B018 - analysis happens here, at the latest
         return records
@@ -117,17 +132,21 @@ def _named(frame: DataFrame, column: ColumnOrName, what: str) -> Column:
     return frame[column]
 
 
-def _typed(frame: DataFrame, column: ColumnOrName, wanted: DataType, what: str) -> Column:
+def _typed(
+    frame: DataFrame, column: ColumnOrName, wanted: DataType, what: str, path: str, rules: RowRules
+) -> Column:
     """The column in the declared type; only bytes are made of text without being asked."""
     expression = _named(frame, column, what)
     with _analysed(what):
         given = frame.select(expression.alias("c")).schema[0].dataType
     if _plain(given) == _plain(wanted):
-        return expression.cast(wanted)
+        return expression.cast(nullable(wanted))
     if _grew(given, wanted):
-        return _filled(expression, given, wanted).cast(wanted)
+        return _filled(expression, given, wanted).cast(nullable(wanted))
     if wanted.simpleString() == "binary" and given.simpleString() == "string":
         return expression.cast("binary")
+    if (fitted := rules.fitted(expression, given, wanted, path)) is not None:
+        return fitted
     raise InvalidRecordError(f"{what} is {given.simpleString()}, declared is {wanted.simpleString()}: cast it")
 
 
@@ -175,24 +194,31 @@ def _filled(column: Column, narrow: DataType, wide: DataType) -> Column:
     return F.when(column.isNotNull(), F.struct(*named))
 
 
-def _value(frame: DataFrame, column: ColumnOrName | None, wanted: DataType, what: str) -> Column:
+def _value(frame: DataFrame, column: ColumnOrName | None, wanted: DataType, what: str, rules: RowRules) -> Column:
+    if column is None and not isinstance(wanted, StructType):
+        column = "value"
     if column is not None:
-        return _typed(frame, column, wanted, f"{what}: value")
-    if not isinstance(wanted, StructType):
-        return _typed(frame, "value", wanted, f"{what}: value")
+        rules.given("value", _named(frame, column, f"{what}: value"))
+        return _typed(frame, column, wanted, f"{what}: value", "value", rules)
+    assert isinstance(wanted, StructType)
     absent = {field.name for field in wanted if field.name not in frame.columns}
     missing = [field.name for field in wanted if field.name in absent and ADDED not in field.metadata]
     if missing:
         raise InvalidRecordError(
             f"{what}: the DataFrame lacks the declared value columns {missing}; it has {frame.columns}"
         )
+    rules.given("value", F.struct(*(F.col(identifier(f.name)) for f in wanted if f.name not in absent)))
     fields = [
-        F.lit(None).cast(f.dataType).alias(f.name)
+        F.lit(None).cast(nullable(f.dataType)).alias(f.name)
         if f.name in absent
-        else _typed(frame, F.col(identifier(f.name)), f.dataType, f"{what}: value column {f.name!r}").alias(f.name)
+        else _typed(
+            *(frame, F.col(identifier(f.name)), f.dataType, f"{what}: value column {f.name!r}"),
+            path=f"value.{f.name}",
+            rules=rules,
+        ).alias(f.name)
         for f in wanted
     ]
-    return F.struct(*fields).cast(wanted)
+    return F.struct(*fields).cast(nullable(wanted))
 
 
 def _hash(key: Column, key_type: DataType, value: Column, value_type: DataType) -> Column:
@@ -206,22 +232,28 @@ def _hash(key: Column, key_type: DataType, value: Column, value_type: DataType) 
     return F.when(key.isNotNull(), hashed(key, key_type)).otherwise(hashed(value, value_type))
 
 
-def _partition(frame: DataFrame, column: ColumnOrName, partitions: int, what: str) -> Column:
+def _partition(frame: DataFrame, column: ColumnOrName, partitions: int, what: str, rules: RowRules) -> Column:
+    """The partition that a row names; where bad rows are left out, 0 for one that names none of the topic's."""
     given = _named(frame, column, f"{what}: partition")
     kind = frame.select(given.alias("c")).schema[0].dataType.simpleString()
     if kind not in ("tinyint", "smallint", "int", "bigint"):
         raise InvalidRecordError(f"{what}: the partition column is {kind}, it must be an integer")
-    refuse_null = F.raise_error(F.lit(f"{_REFUSED}{what}: a row's partition is null"))
+    elsewhere = (given < 0) | (given >= partitions)
+    if rules.leave_out is not None:
+        rules.bad(NO_PARTITION, given.isNull())
+        rules.bad(UNKNOWN_PARTITION, elsewhere, given.cast("string"))
+        return F.when(given.isNull() | elsewhere, F.lit(0)).otherwise(given.cast("int"))
+    refuse_null = F.raise_error(F.lit(f"{REFUSED}{what}: a row's partition is null"))
     refuse_range = F.raise_error(
         F.concat(
-            F.lit(f"{_REFUSED}{what}: a row's partition is "),
+            F.lit(f"{REFUSED}{what}: a row's partition is "),
             given.cast("string"),
             F.lit(f", the topic has partitions 0 to {partitions - 1}"),
         )
     )
     return (
         F.when(given.isNull(), refuse_null.cast("int"))
-        .when((given < 0) | (given >= partitions), refuse_range.cast("int"))
+        .when(elsewhere, refuse_range.cast("int"))
         .otherwise(given.cast("int"))
     )
 
@@ -277,13 +309,15 @@ def by_partition(rows: pa.Table, partitions: pa.ChunkedArray) -> dict[int, list[
     }
 
 
-def count_records(records: DataFrame) -> dict[int, int]:
-    """How many records each partition would get.
+def count_records(records: DataFrame, *, by_reason: bool = False) -> dict[tuple[int, str | None], int]:
+    """How many records each partition would get; ``by_reason``: apart from those that are bad, by their reason.
 
     Raises: InvalidRecordError as ``run_appends``; RetriableError when Spark gave the job up.
     """
     with refusals(), given_up(RetriableError, "the records were not counted"):
-        return {row[0]: row[1] for row in records.groupBy(PARTITION).count().collect()}
+        reason = records[ERRORS]["reason"] if by_reason else F.lit(None).cast("string")
+        counted = records.groupBy(records[PARTITION], reason.alias("reason")).count()
+        return {(row[0], row[1]): row[2] for row in counted.collect()}
 
 
 @contextmanager
@@ -293,8 +327,8 @@ def refusals() -> Iterator[None]:
         yield
     except PySparkException as error:
         text = str(error)
-        if _REFUSED in text:
-            said = text.split(_REFUSED, 1)[1].splitlines()[0].partition(" SQLSTATE:")[0]
+        if REFUSED in text:
+            said = text.split(REFUSED, 1)[1].splitlines()[0].partition(" SQLSTATE:")[0]
             raise InvalidRecordError(said.rstrip("'\"")) from error
         raise
 

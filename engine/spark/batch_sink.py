@@ -20,20 +20,17 @@ from pyspark.sql.types import StructType
 from stratalog.engine.reading.stream_options import SOURCE_OPTIONS, known, topic_option
 from stratalog.engine.records.append import who_appends
 from stratalog.engine.spark.sink_tasks import TaskAppend, TaskOf, TaskRows
-from stratalog.engine.spark.stream_sink import RecordSink, SinkOptions, sink_options
+from stratalog.engine.spark.stream_sink import (
+    SINK_OPTIONS,
+    RecordSink,
+    SinkOptions,
+    sink_options,
+    tell_of_bad_records,
+)
 from stratalog.partitions.errors import InvalidCallError, InvalidRecordError
 from stratalog.partitions.producers import ProducerAppend, unnamed
 
-_SINK_OPTIONS = (
-    "cluster",
-    "topic",
-    "producer",
-    "sequence",
-    "onChangedReplay",
-    "credentials",
-    "clusterKeyFile",
-    "path",
-)
+_SINK_OPTIONS = (*SINK_OPTIONS, "sequence")
 _OF_LOG = ("topic", "offset")
 """Columns of a table that no record is given: the table says the first, the log the second."""
 
@@ -112,4 +109,4 @@ class BatchSink(RecordSink, DataSourceArrowWriter):
         Raises: OperationFailedError; as ``append_frame``.
         """
         for report in self._end(messages, self._who):
-            report.raise_for_failures()
+            tell_of_bad_records(report.raise_for_failures(), "this write")

@@ -44,7 +44,7 @@ def only_narrow(records: DataFrame, checked: str) -> DataFrame | None:
     """The records; to evaluate their column ``checked`` fails where one of them is not narrow. None where their
     types do not tell how wide they are.
     """
-    widths = [_width(records[identifier(field.name)], field.dataType) for field in records.schema]
+    widths = [width_of(records[identifier(field.name)], field.dataType) for field in records.schema]
     known = [width for width in widths if width is not None]
     if len(known) < len(widths):
         return None
@@ -55,12 +55,12 @@ def only_narrow(records: DataFrame, checked: str) -> DataFrame | None:
     )
 
 
-def _width(column: Column, kind: DataType) -> Column | None:
+def width_of(column: Column, kind: DataType) -> Column | None:
     """Bytes of what has no fixed width; None where it takes a walk to know."""
     if isinstance(kind, StringType | BinaryType):
         return F.coalesce(F.octet_length(column), F.lit(0))
     if isinstance(kind, StructType):
-        widths = [_width(column.getField(field.name), field.dataType) for field in kind]
+        widths = [width_of(column.getField(field.name), field.dataType) for field in kind]
         known = [width for width in widths if width is not None]
         return None if len(known) < len(widths) else reduce(Column.__add__, known)
     return F.lit(0) if isinstance(kind, AtomicType | NullType) else None

@@ -30,8 +30,10 @@ from stratalog.engine.brokers.probe import probe_brokers
 from stratalog.engine.driver.context import Context
 from stratalog.engine.metadata.image import PartitionView
 from stratalog.engine.records.append import append_options
-from stratalog.engine.records.rounds import partition_task
-from stratalog.engine.replication.append import Appended, AppendOptions, AppendOutcome, NotAppended, Raced
+from stratalog.engine.records.bad_record_lane import Lane, LeaveOut, topic_of_bad_records
+from stratalog.engine.records.bad_records import ERRORS, FoundBad
+from stratalog.engine.records.rounds import TaskResult, partition_task
+from stratalog.engine.replication.append import Appended, AppendOptions, NotAppended
 from stratalog.engine.replication.leader import look_at_leader
 from stratalog.engine.replication.partition import PartitionReplicas
 from stratalog.engine.spark.appending import PARTITION
@@ -47,6 +49,10 @@ from stratalog.partitions.runner import Done, Runner
 DEALT = "stratalog.partitions"
 """Key of the metadata of the column ``partition``: the number of partitions among which the rows were dealt out.
 The task with a partition's number has all of its rows."""
+
+LEFT_OUT = "stratalog.bad_records"
+"""Key of the metadata of the column ``bad_records.ERRORS``: the topic that bad records go to; empty: they are left
+out."""
 
 BATCH_ID = "streaming.sql.batchId"
 
@@ -77,7 +83,9 @@ class TaskAppend(WriterCommitMessage):
 
     query_id: str
     view: PartitionView
-    outcome: Appended | NotAppended
+    outcome: Appended | NotAppended | None
+    """None: all of its rows are bad, and left out."""
+    bad: FoundBad | None = None
 
 
 def present_task() -> TaskOf | None:
@@ -89,9 +97,12 @@ def present_task() -> TaskOf | None:
     return TaskOf(task.partitionId(), query_id, int(batch_id))
 
 
-def deal_out(records: DataFrame, partitions: int) -> DataFrame:
-    """Records with their partitions as the sink takes them: task n has the rows of partition n."""
+def deal_out(records: DataFrame, partitions: int, bad_records: LeaveOut | None = None) -> DataFrame:
+    """Records with their partitions as the sink takes them: task n has the rows of partition n. The column with
+    the reasons of bad ones says what becomes of them."""
     named = records.withColumnRenamed(PARTITION, "partition").withMetadata("partition", {DEALT: partitions})
+    if bad_records is not None:
+        named = named.withMetadata(ERRORS, {LEFT_OUT: bad_records.topic or ""})
     return repartition_by_id(named, partitions, "partition")
 
 
@@ -101,10 +112,18 @@ def dealt(schema: StructType) -> int | None:
     return found if isinstance(found, int) else None
 
 
+def left_out(schema: StructType) -> LeaveOut | None:
+    """What ``Cluster.records`` was told of bad records; None where the rows say nothing of them."""
+    found = schema[ERRORS].metadata.get(LEFT_OUT) if ERRORS in schema.fieldNames() else None
+    return LeaveOut(found or None) if isinstance(found, str) else None
+
+
 @dataclass(frozen=True, slots=True)
 class PlannedAppends:
     """The partitions of a topic as a batch begins, and how to append to them. Picklable where the stores are."""
 
+    topic: str
+    bad_records: LeaveOut | None
     replicas_of: Mapping[int, PartitionReplicas]
     options: AppendOptions
     clock: Clock
@@ -121,9 +140,7 @@ class PlannedAppends:
         known = self.sequences.get(who.producer_id, {})
         return known.get(partition, -1) < who.sequence and who.sequence in known.values()
 
-    def append(
-        self, partition: int, who: ProducerAppend, batches: Iterator[pa.RecordBatch]
-    ) -> Appended | NotAppended | Raced:
+    def append(self, partition: int, who: ProducerAppend, batches: Iterator[pa.RecordBatch]) -> TaskResult:
         """Append the record columns of a partition."""
         what = f"append to {self.replicas_of[partition]}"
 
@@ -134,17 +151,24 @@ class PlannedAppends:
                 yield typed
 
         late = with_changes(who, late=self.comes_late(who))
-        task = partition_task(self.replicas_of, late, self.options, self.clock, self.copies, {})
-        outcome: AppendOutcome = task(partition, records()).outcome
-        return replace(outcome, end=None) if isinstance(outcome, Appended) else outcome
+        rule = None if self.bad_records is None else Lane(self.bad_records).rule(self.topic, self.options, who)
+        task = partition_task(self.replicas_of, late, self.options, self.clock, self.copies, {}, rule)
+        done = task(partition, records())
+        if isinstance(done.outcome, Appended):
+            return replace(done, outcome=replace(done.outcome, end=None))
+        return done
 
 
-def plan(context: Context, topic: str, partitions: int, producer: str) -> PlannedAppends:
+def plan(
+    context: Context, topic: str, partitions: int, producer: str, bad_records: LeaveOut | None = None
+) -> PlannedAppends:
     """The partitions as they are now. Those that cannot be looked at are not known to have anything.
 
-    Raises: UnknownTopicOrPartitionError; errors of reading the metadata.
+    Raises: UnknownTopicOrPartitionError; as ``topic_of_bad_records``; errors of reading the metadata.
     """
     image = probe_brokers(context).image
+    if bad_records is not None:
+        topic_of_bad_records(context, image, bad_records)
     of_topic = image.topic(topic)
     replicas_of = {
         partition: context.replicas(image.view(of_topic.topic_id, partition)) for partition in range(partitions)
@@ -165,7 +189,7 @@ def plan(context: Context, topic: str, partitions: int, producer: str) -> Planne
             for name, sequence in outcome.value.items():
                 sequences.setdefault(name, {})[outcome.item] = sequence
     options = append_options(of_topic, context.topic_config(image, of_topic), "all")
-    return PlannedAppends(replicas_of, options, context.clock, context.copies, sequences)
+    return PlannedAppends(topic, bad_records, replicas_of, options, context.clock, context.copies, sequences)
 
 
 def append_rows(
@@ -184,11 +208,12 @@ def append_rows(
     kept = _Kept(batches, task.number, str(replicas))
     if planned.is_rest(who, task.number) and kept.all_fit():
         return rows_for_driver(iter(kept.rows))
-    outcome = planned.append(task.number, who, (records_of(batch) for batch in kept))
-    if isinstance(outcome, Appended):
-        return TaskAppend(task.query_id, replicas.view, outcome)
+    done = planned.append(task.number, who, (records_of(batch) for batch in kept))
+    outcome = done.outcome
+    if outcome is None or isinstance(outcome, Appended):
+        return TaskAppend(task.query_id, replicas.view, outcome, done.bad)
     if isinstance(outcome, NotAppended) and isinstance(outcome.error, InvalidCallError | FencedError):
-        return TaskAppend(task.query_id, replicas.view, outcome)
+        return TaskAppend(task.query_id, replicas.view, outcome, done.bad)
     if kept.all_fit():
         return rows_for_driver(iter(kept.rows))
     raise outcome.error if isinstance(outcome, NotAppended) else RetriableError(f"{replicas}: others were faster")

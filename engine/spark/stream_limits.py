@@ -53,9 +53,12 @@ class LimitedStreamReader(StreamReader, SupportsTriggerAvailableNow):
         return start if end is begin else end.to_json()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
-        """Where the log ended at this trigger, whatever the limit: ``latestOffset`` in the query's progress."""
-        seen = self._open()[0].latest_seen
-        return None if seen is None else seen.to_json()
+        """Where the log ended at this trigger, whatever the limit, and how far behind it the batch ends:
+        ``latestOffset`` in the query's progress, as listeners get it. A Python source has no metrics there."""
+        source = self._open()[0]
+        if source.latest_seen is None or source.planned is None:
+            return None
+        return {**source.latest_seen.to_json(), **source.planned.behind(source.latest_seen)}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """A batch's tasks; ``latestOffset`` has looked at where it begins."""

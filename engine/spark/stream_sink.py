@@ -17,12 +17,15 @@ commit messages, and it appends them partition by partition: right for small bat
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import chain
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark import TaskContext
 from pyspark.sql import DataFrame
 from pyspark.sql.datasource import WriterCommitMessage
@@ -32,7 +35,16 @@ from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.opening import open_driver
 from stratalog.engine.driver.report import Report
 from stratalog.engine.reading.stream_options import known, required, topic_option
-from stratalog.engine.records.append import append_given, check_producer, end_appends, who_appends
+from stratalog.engine.records.append import (
+    append_bad_records,
+    append_given,
+    check_producer,
+    end_appends,
+    who_appends,
+)
+from stratalog.engine.records.bad_record_lane import Lane, LeaveOut, bad_record_policy
+from stratalog.engine.records.bad_records import ERRORS, NO_PARTITION, UNKNOWN_PARTITION
+from stratalog.engine.records.bad_records import marked as mark
 from stratalog.engine.records.earlier import EarlierTries
 from stratalog.engine.spark.append_frame import append_frame
 from stratalog.engine.spark.appending import RecordColumns, by_partition
@@ -44,6 +56,7 @@ from stratalog.engine.spark.sink_tasks import (
     TaskRows,
     append_rows,
     dealt,
+    left_out,
     plan,
     present_task,
 )
@@ -51,6 +64,7 @@ from stratalog.engine.spark.stream_query import QUERY_ID, query_of_server, query
 from stratalog.engine.spark.versions import arrow_schema
 from stratalog.engine.state.internal_topics import check_not_internal
 from stratalog.partitions.errors import InvalidCallError, InvalidRecordError, OutOfOrderSequenceNumberError
+from stratalog.partitions.printable import printable
 from stratalog.partitions.producers import OnChangedReplay, ProducerAppend
 from stratalog.partitions.records import HEADERS, RECORD_COLUMNS, TIMESTAMP
 
@@ -60,6 +74,9 @@ except ImportError:  # Spark 4.0, where the format refuses to be a sink
     from pyspark.sql.datasource import (  # type: ignore[assignment]
         DataSourceStreamWriter as DataSourceStreamArrowWriter,
     )
+
+
+_log = logging.getLogger(__name__)
 
 
 @cache
@@ -90,6 +107,7 @@ class StreamWriter:
         producer_epoch: int | None = None,
         acks: str = "all",
         on_changed_replay: OnChangedReplay = "refuse",
+        bad_records: LeaveOut | None = None,
         order_by: Sequence[str] = (),
         checkpoint: str | None = None,
     ) -> None:
@@ -105,6 +123,7 @@ class StreamWriter:
         self._producer_epoch = producer_epoch
         self._acks = acks
         self._on_changed_replay = on_changed_replay
+        self._bad_records = bad_records
         self._order_by = tuple(order_by)
 
     def __getstate__(self) -> dict[str, object]:
@@ -119,7 +138,7 @@ class StreamWriter:
         Raises: what ends the query; its batch is appended by the next run, once: as ``append``,
             OperationFailedError.
         """
-        self.append(batch, batch_id).raise_for_failures()
+        tell_of_bad_records(self.append(batch, batch_id).raise_for_failures(), f"batch {batch_id}")
 
     def append(self, batch: DataFrame, batch_id: int) -> Report:
         """Append a batch, and say what was done: partitions that have it already are ``duplicate``.
@@ -139,7 +158,14 @@ class StreamWriter:
             recent=True,
         )
         report = append_frame(
-            self._opened, batch, self._topic, self._columns, who, acks=self._acks, order_by=self._order_by
+            self._opened,
+            batch,
+            self._topic,
+            self._columns,
+            who,
+            acks=self._acks,
+            order_by=self._order_by,
+            bad_records=self._bad_records,
         )
         return with_remedy(report, batch_id)
 
@@ -160,6 +186,22 @@ def with_remedy(report: Report, batch_id: int) -> Report:
     return replace(report, failures=[first if f is changed[0] else f for f in report.failures])
 
 
+SINK_OPTIONS = (
+    *("cluster", "topic", "producer", "onChangedReplay", "onBadRecord", "badRecordTopic"),
+    *("credentials", "clusterKeyFile", "path"),
+)
+
+
+def tell_of_bad_records(report: Report, what: str) -> None:
+    """Say how many bad records an append has left out, where nobody sees its report."""
+    bad = [row for row in report.rows if row["outcome"] == "bad"]
+    if bad:
+        reasons = "; ".join(f"{row['reason']} ({row['records']})" for row in bad)
+        total = report.totals["bad_records"]
+        note = f"append to {bad[0]['topic']}, {what}: {total} bad records are left out: {reasons}"
+        _log.warning("%s", printable(note))
+
+
 @dataclass(frozen=True, slots=True)
 class SinkOptions:
     """Where a sink appends to, and as whom."""
@@ -172,19 +214,25 @@ class SinkOptions:
     """The name of a provider: ``load_cluster_file``."""
     cluster_key_file: str | None = None
     """Where the driver finds the key of the cluster; None: in its environment."""
+    bad_records: LeaveOut | None = None
 
 
 def sink_options(given: Mapping[str, str]) -> SinkOptions:
     """``path`` is the topic, as ``start`` is given it. Raises: InvalidCallError naming the option."""
-    options = topic_option(
-        known(given, ("cluster", "topic", "producer", "onChangedReplay", "credentials", "clusterKeyFile", "path"))
-    )
+    options = known(given, SINK_OPTIONS)
+    if "/" in options.get("path", ""):
+        raise InvalidCallError(
+            f'{options["path"]!r} is a folder and no topic: start("topic") names one; toTable tells the folder of '
+            "a table instead, and not its options"
+        )
+    options = topic_option(options)
     options.setdefault("producer", "stream")
     replay = options.get("onChangedReplay", "refuse")
     if replay not in ("refuse", "accept"):
         raise InvalidCallError(f"the option onChangedReplay is {replay!r}: it takes 'refuse' or 'accept'")
     cluster, topic, producer = (required(options, name) for name in ("cluster", "topic", "producer"))
     check_not_internal(topic, "append to")
+    bad = bad_record_policy(options.get("onBadRecord", "fail"), options.get("badRecordTopic"), topic)
     return SinkOptions(
         cluster,
         topic,
@@ -192,6 +240,7 @@ def sink_options(given: Mapping[str, str]) -> SinkOptions:
         "accept" if replay == "accept" else "refuse",
         options.get("credentials"),
         options.get("clusterKeyFile"),
+        bad,
     )
 
 
@@ -207,12 +256,15 @@ class RecordSink:
         """Raises: InvalidRecordError for other columns."""
         self._options = options
         self._arrow: pa.Schema = arrow_schema(schema)
+        self._bad_records = options.bad_records or left_out(schema)
         names = set(schema.fieldNames())
-        if "partition" not in names or not names <= {"partition", *RECORD_COLUMNS}:
+        if "partition" not in names or not names <= {"partition", ERRORS, *RECORD_COLUMNS}:
             raise InvalidRecordError(
                 f"append to {options.topic}: the rows have the columns {schema.fieldNames()}, they need "
                 f"partition and may have {', '.join(RECORD_COLUMNS)}: cluster.records(df, topic, ...) makes them"
             )
+        if ERRORS in names and self._bad_records is None:
+            raise InvalidRecordError(f"append to {options.topic}: {ERRORS} is a column of cluster.records alone")
         self._dealt = dealt(schema)
         self._planned: PlannedAppends | None = None
 
@@ -223,7 +275,7 @@ class RecordSink:
     def _plan(self, producer: str) -> None:
         """Look at the partitions, where a task has all rows of one."""
         if self._dealt is not None:
-            self._planned = plan(self._context, self._options.topic, self._dealt, producer)
+            self._planned = plan(self._context, self._options.topic, self._dealt, producer, self._bad_records)
 
     def _append(
         self, batches: Iterator[pa.RecordBatch], task: TaskOf, who: ProducerAppend
@@ -272,18 +324,46 @@ class RecordSink:
         Raises: as ``append_frame``.
         """
         reports = []
+        lane = None if self._bad_records is None else Lane(self._bad_records)
         appended = [message for message in messages if isinstance(message, TaskAppend)]
-        if appended:
-            outcomes = {message.view.partition: (message.view, message.outcome) for message in appended}
+        outcomes = {one.view.partition: (one.view, one.outcome) for one in appended if one.outcome is not None}
+        if outcomes:
             reports.append(end_appends(self._context, self._options.topic, who, outcomes))
+        for message in appended:
+            if lane is not None:
+                lane.add(message.view.partition, message.bad)
         tasks = [message for message in messages if isinstance(message, TaskRows) and message.data]
         if tasks and not any(report.failures for report in reports):
             rows = pa.concat_tables([pa.ipc.open_stream(task.data).read_all() for task in tasks])
+            if lane is not None:
+                rows = self._marked(rows)
             batches = batches_of(rows, self._options.topic)
             # Partitions that have it of tasks are no other try: they were compared.
             earlier = EarlierTries() if appended else None
-            reports.append(append_given(self._context, self._options.topic, batches, who, earlier=earlier))
+            topic = self._options.topic
+            reports.append(append_given(self._context, topic, batches, who, earlier=earlier, lane=lane))
+        elif lane is not None and lane.bad:
+            image = self._context.metadata.image()
+            of_topic = image.topic(self._options.topic)
+            done = reports.pop() if reports else Report("append", ())
+            reports.append(append_bad_records(self._context, of_topic, done, who, "all", lane))
         return reports
+
+    def _marked(self, rows: pa.Table) -> pa.Table:
+        """The rows, those without a valid partition as bad ones of partition 0."""
+        count = len(self._context.metadata.image().topic(self._options.topic).partitions)
+        marked = []
+        for batch in rows.to_batches():
+            partition = batch.column("partition")
+            none = np.asarray(partition.is_null())
+            elsewhere = np.asarray(
+                pc.or_(pc.less(partition, 0), pc.greater_equal(partition, count)).fill_null(False)
+            )
+            reasons = {NO_PARTITION: none, UNKNOWN_PARTITION: elsewhere}
+            batch = mark(batch, reasons, partition.cast(pa.string()))
+            placed = pc.if_else(pa.array(none | elsewhere), pa.scalar(0, partition.type), partition)
+            marked.append(batch.set_column(batch.schema.get_field_index("partition"), "partition", placed))
+        return pa.Table.from_batches(marked)
 
 
 class StreamSink(RecordSink, DataSourceStreamArrowWriter):
@@ -325,7 +405,7 @@ class StreamSink(RecordSink, DataSourceStreamArrowWriter):
         if query_id is None:
             query_id = next((one.query_id for one in messages if isinstance(one, TaskRows) and one.data), None)
         for report in self._end(messages, self._who(query_id, batchId)):
-            with_remedy(report, batchId).raise_for_failures()
+            tell_of_bad_records(with_remedy(report, batchId).raise_for_failures(), f"batch {batchId}")
 
 
 def batches_of(rows: pa.Table, topic: str) -> dict[int, list[pa.RecordBatch]]:
@@ -353,4 +433,6 @@ def records_of(rows: pa.Table) -> pa.Table:
             columns[name] = pa.nulls(rows.num_rows)  # of the topic's type, whichever that is
     if "timestamp" in rows.column_names:
         columns["timestamp"] = rows.column("timestamp").cast(TIMESTAMP)
+    if ERRORS in rows.column_names:
+        columns[ERRORS] = rows.column(ERRORS)
     return pa.table(columns)

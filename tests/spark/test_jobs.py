@@ -214,6 +214,34 @@ def test_a_dry_run_of_an_append_counts_the_records_of_each_partition(
     assert report["totals"]["records"] == sum(row["records"] for row in report["rows"]) == 50
 
 
+def test_an_append_counts_its_bad_records_and_puts_them_into_their_topic(
+    filled: Place, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of 300 numbers 128 fit into a TINYINT; from a frame, and from a stream of its batches."""
+
+    def run(job: str, *argv: str) -> dict[str, Any]:
+        assert filled.call(job, *argv, "--json") == 0, capsys.readouterr()
+        return last_line(capsys)
+
+    shape = ("--replication-factor", "2", "--partitions", "2")
+    run("topics", "create", "small", *shape, "--key", "STRING", "--value", "n TINYINT, s STRING")
+    run("topics", "create", "bad", *shape)
+    source = ("--topic", "small", "--input", str(filled.folder / "in"), "--key", "k")
+    lane = ("--on-bad-record", "topic", "--bad-record-topic", "bad", "--producer", "p")
+    for _ in range(2):
+        report = run("append", *source, *lane, "--sequence", "0")
+        assert report["totals"]["bad_records"] == 172
+        bad = [row for row in report["rows"] if row["outcome"] == "bad"]
+        assert sum(row["records"] for row in bad) == 172
+        assert {row["reason"] for row in bad} == {"value.n is no TINYINT"}
+    stream = ("--stream", "--checkpoint", str(filled.folder / "checkpoint"), "--option", "maxFilesPerTrigger=1")
+    report = run("append", *source, *lane, *stream)
+    assert [row["bad_records"] for row in report["rows"]] == [0, 72, 100]
+    assert report["totals"]["bad_records"] == 172
+    for topic, count in (("small", 2 * 128), ("bad", 2 * 172)):
+        assert run("read", "--topic", topic, "--count")["totals"]["records"] == count
+
+
 # ---------------------------------------------------------------------------- from end to end
 
 

@@ -35,7 +35,7 @@ def test_the_code_in_the_tutorial_runs(
 ) -> None:
     """A session, appends, planned reads, upkeep, streams, groups, a transaction."""
     make_cluster_file("docs/tutorial.md", tmp_path)
-    session, append, read, plan, by_format, by_sql, upkeep, streaming, groups, transaction = blocks(
+    session, append, read, plan, by_format, by_sql, lane, upkeep, streaming, groups, transaction = blocks(
         "docs/tutorial.md", "python"
     )
     monkeypatch.chdir(tmp_path)
@@ -71,6 +71,11 @@ def test_the_code_in_the_tutorial_runs(
     assert sum(row.led for row in names["led"].collect()) == 4
     assert sum(row.offset for row in names["ends"].collect()) == 2
     assert [row.tier for row in names["sizes"].collect()] == ["local"]
+
+    exec(lane, names)
+    assert names["counted"].totals["bad_records"] == 1
+    assert names["cluster"].read("rides").count() == 4
+    assert [row.value for row in names["bad"].collect()] == ['{"id": "t5", "city": "Oslo", "distance": "two"}']
 
     exec(upkeep, names)
     assert names["cluster"].verify(deep=True).ok

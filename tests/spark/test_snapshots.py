@@ -15,6 +15,7 @@ from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 from bench.memory import worker_peak
 from stratalog import Cluster
 from stratalog.engine.replication.partition import PartitionReplicas
+from stratalog.partitions.errors import InvalidRecordError
 from stratalog.snapshots.reader import read_snapshot
 from tests.spark.spark_cluster import format_cluster
 
@@ -233,16 +234,16 @@ def test_spark_and_memory_make_the_same_snapshot(spark: SparkSession, tmp_path: 
 
 
 def test_a_record_without_a_key_is_refused(spark: SparkSession, cluster: Cluster) -> None:
-    """As Kafka's compacted topics do: by the append, and nothing of the partition is written."""
+    """As Kafka's compacted topics do: by the append, and nothing of it is written."""
     nobody = spark.sql("SELECT CAST(NULL AS STRUCT<land: STRING, number: INT>) AS key, 0 AS partition")
-    report = cluster.append(
-        nobody,
-        "cities",
-        key="key",
-        value=F.lit(None).cast("struct<name: string, people: double>"),
-        partition="partition",
-    )
-    assert [failure.code for failure in report.failures] == ["INVALID_RECORD"]
+    with pytest.raises(InvalidRecordError, match="the key is null, the topic keeps the latest record of each key"):
+        cluster.append(
+            nobody,
+            "cities",
+            key="key",
+            value=F.lit(None).cast("struct<name: string, people: double>"),
+            partition="partition",
+        )
     assert cluster.read("cities").count() == 0
 
 

@@ -66,6 +66,9 @@ def test_progress_is_in_the_query_and_in_the_group(
         return sum(at["offset"] for at in json.loads(last[name])["topics"][topic]["partitions"].values())
 
     assert (read("endOffset"), read("latestOffset")) == (12, 20)
+    behind = [json.loads(one["sources"][0]["latestOffset"]) for one in query.recentProgress]
+    assert [one["avgOffsetsBehindLatest"] * 2 for one in behind] == [8, 0][: len(behind)]
+    assert all(one["minOffsetsBehindLatest"] <= one["maxOffsetsBehindLatest"] for one in behind)
     lag = cluster.groups.lag("dash").raise_for_failures()
     assert lag.totals["lag"] == 0
     assert sum(int(str(row["committed"])) for row in lag.rows) == 20

@@ -9,7 +9,7 @@ import pytest
 
 from stratalog import Report
 from stratalog.jobs.append import main as append
-from stratalog.jobs.streaming import append_stream
+from stratalog.jobs.streaming import append_stream, summed
 
 STREAM = ("--stream", "--checkpoint", "c", "--producer", "p")
 
@@ -61,3 +61,14 @@ def test_an_interrupted_stream_does_not_go_on_in_a_session_of_somebody_else() ->
     with pytest.raises(KeyboardInterrupt):
         append_stream(query, "checkpoint", lambda batch, batch_id: Report("append", ()))
     assert query.stopped
+
+
+def test_the_bad_records_of_a_streams_batches_are_counted_and_said() -> None:
+    bad = {"topic": "t", "partition": 1, "records": 2, "outcome": "bad", "reason": "the key is null"}
+    one = Report("append", [bad], totals={"records": 5, "bytes": 9, "bad_records": 2})
+    two = Report("append", (), totals={"records": 1, "bytes": 3, "bad_records": 0})
+    report = summed([(0, one), (1, two)], [])
+    assert [row["bad_records"] for row in report.rows] == [2, 0]
+    assert (report.totals["records"], report.totals["bad_records"]) == (6, 2)
+    assert report.notes == ["batch 0: 2 bad records of t: the key is null"]
+    assert "bad_records" not in summed([(0, Report("append", ()))], []).totals

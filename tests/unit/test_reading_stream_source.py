@@ -200,6 +200,8 @@ def test_where_the_log_ends_is_told_whatever_the_limit(live: LiveCluster) -> Non
     query.plan(2)
     assert query.source.latest_seen is not None
     assert ends(query.source.latest_seen) == {0: 5}
+    assert query.source.planned is not None
+    assert query.source.planned.behind(query.source.latest_seen)["maxOffsetsBehindLatest"] == 3
 
 
 # --------------------------------------------------------------------- replicas, transactions

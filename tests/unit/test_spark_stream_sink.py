@@ -148,6 +148,11 @@ def test_the_sinks_options(given: dict[str, str], said: str) -> None:
     assert said in str(told.value)
 
 
+def test_the_folder_of_a_table_is_no_topic() -> None:
+    with pytest.raises(InvalidCallError, match=r'start\("topic"\) names one; toTable tells the folder'):
+        sink_options({"cluster": "c", "topic": "t", "path": "file:/warehouse/trips"})
+
+
 def test_what_start_is_given_is_the_topic() -> None:
     assert sink_options({"cluster": "c", "path": "t"}) == sink_options({"cluster": "c", "topic": "t"})
     with pytest.raises(InvalidCallError, match="the options topic and path are the same"):

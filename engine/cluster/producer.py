@@ -1,0 +1,224 @@
+"""The methods of producers: append, produce, stream."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from stratalog.engine.cluster.arguments import dataframe
+from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.report import Report
+from stratalog.engine.records.append import append_batches, who_appends
+from stratalog.engine.records.bad_record_lane import OnBadRecord, bad_record_policy
+from stratalog.partitions.producers import OnChangedReplay
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+    from stratalog.engine.records.produce import Rows
+    from stratalog.engine.spark.frames import Frame
+    from stratalog.engine.spark.stream_sink import StreamWriter
+
+
+class Producer:
+    """An open cluster, as producers use it."""
+
+    def __init__(self, context: Context, spark: SparkSession | None) -> None:
+        self._context = context
+        self._spark = spark
+
+    def append(
+        self,
+        frame: Frame,
+        topic: str,
+        *,
+        key: Column | str | None = None,
+        value: Column | str | None = None,
+        partition: Column | str | None = None,
+        headers: Column | str | None = None,
+        timestamp: Column | str | None = None,
+        acks: str = "all",
+        producer: str | None = None,
+        sequence: int | None = None,
+        producer_epoch: int | None = None,
+        on_changed_replay: OnChangedReplay = "refuse",
+        on_bad_record: OnBadRecord = "fail",
+        bad_record_topic: str | None = None,
+        order_by: Sequence[str] = (),
+        dry_run: bool = False,
+    ) -> Report:
+        """Append all rows of a frame, Spark's, pandas', polars' or Arrow's; see
+        ``stratalog.engine.spark.append_frame.append_frame``.
+
+        ``value`` None takes the declared value columns of a typed topic from the columns of ``frame``.
+        ``producer`` and ``sequence`` name the append: it can be run again, and is appended once. The same of both
+        with other rows is refused, and none of them is stored; ``on_changed_replay="accept"`` takes them for the
+        same, where rows cannot be computed again as they were (``rand()``): that is not exactly once.
+
+        ``on_bad_record`` says what becomes of a record that the topic cannot hold: "fail" refuses the append, and
+        nothing is appended; "skip" leaves it out, "topic" appends it to ``bad_record_topic`` instead, once; both
+        cast columns of other types to the declared ones, row by row, and the report counts the bad records by
+        partition and reason (``stratalog.engine.records.bad_records``).
+        """
+        rows = dataframe(frame, self._spark, topic)  # first of all: it knows whether there is a pyspark
+        from stratalog.engine.spark.append_frame import append_frame
+        from stratalog.engine.spark.appending import RecordColumns
+
+        return append_frame(
+            self._context,
+            rows,
+            topic,
+            RecordColumns(key, value, partition, headers, timestamp),
+            who_appends(producer, sequence, producer_epoch, on_changed_replay=on_changed_replay),
+            acks=acks,
+            order_by=order_by,
+            bad_records=bad_record_policy(on_bad_record, bad_record_topic, topic),
+            dry_run=dry_run,
+        )
+
+    def produce(
+        self,
+        topic: str,
+        rows: Rows,
+        *,
+        key: str | None = None,
+        value: str | None = None,
+        partition: str | int | None = None,
+        headers: str | None = None,
+        timestamp: str | None = None,
+        acks: str = "all",
+        producer: str | None = None,
+        sequence: int | None = None,
+        producer_epoch: int | None = None,
+        on_changed_replay: OnChangedReplay = "refuse",
+        on_bad_record: OnBadRecord = "fail",
+        bad_record_topic: str | None = None,
+    ) -> Report:
+        """Append rows from this process, without Spark: mappings by column, or values, of a list or an iterator;
+        or a frame of pandas, polars or Arrow. All of them lie in memory at once. The other arguments are as for
+        ``append``, with names of columns. A key goes to the partition that ``append`` would give it; rows without
+        one go to one partition together. Times without a zone are UTC's. A value that has not the declared type is
+        refused, and never cast where that would lose anything.
+
+        ::
+
+            cluster.produce("readings", [{"sensor": "s1", "value": "20.5"}], key="sensor")
+
+        Raises: UnknownTopicOrPartitionError; InvalidRecordError naming the row and the column that does not fit;
+            InvalidCallError. Nothing is appended then.
+        """
+        from stratalog.engine.records.produce import RowColumns, produce
+
+        who = who_appends(producer, sequence, producer_epoch, on_changed_replay=on_changed_replay)
+        bad = bad_record_policy(on_bad_record, bad_record_topic, topic)
+        columns = RowColumns(key, value, partition, headers, timestamp)
+        return produce(self._context, topic, rows, columns, who, acks=acks, bad_records=bad)
+
+    def append_batches(
+        self,
+        topic: str,
+        batches: Mapping[int, Sequence[pa.RecordBatch]],
+        *,
+        acks: str = "all",
+        producer: str | None = None,
+        sequence: int | None = None,
+        producer_epoch: int | None = None,
+        on_changed_replay: OnChangedReplay = "refuse",
+        on_bad_record: OnBadRecord = "fail",
+        bad_record_topic: str | None = None,
+    ) -> Report:
+        """Append Arrow batches of the columns ``timestamp, key, value, headers``, by partition, from this process,
+        as they are: for programs that make Arrow of their own. Otherwise as ``append``, but that a column of
+        another type is refused with its batch, and never cast.
+        """
+        who = who_appends(producer, sequence, producer_epoch, on_changed_replay=on_changed_replay)
+        bad = bad_record_policy(on_bad_record, bad_record_topic, topic)
+        return append_batches(self._context, topic, batches, who, acks=acks, bad_records=bad)
+
+    def stream_writer(
+        self,
+        topic: str,
+        *,
+        producer: str,
+        key: Column | str | None = None,
+        value: Column | str | None = None,
+        partition: Column | str | None = None,
+        headers: Column | str | None = None,
+        timestamp: Column | str | None = None,
+        producer_epoch: int | None = None,
+        acks: str = "all",
+        on_changed_replay: OnChangedReplay = "refuse",
+        on_bad_record: OnBadRecord = "fail",
+        bad_record_topic: str | None = None,
+        order_by: Sequence[str] = (),
+        checkpoint: str | None = None,
+    ) -> StreamWriter:
+        """A sink for ``df.writeStream.foreachBatch``: every batch into ``topic`` exactly once, across restarts and
+        replays. ``producer`` names the stream in the log; what tells its batches apart is the query's id, in the
+        checkpoint, and the batch's. The other arguments are those of ``append``. Where a session of Spark Connect
+        has several queries, ``checkpoint`` is the query's ``checkpointLocation``, for its id is read there.
+
+        A batch that comes again with other rows ends the query (OUT_OF_ORDER_SEQUENCE_NUMBER), and none of them is
+        stored: the checkpoint is older than what it has led to, or a copy of another query's. Either the later
+        checkpoint is put back; or a query with a new checkpoint starts behind what the topic has; or this one gets
+        another producer name, and what it appends again is in the topic twice.
+
+        Raises: UnknownTopicOrPartitionError; InvalidCallError for an empty name.
+        """
+        from stratalog.engine.spark.appending import RecordColumns
+        from stratalog.engine.spark.stream_sink import StreamWriter
+
+        self._context.metadata.image().topic(topic)
+        return StreamWriter(
+            self._context,
+            topic,
+            RecordColumns(key, value, partition, headers, timestamp),
+            producer=producer,
+            producer_epoch=producer_epoch,
+            acks=acks,
+            on_changed_replay=on_changed_replay,
+            bad_records=bad_record_policy(on_bad_record, bad_record_topic, topic),
+            order_by=order_by,
+            checkpoint=checkpoint,
+        )
+
+    def records(
+        self,
+        frame: DataFrame,
+        topic: str,
+        *,
+        key: Column | str | None = None,
+        value: Column | str | None = None,
+        partition: Column | str | None = None,
+        headers: Column | str | None = None,
+        timestamp: Column | str | None = None,
+        on_bad_record: OnBadRecord = "fail",
+        bad_record_topic: str | None = None,
+    ) -> DataFrame:
+        """``frame`` with the columns of the topic's records, ``partition, timestamp, key, value`` and ``headers``
+        where they are given, as ``append`` would make them, dealt out to its partitions: what
+        ``writeStream.format("stratalog")`` takes. A timestamp that is null is the time of the append. Let a query
+        that writes so end its last batch before the topic gets more partitions. (``stream_writer`` need not.)
+        ``on_bad_record`` is as in ``append``: what is written so does it, without another option.
+
+        Raises: UnknownTopicOrPartitionError, InvalidRecordError.
+        """
+        from stratalog.engine.spark.appending import RecordColumns, to_records
+        from stratalog.engine.spark.sink_tasks import deal_out
+        from stratalog.engine.spark.types import spark_type
+
+        image = self._context.metadata.image()
+        of_topic = image.topic(topic)
+        bad = bad_record_policy(on_bad_record, bad_record_topic, topic)
+        records = to_records(
+            frame,
+            RecordColumns(key, value, partition, headers, timestamp),
+            what=f"records of {topic}",
+            partitions=len(of_topic.partitions),
+            key_type=spark_type(of_topic.key_schema),
+            value_type=spark_type(of_topic.value_schema),
+            keys_required=self._context.topic_config(image, of_topic).snapshots,
+            bad_records=bad,
+        )
+        return deal_out(records, len(of_topic.partitions), bad)

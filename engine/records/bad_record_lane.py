@@ -1,0 +1,173 @@
+"""The lane of an append's bad records: what its caller wants of them, what was found, and what the report says.
+
+Bad records that are kept are appended to their topic by the driver, when every good record is acknowledged: an
+append that fails leaves no record there which says that it was left out of something. They are one append of their
+own, under a producer of their own: the append's, with the id of the topic that the records were for, so that
+appends of one producer to several topics may share a topic of bad records; and with the append's sequence. So an
+append that is repeated, or a batch that comes again, has each bad record there once; and one that was cut short
+between the two is completed by its repetition. In a transaction both are parts of it. (A transaction would do this
+for every append, too, but takes four more appends, and its records reach committed readers later.)
+
+They are few: a task sends them to the driver. Where they are another producer's whole output, they are too many
+for that, and the append is refused (``bad_records.MOST_KEPT_BYTES``).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+import pyarrow as pa
+from msgspec.structs import replace as with_changes
+
+from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.report import Report, Value
+from stratalog.engine.metadata.image import ClusterImage, TopicImage
+from stratalog.engine.records.bad_records import NO_PARTITION, UNKNOWN_PARTITION, BadRecordRule, FoundBad
+from stratalog.engine.replication.append import AppendOptions
+from stratalog.engine.state.internal_topics import check_not_internal
+from stratalog.partitions.errors import InvalidCallError
+from stratalog.partitions.producers import ProducerAppend, is_unnamed
+
+OnBadRecord = Literal["fail", "skip", "topic"]
+"""The answer to a record that its topic cannot hold: it refuses the append, is left out, or goes to a topic of its
+own instead."""
+
+
+@dataclass(frozen=True, slots=True)
+class LeaveOut:
+    """Bad records are left out of the log."""
+
+    topic: str | None = None
+    """The topic that they are appended to instead; None: they are counted only."""
+
+
+def bad_record_policy(on_bad_record: str, bad_record_topic: str | None, topic: str) -> LeaveOut | None:
+    """The wish of a caller that appends to ``topic``; None: a bad record refuses the append.
+
+    Raises: InvalidCallError.
+    """
+    if on_bad_record not in ("fail", "skip", "topic"):
+        raise InvalidCallError(f"on_bad_record is {on_bad_record!r}: it takes 'fail', 'skip' or 'topic'")
+    if (on_bad_record == "topic") != (bad_record_topic is not None):
+        raise InvalidCallError(
+            'on_bad_record="topic" and bad_record_topic, the name of that topic, go together: give both or neither'
+        )
+    if on_bad_record == "fail":
+        return None
+    if bad_record_topic is not None:
+        check_not_internal(bad_record_topic, "append bad records to")
+        if bad_record_topic == topic:
+            raise InvalidCallError(f"bad_record_topic is {topic!r}, which cannot hold them: name another topic")
+    return LeaveOut(bad_record_topic)
+
+
+@dataclass(slots=True)
+class Lane:
+    """The bad records of one append."""
+
+    policy: LeaveOut
+    found: dict[int, FoundBad] = field(default_factory=dict)
+    """By the partition that they were dealt to."""
+
+    def rule(self, topic: str, options: AppendOptions, who: ProducerAppend) -> BadRecordRule:
+        """For the tasks of the append."""
+        kept = self.policy.topic is not None
+        said = []
+        if kept and (who.on_changed_replay is not None or who.transactional):
+            said.append(("producer", who.producer_id))
+        if kept and who.on_changed_replay is not None:
+            said.append(("sequence", str(who.sequence)))
+        return BadRecordRule(topic, options.schema, options.keys_required, kept=kept, said=tuple(said))
+
+    def add(self, partition: int, found: FoundBad | None) -> None:
+        """Take the bad records of a task; of one that ran again, in place of the earlier ones."""
+        if found is not None:
+            self.found[partition] = found
+
+    @property
+    def bad(self) -> int:
+        """How many there are."""
+        return sum(sum(found.counts.values()) for found in self.found.values())
+
+    def batches(self, partitions: int) -> dict[int, list[pa.RecordBatch]]:
+        """The kept ones, dealt out to the partitions of their topic: those of one partition stay together."""
+        dealt: dict[int, list[pa.RecordBatch]] = {}
+        for partition, found in sorted(self.found.items()):
+            if found.rows:
+                dealt.setdefault(partition % partitions, []).extend(found.rows)
+        return dealt
+
+    def said(self, topic: str) -> list[dict[str, Value]]:
+        """A row of the report for each partition and reason. Rows without a valid partition are of none."""
+        counts: Counter[tuple[int | None, str]] = Counter()
+        for partition, found in self.found.items():
+            for reason, count in found.counts.items():
+                counts[None if reason in (NO_PARTITION, UNKNOWN_PARTITION) else partition, reason] += count
+        return [
+            {
+                "topic": topic,
+                "partition": partition,
+                "base_offset": None,
+                "next_offset": None,
+                "records": count,
+                "outcome": "bad",
+                "reason": reason,
+            }
+            for (partition, reason), count in sorted(counts.items(), key=lambda one: (one[0][0] is None, one[0]))
+        ]
+
+
+def topic_of_bad_records(context: Context, image: ClusterImage, policy: LeaveOut) -> TopicImage | None:
+    """The topic that bad records go to; None where they go nowhere.
+
+    Raises: UnknownTopicOrPartitionError; InvalidCallError for a topic with declared types, or one that keeps the
+        latest record of each key: bad ones may have none.
+    """
+    if policy.topic is None:
+        return None
+    topic = image.topic(policy.topic)
+    if topic.key_schema is not None or topic.value_schema is not None:
+        raise InvalidCallError(
+            f"bad_record_topic {topic.name!r} has declared types, and bad records are bytes: name a topic that "
+            "was created without types of its key and value"
+        )
+    if context.topic_config(image, topic).snapshots:
+        raise InvalidCallError(
+            f"bad_record_topic {topic.name!r} has cleanup.policy = snapshot, and would keep one bad record of "
+            "each key: name another topic"
+        )
+    return topic
+
+
+def producer_of_bad_records(who: ProducerAppend, topic_id: str) -> ProducerAppend:
+    """The producer of the bad records of an append of ``who`` to a topic."""
+    if who.transactional or is_unnamed(who.producer_id):  # its sequences are no others' anywhere
+        return who
+    return with_changes(who, producer_id=f"{who.producer_id}#{topic_id}")
+
+
+def with_bad_records(report: Report, topic: str, lane: Lane, appended: Report | None, again: str) -> Report:
+    """The report of an append with its bad records; ``appended`` is that of their own append, if there was one.
+    ``again`` says how the whole is repeated."""
+    totals: dict[str, Value] = {**report.totals, "bad_records": lane.bad}
+    if appended is None:
+        notes = []
+        if report.failures and lane.policy.topic is not None and lane.bad:
+            notes.append(
+                f"bad records are appended to {lane.policy.topic} when all others are in {topic}: run it again"
+            )
+        return replace(
+            report, rows=[*report.rows, *lane.said(topic)], totals=totals, notes=[*report.notes, *notes]
+        )
+    notes = [f"the bad records are not all in {lane.policy.topic}: run the append again with {again}"]
+    return replace(
+        report,
+        rows=[*report.rows, *lane.said(topic), *appended.rows],
+        failures=[*report.failures, *appended.failures],
+        totals=totals,
+        seconds=report.seconds + appended.seconds,
+        counts=report.counts + appended.counts,
+        notes=[*report.notes, *(notes if appended.failures else ())],
+    )

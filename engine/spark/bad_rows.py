@@ -1,0 +1,215 @@
+"""Rows of a DataFrame that make no record of their topic: told by expressions, before the shuffle.
+
+    partition    none, or none of the topic's
+    key, value   a cast to the declared type loses something, where bad rows are left out: text that is no such
+                 value (Spark's ``try_cast``), a number that becomes another one, bytes that are no text
+    required     a field is null that is declared NOT NULL
+    no key       in a topic that keeps the latest record of each key
+    too large    its texts and bytes have more than readers have room for (of types with lists or maps, whose
+                 widths cost too much to know, a task of the append finds it)
+    corrupt      the column ``_corrupt_record`` (``spark.sql.columnNameOfCorruptRecord``) is not null: Spark's
+                 reader of JSON or CSV could not parse the line
+
+Where bad records refuse the append, such a row fails the job before the first byte is written; else it goes to its
+task with a reason, in the column ``bad_records.ERRORS``, and is left out there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import reduce
+
+from pyspark.errors import PySparkException
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    DataType,
+    DateType,
+    MapType,
+    NumericType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
+
+from stratalog.engine.records.bad_record_lane import LeaveOut
+from stratalog.engine.records.bad_records import MOST_BYTES, NO_KEY, TOO_LARGE
+from stratalog.engine.spark.narrow import width_of
+from stratalog.engine.spark.sql import identifier
+
+REFUSED = "stratalog refuses the record: "
+"""Before the reason, in the error of a job."""
+CORRUPT = "Spark's reader could not parse it"
+_CORRUPT_SETTING = "spark.sql.columnNameOfCorruptRecord"
+_OF_TIME = DateType | TimestampType | TimestampNTZType
+_CAST = StringType | BinaryType | BooleanType | NumericType | _OF_TIME
+
+
+@dataclass(slots=True)
+class RowRules:
+    """The reasons for which rows of a frame are bad, as they come up, and the rows as they were given."""
+
+    frame: DataFrame
+    leave_out: LeaveOut | None
+    """None: a bad row refuses the append, and columns of other types are refused at once."""
+    _bad: list[tuple[str, Column, Column | None]] = field(default_factory=list)
+    _given: dict[str, Column] = field(default_factory=dict)
+    _text: Column | None = None
+
+    def bad(self, reason: str, where: Column, detail: Column | None = None) -> None:
+        """Rows are bad ``where`` this is true."""
+        self._bad.append((reason, where, detail))
+
+    def given(self, name: str, column: Column) -> None:
+        """The key or value as it was given."""
+        self._given[name] = column
+
+    def corrupt(self, value: DataType, used: set[str]) -> None:
+        """Look at the column of corrupt records, if the frame has one and the records do not use it."""
+        name = str(self.frame.sparkSession.conf.get(_CORRUPT_SETTING, "_corrupt_record"))
+        if name not in self.frame.columns or name in used:
+            return
+        if isinstance(value, StructType) and name in value.fieldNames():
+            return
+        if isinstance(self.frame.schema[name].dataType, StringType):
+            self._text = self.frame[identifier(name)]
+            self.bad(CORRUPT, self._text.isNotNull())
+
+    def required(
+        self, key: Column, value: Column, types: tuple[DataType, DataType], *, keys_required: bool
+    ) -> None:
+        """The demands of the topic on every record."""
+        if keys_required:
+            self.bad(NO_KEY, key.isNull())
+        widths = [width_of(column, kind) for column, kind in zip((key, value), types, strict=True)]
+        known = [width for width in widths if width is not None]
+        if self.leave_out is None and len(known) == len(widths):  # otherwise its task finds it
+            self.bad(TOO_LARGE, reduce(Column.__add__, known) > MOST_BYTES)
+        for column, name, kind in ((key, "key", types[0]), (value, "value", types[1])):
+            for path, where in _missing(column, kind, name):
+                self.bad(f"{path} is null, it is declared NOT NULL", where)
+
+    def fitted(self, column: Column, given: DataType, wanted: DataType, path: str) -> Column | None:
+        """A column cast to another type, row by row; None where bad rows are refused, and where rows of that type
+        cannot be cast to the other one without a choice: numbers are no times."""
+        if self.leave_out is None:
+            return None
+        if given.simpleString() == wanted.simpleString():
+            return column.cast(nullable(wanted))
+        if isinstance(given, StructType) and isinstance(wanted, StructType):
+            return self._fitted_struct(column, given, wanted, path)
+        if not isinstance(given, _CAST) or not isinstance(wanted, _CAST):
+            return None
+        if isinstance(given, _OF_TIME) != isinstance(wanted, _OF_TIME) and not (
+            isinstance(given, StringType) or isinstance(wanted, StringType)
+        ):
+            return None
+        cast = column.try_cast(wanted)
+        lost = cast.isNull()
+        if isinstance(given, BinaryType):
+            lost = lost | ~F.is_valid_utf8(column.cast("string"))
+        elif not isinstance(given, StringType):
+            lost = lost | ~cast.try_cast(given).eqNullSafe(column)
+        try:
+            self.frame.select(lost).schema  # noqa: B018 - analysis happens here
+        except PySparkException:
+            return None
+        self.bad(f"{path} is no {wanted.simpleString().upper()}", column.isNotNull() & lost)
+        return cast
+
+    def _fitted_struct(self, column: Column, given: StructType, wanted: StructType, path: str) -> Column | None:
+        names = given.fieldNames()
+        if names != wanted.fieldNames()[: len(names)] or not all(f.nullable for f in wanted.fields[len(names) :]):
+            return None
+        fields = []
+        for one, other in zip(given, wanted, strict=False):
+            inner = self.fitted(column.getField(one.name), one.dataType, other.dataType, f"{path}.{one.name}")
+            if inner is None:
+                return None
+            fields.append(inner.alias(one.name))
+        fields += [F.lit(None).cast(nullable(of.dataType)).alias(of.name) for of in wanted.fields[len(names) :]]
+        return F.when(column.isNotNull(), F.struct(*fields))
+
+    def refusing(self, partition: Column, key: Column, what: str) -> Column:
+        """The partition of a row; to evaluate it fails where the row is bad."""
+        named = F.to_json(F.struct(key.alias("key")), {"ignoreNullFields": "false"})
+        for reason, where, _ in reversed(self._bad):
+            said = F.concat(F.lit(f"{REFUSED}{what}: the record with "), named, F.lit(f": {reason}"))
+            partition = F.when(where, F.raise_error(said).cast("int")).otherwise(partition)
+        return partition
+
+    def errors(self) -> Column:
+        """The column ``bad_records.ERRORS``."""
+        nothing = F.lit(None).cast("string")
+        reason = F.coalesce(*(F.when(where, F.lit(text)) for text, where, _ in self._bad), nothing)
+        fields = [reason.alias("reason")]
+        if self.leave_out is not None and self.leave_out.topic is not None:
+            details = (F.when(where, detail) for _, where, detail in self._bad if detail is not None)
+            fields.append(F.coalesce(*details, nothing).alias("detail"))
+            is_bad = reduce(Column.__or__, (where for _, where, _ in self._bad), F.lit(False))
+            fields += [F.when(is_bad, column).alias(name) for name, column in self._given.items()]
+            if self._text is not None:
+                fields.append(self._text.alias("text"))
+            fields += self._places()
+        return F.struct(*fields)
+
+    def _places(self) -> list[Column]:
+        """Where a row of a topic came from, by the names that Spark's Kafka source and ours give it."""
+        kinds = {"topic": "string", "partition": "int", "offset": "bigint"}
+        return [
+            self.frame[identifier(name)].try_cast(kind).alias(name)
+            for name, kind in kinds.items()
+            if name in self.frame.columns
+            and isinstance(self.frame.schema[name].dataType, StringType | NumericType)
+        ]
+
+
+def nullable(kind: DataType) -> DataType:
+    """A type all of whose fields may be null: whether they are is asked of each row."""
+    if isinstance(kind, StructType):
+        return StructType([StructField(f.name, nullable(f.dataType), True, f.metadata) for f in kind])
+    if isinstance(kind, ArrayType):
+        return ArrayType(nullable(kind.elementType))
+    if isinstance(kind, MapType):
+        return MapType(nullable(kind.keyType), nullable(kind.valueType))
+    return kind
+
+
+def _missing(column: Column, kind: DataType, path: str) -> list[tuple[str, Column]]:
+    """Where fields are null that must not be."""
+    found: list[tuple[str, Column]] = []
+    if isinstance(kind, StructType):
+        for of in kind:
+            child, name = column.getField(of.name), f"{path}.{of.name}"
+            if not of.nullable:
+                found.append((name, column.isNotNull() & child.isNull()))
+            found += _missing(child, of.dataType, name)
+    elif isinstance(kind, ArrayType):
+        found += _missing_inside(column, kind.elementType, f"{path}.element")
+    elif isinstance(kind, MapType):
+        found += _missing_inside(F.map_keys(column), kind.keyType, f"{path}.key")
+        found += _missing_inside(F.map_values(column), kind.valueType, f"{path}.value")
+    return found
+
+
+def _missing_inside(column: Column, kind: DataType, path: str) -> list[tuple[str, Column]]:
+    if not _requires(kind):
+        return []
+
+    def of_elements(at: int) -> Column:
+        return F.coalesce(F.exists(column, lambda one: _missing(one, kind, path)[at][1]), F.lit(False))
+
+    return [(name, of_elements(at)) for at, (name, _) in enumerate(_missing(F.lit(None), kind, path))]
+
+
+def _requires(kind: DataType) -> bool:
+    if isinstance(kind, StructType):
+        return any(not of.nullable or _requires(of.dataType) for of in kind)
+    if isinstance(kind, ArrayType):
+        return _requires(kind.elementType)
+    return isinstance(kind, MapType) and (_requires(kind.keyType) or _requires(kind.valueType))
