@@ -28,6 +28,8 @@ SECRET_KEY = "stratalog-test-secret"
 SERVER = "weed"
 """Its program."""
 START_ATTEMPTS = 3
+_GRPC_ABOVE = 10_000
+"""From the port of a filer to that of its gRPC, as its clients reckon."""
 READY_WITHIN_S = 60.0
 
 _PORTS = (
@@ -73,6 +75,7 @@ def running_server(folder: Path, users: Sequence[str] = ()) -> Iterator[S3Endpoi
         data = folder / f"data-{attempt}"
         data.mkdir(exist_ok=True)
         ports = dict(zip(_PORTS, free_ports(len(_PORTS)), strict=True))
+        ports["filer.port"] = ports["filer.port.grpc"] - _GRPC_ABOVE
         log = folder / f"server-{attempt}.log"
         with ExitStack() as stack:
             output = stack.enter_context(log.open("wb"))
