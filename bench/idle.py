@@ -76,7 +76,7 @@ NOTE = (
     "partitions that an earlier run has seen. Requests are the calls to brokers and remote, in buckets those of "
     "the client, with the opening: on folders a listing is two scans, and a look at a broker one walk; in a "
     "bucket a look is a request for each thousand names. The table of a topic is loaded by another library, whose "
-    "requests are not among them."
+    "requests are not among them. In buckets the partitions have no tier, but for five others."
 )
 
 
