@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from typing import TypeVar
 
 import pyarrow as pa
@@ -54,6 +54,12 @@ class RecordColumns:
     headers: ColumnOrName | None = None
     timestamp: ColumnOrName | None = None
 
+    @property
+    def names(self) -> set[str]:
+        """Those that are named."""
+        given = (self.key, self.value, self.partition, self.headers, self.timestamp)
+        return {one for one in given if isinstance(one, str)}
+
 
 def to_records(
     frame: DataFrame,
@@ -94,7 +100,7 @@ def to_records(
             if columns.partition is None
             else _partition(frame, columns.partition, partitions, what, rules)
         )
-        rules.corrupt(value_type, {name for name in astuple(columns) if isinstance(name, str)})
+        rules.corrupt(value_type, columns.names)
         rules.required(key, value, (key_type, value_type), keys_required=keys_required)
         chosen = {
             PARTITION: rules.refusing(partition, key, what) if bad_records is None else partition,
