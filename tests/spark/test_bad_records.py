@@ -271,17 +271,25 @@ def files(spark: SparkSession, folder: Path) -> DataFrame:
 
 
 def test_a_batch_that_comes_again_has_each_bad_record_once(
-    cluster: Cluster, spark: SparkSession, topic: str, bad: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    cluster: Cluster,
+    spark: SparkSession,
+    topic: str,
+    bad: str,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    request: pytest.FixtureRequest,
 ) -> None:
     """As after the death of a driver: before the batch, between its records and its bad ones, and after both."""
     writer = cluster.stream_writer(topic, key="id", producer="copy", on_bad_record="topic", bad_record_topic=bad)
     reports: list[Any] = []
-    minimum = {"min.insync.replicas": "3"}  # of two replicas: nothing can be appended
+    minimum = {"min.insync.replicas": "2"}  # of two replicas, one of which is out of service
 
     def each(batch: DataFrame, batch_id: int) -> None:
         reports.append(writer.append(batch, batch_id))
         reports[-1].raise_for_failures()
 
+    cluster.brokers.fence(2).raise_for_failures()
+    request.addfinalizer(lambda: cluster.brokers.unfence(2))
     cluster.topics.alter_configs(topic, minimum)
     with pytest.raises(StreamingQueryException):
         drain(files(spark, tmp_path / "in"), tmp_path / "checkpoint", each)

@@ -236,7 +236,11 @@ def test_an_append_counts_its_bad_records_and_puts_them_into_their_topic(
         assert {row["reason"] for row in bad} == {"value.n is no TINYINT"}
     stream = ("--stream", "--checkpoint", str(filled.folder / "checkpoint"), "--option", "maxFilesPerTrigger=1")
     report = run("append", *source, *lane, *stream)
-    assert [row["bad_records"] for row in report["rows"]] == [0, 72, 100]
+    assert sorted(row["bad_records"] for row in report["rows"]) == [
+        0,
+        72,
+        100,
+    ]  # in whatever order Spark lists files
     assert report["totals"]["bad_records"] == 172
     for topic, count in (("small", 2 * 128), ("bad", 2 * 172)):
         assert run("read", "--topic", topic, "--count")["totals"]["records"] == count
