@@ -59,7 +59,7 @@ check: $(VENV)/.installed lint ## format, lint, types, and the tests that are qu
 # cannot live in the same process. Last, some on the oldest Spark, Arrow and pandas. 5: there are none of that kind.
 test: setup servers lint ## everything but kafka: the linters and all tests; or some: make test TESTS=tests/unit
 	@$(BIN)/python -m pytest -n auto --maxprocesses 8 -m "not spark and not s3 and not kafka and not proof" $(TESTS) || [[ $$? == 5 ]]
-	@$(BIN)/python -m pytest -n $(JVMS) --dist loadfile --no-loadscope-reorder -m "spark or s3" $(TESTS) || [[ $$? == 5 ]]
+	@$(BIN)/python -m pytest -n $(JVMS) --dist loadfile --no-loadscope-reorder -m "(spark or s3) and not proof" $(TESTS) || [[ $$? == 5 ]]
 	@STRATALOG_TEST_CONNECT=1 $(BIN)/python -m pytest -m "$(CONNECT)" $(TESTS) || [[ $$? == 5 ]]
 	@[[ -n "$(TESTS)" ]] || $(BIN)/python -m tests.matrix 4.0 --quick
 
@@ -75,7 +75,7 @@ quorum: $(VENV)/.installed ## the same of the metadata quorum alone: make quorum
 fuzz: $(VENV)/.installed ## mutate the files of a cluster, and run everything that reads them: make fuzz SECONDS=600 SEED=7
 	@$(BIN)/python -m tests.fuzz --seconds $(SECONDS) $(if $(filter file,$(origin SEED)),,--seed $(SEED))
 
-proof: $(VENV)/.installed ## bits flipped at 500 places of every way of moving or reading; 1,000 verifies and heals beside others
+proof: setup ## bits flipped at 500 places of every way of moving or reading; 1,000 verifies and heals beside others; --py-files
 	@$(BIN)/python -m pytest -n auto --maxprocesses 8 -m proof
 
 crash: setup ## kill -9 of real jobs at random moments: make crash RUNS=100 SEED=1

@@ -35,7 +35,6 @@ from stratalog.partitions.store.protocol import Store
 from tests.bare_python import bare_python, installed, requirements_of
 from tests.spark.standalone import HOSTS, ROOT, Standalone, session_settings, spark_environment, standalone
 
-WAYS = ("wheel", "py-files")
 WORKER = "STRATALOG_TEST_WORKER"
 """In the environment of executors: the name of their worker."""
 CREDENTIALS = {"AWS_ACCESS_KEY_ID": ACCESS_KEY, "AWS_SECRET_ACCESS_KEY": SECRET_KEY}

@@ -16,7 +16,7 @@ import pytest
 
 from stratalog.jobs.main import JOBS
 from tests.s3_server import S3Endpoint
-from tests.spark.nothing_shared import KEY, VALUE, WAYS, Site, site
+from tests.spark.nothing_shared import KEY, VALUE, Site, site
 from tests.spark.standalone import HOSTS, ROOT
 from tests.spark.waiting import wait_for
 
@@ -36,7 +36,7 @@ PART_ROWS = 11_000
 ROWS = 3 * PART_ROWS
 
 
-@pytest.fixture(scope="module", params=WAYS)
+@pytest.fixture(scope="module", params=["wheel", pytest.param("py-files", marks=pytest.mark.proof)])
 def place(
     request: pytest.FixtureRequest, s3_endpoint: S3Endpoint, wheel: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Site]:
