@@ -25,8 +25,8 @@ def test_a_log_lives_on_executors_behind_a_server(tmp_path: Path) -> None:
     (tmp_path / "cluster").mkdir()
     (tmp_path / "server").mkdir()
     with (
-        standalone(tmp_path) as master,
-        connect_server(tmp_path / "server", {**session_settings(), "spark.master": master}) as address,
+        standalone(tmp_path) as machines,
+        connect_server(tmp_path / "server", {**session_settings(), "spark.master": machines.master}) as address,
     ):
         spark = SparkSession.builder.remote(address).create()  # type: ignore[attr-defined]
         try:
