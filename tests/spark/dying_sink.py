@@ -30,7 +30,7 @@ class Dying(StratalogDataSource):
         return super().streamWriter(schema, overwrite)
 
 
-def _open(file: str, _credentials: str | None) -> Context:
+def _open(file: str, *_: str | None) -> Context:
     from stratalog import load_cluster_file
 
     return open_context(load_cluster_file(file), clock=SystemClock(), new_id=random_id, opener=opener, key=None)
