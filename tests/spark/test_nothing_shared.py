@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.s3, pytest.mark.slow]
 
 CONFIGS = {
     "remote.storage.enable": "true",
-    "segment.bytes": "25000",
+    "segment.bytes": "40000",
     "segment.merge.min.files": "2",
     "segment.merge.inline.bytes": "0",
     "local.retention.bytes": "1",
@@ -155,7 +155,7 @@ def test_every_job_does_its_work(place: Site) -> None:
     assert drilled["rows"]
     assert packed["rows"]
     assert checked["rows"]
-    assert done == set(JOBS)
+    assert done == set(JOBS) - {"health", "metrics"}  # they run no task, and say no totals
 
 
 def test_a_stream_whose_worker_is_killed_copies_every_record_once(place: Site) -> None:
