@@ -41,6 +41,7 @@ KNOWN = {
     ("engine/replication/replica_selector.py", "importlib.metadata"): "what installed packages declare",
     ("engine/spark/types.py", "DataType.fromDDL"): "types that a caller declares, by Spark's parser",
     ("jobs/main.py", "importlib"): "a job by its name",
+    ("engine/spark/task_frame.py", "pickle"): "tasks that its own driver has made",
     ("jobs/main.py", "importlib.import_module"): "one of JOBS",
     ("jobs/jars.py", "importlib.resources"): "files of this package",
     ("jobs/package.py", "importlib.resources"): "files of this package",
