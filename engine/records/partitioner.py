@@ -25,9 +25,14 @@ def partitions_of(keys: pa.Array, count: int) -> npt.NDArray[np.int64]:
 
     Raises: InvalidRecordError for keys of a type of which only Spark knows the hash.
     """
+    return hashes_of(keys) % count
+
+
+def hashes_of(keys: pa.Array) -> npt.NDArray[np.int64]:
+    """Spark's ``hash`` of each key, signed; of a null the seed. Raises: as ``partitions_of``."""
     state = np.full(len(keys), _SEED, np.uint32)
     with np.errstate(over="ignore"):
-        return _hashed(keys, state).view(np.int32).astype(np.int64) % count
+        return _hashed(keys, state).view(np.int32).astype(np.int64)
 
 
 def _hashed(keys: pa.Array, state: _Words) -> _Words:

@@ -15,6 +15,7 @@ from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
+from stratalog.engine.records.partitioner import partitions_of
 from stratalog.partitions.errors import InvalidCallError
 
 Version = tuple[int, int]
@@ -25,9 +26,8 @@ SINK: Version = (4, 1)
 """Since when the writer of a Python data source is given a stream's rows as Arrow batches."""
 LIMITS: Version = (4, 2)
 """Since when a stream of a Python data source has limits, and ends where the log ended (``AvailableNow``)."""
-_MASK = 0xFFFFFFFF
-_SEED = 42
-"""That of Spark's hash partitioning."""
+_BLOCK = 1024
+"""Numbers whose partitions are asked for at once."""
 
 
 def spark_version() -> Version:
@@ -63,23 +63,10 @@ def repartition_by_id(frame: DataFrame, partitions: int, column: str) -> DataFra
 def keys_by_partition(partitions: int) -> tuple[int, ...]:
     """For each partition a number that Spark's hash partitioning sends there."""
     keys: dict[int, int] = {}
-    for number in count():
-        keys.setdefault(_hash(number) % partitions, number)
+    for start in count(0, _BLOCK):
+        block = pa.array(range(start, start + _BLOCK), pa.int32())
+        for number, partition in enumerate(partitions_of(block, partitions).tolist(), start):
+            keys.setdefault(partition, number)
         if len(keys) == partitions:
             return tuple(keys[partition] for partition in range(partitions))
     raise AssertionError
-
-
-def _hash(number: int) -> int:
-    """Murmur3 of a 32-bit number, as Spark's ``hash``; signed."""
-    mixed = number * 0xCC9E2D51 & _MASK
-    mixed = _rotated(mixed, 15) * 0x1B873593 & _MASK
-    state = _rotated(_SEED ^ mixed, 13) * 5 + 0xE6546B64 & _MASK
-    state ^= 4  # bytes
-    for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35), (16, 1)):
-        state = (state ^ state >> shift) * factor & _MASK
-    return state - (state >> 31 << 32)
-
-
-def _rotated(number: int, bits: int) -> int:
-    return (number << bits | number >> 32 - bits) & _MASK

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import pyarrow as pa
 import pytest
 
+from stratalog.engine.records.partitioner import hashes_of
 from stratalog.engine.spark import versions
 from stratalog.partitions.errors import InvalidCallError
 
@@ -14,13 +16,13 @@ from stratalog.partitions.errors import InvalidCallError
 )
 def test_the_hash_is_that_of_spark(number: int, murmur3: int) -> None:
     """As ``SELECT hash(CAST(n AS INT))`` says."""
-    assert versions._hash(number) == murmur3
+    assert hashes_of(pa.array([number], pa.int32()))[0] == murmur3
 
 
 @pytest.mark.parametrize("partitions", [1, 2, 8, 199])
 def test_each_partition_has_a_key_of_its_own(partitions: int) -> None:
     keys = versions.keys_by_partition(partitions)
-    assert [versions._hash(key) % partitions for key in keys] == list(range(partitions))
+    assert list(hashes_of(pa.array(keys, pa.int32())) % partitions) == list(range(partitions))
 
 
 def test_a_feature_of_a_later_version_is_refused_with_what_to_do_instead(monkeypatch: pytest.MonkeyPatch) -> None:
