@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from stratalog.tiering.delta_table import DeltaTopicTable
     from stratalog.tiering.iceberg_table import IcebergTable
     from stratalog.tiering.snapshot_table import SnapshotTable
+    from stratalog.tiering.topic_table import TopicTable
 
 
 class Progress(Protocol):
@@ -101,6 +102,7 @@ class Nothing:
 
 W = TypeVar("W", bound=Work)
 R = TypeVar("R")
+_Table = TypeVar("_Table", bound="TopicTable")
 
 
 def _one(_: object) -> int:
@@ -238,23 +240,17 @@ class Context:
         # Here, for it loads delta-rs, which clusters without a remote tier have no use for.
         from stratalog.tiering.delta_table import DeltaTopicTable
 
-        store = self.remote_store(f"topic {topic.name!r} is tiered (remote.storage.enable)")
-        return DeltaTopicTable(
-            store,
-            topic=topic.name,
-            topic_id=topic.topic_id,
-            cluster_id=self.file.cluster_id,
-            options=self.file.remote_storage,
-            clock=self.clock,
-            rng=self.rng,
-        )
+        return self._topic_table(DeltaTopicTable, topic, "is tiered (remote.storage.enable)")
 
     def snapshot_table(self, topic: TopicImage) -> SnapshotTable:
         """The table of the latest record of each key of a topic."""
         from stratalog.tiering.snapshot_table import SnapshotTable  # here: it loads delta-rs
 
-        return SnapshotTable(
-            self.remote_store(f"topic {topic.name!r} has a table of snapshots (remote.snapshot.table.enable)"),
+        return self._topic_table(SnapshotTable, topic, "has a table of snapshots (remote.snapshot.table.enable)")
+
+    def _topic_table(self, kind: type[_Table], topic: TopicImage, why: str) -> _Table:
+        return kind(
+            self.remote_store(f"topic {topic.name!r} {why}"),
             topic=topic.name,
             topic_id=topic.topic_id,
             cluster_id=self.file.cluster_id,

@@ -239,19 +239,15 @@ def _fitted(table: pa.Table, name: str, wanted: _Wanted, what: str) -> pa.Array:
         raise InvalidRecordError(f"{what}: column {name!r} is not in the frame, it has {table.column_names}")
     column = table.column(name)
     if same_type(column.type, wanted.kind):
-        return _one(column).cast(wanted.kind)
+        return column.combine_chunks().cast(wanted.kind)
     if pa.types.is_null(column.type) or _may_fit(column.type, wanted.kind):
         try:
-            return _one(column.cast(wanted.kind))
+            return column.cast(wanted.kind).combine_chunks()
         except pa.ArrowException as error:
             raise InvalidRecordError(
                 f"{what}: column {name!r} is {column.type}, declared is {wanted.kind}: {said(error)}"
             ) from error
     raise InvalidRecordError(f"{what}: column {name!r} is {column.type}, declared is {wanted.kind}: cast it")
-
-
-def _one(column: pa.ChunkedArray) -> pa.Array:
-    return column.combine_chunks()
 
 
 def _may_fit(given: pa.DataType, wanted: pa.DataType) -> bool:
