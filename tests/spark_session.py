@@ -20,8 +20,10 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 ON_CONNECT = bool(os.environ.get("STRATALOG_TEST_CONNECT"))
-_QUICK = "-XX:TieredStopAtLevel=1"
-"""The first compiler alone: tests are over before the second one pays off."""
+_QUICK = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
+"""The first compiler alone: tests are over before the second one pays off. Its share of the code cache would be
+48 MB, which a hundred tests in one JVM fill: then the JVM compiles no more, and tasks die of it.
+"""
 
 
 @pytest.fixture(scope="session")
