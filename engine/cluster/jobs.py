@@ -84,7 +84,7 @@ class Jobs:
             return snapshotting.needs_spark
         from stratalog.engine.spark.reducing import make_large_snapshot
 
-        return partial(make_large_snapshot, self._spark, on_driver=self._context.driver_only)
+        return partial(make_large_snapshot, self._spark, self._context)
 
     def health(self) -> HealthReport:
         """All that needs somebody: a row a finding, with its severity (``error``: a person, now), since

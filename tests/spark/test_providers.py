@@ -126,3 +126,28 @@ def test_a_read_is_of_tasks_that_ask_where_spark_s_own_reader_could_not(
         cluster.create_view("provided", "t", isolation="read_committed")
     assert spark.sql("SELECT count(*), sum(value.n) FROM provided").first() == (300, sum(range(300)))
     assert SECRET_KEY not in str(spark.sql("SET").collect())
+
+
+@pytest.mark.connect
+def test_the_latest_snapshots_are_read_by_tasks_that_ask(spark: SparkSession, file: Path, tmp_path: Path) -> None:
+    """Of one that was made in a task's memory, and of one that Spark has reduced."""
+    cluster = Cluster.format(file, spark, credentials=f"{__name__}:named", keeps_short=False)
+    kept = {"cleanup.policy": "snapshot", "retention.ms": "-1"}
+    cluster.topics.create("t", partitions=2, replication_factor=1, key="k STRING", value="n INT", configs=kept)
+    assert cluster.read_snapshot("t").count() == 0
+    for start, memory_bytes in ((0, 1 << 30), (50, 0)):
+        rows = spark.range(start, start + 100, numPartitions=1).selectExpr(
+            "struct(cast(id AS STRING) AS k) AS key", f"struct(cast({start} AS INT) AS n) AS value"
+        )
+        cluster.append(rows, "t", key="key", value="value").raise_for_failures()
+        made = cluster.snapshot("t", by_hand=True, memory_bytes=memory_bytes).raise_for_failures()
+        assert made.totals["made"] == 2
+        cluster.topics.alter_schema("t", value="n INT, more STRING") if start == 0 else None
+        read = cluster.read_snapshot("t")
+        assert read.columns == ["topic", "partition", "end_offset", "timestamp", "key", "value", "headers"]
+        found = {(row.k, row.n) for row in read.select("key.k", "value.n").collect()}
+        first = {(str(n), 0) for n in range(min(100, start or 100))}
+        assert found == first | {(str(n), start) for n in range(start, start + 100)}
+        ends = read.groupBy("partition").agg({"end_offset": "max", "key": "count"}).collect()
+        assert sum(row["max(end_offset)"] for row in ends) == (100 if start == 0 else 200)
+    assert SECRET_KEY not in str(spark.sql("SET").collect())
