@@ -74,8 +74,8 @@ def spark_session(
     remote = master if master is not None and master.startswith("sc://") else os.environ.get("SPARK_REMOTE")
     if session is None and remote is not None and master not in {None, remote}:
         raise EnvironmentUnusableError(
-            f"the master {master} is asked for, and $SPARK_REMOTE names a server of Spark Connect ({remote}), which "
-            "PySpark takes before any master: unset $SPARK_REMOTE, or leave out the master"
+            f"the master {master} is asked for, and $SPARK_REMOTE names a server of Spark Connect ({remote}), "
+            "which PySpark takes before any master: unset $SPARK_REMOTE, or leave out the master"
         )
     if session is None and remote is not None:
         session = SparkSession.builder.remote(remote).config(map=dict(settings or {})).getOrCreate()

@@ -58,7 +58,7 @@ def scan_plan(spark: SparkSession, plan: ReadPlan) -> DataFrame:
 
 
 def without_file_system(error: Exception) -> EnvironmentUnusableError | None:
-    """What to do where Spark says that Hadoop has no file system for the storage; None for other errors."""
+    """The error for a session in which Hadoop has no file system for the storage; None for other errors."""
     lacking = _NO_FILE_SYSTEM.search(str(error))
     return lacking and EnvironmentUnusableError(
         f"this Spark session cannot read the log's files itself ({lacking[0]}): give it Hadoop's connector "

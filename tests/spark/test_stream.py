@@ -179,7 +179,7 @@ def test_what_is_wrong_with_the_options_is_said_before_the_stream_starts(
 ) -> None:
     """When it is loaded; on Spark Connect, which asks its server late, when its columns are asked for."""
     with pytest.raises(Exception, match=said):
-        source(spark, folder, **{"topic": topic, **options}).schema  # type: ignore[arg-type]
+        str(source(spark, folder, **{"topic": topic, **options}).schema)  # type: ignore[arg-type]
 
 
 # ------------------------------------------------------------------------------- into a topic
