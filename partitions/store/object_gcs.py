@@ -132,7 +132,8 @@ class GcsSession:
             account = renewing(self._source).current().values.get("service_account")
             if not account:
                 raise NoCredentialsFoundError(
-                    f"{self._source} gave no service_account, which Delta's writer takes"
+                    f"{self._source} gave a token alone, and delta-rs, which writes the remote tier's tables, "
+                    "takes none: give a service_account, or no provider where the machine has an identity"
                 )
             return {"google_service_account_key": account if isinstance(account, str) else json.dumps(account)}
         return {}
