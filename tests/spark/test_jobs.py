@@ -348,6 +348,7 @@ THREADS = [
 ]
 
 
+@pytest.mark.classic("it asks the JVM which jobs were started")
 def test_no_job_hands_tasks_to_executors_with_runner_threads(filled: Place, spark: SparkSession) -> None:
     """Although a session is there. Spark reads the input of an append, and scans what is read: JVM alone. Jobs
     that compute in the driver anyway have no such option.
