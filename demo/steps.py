@@ -100,16 +100,19 @@ class Steps:
 
     def _run(self, command: Sequence[str]) -> str:
         self._write(shlex.join(command))
-        ended = subprocess.run(
-            command,
-            cwd=self.root,
-            env=_environment(),
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=_TIMEOUT_S,
-            check=False,
-        )
+        try:
+            ended = subprocess.run(
+                command,
+                cwd=self.root,
+                env=_environment(),
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=_TIMEOUT_S,
+                check=False,
+            )
+        except subprocess.TimeoutExpired as error:
+            raise StepFailedError(f"it has not ended after {_TIMEOUT_S} s") from error
         said = "\n".join(line for line in ended.stderr.splitlines() if not line.startswith(_NOISE))
         if ended.returncode != 0:
             raise StepFailedError(f"it ended with {ended.returncode}\n{ended.stdout}{said}")
