@@ -53,7 +53,7 @@ def live(spark: SparkSession, folder: Path) -> None:
     stream = source(spark, folder / "cluster", "t")
     drain(stream, folder / "seen", seen)
     assert seen.all == list(range(2_000))
-    drain(stream, folder / "written", cluster.stream_writer("copy", key="key", value="value"))
+    drain(stream, folder / "written", cluster.stream_writer("copy", producer="w", key="key", value="value"))
     writer = cluster.records(stream, "copy", key="key", value="value").writeStream.format("stratalog")
     writer = writer.option("cluster", str(folder / "cluster" / "cluster.toml")).trigger(availableNow=True)
     writer.option("checkpointLocation", str(folder / "sunk")).start("copy").awaitTermination()
