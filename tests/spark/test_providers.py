@@ -151,7 +151,7 @@ def test_the_latest_snapshots_are_read_by_tasks_that_ask(spark: SparkSession, fi
     columns = "topic", "partition", "end_offset", "key.k", "value.n", "value.more"
     rows = cluster.read_snapshot("t").select(*columns).collect()
     assert {(row.k, row.n) for row in rows} == first
-    assert sum(dict((row.partition, row.end_offset) for row in rows).values()) == 100
+    assert sum({row.partition: row.end_offset for row in rows}.values()) == 100
     assert {(row.topic, row.more) for row in rows} == {("t", None)}
     later = snapshot(50, 0)
     rows = cluster.read_snapshot("t").select("key.k", "value.n").collect()
