@@ -34,6 +34,7 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
     },
     "topics, groups, transactions": {
         "topics": "list, create, alter, configure, delete",
+        "protect": "the records of a topic, from everybody, until a time",
         "groups": "list, describe with lag, move offsets, delete",
         "transactions": "list, describe, end abandoned ones, find hanging ones",
     },

@@ -32,6 +32,7 @@ from stratalog.engine.driver.report import Failure, Report, Value
 from stratalog.engine.driver.run import OperationRun
 from stratalog.engine.metadata.image import ClusterImage, TopicImage
 from stratalog.engine.metadata.partition_commands import AdvanceLogStart, LogStart, RefusedPartition
+from stratalog.engine.metadata.protection import is_protected
 from stratalog.engine.records.coordinator import end_overdue
 from stratalog.engine.records.groups import forget_expired
 from stratalog.engine.state.internal_topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, without_metadata
@@ -348,10 +349,12 @@ def _spread(context: Context, states: Sequence[_State], run: OperationRun) -> No
 
 def _advance(context: Context, states: Sequence[_State]) -> dict[TopicIdPartition, StratalogError]:
     """Step 5; which partitions were refused, and why."""
+    image, now_ms = context.metadata.last_known.image, context.clock.now_ms()
     wanted = tuple(
         LogStart(*state.work.replicas.view.key, state.spread.log_start, state.work.replicas.epoch)
         for state in states
         if state.spread is not None and state.spread.log_start > state.work.replicas.view.log_start_offset
+        if not is_protected(image, state.work.replicas.view.topic_id, now_ms)
     )
     if not wanted:
         return {}
