@@ -40,6 +40,7 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
     },
     "brokers and clusters": {
         "check_store": "is a storage good enough for a log?",
+        "policy": "print the least rights of a reader, a producer, an operator",
         "format": "make the folders of a cluster file a cluster",
         "bootstrap": "brokers that are new, or have lost their storage",
         "reassign": "move replicas to other brokers",
