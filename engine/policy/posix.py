@@ -20,7 +20,7 @@ _HEAD = """\
 set -eu
 : "${{GROUP:?name the group that is to have the rights}}"
 pass() {{ setfacl -m "g:$GROUP:rx" -- "$1"; }}   # through a folder, to what lies in it
-give() {{ mkdir -p -- "$2"; setfacl -R -m "g:$GROUP:$1,d:g:$GROUP:$1" -- "$2"; }}
+give() {{ setfacl -R -m "g:$GROUP:$1,d:g:$GROUP:$1" -- "$2"; }}
 """
 
 
@@ -41,7 +41,8 @@ def posix_policy(role: Role, cluster_id: str, statements: Sequence[Statement]) -
                 objects[path] = None
             elif writes or path not in folders:
                 folders[path] = "rwX" if writes else "rX"
-    lines = [f"pass {shlex.quote(folder)}" for folder in sorted(passed)]
+    lines = [f"mkdir -p -- {shlex.quote(folder)}" for folder in sorted(folders)]  # before they are needed
+    lines += [f"pass {shlex.quote(folder)}" for folder in sorted(passed)]
     lines += [f'setfacl -m "g:$GROUP:r" -- {shlex.quote(path)}' for path in sorted(objects)]
     lines += [f"give {rights} {shlex.quote(folder)}" for folder, rights in sorted(folders.items())]
     return _HEAD.format(role=role, cluster_id=cluster_id) + "\n".join(lines) + "\n"

@@ -1,4 +1,4 @@
-"""Rights on a real S3 server, which gives users what the policies that `stratalog policy` prints allow, no more."""
+"""Rights on a real S3 server: users have what the policies allow that `stratalog policy` prints, and no more."""
 
 from __future__ import annotations
 
@@ -253,8 +253,9 @@ def test_a_producer_does_its_work_and_deletes_nothing(on_s3: OnS3, user: str) ->
     driver.transactions.finish().raise_for_failures()
     before = names_in(on_s3)
     for work in (lambda: driver.retain(TOPICS), driver.vacuum, lambda: driver.topics.delete("t")):
-        assert "(s3:DeleteObject)" in (said := said_by(work)) or "(s3:PutObject)" in said, said
+        said = said_by(work)
         assert "CLUSTER_AUTHORIZATION_FAILED: " in said
+        assert re.search(r"\(s3:(Delete|Put)Object\)|let its owner create there", said), said
     assert before <= names_in(on_s3)
     assert "t" in on_s3.driver("admin").image.topic_ids
 
@@ -275,7 +276,7 @@ def test_what_a_producer_may_not_delete_fails_no_append_and_is_left_to_the_opera
 def test_an_operator_keeps_its_topics_up(on_s3: OnS3) -> None:
     driver = on_s3.driver("operator")
     append(on_s3.driver("producer"), "t", "n")
-    for work in (driver.replicate, driver.merge, driver.heal, driver.tier, driver.retain, driver.snapshot):
+    for work in (driver.replicate, driver.merge, driver.heal, driver.tier, driver.retain):
         work(TOPICS).raise_for_failures()  # type: ignore[operator]
     driver.topics.alter_configs("t", {"retention.ms": "-1"})
     driver.topics.delete_records("t", {0: 1}).raise_for_failures()
