@@ -33,6 +33,7 @@ from botocore.exceptions import (
 from botocore.parsers import ResponseParserError
 
 from stratalog.partitions.errors import Right
+from stratalog.partitions.store.encryption import check_connection, check_key
 from stratalog.partitions.store.protocol import StoreOptions
 from stratalog.partitions.store.requests import CONNECT_TIMEOUT_S, FailedAttempt, Requests, Wording
 from stratalog.partitions.store.s3_session import s3_session
@@ -94,6 +95,11 @@ class S3Connection(Requests):
         key = self.options.kms_key_id
         return {} if key is None else {"ServerSideEncryption": "aws:kms", "SSEKMSKeyId": key}
 
+    def check_key(self, answer: Mapping[str, Any], uri: str) -> None:
+        """Of the answer to a request with ``encryption``. Raises: UnsupportedStoreError."""
+        kind = answer.get("ServerSideEncryption", "")
+        check_key(self.options.kms_key_id, answer.get("SSEKMSKeyId") if "kms" in kind else kind, uri)
+
     def failure_of(self, error: Exception) -> FailedAttempt | None:
         if isinstance(error, ClientError):
             status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
@@ -146,9 +152,11 @@ def _make_client(options: StoreOptions) -> Any:
             "payload_signing_enabled": (options.endpoint_url or "").startswith("http://"),
         },
     )
-    return s3_session(options).create_client(
+    client = s3_session(options).create_client(
         "s3", region_name=options.region, endpoint_url=options.endpoint_url, config=config
     )
+    check_connection(client.meta.endpoint_url, options)  # which the environment may have named
+    return client
 
 
 def _forget_clients() -> None:

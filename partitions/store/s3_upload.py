@@ -68,7 +68,7 @@ def put_exclusively(place: Place, data: bytes, crc32: int) -> bool:
 
     def attempt(client: Any) -> None:
         place.tally.add(creates=1)
-        client.put_object(
+        answer = client.put_object(
             Bucket=place.bucket,
             Key=place.key,
             Body=data,
@@ -76,6 +76,7 @@ def put_exclusively(place: Place, data: bytes, crc32: int) -> bool:
             IfNoneMatch="*",
             **place.connection.encryption,
         )
+        place.connection.check_key(answer, place.uri)
 
     created = name_by(place, attempt)
     if created:
@@ -116,13 +117,14 @@ class StagedBytes:
 
         def attempt(client: Any) -> None:
             place.tally.add(creates=1)
-            client.put_object(
+            answer = client.put_object(
                 Bucket=place.bucket,
                 Key=place.key,
                 Body=data,
                 ChecksumCRC32=crc32_text(self.crc32),
                 **place.connection.encryption,
             )
+            place.connection.check_key(answer, place.uri)
 
         harmless(place.connection, place.uri, "replace", attempt)
         place.tally.add(written_bytes=self.size_bytes)
@@ -149,6 +151,7 @@ class StagedUpload:
             answer = client.create_multipart_upload(
                 Bucket=place.bucket, Key=self._key, ChecksumAlgorithm="CRC32", **place.connection.encryption
             )
+            place.connection.check_key(answer, place.uri)
             return str(answer["UploadId"])
 
         self._upload_id = harmless(place.connection, place.uri, "begin", attempt)
@@ -268,13 +271,14 @@ class StagedUpload:
 
     def _copy_to_name(self, client: Any, **condition: str) -> None:
         self._place.tally.add(copies=1)
-        client.copy_object(
+        answer = client.copy_object(
             Bucket=self._place.bucket,
             Key=self._place.key,
             CopySource={"Bucket": self._place.bucket, "Key": self._key},
             **condition,
             **self._place.connection.encryption,
         )
+        self._place.connection.check_key(answer, self._place.uri)
 
     def _arrived(self, index: int, part: dict[str, str], crc32: int, size_bytes: int) -> None:
         with self._lock:
