@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import botocore.config
@@ -86,6 +86,9 @@ class S3Connection(Requests):
 
     wording = Wording(_UNKNOWN_CALLER, NOT_ALLOWED, _ACTIONS, _SHOW_CREDENTIALS)
 
+    _holds_key = False
+    """Whether the server has told that it encrypts with the key."""
+
     def client(self) -> Any:
         return client_of(self.options)
 
@@ -95,10 +98,23 @@ class S3Connection(Requests):
         key = self.options.kms_key_id
         return {} if key is None else {"ServerSideEncryption": "aws:kms", "SSEKMSKeyId": key}
 
-    def check_key(self, answer: Mapping[str, Any], uri: str) -> None:
-        """Of the answer to a request with ``encryption``. Raises: UnsupportedStoreError."""
-        kind = answer.get("ServerSideEncryption", "")
-        check_key(self.options.kms_key_id, answer.get("SSEKMSKeyId") if "kms" in kind else kind, uri)
+    def check_key(
+        self, answer: Mapping[str, Any], uri: str, look: Callable[[], Mapping[str, Any]] | None = None
+    ) -> None:
+        """Of the answer to a request with ``encryption``. Some servers do not tell the key in it: then ``look``
+        asks for the object that was made, once.
+
+        Raises: UnsupportedStoreError.
+        """
+        if self.options.kms_key_id is None:
+            return
+        told = _key_in(answer)
+        if told is None:
+            if look is None or self._holds_key:
+                return
+            told = _key_in(look())
+        check_key(self.options.kms_key_id, told, uri)
+        self._holds_key = True
 
     def failure_of(self, error: Exception) -> FailedAttempt | None:
         if isinstance(error, ClientError):
@@ -115,6 +131,11 @@ class S3Connection(Requests):
             timed_out=isinstance(error, ReadTimeoutError | ConnectTimeoutError),
             no_credentials=isinstance(error, _NO_CREDENTIALS),
         )
+
+
+def _key_in(answer: Mapping[str, Any]) -> str | None:
+    """The key of SSE-KMS, or the kind of another encryption."""
+    return answer.get("SSEKMSKeyId") or answer.get("ServerSideEncryption")
 
 
 _clients_lock = threading.Lock()

@@ -55,7 +55,7 @@ class StagedPut:
                     IfNoneMatch="*",
                     **self._place.connection.encryption,
                 )
-            self._place.connection.check_key(answer, self._place.uri)
+            self._place.check_key(answer, client)
 
         created = name_by(self._place, attempt)
         if created:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import base64
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -51,6 +51,16 @@ class Place:
         """For messages."""
         return f"s3://{self.bucket}/{self.key}"
 
+    def check_key(self, answer: Mapping[str, Any], client: Any) -> None:
+        """That the object which was made has the key of the root. Raises: UnsupportedStoreError."""
+
+        def look() -> Mapping[str, Any]:
+            self.tally.add(reads=1)
+            found: Mapping[str, Any] = client.head_object(Bucket=self.bucket, Key=self.key)
+            return found
+
+        self.connection.check_key(answer, self.uri, look)
+
 
 def crc32_text(crc32: int) -> str:
     """The header with which the server refuses bytes that were damaged on the way (``ChecksumCRC32``)."""
@@ -76,7 +86,7 @@ def put_exclusively(place: Place, data: bytes, crc32: int) -> bool:
             IfNoneMatch="*",
             **place.connection.encryption,
         )
-        place.connection.check_key(answer, place.uri)
+        place.check_key(answer, client)
 
     created = name_by(place, attempt)
     if created:
@@ -124,7 +134,7 @@ class StagedBytes:
                 ChecksumCRC32=crc32_text(self.crc32),
                 **place.connection.encryption,
             )
-            place.connection.check_key(answer, place.uri)
+            place.check_key(answer, client)
 
         harmless(place.connection, place.uri, "replace", attempt)
         place.tally.add(written_bytes=self.size_bytes)
@@ -278,7 +288,7 @@ class StagedUpload:
             **condition,
             **self._place.connection.encryption,
         )
-        self._place.connection.check_key(answer, self._place.uri)
+        self._place.check_key(answer, client)
 
     def _arrived(self, index: int, part: dict[str, str], crc32: int, size_bytes: int) -> None:
         with self._lock:
