@@ -125,8 +125,8 @@ def alter_configs(
 def protect(
     context: Context, topic: str, *, until: object = None, days: float | None = None, dry_run: bool = False
 ) -> datetime:
-    """Protect the records of a topic until a time (a datetime with its zone, or ISO 8601 text), or for so many
-    days from now; the time. ``dry_run`` only checks.
+    """Protect the records of a topic until a time (a datetime with its zone, or ISO 8601 text), or for a number
+    of days from now; the time. ``dry_run`` only checks.
 
     Raises: PolicyViolationError for an earlier time than it is protected until; InvalidCallError, also for a time
         that is over; UnknownTopicOrPartitionError, InvalidTopicError.

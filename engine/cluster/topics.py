@@ -97,8 +97,9 @@ class Topics:
     def protect(
         self, topic: str, *, until: datetime | str | None = None, days: float | None = None, dry_run: bool = False
     ) -> datetime:
-        """Protect the records of a topic: before ``until``, or for so many days from now, no job deletes any, nor
-        the topic (POLICY_VIOLATION; ``protect.until.ms``). The time can be put later, never sooner. Returns it.
+        """Protect the records of a topic: before ``until``, or for that number of days from now, no job deletes
+        any, nor the topic (POLICY_VIOLATION; ``protect.until.ms``). The time can be put later, never sooner.
+        Returns it.
 
             cluster.topics.protect("trips", until="2030-01-01")
 

@@ -79,7 +79,7 @@ class TopicConfig:
         at_least(UNLIMITED),
         unit="ms since 1970",
         doc="Before this time nobody deletes records of the topic, or the topic: not retention, delete_records, "
-        "snapshots, nor the end of tiering. Until then it can be put later, never sooner. -1: there is none.",
+        "snapshots, nor the end of tiering. Until then it can be put later, never sooner. -1: no such time.",
     )
     local_retention_ms: int = key(
         AS_TOTAL,

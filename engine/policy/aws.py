@@ -55,7 +55,7 @@ def _objects(statement: Statement, deletes: bool) -> list[dict[str, Any]]:
 
 
 def _keys(statements: Sequence[Statement]) -> list[dict[str, Any]]:
-    """Who reads decrypts, who creates encrypts (and decrypts, as uploads in parts do)."""
+    """A reader decrypts; a writer encrypts, and decrypts, as uploads in parts do."""
     keys: dict[str, set[str]] = {}
     for statement in statements:
         actions = {"kms:Decrypt"} | ({"kms:GenerateDataKey"} if "create" in statement.rights else set())

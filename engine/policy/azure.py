@@ -2,7 +2,7 @@
 conditions (ABAC) say which paths. Pure.
 
 Listing is on the whole container. A role without the action to delete may still overwrite: Azure has one action,
-``write``, for both. What must not be overwritten takes a container with versions, or an immutability policy.
+``write``, for both. Against that there are containers with versions, and immutability policies.
 """
 
 from __future__ import annotations

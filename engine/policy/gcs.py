@@ -16,7 +16,7 @@ from stratalog.partitions.errors import Right
 MEMBER = "MEMBER"
 """In the place of who is to have the rights."""
 MOST_OPERANDS = 12
-"""Google takes so many logical operators in a condition."""
+"""Google takes this number of logical operators in a condition."""
 
 _ROLES: Mapping[Right, str] = {
     "read": "roles/storage.objectViewer",

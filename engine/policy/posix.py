@@ -16,7 +16,7 @@ _HEAD = """\
 #!/bin/sh
 # The least rights of a {role} of the cluster {cluster_id}, for a group. Its owner runs this once:
 #   GROUP=name sh {role}.sh
-# New files inherit them. Whoever may create in a folder may delete there: file systems know it no other way.
+# New files inherit them. A right to create in a folder is one to delete there: file systems know it no other way.
 set -eu
 : "${{GROUP:?name the group that is to have the rights}}"
 pass() {{ setfacl -m "g:$GROUP:rx" -- "$1"; }}   # through a folder, to what lies in it

@@ -1,4 +1,4 @@
-"""What a role needs, and where. Pure.
+"""The rights that a role needs, and where. Pure.
 
     reader     reads its topics in both tiers, and what stands beside them: metadata, groups, transactions, hints
     producer   ... and creates files in the logs of its topics, of groups and of transactions, and in the metadata;
@@ -6,8 +6,8 @@
     operator   ... and runs the upkeep of its topics: tiers, retains, heals; deletes. One of all topics formats,
                bootstraps and vacuums, too
 
-Only the metadata is written by producers and operators alike: whoever appends may have to take a broker that is
-away out of an ISR. That is a statement of its own, so that it can be left out.
+Only the metadata is written by producers and operators alike: an append may have to take a broker that is away
+out of an ISR. That is a statement of its own, so that it can be left out.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from stratalog.partitions.store.rules import STAGING_FOLDER
 
 
 class Role(StrEnum):
-    """Who somebody is."""
+    """A kind of work with a cluster."""
 
     READER = "reader"
     PRODUCER = "producer"
@@ -32,7 +32,7 @@ class Role(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """What lies below a folder of a root, or one object there."""
+    """All that lies below a folder of a root, or one object there."""
 
     root: Root
     path: str

@@ -1,4 +1,4 @@
-"""Encryption on the way, and at rest: what was asked for is there, or nothing goes on. Pure."""
+"""Encryption: no plain HTTP unless it is said, and no object without the key of its root. Pure."""
 
 from __future__ import annotations
 

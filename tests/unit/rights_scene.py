@@ -157,10 +157,11 @@ ACTS: Mapping[str, tuple[Act, ...]] = {
     "open": (lambda live, driver: live.driver(),),
     "describe": (lambda live, driver: driver.describe(),),
     "health": (lambda live, driver: driver.health(),),
-    "quorum.describe, brokers.list, topics.list": (
+    "quorum.describe, brokers.list, topics.list, policy": (
         lambda live, driver: driver.quorum.describe(),
         lambda live, driver: driver.brokers.list(),
         lambda live, driver: driver.topics.list(),
+        lambda live, driver: driver.policy("reader", storage="posix"),
     ),
     "fetch, tail": (
         lambda live, driver: driver.fetch("u", 0, 0),
@@ -233,7 +234,7 @@ ACTS: Mapping[str, tuple[Act, ...]] = {
     ),
     "quorum.replace_voter": (lambda live, driver: driver.quorum.replace_voter(2),),
     "sign": (lambda live, driver: sign(live),),
-    "topics.create, topics.create_partitions, topics.alter, topics.alter_configs": (
+    "topics.create, topics.create_partitions, topics.alter, topics.alter_configs, topics.protect": (
         lambda live, driver: driver.topics.create("n"),
         grow,
         lambda live, driver: driver.topics.create_partitions("u", 2),
