@@ -17,8 +17,7 @@ import argparse
 import sys
 
 from stratalog import Report
-from stratalog.engine.policy.printed import SCHEMES
-from stratalog.engine.policy.statements import Role
+from stratalog.engine.policy.role import SCHEMES, Role
 from stratalog.jobs.arguments import add_topics
 from stratalog.jobs.run import Job, JobMain
 

@@ -1,5 +1,6 @@
 """The least rights of a role on the storage of a cluster, in the words of each storage.
 
+role        the roles, and the kinds of storage
 layout      where the cluster and the topics lie: from the cluster file and the metadata; pure
 statements  what a role needs, and where: pure
 aws, azure, gcs, posix

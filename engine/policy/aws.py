@@ -12,7 +12,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from stratalog.engine.policy.statements import Place, Statement
+from stratalog.engine.policy.statements import Resource, Statement
 from stratalog.partitions.errors import Right
 
 _ACTIONS: Mapping[Right, tuple[str, ...]] = {
@@ -79,6 +79,6 @@ def _allow(
     return statement if condition is None else {**statement, "Condition": condition}
 
 
-def _arn(place: Place) -> str:
+def _arn(place: Resource) -> str:
     key = "/".join(filter(None, (place.root.address.partition("://")[2], place.below_root("*"))))
     return f"arn:aws:s3:::{key}" if place.is_object else f"arn:aws:s3:::{key}/*"

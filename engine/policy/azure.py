@@ -10,7 +10,8 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 
-from stratalog.engine.policy.statements import Place, Role, Statement
+from stratalog.engine.policy.role import Role
+from stratalog.engine.policy.statements import Resource, Statement
 from stratalog.partitions.errors import Right
 
 _BLOBS = "Microsoft.Storage/storageAccounts/blobServices/containers/blobs"
@@ -67,7 +68,7 @@ def _letters(rights: Iterable[Right]) -> str:
     return "".join(_SAS[right] for right in rights)
 
 
-def _condition(given: Sequence[tuple[frozenset[Right], Place]]) -> str:
+def _condition(given: Sequence[tuple[frozenset[Right], Resource]]) -> str:
     """For each right: it is another action, or the path is one of these."""
     clauses = []
     for right, actions in _ACTIONS.items():
@@ -79,14 +80,14 @@ def _condition(given: Sequence[tuple[frozenset[Right], Place]]) -> str:
     return " AND ".join(clauses)
 
 
-def _pattern(place: Place) -> str:
+def _pattern(place: Resource) -> str:
     """The path in the container."""
     inside = place.root.address.partition("://")[2].partition("/")[2]
     path = "/".join(filter(None, (inside, place.below_root("*"))))
     return path if place.is_object else f"{path}/*" if path else "*"
 
 
-def _container(place: Place) -> tuple[str, str]:
+def _container(place: Resource) -> tuple[str, str]:
     """The account (empty: the environment names it) and the container of ``az://`` and ``abfss://``."""
     first = place.root.address.partition("://")[2].partition("/")[0]
     container, _, host = first.partition("@")

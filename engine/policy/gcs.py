@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from stratalog.engine.policy.statements import Place, Statement
+from stratalog.engine.policy.statements import Resource, Statement
 from stratalog.partitions.errors import Right
 
 MEMBER = "MEMBER"
@@ -47,11 +47,11 @@ def _bindings(bucket: str, statements: Sequence[Statement]) -> list[dict[str, An
     return found
 
 
-def _bucket(place: Place) -> str:
+def _bucket(place: Resource) -> str:
     return place.root.address.partition("://")[2].partition("/")[0]
 
 
-def _test(place: Place) -> str:
+def _test(place: Resource) -> str:
     inside = place.root.address.partition("://")[2].partition("/")[2]
     name = "/".join(filter(None, (inside, place.below_root())))
     of = f"projects/_/buckets/{_bucket(place)}/objects/"

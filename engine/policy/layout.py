@@ -13,7 +13,7 @@ from stratalog.partitions.store.protocol import StoreOptions
 
 
 @dataclass(frozen=True, slots=True)
-class Root:
+class StorageRoot:
     """A root of the cluster."""
 
     address: str
@@ -25,19 +25,19 @@ class Root:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class ClusterLayout:
     """The roots of a cluster, and the topics that somebody is to have rights on."""
 
     cluster_id: str
-    brokers: tuple[Root, ...]
-    remote: Root | None
+    brokers: tuple[StorageRoot, ...]
+    remote: StorageRoot | None
     topics: Mapping[str, str] | None
     """Ids by name; None: all topics, also those to come."""
     internal: Mapping[str, str]
     """The same of the engine's own topics, as far as there are any."""
 
 
-def layout_of(file: ClusterFile, image: ClusterImage, topics: Sequence[str] | None) -> Layout:
+def layout_of(file: ClusterFile, image: ClusterImage, topics: Sequence[str] | None) -> ClusterLayout:
     """The layout of the cluster now, with these topics (None: all).
 
     Raises: UnknownTopicOrPartitionError, InvalidTopicError; InvalidCallError for a broker that is not registered.
@@ -54,17 +54,17 @@ def layout_of(file: ClusterFile, image: ClusterImage, topics: Sequence[str] | No
                 "format or bootstrap it first, or take it out of the file"
             )
         brokers.append(
-            Root(
+            StorageRoot(
                 entry.log_dir,
                 entry.storage,
                 registered.incarnation_folder,
                 voters.get(entry.broker_id, ""),
             )
         )
-    return Layout(
+    return ClusterLayout(
         file.cluster_id,
         tuple(brokers),
-        None if file.remote is None else Root(file.remote, file.remote_storage),
+        None if file.remote is None else StorageRoot(file.remote, file.remote_storage),
         None if topics is None else {name: image.topic(name).topic_id for name in dict.fromkeys(topics)},
         {name: image.topic_ids[name] for name in sorted(INTERNAL_TOPICS) if name in image.topic_ids},
     )

@@ -9,7 +9,8 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 
-from stratalog.engine.policy.statements import Place, Role, Statement
+from stratalog.engine.policy.role import Role
+from stratalog.engine.policy.statements import Resource, Statement
 from stratalog.partitions import paths
 
 _HEAD = """\
@@ -48,10 +49,10 @@ def posix_policy(role: Role, cluster_id: str, statements: Sequence[Statement]) -
     return _HEAD.format(role=role, cluster_id=cluster_id) + "\n".join(lines) + "\n"
 
 
-def _folder(place: Place) -> str:
+def _folder(place: Resource) -> str:
     return place.root.address.removeprefix("file://")
 
 
-def _path(place: Place) -> str:
+def _path(place: Resource) -> str:
     below = place.below_root()
     return f"{_folder(place)}/{below}" if below else _folder(place)

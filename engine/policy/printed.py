@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from stratalog.engine.driver.context import Context
@@ -11,16 +11,9 @@ from stratalog.engine.policy.azure import azure_policy
 from stratalog.engine.policy.gcs import gcs_policy
 from stratalog.engine.policy.layout import layout_of
 from stratalog.engine.policy.posix import posix_policy
-from stratalog.engine.policy.statements import Role, Statement, statements
+from stratalog.engine.policy.role import SCHEMES, Role
+from stratalog.engine.policy.statements import Statement, statements
 from stratalog.partitions.errors import InvalidCallError
-
-SCHEMES: Mapping[str, tuple[str, ...]] = {
-    "aws": ("s3",),
-    "azure": ("az", "abfss"),
-    "gcs": ("gs",),
-    "posix": ("file",),
-}
-"""The roots that a policy for each kind of storage is of."""
 
 
 def policy(context: Context, role: str, topics: Sequence[str] | None, storage: str) -> str:

@@ -14,27 +14,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 
-from stratalog.engine.policy.layout import Layout, Root
+from stratalog.engine.policy.layout import ClusterLayout, StorageRoot
+from stratalog.engine.policy.role import Role
 from stratalog.partitions import paths
 from stratalog.partitions.errors import Right
 from stratalog.partitions.store.rules import STAGING_FOLDER
 
 
-class Role(StrEnum):
-    """A kind of work with a cluster."""
-
-    READER = "reader"
-    PRODUCER = "producer"
-    OPERATOR = "operator"
-
-
 @dataclass(frozen=True, slots=True)
-class Place:
+class Resource:
     """All that lies below a folder of a root, or one object there."""
 
-    root: Root
+    root: StorageRoot
     path: str
     """Below the folder of the incarnation, or the root; empty: all of it."""
     in_incarnation: str = ""
@@ -53,7 +45,7 @@ class Statement:
 
     name: str
     rights: frozenset[Right]
-    places: tuple[Place, ...]
+    places: tuple[Resource, ...]
 
 
 READ: frozenset[Right] = frozenset({"list", "read"})
@@ -61,10 +53,10 @@ CREATE: frozenset[Right] = frozenset({"create"})
 CHANGE: frozenset[Right] = frozenset({"create", "delete"})
 
 
-def statements(role: Role, layout: Layout) -> tuple[Statement, ...]:
+def statements(role: Role, layout: ClusterLayout) -> tuple[Statement, ...]:
     """The least rights of a role; no statement is without places."""
     all_topics = layout.topics is None
-    everything = tuple(Place(root, "") for root in _roots(layout))
+    everything = tuple(Resource(root, "") for root in _roots(layout))
     found = [Statement("ReadEverything", READ, everything)] if all_topics else _reader(layout)
     match role:
         case Role.READER:
@@ -87,8 +79,8 @@ def statements(role: Role, layout: Layout) -> tuple[Statement, ...]:
     return tuple(statement for statement in found if statement.places)
 
 
-def _reader(layout: Layout) -> list[Statement]:
-    descriptions = tuple(Place(root, paths.BROKER_FILE, is_object=True) for root in layout.brokers)
+def _reader(layout: ClusterLayout) -> list[Statement]:
+    descriptions = tuple(Resource(root, paths.BROKER_FILE, is_object=True) for root in layout.brokers)
     return [
         Statement("SeeTheCluster", READ, (*descriptions, *_metadata(layout), *_hints(layout))),
         Statement("ReadRecords", READ, (*_topics(layout), *_internal(layout))),
@@ -96,46 +88,46 @@ def _reader(layout: Layout) -> list[Statement]:
     ]
 
 
-def _roots(layout: Layout) -> tuple[Root, ...]:
+def _roots(layout: ClusterLayout) -> tuple[StorageRoot, ...]:
     return layout.brokers if layout.remote is None else (*layout.brokers, layout.remote)
 
 
-def _on_brokers(layout: Layout, folders: Iterable[str]) -> tuple[Place, ...]:
-    return tuple(Place(root, folder, root.incarnation) for folder in folders for root in layout.brokers)
+def _on_brokers(layout: ClusterLayout, folders: Iterable[str]) -> tuple[Resource, ...]:
+    return tuple(Resource(root, folder, root.incarnation) for folder in folders for root in layout.brokers)
 
 
-def _topics(layout: Layout) -> tuple[Place, ...]:
+def _topics(layout: ClusterLayout) -> tuple[Resource, ...]:
     return _on_brokers(layout, [""] if layout.topics is None else _folders(layout.topics, paths.topic_folder))
 
 
-def _internal(layout: Layout) -> tuple[Place, ...]:
+def _internal(layout: ClusterLayout) -> tuple[Resource, ...]:
     return () if layout.topics is None else _on_brokers(layout, _folders(layout.internal, paths.topic_folder))
 
 
-def _hints(layout: Layout) -> tuple[Place, ...]:
+def _hints(layout: ClusterLayout) -> tuple[Resource, ...]:
     return _on_brokers(layout, paths.SCHEDULES)
 
 
-def _metadata(layout: Layout) -> tuple[Place, ...]:
-    return tuple(Place(root, paths.METADATA_TOPIC, root.voter) for root in layout.brokers if root.voter)
+def _metadata(layout: ClusterLayout) -> tuple[Resource, ...]:
+    return tuple(Resource(root, paths.METADATA_TOPIC, root.voter) for root in layout.brokers if root.voter)
 
 
-def _staging(roots: Iterable[Root]) -> tuple[Place, ...]:
-    return tuple(Place(root, STAGING_FOLDER) for root in roots)
+def _staging(roots: Iterable[StorageRoot]) -> tuple[Resource, ...]:
+    return tuple(Resource(root, STAGING_FOLDER) for root in roots)
 
 
-def _tables(layout: Layout) -> tuple[Place, ...]:
+def _tables(layout: ClusterLayout) -> tuple[Resource, ...]:
     if layout.remote is None or layout.topics is None:
         return ()
     folders = _folders(layout.topics, paths.topic_folder)
     places = (*folders, *(paths.join(paths.SNAPSHOT_TABLES, folder) for folder in folders))
-    return tuple(Place(layout.remote, place) for place in places)
+    return tuple(Resource(layout.remote, place) for place in places)
 
 
-def _descriptions(layout: Layout) -> tuple[Place, ...]:
+def _descriptions(layout: ClusterLayout) -> tuple[Resource, ...]:
     if layout.remote is None:
         return ()
-    return (Place(layout.remote, paths.descriptions_path(layout.cluster_id)),)
+    return (Resource(layout.remote, paths.descriptions_path(layout.cluster_id)),)
 
 
 def _folders(topics: Mapping[str, str], folder: Callable[[str, str], str]) -> list[str]:

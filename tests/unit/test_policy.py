@@ -14,8 +14,9 @@ import pytest
 from stratalog.engine.policy.aws import aws_policy
 from stratalog.engine.policy.azure import azure_policy
 from stratalog.engine.policy.gcs import MOST_OPERANDS, gcs_policy
-from stratalog.engine.policy.layout import Layout, Root
-from stratalog.engine.policy.statements import Role, statements
+from stratalog.engine.policy.layout import ClusterLayout, StorageRoot
+from stratalog.engine.policy.role import Role
+from stratalog.engine.policy.statements import statements
 from stratalog.jobs.policy import main as job
 from stratalog.partitions.errors import (
     InvalidCallError,
@@ -32,16 +33,16 @@ AMAZON = StoreOptions()
 SCHEMES = {"aws": "s3://bucket", "azure": "abfss://box@account.dfs.core.windows.net", "gcs": "gs://bucket"}
 
 
-def layout(scheme: str, topics: Iterable[str] | None, options: StoreOptions = AMAZON) -> Layout:
+def layout(scheme: str, topics: Iterable[str] | None, options: StoreOptions = AMAZON) -> ClusterLayout:
     """Two brokers, of which the first votes, and a remote tier in one bucket."""
     ids = {"t": T, "u": U}
-    return Layout(
+    return ClusterLayout(
         "c",
         (
-            Root(f"{scheme}/b1", options, INCARNATION, VOTER),
-            Root(f"{scheme}/b2", options, INCARNATION),
+            StorageRoot(f"{scheme}/b1", options, INCARNATION, VOTER),
+            StorageRoot(f"{scheme}/b2", options, INCARNATION),
         ),
-        Root(f"{scheme}/remote", options),
+        StorageRoot(f"{scheme}/remote", options),
         None if topics is None else {name: ids[name] for name in topics},
         {"__consumer_offsets": OFFSETS},
     )
@@ -136,7 +137,7 @@ def by_gcs(text: str) -> Callable[[str, Right], bool]:
     )
 
 
-PRINT: dict[str, Callable[[Role, Layout], str]] = {
+PRINT: dict[str, Callable[[Role, ClusterLayout], str]] = {
     "aws": lambda role, of: aws_policy(statements(role, of)),
     "azure": lambda role, of: azure_policy(role, of.cluster_id, statements(role, of)),
     "gcs": lambda role, of: gcs_policy(statements(role, of)),

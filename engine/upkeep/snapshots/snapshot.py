@@ -197,6 +197,7 @@ def _works(
                 memory_bytes=memory_bytes,
                 published=config.snapshot_table and topic.name not in FORMATS,
                 clock=context.clock,
+                protected=is_protected(image, topic.topic_id, context.clock.now_ms()),
             )
             for view in views
         ]
@@ -349,12 +350,11 @@ def _spread(context: Context, states: Sequence[_State], run: OperationRun) -> No
 
 def _advance(context: Context, states: Sequence[_State]) -> dict[TopicIdPartition, StratalogError]:
     """Step 5; which partitions were refused, and why."""
-    image, now_ms = context.metadata.last_known.image, context.clock.now_ms()
     wanted = tuple(
         LogStart(*state.work.replicas.view.key, state.spread.log_start, state.work.replicas.epoch)
         for state in states
         if state.spread is not None and state.spread.log_start > state.work.replicas.view.log_start_offset
-        if not is_protected(image, state.work.replicas.view.topic_id, now_ms)
+        if not state.work.protected
     )
     if not wanted:
         return {}
