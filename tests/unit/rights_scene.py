@@ -239,6 +239,7 @@ ACTS: Mapping[str, tuple[Act, ...]] = {
         grow,
         lambda live, driver: driver.topics.create_partitions("u", 2),
         lambda live, driver: driver.topics.alter_configs("u", {"segment.bytes": "100"}),
+        lambda live, driver: driver.topics.protect("u", days=1),
     ),
     "topics.delete_records": (lambda live, driver: driver.topics.delete_records("u", {0: 2}),),
     "elect": (lambda live, driver: driver.elect("u", leader=live.followers("u")[0]),),
@@ -344,7 +345,7 @@ def has_three_voters_and_one_is_new(live: Guarded) -> None:
     live.cluster.bootstrap(2).raise_for_failures()
 
 
-def has_a_topic_with_types(live: Guarded) -> None:
+def has_typed_topic(live: Guarded) -> None:
     narrow = type_to_json(pa.struct([("a", pa.string())]))
     create_topic(context_of(live.cluster), "w", partitions=1, replication_factor=1, value_schema=narrow)
 
@@ -379,7 +380,7 @@ PREPARED: Mapping[str, Callable[[Guarded], object]] = {
     "bootstrap": lambda live: live.wipe(spare(live)),
     "quorum.add_voter, quorum.remove_voter": has_two_voters,
     "quorum.replace_voter": has_three_voters_and_one_is_new,
-    "topics.create, topics.create_partitions, topics.alter, topics.alter_configs": has_a_topic_with_types,
+    "topics.create, topics.create_partitions, topics.alter, topics.alter_configs, topics.protect": has_typed_topic,
     "cancel_reassignments": is_stuck,
 }
 
