@@ -18,6 +18,7 @@ Purpose
     records      appends, consumer groups, transactions
     reading      plans of scans, fetches, tails, the source of a stream
     upkeep       the jobs: replicate, tier, retain, snapshot, verify, heal, restore ...
+    policy       the least rights of a role, in the words of each storage
     admin        questions and changes of an operator, and tables of answers
     health       what needs a person: one look, and a list
     spark        the only part that imports pyspark

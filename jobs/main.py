@@ -34,11 +34,13 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
     },
     "topics, groups, transactions": {
         "topics": "list, create, alter, configure, delete",
+        "protect": "the records of a topic, from everybody, until a time",
         "groups": "list, describe with lag, move offsets, delete",
         "transactions": "list, describe, end abandoned ones, find hanging ones",
     },
     "brokers and clusters": {
         "check_store": "is a storage good enough for a log?",
+        "policy": "print the least rights of a reader, a producer, an operator",
         "format": "make the folders of a cluster file a cluster",
         "bootstrap": "brokers that are new, or have lost their storage",
         "reassign": "move replicas to other brokers",

@@ -14,6 +14,7 @@ from stratalog.engine.driver.report import Report
 from stratalog.engine.health.finding import HealthReport
 from stratalog.engine.health.health import health
 from stratalog.engine.metadata.reassignment_plan import ReplicaChange, ReplicaPlan
+from stratalog.engine.policy import printed
 from stratalog.engine.upkeep.healing import heal as healing
 from stratalog.engine.upkeep.healing import history as histories
 from stratalog.engine.upkeep.healing import recover as recovering
@@ -94,6 +95,17 @@ class Jobs:
             cluster.health().raise_for_failures()
         """
         return health(self._context)
+
+    def policy(self, role: str, topics: TopicNames = None, *, storage: str) -> str:
+        """The least policy of a role on the topics (None: all, also those to come) for ``storage``: ``aws``,
+        ``azure``, ``gcs`` or ``posix``. A ``reader`` writes nothing, a ``producer`` deletes nothing, an
+        ``operator`` runs the upkeep; see ``stratalog.engine.policy.statements``.
+
+            print(cluster.policy("producer", ["trips"], storage="aws"))
+
+        Raises: InvalidCallError, UnknownTopicOrPartitionError, InvalidTopicError.
+        """
+        return printed.policy(self._context, role, names(topics), storage)
 
     def describe(self, topics: TopicNames = None) -> Report:
         """Every replica of the topics, as a table. Partitions without a leader, or below ``min.insync.replicas``,

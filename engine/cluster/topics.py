@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 from stratalog.engine.admin import describe_cluster, topics
@@ -92,6 +93,19 @@ class Topics:
         ``dry_run`` only checks.
         """
         topics.alter_configs(self._context, topic, changes, dry_run=dry_run)
+
+    def protect(
+        self, topic: str, *, until: datetime | str | None = None, days: float | None = None, dry_run: bool = False
+    ) -> datetime:
+        """Protect the records of a topic: before ``until``, or for that number of days from now, no job deletes
+        any, nor the topic (POLICY_VIOLATION; ``protect.until.ms``). The time can be put later, never sooner.
+        Returns it.
+
+            cluster.topics.protect("trips", until="2030-01-01")
+
+        Raises: PolicyViolationError, InvalidCallError, UnknownTopicOrPartitionError.
+        """
+        return topics.protect(self._context, topic, until=until, days=days, dry_run=dry_run)
 
     def delete(self, name: str, *, keep_remote: bool = False, dry_run: bool = False) -> Report:
         """Delete a topic and its data, in both tiers unless ``keep_remote``."""

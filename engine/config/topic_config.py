@@ -74,6 +74,13 @@ class TopicConfig:
         unit="bytes",
         doc="The oldest records leave a partition that is larger than this, local and remote. -1: never.",
     )
+    protect_until_ms: int = key(
+        UNLIMITED,
+        at_least(UNLIMITED),
+        unit="ms since 1970",
+        doc="Before this time nobody deletes records of the topic, or the topic: not retention, delete_records, "
+        "snapshots, nor the end of tiering. Until then it can be put later, never sooner. -1: no such time.",
+    )
     local_retention_ms: int = key(
         AS_TOTAL,
         at_least(AS_TOTAL),
@@ -220,9 +227,14 @@ class TopicConfig:
         """Whether what snapshots hold is published as a table, too."""
         return self.snapshots and self.remote_snapshot_table_enable
 
-    @property
-    def retention(self) -> RetentionLimits:
-        """Of the whole log."""
+    def is_protected(self, now_ms: int) -> bool:
+        """Whether nobody may delete records now."""
+        return now_ms < self.protect_until_ms
+
+    def retention(self, now_ms: int) -> RetentionLimits:
+        """Of the whole log, now: none while it is protected."""
+        if self.is_protected(now_ms):
+            return RetentionLimits(UNLIMITED, UNLIMITED)
         return RetentionLimits(self.retention_ms, self.retention_bytes)
 
     @property

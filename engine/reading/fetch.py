@@ -60,6 +60,7 @@ from stratalog.partitions.errors import (
     RetriableError,
     SourceChangedError,
     StaleMetadataError,
+    StorageAuthorizationError,
     StratalogError,
     ThrottlingQuotaExceededError,
     UnknownTopicOrPartitionError,
@@ -216,7 +217,7 @@ class _Fetch:
         while True:
             try:
                 return attempt(tries > 0)
-            except (ThrottlingQuotaExceededError, OffsetNotAvailableError):
+            except (ThrottlingQuotaExceededError, OffsetNotAvailableError, StorageAuthorizationError):
                 raise  # it will not pass before the deadline
             except (RetriableError, StaleMetadataError):
                 tries += 1

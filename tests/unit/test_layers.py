@@ -36,6 +36,7 @@ FLOORS = (
         "upkeep.snapshots",
         "upkeep.restoring",
         "upkeep.maintenance",
+        "policy",
         "admin",
         "health",
         "spark",

@@ -15,7 +15,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
 
 from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.report import Failure, Report, Value
@@ -34,6 +33,7 @@ from stratalog.engine.upkeep.retention.tasks import (
 )
 from stratalog.engine.upkeep.tiering.point import describe_first
 from stratalog.engine.upkeep.tiering.remote_logs import ask_remote
+from stratalog.partitions.clock import time_text
 from stratalog.partitions.errors import LogGapError, RemoteObjectMissingError, StratalogError
 from stratalog.partitions.identity import TopicIdPartition
 from stratalog.partitions.runner import Done, Failed
@@ -176,7 +176,7 @@ def _plan(
         works += [
             RetainWork(
                 replicas=context.replicas(view),
-                total=config.retention,
+                total=config.retention(context.clock.now_ms()),
                 local=config.local_retention,
                 remote=remote.get(view.partition),
                 delay_ms=config.file_delete_delay_ms,
@@ -219,11 +219,7 @@ def _wanted(
 
 def _note(work: RetainWork, wanted: Wanted, run: OperationRun) -> None:
     if wanted.ahead is not None:
-        try:
-            moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=wanted.ahead.max_timestamp_ms)
-            when = f"{moment:%F %T}Z"
-        except OverflowError:  # the log takes what Python's calendar has no name for
-            when = f"{wanted.ahead.max_timestamp_ms} ms after 1970"
+        when = time_text(wanted.ahead.max_timestamp_ms)
         run.notes.append(
             f"{work}: offsets [{wanted.ahead.start}, {wanted.ahead.end}) have a timestamp in the future, "
             f"{when}; retention counts from when they were written"

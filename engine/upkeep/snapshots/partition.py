@@ -61,6 +61,8 @@ class SnapshotWork(PartitionWork):
     published: bool
     """Its snapshots are a table in the remote tier, too (``publish``)."""
     clock: Clock
+    protected: bool = False
+    """The log keeps the records that its snapshots stand for (``protect.until.ms``)."""
 
 
 @dataclass(frozen=True, slots=True)
