@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from stratalog.engine.driver.context import TaskRunner
 from stratalog.engine.driver.opening import local_tasks
+from stratalog.partitions.declared import declared as declared_text
 from stratalog.partitions.errors import InvalidCallError
 from stratalog.partitions.runner import RUNNERS, THREADS
 
@@ -60,17 +61,14 @@ def task_runner(spark: SparkSession | None, runner: str) -> TaskRunner:
 
 
 def declared(data_type: DataType | str | None) -> str | None:
-    """As ``stratalog.engine.spark.types.declared``. None, binary, takes no pyspark.
+    """The JSON text of a type that is given as DDL (``"year INT, carrier STRING"``), as such a text, or as a type of
+    Spark's; None for None, which is binary.
 
-    Raises: as that; InvalidCallError without pyspark.
+    Raises: InvalidCallError for what is no type, or none that a topic can have.
     """
     if data_type is None:
         return None
     try:
-        from stratalog.engine.spark.types import declared as declared_by_spark
-    except ModuleNotFoundError as error:
-        raise InvalidCallError(
-            "a type of keys or values is Spark's, and pyspark is not installed: install stratalog[spark], "
-            "or leave the type out for binary"
-        ) from error
-    return declared_by_spark(data_type)
+        return declared_text(data_type if isinstance(data_type, str) else data_type.json())
+    except RecursionError as error:
+        raise InvalidCallError("a declared type nests too deeply") from error

@@ -168,7 +168,7 @@ def test_files_that_are_broken_or_gone_are_errors_of_ours(cluster: Cluster, spar
 
 
 def test_a_type_that_is_none_is_refused(cluster: Cluster) -> None:
-    with pytest.raises(InvalidCallError, match="declares no type that Spark knows"):
+    with pytest.raises(InvalidCallError, match="declares no type that a topic can have"):
         cluster.topics.create("untyped", value="n NUMBER_OF_NO_KIND")
 
 
