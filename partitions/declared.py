@@ -1,6 +1,6 @@
 """The type of a topic's keys or values as its owner declares it: DDL, or Spark's JSON text. Pure.
 
-DDL is that of Spark's ``CREATE TABLE``, as far as a topic can have it: ``STRING``, ``carrier STRING, distance INT``,
+DDL is that of Spark's ``CREATE TABLE``, as far as a topic can have it: ``STRING``, ``carrier STRING, legs INT``,
 ``legs ARRAY<STRUCT<gate: STRING NOT NULL>> COMMENT 'of one day'``. Whatever else Spark may know is refused.
 ``TIMESTAMP`` is a point in time, whatever ``spark.sql.timestampType`` says.
 """
@@ -30,10 +30,24 @@ _TOKEN = re.compile(
     re.ASCII,
 )
 _ATOMIC: Mapping[str, str] = {
-    **{name: name for name in ("string", "binary", "boolean", "float", "double", "date", "timestamp")},
-    **{"byte": "byte", "tinyint": "byte", "short": "short", "smallint": "short", "int": "integer"},
-    **{"integer": "integer", "long": "long", "bigint": "long", "real": "float"},
-    **{"timestamp_ltz": "timestamp", "timestamp_ntz": "timestamp_ntz"},
+    "string": "string",
+    "binary": "binary",
+    "boolean": "boolean",
+    "byte": "byte",
+    "tinyint": "byte",
+    "short": "short",
+    "smallint": "short",
+    "int": "integer",
+    "integer": "integer",
+    "long": "long",
+    "bigint": "long",
+    "float": "float",
+    "real": "float",
+    "double": "double",
+    "date": "date",
+    "timestamp": "timestamp",
+    "timestamp_ltz": "timestamp",
+    "timestamp_ntz": "timestamp_ntz",
 }
 _DECIMAL = ("decimal", "dec", "numeric")
 _NAMES = (*_ATOMIC, *_DECIMAL, "array", "map", "struct")
@@ -69,19 +83,26 @@ def ddl(schema: str | None) -> str:
     """
     if schema is None:
         return "BINARY"
+    found = fields_of(schema)
+    return ", ".join(f"{name} {kind}" for name, kind in found.items()) if found else _sql(parse_json(schema))
+
+
+def fields_of(schema: str | None) -> dict[str, str]:
+    """The fields of a declared struct, names and types as DDL has them; none where it is no struct.
+
+    Raises: InvalidCallError for a text that is no schema.
+    """
+    if schema is None:
+        return {}
     type_from_json(schema)
     tree = parse_json(schema)
-    return (
-        ", ".join(_field(field, " ") for field in tree["fields"])
-        if isinstance(tree, dict) and "fields" in tree
-        else _sql(tree)
-    )
+    return dict(map(_field, tree["fields"])) if isinstance(tree, dict) and "fields" in tree else {}
 
 
 def _sql(node: Any) -> str:
     match node:
         case {"type": "struct", "fields": fields}:
-            return f"STRUCT<{', '.join(_field(field, ': ') for field in fields)}>"
+            return f"STRUCT<{', '.join(': '.join(_field(field)) for field in fields)}>"
         case {"type": "array", "elementType": element}:
             return f"ARRAY<{_sql(element)}>"
         case {"type": "map", "keyType": key, "valueType": value}:
@@ -89,10 +110,10 @@ def _sql(node: Any) -> str:
     return _SQL.get(node, str(node).upper())
 
 
-def _field(field: Mapping[str, Any], between: str) -> str:
+def _field(field: Mapping[str, Any]) -> tuple[str, str]:
     name = field["name"]
     quoted = name if re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII) else f"`{name.replace('`', '``')}`"
-    return f"{quoted}{between}{_sql(field['type'])}{'' if field.get('nullable') is not False else ' NOT NULL'}"
+    return quoted, _sql(field["type"]) + ("" if field.get("nullable") is not False else " NOT NULL")
 
 
 # ------------------------------------------------------------------------------- Spark's JSON text
@@ -252,6 +273,6 @@ class _Ddl:
     def _no_type(self, why: str) -> InvalidCallError:
         shown = repr(self._text) if len(self._text) <= _SHOWN else f"{self._text[:_SHOWN]!r}..."
         return InvalidCallError(
-            f"{shown} declares no type that a topic can have: {why}; types are STRING, BIGINT, ARRAY<...> and so on, "
-            "fields are name TYPE, ... (`name` where it is no plain word); Spark's JSON text of a type will do, too"
+            f"{shown} declares no type that a topic can have: {why}; there are STRING, BIGINT, ARRAY<...>, "
+            "and fields, as in: name TYPE, `other name` TYPE; Spark's JSON text of a type will do, too"
         )

@@ -61,8 +61,8 @@ def task_runner(spark: SparkSession | None, runner: str) -> TaskRunner:
 
 
 def declared(data_type: DataType | str | None) -> str | None:
-    """The JSON text of a type that is given as DDL (``"year INT, carrier STRING"``), as such a text, or as a type of
-    Spark's; None for None, which is binary.
+    """The JSON text of a type that is given as DDL (``"year INT, carrier STRING"``), as such a text, or as a type
+    of Spark's; None for None, which is binary.
 
     Raises: InvalidCallError for what is no type, or none that a topic can have.
     """

@@ -32,7 +32,6 @@ from pyspark.sql.types import (
 )
 
 from stratalog.partitions.bounded import parse_json
-from stratalog.partitions.errors import InvalidCallError
 from stratalog.partitions.growth import ADDED
 from stratalog.partitions.records import type_from_json
 
