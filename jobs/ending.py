@@ -1,7 +1,7 @@
 """How a process that runs a job is told to end: SIGTERM, and SIGINT (Ctrl-C).
 
-A job ends at once, which harms nothing: finished work stays done. One that runs again and again (``--every``) goes
-on to the end of its run; told a second time, it ends at once, too.
+A job ends at once, which harms nothing: finished work stays done. One that runs again and again (``--every``), or
+appends what it reads, goes on to the end of its run, or batch; told a second time, it ends at once, too.
 """
 
 from __future__ import annotations
@@ -9,12 +9,14 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any
+from typing import Any, TypeVar
 
 from stratalog.partitions.clock import Clock
+
+T = TypeVar("T")
 
 
 class Terminated(KeyboardInterrupt):
@@ -41,13 +43,19 @@ class Ending:
 
     def pause(self, clock: Clock, seconds: float) -> None:
         """Sleep, at most until the process is told to end."""
+        self.wait(lambda: clock.sleep(seconds))
+
+    def wait(self, call: Callable[[], T]) -> T | None:
+        """What the call answers, which does nothing but wait; None when the process is told to end before."""
+        answer = None
         try:
             self._pausing = True
             if not self.told:
-                clock.sleep(seconds)
+                answer = call()
             self._pausing = False
         except _Woken:
             self._pausing = False
+        return answer
 
     def _hear(self, number: int, frame: FrameType | None) -> None:
         if self.told:
@@ -55,11 +63,11 @@ class Ending:
         self.told = True
         if self._pausing:
             raise _Woken
-        os.write(2, b"ending after the run at hand; told once more: at once\n")  # not print, which may be at work
+        os.write(2, b"ending after the work at hand; told once more: at once\n")  # not print, which may be at work
 
 
 @contextmanager
-def after_the_run() -> Iterator[Ending]:
+def after_the_work() -> Iterator[Ending]:
     """Within it, what it gives hears the signals, once it listens."""
     with _kept():
         yield Ending()

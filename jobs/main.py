@@ -75,8 +75,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _complete() -> None:
-    """Answer the shell, which asks for what the command line may go on with, and end: of the job that it names, else
-    of all jobs. argcomplete hands the line over in the environment.
+    """Answer the shell, which asks for what the command line may go on with, and end: of the job that it names,
+    else of all jobs. argcomplete hands the line over in the environment.
     """
     import argcomplete
 

@@ -6,7 +6,7 @@ import traceback
 from collections.abc import Callable
 
 from stratalog import Failure, OperationFailedError, Report
-from stratalog.jobs.ending import after_the_run
+from stratalog.jobs.ending import after_the_work
 from stratalog.partitions.clock import Clock
 from stratalog.partitions.errors import InvalidCallError, StratalogError
 
@@ -26,7 +26,7 @@ def repeat(
     Raises: InvalidCallError, which no later run would get past; KeyboardInterrupt, told a second time.
     """
     runs = 0
-    with after_the_run() as ending:
+    with after_the_work() as ending:
         while not ending.told:
             ending.listen()
             try:

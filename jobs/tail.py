@@ -4,26 +4,29 @@
   stratalog tail flights -f -n 0               records from now on
   stratalog tail flights --start 2013-06-01    all from the first record on that is so late
   stratalog tail flights -f --group dashboard  from the offsets of a consumer group; commits nothing
+  stratalog tail flights --format json | stratalog produce copy --format json
 A line is partition, offset, timestamp, key and value, separated by tabs; a key or value has \\t for a tab, \\n and
 \\r for the end of a line, \\\\ for a backslash, and \\xff, \\u202e or the like for a byte that is no UTF-8 and for
-what no terminal should be sent; a time beyond the year 9999 is a number of microseconds. With --json it is one
-object, in which bytes are text where they are UTF-8, else {"base64": "..."}, and the report is the last line;
-without, the report goes to standard error.
+what no terminal should be sent; a time beyond the year 9999 is a number of microseconds. --format hex and base64
+show keys and values as their bytes, those of other types as the bytes of their JSON. --format json is an object a
+line, in which bytes are text where they are UTF-8, else {"base64": "..."}. The report goes to standard error; with
+--json it is the last line, and records are JSON unless --format says otherwise.
 """
 
 from __future__ import annotations
 
 import argparse
+import base64
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import stratalog
 from stratalog import Report
-from stratalog.engine.driver.plain_values import as_it_is, plain, time_text
+from stratalog.engine.driver.plain_values import as_it_is, plain, raw_bytes, time_text
 from stratalog.engine.reading.positions import RESETS
 from stratalog.jobs.arguments import (
     add_client_rack,
@@ -73,6 +76,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         default="none",
         help="when retention is faster: none for an error (default), or go on at the earliest or latest record",
     )
+    parser.add_argument(
+        "--format", choices=("text", *_SHOWS), help="of keys and values (default: text; json with --json)"
+    )
     add_isolation(parser)
     add_client_rack(parser)
 
@@ -95,7 +101,8 @@ def tail(job: Job) -> Report:
             auto_offset_reset=given.auto_offset_reset,
         )
         try:
-            shown = _print(tailed, given.max_messages, as_json=given.json)
+            show = _SHOWS.get(given.format or ("json" if given.json else "text"), _line)
+            shown = _print(tailed, given.max_messages, show)
         except KeyboardInterrupt:
             if not given.follow:
                 raise
@@ -105,13 +112,13 @@ def tail(job: Job) -> Report:
     return replace(report, totals=totals, seconds=measure.seconds, counts=measure.counts)
 
 
-def _print(tailed: Tail, most: int | None, *, as_json: bool) -> int:
+def _print(tailed: Tail, most: int | None, show: Callable[[dict[str, Any]], str]) -> int:
     """How many records were printed. Raises: NobodyReadsError."""
     shown = 0
     for table in tailed:
         with printing():
             for record in islice(_records(table), None if most is None else most - shown):
-                print(_object(record) if as_json else _line(record))
+                print(show(record))
                 shown += 1
         if shown == most:
             break
@@ -128,8 +135,9 @@ def _records(table: pa.Table) -> Iterator[dict[str, Any]]:
         yield from rows
 
 
-def _line(record: dict[str, Any]) -> str:
-    said = ("" if record[name] is None else _text(record[name]) for name in ("key", "value"))
+def _line(record: dict[str, Any], text: Callable[[Any], str] | None = None) -> str:
+    text = text or _text
+    said = ("" if record[name] is None else text(record[name]) for name in ("key", "value"))
     return "\t".join((str(record["partition"]), str(record["offset"]), time_text(record["timestamp"]), *said))
 
 
@@ -152,6 +160,17 @@ def _text(value: Any) -> str:
     if not isinstance(shown, str):
         return printable(json.dumps(shown, default=str, allow_nan=False))
     return printable(shown.replace("\\", "\\\\"))
+
+
+def _hex(record: dict[str, Any]) -> str:
+    return _line(record, lambda value: (raw_bytes(value) or b"").hex())
+
+
+def _base64(record: dict[str, Any]) -> str:
+    return _line(record, lambda value: base64.b64encode(raw_bytes(value) or b"").decode())
+
+
+_SHOWS = {"json": _object, "hex": _hex, "base64": _base64}
 
 
 main = JobMain("tail", __doc__, arguments, tail, runs="driver", prints=True)

@@ -1,4 +1,4 @@
-"""describe on a terminal: a row a partition, what is not well in words, the cluster's own topics as one row each."""
+"""describe on a terminal: a row a partition, words for what is not well, the cluster's own topics a row each."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def live(tmp_path: Path) -> LiveCluster:
 
 
 def table(capsys: pytest.CaptureFixture[str]) -> list[list[str]]:
-    lines = capsys.readouterr().out.splitlines()
+    lines = [line for line in capsys.readouterr().out.splitlines() if not line.startswith(("FAILED", "note"))]
     assert max(map(len, lines)) <= 100
     return [line.split() for line in lines[3:]]
 

@@ -15,6 +15,7 @@ import pytest
 from stratalog.jobs.topics import main as topics
 from tests.unit.cluster_harness import LiveCluster
 
+AFTER = "ending after the work at hand; told once more: at once\n"
 SLOW = """
 import sys, time
 from stratalog import Cluster, Report
@@ -59,7 +60,7 @@ def test_a_job_that_repeats_itself_ends_after_the_run_at_hand(live: LiveCluster,
     assert process.returncode == 0, err
     assert out.splitlines()[0].startswith("tier: done, next_ms 60,000")
     assert out.splitlines()[-1].startswith("tier: done, runs 1")
-    assert err == "ending after the run at hand; told once more: at once\n"
+    assert err == AFTER
 
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
@@ -68,7 +69,8 @@ def test_it_ends_out_of_its_pause(live: LiveCluster, how: signal.Signals) -> Non
     assert said(process.stdout).startswith("tier: done, next_ms")
     process.send_signal(how)
     out, err = process.communicate(timeout=30)
-    assert (process.returncode, err) == (0, "")
+    assert process.returncode == 0
+    assert err in ("", AFTER)  # the signal may come just before the pause
     assert out.splitlines()[-1].startswith("tier: done, runs 1")
 
 
@@ -80,7 +82,7 @@ def test_it_ends_at_once_when_it_is_told_twice_or_runs_once(
     process = started(live, 60, *every)
     process.send_signal(how)
     if every:
-        assert said(process.stderr).startswith("ending after the run at hand")
+        assert said(process.stderr).startswith("ending after the work at hand")
         process.send_signal(how)
     _, err = process.communicate(timeout=30)
     assert process.returncode == status
