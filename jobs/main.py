@@ -84,10 +84,26 @@ def _complete() -> None:
     if len(words) > 2 and words[1] in JOBS:
         os.environ["_ARGCOMPLETE"] = "2"  # its words begin with the second of the line
         job = importlib.import_module(f"stratalog.jobs.{words[1]}").main  # noqa: TID251 - one of JOBS
-        argcomplete.autocomplete(job.parser())
+        parser = job.parser()
+        for action in parser._actions:
+            if action.dest in ("topic", "topics"):
+                action.completer = _topics
+        argcomplete.autocomplete(parser)
     parser = argparse.ArgumentParser()
     parser.add_argument("job", choices=JOBS)
     argcomplete.autocomplete(parser)
+
+
+def _topics(prefix: str, parsed_args: argparse.Namespace, **_: object) -> list[str]:
+    """Names of topics, where the cluster can be asked."""
+    from stratalog import Cluster, StratalogError
+
+    before = prefix.rpartition(",")[0]
+    try:
+        image = Cluster.open(parsed_args.cluster, credentials=parsed_args.credentials).image
+    except StratalogError:
+        return []
+    return [f"{before},{name}" if before else name for name in image.topic_ids]
 
 
 def _overview() -> str:

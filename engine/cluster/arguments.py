@@ -12,10 +12,8 @@ from stratalog.partitions.errors import InvalidCallError
 from stratalog.partitions.runner import RUNNERS, THREADS
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
     from pyspark.sql.types import DataType
-
-    from stratalog.engine.spark.frames import Frame
 
 TopicNames = Sequence[str] | str | None
 """One topic, several, or (None) all."""
@@ -31,17 +29,6 @@ def session(spark: SparkSession | None, what: str) -> SparkSession:
     if spark is None:
         raise InvalidCallError(f"{what} as a DataFrame needs a Spark session: Cluster.open(file, spark)")
     return spark
-
-
-def dataframe(frame: Frame, spark: SparkSession | None, topic: str) -> DataFrame:
-    """As ``stratalog.engine.spark.frames.to_dataframe``. Raises: as that; InvalidCallError without pyspark."""
-    try:
-        from stratalog.engine.spark.frames import to_dataframe
-    except ModuleNotFoundError as error:
-        raise InvalidCallError(
-            f"append to {topic}: {error.name} is not installed: install stratalog[spark], or produce"
-        ) from error
-    return to_dataframe(frame, spark, f"append to {topic}")
 
 
 def task_runner(spark: SparkSession | None, runner: str) -> TaskRunner:
