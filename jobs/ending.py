@@ -46,7 +46,7 @@ class Ending:
         self.wait(lambda: clock.sleep(seconds))
 
     def wait(self, call: Callable[[], T]) -> T | None:
-        """What the call answers, which does nothing but wait; None when the process is told to end before."""
+        """The answer of a call that does nothing but wait; None when the process is told to end before."""
         answer = None
         try:
             self._pausing = True

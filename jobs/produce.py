@@ -11,7 +11,7 @@ A line is a value, as it is; of a typed topic it is JSON, but for a text that is
 an object with value, key, headers and timestamp, each of which may be left out; its partition and offset are left
 aside. Bytes are text there, or {"base64": "..."}; a record without a timestamp gets the time of the append.
 
-Lines are appended in batches, and what has been read is appended once no more has come for --linger. A line that
+Lines are appended in batches of --batch, or those that are there once no more have come for --linger. A line that
 does not fit is named, and nothing of its batch is appended. With --producer and --sequence all are one append.
 """
 
@@ -88,7 +88,7 @@ def produce(job: Job) -> Report:
 
 
 def batches(source: int, most: int | None, linger_s: float, ending: Ending) -> Iterator[list[bytes]]:
-    """Lines without their ends, at most so many at once (None: all together), as they come: when no more has come
+    """Lines without their ends, at most ``most`` at once (None: all together), as they come: when no more has come
     for the linger, those that are there. Told to end, it gives those that it has read.
 
     Raises: InvalidRecordError for a line that is too long.

@@ -214,7 +214,7 @@ class _Ddl:
         kind, word = self._next()
         name = word.lower()
         if kind != "word" or name not in _NAMES:
-            raise self._no_type(f"{word!r} is none{did_you_mean(name, _NAMES)}")
+            raise self._no_type(f"{word!r} is unknown{did_you_mean(name, _NAMES)}")
         if name in _DECIMAL:
             return self._decimal()
         if name in _ATOMIC:

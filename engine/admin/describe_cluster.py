@@ -125,7 +125,7 @@ def troubled_partitions(context: Context, trouble: str) -> Report:
     Raises: InvalidCallError for another state.
     """
     if trouble not in TROUBLES:
-        raise InvalidCallError(f"partitions are {', '.join(TROUBLES)}: {trouble!r} is none of these")
+        raise InvalidCallError(f"partitions are {', '.join(TROUBLES)}: not {trouble!r}")
     with context.run(f"partitions {trouble}") as run:
         image = known_image(context, run)
         for topic in sorted(image.topics.values(), key=lambda topic: topic.name):
@@ -173,13 +173,13 @@ def describe_topic(context: Context, name: str) -> Report:
         }
         if (table := _tiered(context, image).get(topic.topic_id)) is not None:
             shape["table"] = table
-        run.rows += [{"name": key, "value": value, "from": "topic"} for key, value in shape.items()]
+        run.rows += [{"name": key, "from": "topic", "value": value} for key, value in shape.items()]
         for key, definition in TOPIC_CONFIGS.items():
             value, source = definition.text(definition.default), "default"
             for configs, of in ((image.configs, "cluster"), (topic.configs, "topic")):
                 if key in configs:
                     value, source = configs[key], of
-            run.rows.append({"name": key, "value": value, "from": source})
+            run.rows.append({"name": key, "from": source, "value": value})
     return run.report()
 
 

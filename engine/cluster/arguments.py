@@ -51,7 +51,7 @@ def declared(data_type: DataType | str | None) -> str | None:
     """The JSON text of a type that is given as DDL (``"year INT, carrier STRING"``), as such a text, or as a type
     of Spark's; None for None, which is binary.
 
-    Raises: InvalidCallError for what is no type, or none that a topic can have.
+    Raises: InvalidCallError for a text that is no type, or a type that no topic can have.
     """
     if data_type is None:
         return None
