@@ -9,15 +9,14 @@ A line is partition, offset, timestamp, key and value, separated by tabs; a key 
 \\r for the end of a line, \\\\ for a backslash, and \\xff, \\u202e or the like for a byte that is no UTF-8 and for
 what no terminal should be sent; a time beyond the year 9999 is a number of microseconds. --format hex and base64
 show keys and values as their bytes, those of other types as the bytes of their JSON. --format json is an object a
-line, in which bytes are text where they are UTF-8, else {"base64": "..."}. The report goes to standard error; with
---json it is the last line, and records are JSON unless --format says otherwise.
+line, in which bytes are text where they are UTF-8, else {"base64": "..."}; --format avro is the same with values
+decoded by --avro-schema, confluent-avro where the id of a schema stands before each. The report goes to standard
+error; with --json it is the last line, and records are JSON unless --format says otherwise.
 """
 
 from __future__ import annotations
 
 import argparse
-import base64
-import json
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -26,19 +25,20 @@ from typing import TYPE_CHECKING, Any
 
 import stratalog
 from stratalog import Report
-from stratalog.engine.driver.plain_values import as_it_is, plain, raw_bytes, time_text
+from stratalog.engine.driver.plain_values import as_it_is
 from stratalog.engine.reading.positions import RESETS
 from stratalog.jobs.arguments import (
     add_client_rack,
     add_isolation,
     bound,
+    check_options,
     count,
     duration,
     number,
     numbers,
 )
+from stratalog.jobs.payloads import FORMATS, shown_as
 from stratalog.jobs.run import Job, JobMain, printing
-from stratalog.partitions.printable import printable
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -76,15 +76,17 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         default="none",
         help="when retention is faster: none for an error (default), or go on at the earliest or latest record",
     )
-    parser.add_argument(
-        "--format", choices=("text", *_SHOWS), help="of keys and values (default: text; json with --json)"
-    )
+    parser.add_argument("--format", choices=FORMATS, help="of keys and values (default: text; json with --json)")
+    parser.add_argument("--avro-schema", metavar="FILE", help="of values, with --format avro and confluent-avro")
     add_isolation(parser)
     add_client_rack(parser)
 
 
 def tail(job: Job) -> Report:
-    given, cluster = job.arguments, job.cluster()
+    given = job.arguments
+    check_options(given, needs=[("avro_schema", "format")])
+    show = shown_as(given.format or ("json" if given.json else "text"), given.avro_schema)
+    cluster = job.cluster()
     start: Start = given.start if given.group is None else stratalog.Committed(given.group)
     from_end = given.start is None and given.group is None
     last = (_SHOWN if given.lines is None else given.lines) if from_end else None
@@ -101,7 +103,6 @@ def tail(job: Job) -> Report:
             auto_offset_reset=given.auto_offset_reset,
         )
         try:
-            show = _SHOWS.get(given.format or ("json" if given.json else "text"), _line)
             shown = _print(tailed, given.max_messages, show)
         except KeyboardInterrupt:
             if not given.follow:
@@ -133,44 +134,6 @@ def _records(table: pa.Table) -> Iterator[dict[str, Any]]:
             names = batch.schema.names
             rows = [{name: as_it_is(batch.column(name)[row]) for name in names} for row in range(len(batch))]
         yield from rows
-
-
-def _line(record: dict[str, Any], text: Callable[[Any], str] | None = None) -> str:
-    text = text or _text
-    said = ("" if record[name] is None else text(record[name]) for name in ("key", "value"))
-    return "\t".join((str(record["partition"]), str(record["offset"]), time_text(record["timestamp"]), *said))
-
-
-def _object(record: dict[str, Any]) -> str:
-    headers = [{"key": plain(one["key"]), "value": plain(one["value"])} for one in record["headers"] or ()]
-    shown = {name: plain(record[name]) for name in ("partition", "offset")}
-    shown |= {
-        "timestamp": time_text(record["timestamp"]),
-        "key": plain(record["key"]),
-        "value": plain(record["value"]),
-    }
-    return json.dumps({**shown, "headers": headers}, default=str, allow_nan=False)
-
-
-def _text(value: Any) -> str:
-    """In a line: with its backslashes escaped, and then what is no text in bytes, and what is not printable."""
-    if isinstance(value, bytes):
-        return printable(value.replace(b"\\", b"\\\\").decode("utf-8", errors="backslashreplace"))
-    shown = plain(value)
-    if not isinstance(shown, str):
-        return printable(json.dumps(shown, default=str, allow_nan=False))
-    return printable(shown.replace("\\", "\\\\"))
-
-
-def _hex(record: dict[str, Any]) -> str:
-    return _line(record, lambda value: (raw_bytes(value) or b"").hex())
-
-
-def _base64(record: dict[str, Any]) -> str:
-    return _line(record, lambda value: base64.b64encode(raw_bytes(value) or b"").decode())
-
-
-_SHOWS = {"json": _object, "hex": _hex, "base64": _base64}
 
 
 main = JobMain("tail", __doc__, arguments, tail, runs="driver", prints=True)

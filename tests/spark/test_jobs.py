@@ -274,7 +274,7 @@ def test_the_life_of_a_topic(filled: Place, capsys: pytest.CaptureFixture[str]) 
     assert sorted(values.field("n").to_pylist()) == [*range(ROWS)]
     assert run("topics", "configs", "--topic", "t", "--set", "retention.ms=7")["ok"]
     assert "retention.ms=7" in run("topics", "list")["rows"][0]["configs"]
-    run("topics", "delete", "t")
+    run("topics", "delete", "t", "--yes")
     assert run("topics", "list")["rows"] == []
 
 
