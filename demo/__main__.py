@@ -120,7 +120,7 @@ def story(steps: Steps, folder: str, server: Server | None) -> list[str]:
 
     verified = job("verify every byte", "verify", "--deep")
     check(not verified.sum("findings"), "verify has findings")
-    job("read everything", "read", "--topic", TOPIC, "--output", f"{folder}/read")
+    job("read everything", "read", "--topics", TOPIC, "--output", f"{folder}/read")
     compared = steps.submit(
         "compare with the source",
         "demo/compare.py",

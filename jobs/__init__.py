@@ -6,7 +6,8 @@ Purpose
     under one command.
 
     run, arguments, progress   the frame: exit status, command lines, the bar on a terminal
-    repeat                     the loop of --every
+    payloads, colours          records as tail shows them; reports in colour
+    repeat, ending             the loop of --every; signals that end it, or a job
     streaming                  a stream as a run of appends
     session, java, jars        Spark: its session, the JVM it runs on, what pyspark lacks
     hadoop                     how Spark reaches the buckets

@@ -1,10 +1,10 @@
 """Append what Spark can read to a topic: once, or batch by batch as a stream.
 
-  jobs/append.py --topic flights --input flights.parquet --key tailnum --timestamp time_hour \\
+  stratalog append --topic flights --input flights.parquet --key tailnum --timestamp time_hour \\
       --producer loader --sequence 7
-  jobs/append.py --topic flights --input incoming --option maxFilesPerTrigger=1 --key tailnum \\
+  stratalog append --topic flights --input incoming --option maxFilesPerTrigger=1 --key tailnum \\
       --stream --checkpoint incoming.checkpoint --producer incoming
-  jobs/append.py --topic late_flights --input flights --format stratalog --where "value.dep_delay > 60" \\
+  stratalog append --topic late_flights --input flights --format stratalog --where "value.dep_delay > 60" \\
       --key key --value value --stream --checkpoint late.checkpoint --producer late
 A producer and a sequence are appended once, however often the job is run; a stream's batches are told apart by its
 checkpoint. The format stratalog streams from a topic of this cluster.

@@ -9,9 +9,11 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
+from pathlib import Path
 
 from stratalog.engine.config.file_place import CREDENTIALS_VARIABLE
 from stratalog.engine.config.key_source import KEY_VARIABLE
@@ -30,9 +32,9 @@ _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 _EPILOG = """\
 In a cluster, or with all of Spark's settings:
-  spark-submit --properties-file conf/spark-defaults.conf jobs/{name}.py ...
+  spark-submit --properties-file {conf} {script} ...
 On this machine, {here}:
-  python -m stratalog.jobs.{name} ...
+  stratalog {name} ...
 Exit status: 0 all done, 1 something failed (the report says what), 2 the call was wrong and changed nothing."""
 
 _HERE = {
@@ -48,9 +50,14 @@ def job_parser(name: str, description: str, runs: str = "threads") -> argparse.A
     ``session``, or by the ``driver``.
     """
     parser = argparse.ArgumentParser(
-        prog=f"jobs/{name.split()[0]}.py{name[len(name.split()[0]) :]}",
+        prog=called(name),
         description=description,
-        epilog=_EPILOG.format(name=name.split()[0], here=_HERE[runs]),
+        epilog=_EPILOG.format(
+            name=name,
+            here=_HERE[runs],
+            conf=_file("conf", "spark-defaults.conf"),
+            script=_file("jobs", f"{name}.py"),
+        ),
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
@@ -71,6 +78,25 @@ def job_parser(name: str, description: str, runs: str = "threads") -> argparse.A
             "(default: spark, where the job has a session)",
         )
     return parser
+
+
+def called(name: str) -> str:
+    """How the job was called: ``stratalog tier``, ``python -m stratalog.jobs.tier``, or the script's path, with
+    spark-submit before it where that runs it."""
+    main = sys.modules.get("__main__")
+    spec, script = getattr(main, "__spec__", None), getattr(main, "__file__", None)
+    if spec is not None and spec.name == f"stratalog.jobs.{name}":
+        return f"python -m {spec.name}"
+    if spec is None and script is not None and Path(script).name == f"{name}.py":
+        return f"spark-submit {script}" if "PYSPARK_GATEWAY_PORT" in os.environ else script
+    return f"stratalog {name}"
+
+
+def _file(*parts: str) -> str:
+    """A file of this package, from this folder where it is below it."""
+    path = Path(__file__).resolve().parent.parent.joinpath(*parts)
+    here = Path.cwd()
+    return str(path.relative_to(here) if path.is_relative_to(here) else path)
 
 
 def add_common(parser: argparse.ArgumentParser, defaults: Mapping[str, object] | None = None) -> None:
@@ -112,6 +138,11 @@ def add_topics(parser: argparse.ArgumentParser) -> None:
 def add_dry_run(parser: argparse.ArgumentParser, doc: str = "print the plan, change nothing") -> None:
     """``--dry-run``."""
     parser.add_argument("--dry-run", action="store_true", help=doc)
+
+
+def add_yes(parser: argparse.ArgumentParser) -> None:
+    """``--yes``, of jobs that ask before they do what nobody can take back."""
+    parser.add_argument("--yes", action="store_true", help="do not ask; needed where there is no terminal")
 
 
 def add_client_rack(parser: argparse.ArgumentParser) -> None:

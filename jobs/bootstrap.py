@@ -19,13 +19,14 @@ import argparse
 import sys
 
 from stratalog import Report
-from stratalog.jobs.arguments import add_dry_run, add_topics, number, numbers
+from stratalog.jobs.arguments import add_dry_run, add_topics, add_yes, number, numbers
 from stratalog.jobs.run import Job, JobMain
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     add_topics(parser)
     add_dry_run(parser)
+    add_yes(parser)
     parser.add_argument(
         "--brokers",
         metavar="N,M",
@@ -52,6 +53,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def bootstrap(job: Job) -> Report:
     given = job.arguments
+    if given.trust_copy:
+        job.confirm(f"trust the roots of brokers {', '.join(map(str, given.brokers))} as they are")
     return job.on_workers().bootstrap(
         given.brokers,
         given.topics,

@@ -1,10 +1,10 @@
 """Delete the records of partitions below given offsets, as kafka-delete-records.sh does.
 
-  jobs/delete_records.py --topic trips --partition 0 --offset 1000
-  jobs/delete_records.py --offset-json-file offsets.json
+  stratalog delete_records --topic trips --partition 0 --offset 1000
+  stratalog delete_records --offset-json-file offsets.json
 
 The file is Kafka's: {"partitions": [{"topic": "trips", "partition": 0, "offset": 1000}], "version": 1}. Offset -1:
-everything that is committed. The report tells the low watermarks; jobs/retain.py deletes the bytes. Topics whose
+everything that is committed. The report tells the low watermarks; stratalog retain deletes the bytes. Topics whose
 log only snapshots may shorten (cleanup.policy=snapshot, __cluster_metadata) are refused: POLICY_VIOLATION.
 """
 
@@ -17,7 +17,7 @@ from pathlib import Path
 import msgspec
 
 from stratalog import Report
-from stratalog.jobs.arguments import add_dry_run, number
+from stratalog.jobs.arguments import add_dry_run, add_yes, number
 from stratalog.jobs.run import Job, JobMain
 from stratalog.partitions.bounded import parse_json
 from stratalog.partitions.errors import InvalidCallError
@@ -36,6 +36,7 @@ class _OffsetsFile(msgspec.Struct, frozen=True):
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     add_dry_run(parser, "check, and print the low watermarks that would be reached; change nothing")
+    add_yes(parser)
     parser.add_argument("--offset-json-file", metavar="JSON", type=Path, help="topics, partitions and offsets")
     parser.add_argument("--topic", metavar="NAME")
     parser.add_argument("--partition", metavar="N", type=number)
@@ -56,6 +57,7 @@ def delete_records(job: Job) -> Report:
         reports = [
             cluster.topics.delete_records(topic, before, dry_run=True) for topic, before in by_topic.items()
         ]
+        job.confirm(f"delete records of {', '.join(map(repr, by_topic))}, in both tiers")
         if not given.dry_run:
             reports = [cluster.topics.delete_records(topic, before) for topic, before in by_topic.items()]
     return Report(

@@ -1,26 +1,110 @@
-"""Every replica of the topics, or every broker, as a table. Changes nothing."""
+"""Every partition of the topics, or every broker, as a table. Changes nothing.
+
+  stratalog describe                   a row a partition; the cluster's own topics have a row each
+  stratalog describe --topics flights  of these, the cluster's own as well
+  stratalog describe --wide            a row a replica, with all that is known of it; so it is with --json
+  stratalog describe --brokers         brokers in place of partitions
+end: the high watermark, up to which records are read. lag: how many records the slowest replica that answers is
+behind the leader. tiered: up to which offset the remote tier goes.
+"""
 
 from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import groupby
 
 from stratalog import Report
+from stratalog.engine.driver.report import Value
 from stratalog.jobs.arguments import add_dry_run, add_topics, check_options
 from stratalog.jobs.run import Job, JobMain
+
+Row = Mapping[str, Value]
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     add_topics(parser)
     add_dry_run(parser, "the same: this job only reads")
-    parser.add_argument("--brokers", action="store_true", help="brokers in place of replicas")
+    parser.add_argument("--brokers", action="store_true", help="brokers in place of partitions")
+    parser.add_argument("--wide", action="store_true", help="a row a replica, with all that is known of it")
 
 
 def describe(job: Job) -> Report:
     given = job.arguments
-    check_options(given, bars=[("brokers", "topics")])
+    check_options(given, bars=[("brokers", "topics", "wide")])
     cluster = job.cluster()
-    return cluster.brokers.list() if given.brokers else cluster.describe(given.topics)
+    if given.brokers:
+        return cluster.brokers.list()
+    report = cluster.describe(given.topics)
+    return report if given.wide or given.json else narrow(report, fold=given.topics is None)
+
+
+def narrow(report: Report, *, fold: bool) -> Report:
+    """The report of replicas with a row a partition; with ``fold`` one for each of the cluster's own topics."""
+    rows = [
+        _partition(list(group)) for _, group in groupby(report.rows, lambda row: (row["topic"], row["partition"]))
+    ]
+    totals: dict[str, Value] = {"partitions": len(rows)}
+    if (empty := report.totals.get("empty_internal_replicas")) is not None:
+        totals["empty_internal_replicas"] = empty
+    return replace(report, rows=list(_folded(rows)) if fold else rows, totals=totals)
+
+
+def _partition(replicas: Sequence[Row]) -> Row:
+    """One row of the replicas of a partition."""
+    first = replicas[0]
+    leader = next((row for row in replicas if str(row["role"]).startswith("leader")), None)
+    ends = [int(row["log_end"]) for row in replicas if row["log_end"] is not None]
+    leader_end = None if leader is None else leader["log_end"]
+    known = [int(row["high_watermark"]) for row in replicas if row["high_watermark"] is not None]
+    return {
+        "topic": first["topic"],
+        "partition": first["partition"],
+        "leader": None if leader is None else leader["broker"],
+        "isr": first["isr"],
+        "end": max(known, default=None),
+        "lag": None if leader_end is None else max(0, int(leader_end) - min(ends)),
+        "tiered": first["remote_end"],
+        "state": _state(replicas, leader),
+    }
+
+
+def _state(replicas: Sequence[Row], leader: Row | None) -> str:
+    """Words for what is not as it should be; ``ok``."""
+    away = [row for row in replicas if row["log_end"] is None]
+    if leader is None:
+        return "unavailable"
+    if leader in away:
+        return "leader, unreachable"
+    if len(str(replicas[0]["isr"]).split(",")) < len(replicas):
+        return "under-replicated"
+    return "unreachable" if away else "ok"
+
+
+def _folded(rows: Sequence[Row]) -> Iterator[Row]:
+    """The rows, those of each internal topic as one: sums of ends, the longest lag, the first state that is not
+    ok."""
+    from stratalog.engine.state.internal_topics import (
+        INTERNAL_TOPICS,
+    )  # here: ``--help`` does without what this loads
+
+    for topic, group in groupby(rows, lambda row: row["topic"]):
+        found = list(group)
+        if topic not in INTERNAL_TOPICS:
+            yield from found
+            continue
+        yield {
+            "topic": topic,
+            "partition": None,
+            "leader": None,
+            "isr": None,
+            "end": sum(int(row["end"] or 0) for row in found),
+            "lag": max((int(row["lag"]) for row in found if row["lag"] is not None), default=None),
+            "tiered": None,
+            "state": next((row["state"] for row in found if row["state"] != "ok"), f"{len(found)} partitions"),
+        }
 
 
 main = JobMain("describe", __doc__, arguments, describe, runs="driver")

@@ -11,13 +11,14 @@ import argparse
 import sys
 
 from stratalog import Report
-from stratalog.jobs.arguments import add_dry_run, add_topics, number, numbers
+from stratalog.jobs.arguments import add_dry_run, add_topics, add_yes, number, numbers
 from stratalog.jobs.run import Job, JobMain
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     add_topics(parser)
     add_dry_run(parser, "print the new leaders and the losses; change nothing")
+    add_yes(parser)
     parser.add_argument(
         "--partitions", metavar="N,M", type=numbers, help="only these partitions of the topics (default: all)"
     )
@@ -29,6 +30,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def elect(job: Job) -> Report:
     given = job.arguments
+    if given.unclean:
+        job.confirm("elect unclean leaders: acknowledged records that they lack are lost")
     return job.on_workers().elect(
         given.topics,
         given.partitions,

@@ -10,12 +10,13 @@ import argparse
 import sys
 
 from stratalog import Report
-from stratalog.jobs.arguments import add_dry_run, numbers
+from stratalog.jobs.arguments import add_dry_run, add_yes, numbers
 from stratalog.jobs.run import Job, JobMain
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     add_dry_run(parser, "print which partitions would be led by whom, change nothing")
+    add_yes(parser)
     parser.add_argument("--brokers", metavar="N,M", type=numbers, required=True, help="these brokers")
     instead = parser.add_mutually_exclusive_group()
     instead.add_argument("--unfence", action="store_true", help="bring them back, also those that a probe fenced")
@@ -29,8 +30,12 @@ def fence(job: Job) -> Report:
     given, cluster = job.arguments, job.cluster()
     if given.unfence:
         return cluster.brokers.unfence(given.brokers, dry_run=given.dry_run)
+    brokers = f"broker{'s' if len(given.brokers) > 1 else ''} {', '.join(map(str, given.brokers))}"
     if given.decommission:
+        job.confirm(f"take {brokers} out of the cluster")
         return cluster.brokers.decommission(given.brokers, dry_run=given.dry_run)
+    if given.force:
+        job.confirm(f"fence {brokers}, whatever is left without a leader by that")
     return cluster.brokers.fence(given.brokers, force=given.force, dry_run=given.dry_run)
 
 

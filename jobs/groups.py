@@ -1,8 +1,8 @@
 """List consumer groups, describe one and its lag, move its offsets, delete it or its offsets of a topic.
 
-  jobs/groups.py --list
-  jobs/groups.py --describe --group dashboard
-  jobs/groups.py --reset-offsets --group dashboard --topics trips --to-datetime 2013-06-01 --dry-run
+  stratalog groups --list
+  stratalog groups --describe --group dashboard
+  stratalog groups --reset-offsets --group dashboard --topics trips --to-datetime 2013-06-01 --dry-run
 Stop the consumers of a group before its offsets are moved: their next commit would take their place.
 """
 
@@ -15,7 +15,7 @@ from datetime import timedelta
 from typing import Any
 
 from stratalog import OffsetSpec, Report
-from stratalog.jobs.arguments import add_dry_run, add_topics, check_options, number, numbers, time
+from stratalog.jobs.arguments import add_dry_run, add_topics, add_yes, check_options, number, numbers, time
 from stratalog.jobs.run import Job, JobMain
 
 _PLACES = ("to_earliest", "to_latest", "to_offset", "to_datetime", "shift_by", "by_duration")
@@ -40,6 +40,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     add_topics(parser)
     parser.add_argument("--partitions", metavar="N,M", type=numbers, help="reset only these (default: all)")
     add_dry_run(parser)
+    add_yes(parser)
     place = parser.add_mutually_exclusive_group()
     place.add_argument("--to-earliest", action="store_true", help="to the log start")
     place.add_argument("--to-latest", action="store_true", help="to the high watermark")
@@ -60,8 +61,10 @@ def groups(job: Job) -> Report:
     if given.describe:
         return cluster.groups.lag(given.group)
     if given.delete:
+        job.confirm(f"delete group {given.group!r} and its offsets")
         return cluster.groups.delete(given.group, dry_run=given.dry_run)
     if given.delete_offsets:
+        job.confirm(f"delete the offsets of group {given.group!r} for {', '.join(given.topics)}")
         return cluster.groups.delete_offsets(given.group, given.topics, dry_run=given.dry_run)
     to: Any = given.to_offset if given.to_offset is not None else given.to_datetime
     if given.to_earliest or given.to_latest:

@@ -1,8 +1,15 @@
-"""``stratalog JOB ...``: every job under one command, as ``python -m stratalog.jobs.JOB`` runs it."""
+"""``stratalog JOB ...``: every job under one command, as ``python -m stratalog.jobs.JOB`` runs it.
+
+The shell completes jobs and their options by argcomplete (``pip install 'stratalog[completion]'``):
+
+    eval "$(register-python-argcomplete stratalog)"
+"""
 
 from __future__ import annotations
 
+import argparse
 import importlib
+import os
 import sys
 from collections.abc import Mapping, Sequence
 
@@ -10,6 +17,7 @@ from stratalog.partitions.spelling import did_you_mean
 
 GROUPS: Mapping[str, Mapping[str, str]] = {
     "records": {
+        "produce": "lines of text or JSON, to a topic; without Spark",
         "append": "what Spark can read, to a topic; once, or as a stream",
         "read": "a range of topics: shown, counted, or written out",
         "tail": "the latest records, and those that follow",
@@ -18,7 +26,7 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
     },
     "is it well?": {
         "health": "what needs a person, since when, and the command that mends it",
-        "describe": "every replica, or every broker",
+        "describe": "every partition, replica or broker",
         "metrics": "all figures of health, in OpenMetrics",
         "verify": "compare all replicas and the remote tier; --heal mends damage",
     },
@@ -33,7 +41,7 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
         "vacuum": "delete what nobody needs any more",
     },
     "topics, groups, transactions": {
-        "topics": "list, create, alter, configure, delete",
+        "topics": "list, describe, create, alter, configure, delete",
         "protect": "the records of a topic, from everybody, until a time",
         "groups": "list, describe with lag, move offsets, delete",
         "transactions": "list, describe, end abandoned ones, find hanging ones",
@@ -56,6 +64,8 @@ JOBS = tuple(name for group in GROUPS.values() for name in group)
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the job that the first argument names with the others; returns its exit status."""
+    if "_ARGCOMPLETE" in os.environ:
+        _complete()
     name, *rest = [*(sys.argv[1:] if argv is None else argv), ""]
     if name in JOBS:
         return int(importlib.import_module(f"stratalog.jobs.{name}").main(rest[:-1]))  # noqa: TID251 - one of JOBS
@@ -64,6 +74,38 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0 if name else 2
     print(f"stratalog: no job {name!r}{did_you_mean(name, JOBS)}; stratalog --help lists them", file=sys.stderr)
     return 2
+
+
+def _complete() -> None:
+    """Answer the shell, which asks for what the command line may go on with, and end: of the job that it names,
+    else of all jobs. argcomplete hands the line over in the environment.
+    """
+    import argcomplete
+
+    words = os.environ["COMP_LINE"][: int(os.environ["COMP_POINT"])].split(" ")
+    if len(words) > 2 and words[1] in JOBS:
+        os.environ["_ARGCOMPLETE"] = "2"  # its words begin with the second of the line
+        job = importlib.import_module(f"stratalog.jobs.{words[1]}").main  # noqa: TID251 - one of JOBS
+        parser = job.parser()
+        for action in parser._actions:
+            if action.dest in ("topic", "topics"):
+                action.completer = _topics
+        argcomplete.autocomplete(parser)
+    parser = argparse.ArgumentParser()
+    parser.add_argument("job", choices=JOBS)
+    argcomplete.autocomplete(parser)
+
+
+def _topics(prefix: str, parsed_args: argparse.Namespace, **_: object) -> list[str]:
+    """Names of topics, where the cluster can be asked."""
+    from stratalog import Cluster, StratalogError
+
+    before = prefix.rpartition(",")[0]
+    try:
+        image = Cluster.open(parsed_args.cluster, credentials=parsed_args.credentials).image
+    except StratalogError:
+        return []
+    return [f"{before},{name}" if before else name for name in image.topic_ids]
 
 
 def _overview() -> str:

@@ -2,14 +2,14 @@
 
   replicate, elect, merge, tier, retain, snapshot, vacuum, scrub (a rolling verify --deep --heal)
 
-  jobs/maintain.py                         one run, for a scheduler
-  jobs/maintain.py --every 30s             in one process, until interrupted; a line a round
-  jobs/maintain.py --budget 5m             begins nothing after five minutes, not the next segment of a partition
-                                           either; the next run goes on there
-  jobs/maintain.py --budget-bytes 10GiB    nor after 10 GiB; --budget-requests 5000: requests to storage
-  jobs/maintain.py --every 30s --metrics 9409    and serves health and its own costs to Prometheus
-  jobs/maintain.py --except scrub,vacuum   the other steps
-  jobs/maintain.py --dry-run               the steps that are due, for how many partitions; the others' times
+  stratalog maintain                         one run, for a scheduler
+  stratalog maintain --every 30s             in one process, until interrupted; a line a round
+  stratalog maintain --budget 5m             begins nothing after five minutes, not the next segment of a
+                                             partition either; the next run goes on there
+  stratalog maintain --budget-bytes 10GiB    nor after 10 GiB; --budget-requests 5000: requests to storage
+  stratalog maintain --every 30s --metrics 9409    and serves health and its own costs to Prometheus
+  stratalog maintain --except scrub,vacuum   the other steps
+  stratalog maintain --dry-run               the steps that are due, for how many partitions; the others' times
 
 One look at the brokers tells which partitions have changed, and no others are worked on. replicate and tier are
 part of every run; the intervals of the others are configs of the cluster (log.retention.check.interval.ms and

@@ -1,8 +1,8 @@
 """All figures of health in OpenMetrics, with Kafka's names where Kafka has them. Changes nothing.
 
-  jobs/metrics.py                              to standard output
-  jobs/metrics.py --textfile DIR/stratalog.prom    to a file, for node_exporter's textfile collector; from cron
-  jobs/maintain.py --every 30s --metrics 9409      served to Prometheus, with counters of what each step has done
+  stratalog metrics                              to standard output
+  stratalog metrics --textfile DIR/stratalog.prom    to a file, for node_exporter's textfile collector; from cron
+  stratalog maintain --every 30s --metrics 9409      served to Prometheus, with counters of what each step has done
 
 It costs what health costs. It needs prometheus-client: pip install 'stratalog[metrics]'.
 """

@@ -1,6 +1,6 @@
 """This package as one zip, for the executors of a Spark cluster: ``--py-files`` brings it to them.
 
-  jobs/package.py --to stratalog.zip
+  stratalog package --to stratalog.zip
   spark-submit --py-files stratalog.zip --properties-file conf/spark-defaults.conf jobs/tier.py --topics trips
 
 Their Python has the packages that this one depends on. The same code gives the same zip, byte for byte.

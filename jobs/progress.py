@@ -77,6 +77,8 @@ class TerminalProgress:
                 return Text(f"{decimal(done)}{rate}")
 
         self.finish()
+        if items == 0:  # nothing to look at
+            return
         self._bytes = 0
         self._bars = Bars(
             TextColumn("{task.description}"),

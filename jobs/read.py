@@ -1,8 +1,8 @@
 """Read a range of topics, local and remote alike: show the first records, count them, or write them out.
 
-  jobs/read.py --topic flights --start 2013-06-01 --end 2013-07-01 --where "value.carrier = 'UA'"
-  jobs/read.py --topic flights --output flights.parquet
-  jobs/read.py --pattern "flights-.*" --last 10 --explain
+  stratalog read --topics flights --start 2013-06-01 --end 2013-07-01 --where "value.carrier = 'UA'"
+  stratalog read --topics flights --output flights.parquet
+  stratalog read --pattern "flights-.*" --last 10 --explain
 Offsets and times are half open, [start, end); the end is at most the high watermark. A time bounds the records'
 timestamps, whatever the order of the log: --start 2013-01-10 --end 2013-01-11 is that day (UTC where no zone is
 named). Kafka's look-up is --start first-at:2013-06-01: all from the first record on that is so late.
@@ -41,7 +41,7 @@ _SHOWN = 20
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     of = parser.add_mutually_exclusive_group(required=True)
-    of.add_argument("--topic", metavar="A,B", type=names, help="one, or several whose declared types are the same")
+    of.add_argument("--topics", metavar="A,B", type=names, help="one, or several of the same declared types")
     of.add_argument("--pattern", metavar="REGEX", help="the topics whose whole names match")
     where = (
         "an offset, offsets by partition (0:1000,3:20), a position (earliest-local ...), first-at:TIME, or a time "
@@ -85,7 +85,7 @@ def read(job: Job) -> Report:
     planned_only = given.dry_run or given.explain
     with cluster.measured() as planning:
         plan = cluster.plan_read(  # finds out what is wrong before a session is started
-            given.topic,
+            given.topics,
             given.start if given.group is None else stratalog.Committed(given.group),
             given.end,
             given.partitions,
@@ -129,7 +129,7 @@ def _carry_out(given: argparse.Namespace, frame: DataFrame) -> tuple[list[dict[s
     if given.output is not None:
         return [], _write(given, frame)
     first = frame.orderBy("topic", "partition", "offset").limit(given.limit)
-    if given.topic is not None and len(given.topic) == 1:
+    if given.topics is not None and len(given.topics) == 1:
         first = first.drop("topic")
     shown = first.select(*(_readable(field) for field in first.schema)).collect()
     return [{name: _shown(value) for name, value in row.asDict().items()} for row in shown], len(shown)

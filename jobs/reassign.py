@@ -3,9 +3,9 @@
 Newcomers are copied to first (--throttle) and the old replicas go when all newcomers are in sync. A run that is
 stopped half-way harms nothing: the next replicate goes on, --cancel takes everything back.
 
-  reassign --drain 3 --dry-run --write-plan plan.json     work a plan out, look at it, keep it
-  reassign --plan plan.json --throttle 50MiB              carry it out
-  reassign --status                                       the rest of the copies
+  stratalog reassign --drain 3 --dry-run --write-plan plan.json     work a plan out, look at it, keep it
+  stratalog reassign --plan plan.json --throttle 50MiB              carry it out
+  stratalog reassign --status                                       the rest of the copies
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 import stratalog
 from stratalog import Report
 from stratalog.engine.metadata.reassignment_plan import ReplicaPlan, parse_plan, plan_json
-from stratalog.jobs.arguments import add_dry_run, add_topics, check_options, count, numbers
+from stratalog.jobs.arguments import add_dry_run, add_topics, add_yes, check_options, count, numbers
 from stratalog.jobs.run import Job, JobMain
 from stratalog.jobs.sizes import parse_size
 from stratalog.partitions.errors import InvalidCallError
@@ -34,6 +34,7 @@ _BARS = (
 def arguments(parser: argparse.ArgumentParser) -> None:
     add_topics(parser)
     add_dry_run(parser)
+    add_yes(parser)
     instead = parser.add_argument_group("what to do: one of")
     instead.add_argument("--plan", metavar="FILE", type=Path, help="a plan, as kafka-reassign-partitions takes it")
     instead.add_argument("--status", action="store_true", help="reassignments in progress, as a table")
@@ -93,6 +94,8 @@ def reassign(job: Job) -> Report:
     plan = read_plan(given.plan) if given.plan is not None else _worked_out(job.cluster(), given)
     if given.write_plan is not None:
         _write(given.write_plan, plan)
+    if given.force:
+        job.confirm("reassign with --force: the records that only a removed replica has are lost")
     cluster = job.cluster() if given.dry_run else job.on_workers()
     return cluster.reassign(plan, force=given.force, throttle_bytes_per_s=given.throttle, dry_run=given.dry_run)
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable
-from typing import NoReturn
 
 from stratalog import Failure, OperationFailedError, Report
+from stratalog.jobs.ending import after_the_work
 from stratalog.partitions.clock import Clock
 from stratalog.partitions.errors import InvalidCallError, StratalogError
 
@@ -17,24 +17,31 @@ def repeat(
     show: Callable[[Report], None],
     pause_s: Callable[[Report], float],
     clock: Clock,
-) -> NoReturn:
-    """Run, show the report, sleep as long as it says, without end. A run that fails is shown like any other, as a
-    report of ``operation``, and the next one tries again: finished work stays done. So it is with an error that
-    nobody has foreseen, whose traceback is printed.
+) -> Report:
+    """Run, show the report, sleep as long as it says, until SIGTERM or SIGINT; the run at hand is finished. A run
+    that fails is shown like any other, as a report of ``operation``, and the next one tries again: finished work
+    stays done. So it is with an error that nobody has foreseen, whose traceback is printed. Returns how many runs
+    there were.
 
-    Raises: InvalidCallError, which no later run would get past; KeyboardInterrupt.
+    Raises: InvalidCallError, which no later run would get past; KeyboardInterrupt, told a second time.
     """
-    while True:
-        try:
-            report = once()
-        except InvalidCallError:
-            raise
-        except OperationFailedError as error:
-            report = error.report
-        except StratalogError as error:
-            report = Report(operation, (), [Failure.of(operation, error)])
-        except Exception as error:
-            traceback.print_exc()
-            report = Report(operation, (), [Failure(operation, type(error).__name__, str(error))])
-        show(report)
-        clock.sleep(pause_s(report))
+    runs = 0
+    with after_the_work() as ending:
+        while not ending.told:
+            ending.listen()
+            try:
+                report = once()
+            except InvalidCallError:
+                raise
+            except OperationFailedError as error:
+                report = error.report
+            except StratalogError as error:
+                report = Report(operation, (), [Failure.of(operation, error)])
+            except Exception as error:
+                traceback.print_exc()
+                report = Report(operation, (), [Failure(operation, type(error).__name__, str(error))])
+            runs += 1
+            show(report)
+            ending.listen()
+            ending.pause(clock, pause_s(report))
+    return Report(operation, (), totals={"runs": runs})

@@ -1,9 +1,10 @@
 """The frame of every job: arguments, cluster, session, report, exit status.
 
-    0  all done
+    0  all done; told to end, a job that repeats itself (--every) has finished its run
     1  something failed: the report's failures, or ``ERROR CODE: message`` on standard error
     2  the call was wrong, and nothing was changed: argparse's own errors, InvalidCallError kinds, what Spark's
        analyser refuses, and formats that it does not have
+    130, 143  interrupted by SIGINT or SIGTERM, on the way
 A traceback is a bug of ours. Somebody who reads no further, as ``| head``, ends a job that prints records, and
 changes the status of no other. With ``--json`` the last line of standard output is one report object, of
 failures too. (spark-submit puts the driver's standard error on its own standard output: before that line.)
@@ -25,6 +26,8 @@ import stratalog
 from stratalog import Failure, OperationFailedError, Report
 from stratalog.engine.config.key_source import KeySource, key_file, key_of_environment
 from stratalog.jobs.arguments import job_parser
+from stratalog.jobs.colours import coloured, in_colour
+from stratalog.jobs.ending import Terminated, at_once
 from stratalog.jobs.progress import terminal_progress
 from stratalog.partitions.errors import EnvironmentUnusableError, InvalidCallError, StratalogError
 from stratalog.partitions.paths import METADATA_TOPIC
@@ -34,7 +37,7 @@ from stratalog.partitions.runner import SPARK
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-ALL_DONE, FAILED, BAD_CALL, INTERRUPTED = 0, 1, 2, 130
+ALL_DONE, FAILED, BAD_CALL, INTERRUPTED, TERMINATED = 0, 1, 2, 130, 143
 
 
 class Job:
@@ -114,6 +117,22 @@ class Job:
         )
         return self._started
 
+    def confirm(self, what: str) -> None:
+        """Before ``what``, from which there is no way back: ask on a terminal, and go on after a yes; elsewhere it
+        takes ``--yes``. A dry run needs neither.
+
+        Raises: InvalidCallError.
+        """
+        if self.arguments.yes or self.arguments.dry_run:
+            return
+        if sys.stdin is None or not (sys.stdin.isatty() and sys.stderr.isatty()):
+            raise InvalidCallError(
+                f"{what}: there is no way back, and no terminal to ask on: give --yes, or look with --dry-run"
+            )
+        print(f"{what}: there is no way back. Type yes to go on: ", end="", file=sys.stderr, flush=True)
+        if sys.stdin.readline().strip().lower() != "yes":
+            raise InvalidCallError("that was no yes: nothing was changed")
+
     def show(self, report: Report) -> None:
         """Show one of several reports; the bar of what was done is finished. Raises: NobodyReadsError."""
         self.progress.finish()
@@ -161,7 +180,10 @@ class JobMain:
         except SystemExit as stop:  # argparse has said why; a caller in this process wants the status
             return int(stop.code or 0)
         try:
-            with closing(Job(self.name, arguments)) as job:  # its messages are printed when it is closed
+            with (
+                at_once(),
+                closing(Job(self.name, arguments)) as job,
+            ):  # its messages are printed when it is closed
                 if getattr(arguments, "master", None) is not None and under_spark_submit():
                     raise InvalidCallError(
                         "--master is an option of spark-submit: write it before the script's name"
@@ -169,9 +191,9 @@ class JobMain:
                 report = self.body(job)
         except NobodyReadsError:
             return ALL_DONE
-        except KeyboardInterrupt:
+        except KeyboardInterrupt as stop:
             print("interrupted: run it again, finished work stays done", file=sys.stderr)
-            return INTERRUPTED
+            return TERMINATED if isinstance(stop, Terminated) else INTERRUPTED
         except OperationFailedError as error:
             report = error.report
         except Exception as error:
@@ -198,7 +220,9 @@ def show_report(report: Report, *, as_json: bool) -> None:
         for failure in report.failures:
             line = f"FAILED {failure.item}: {failure.code}: {failure.message}"
             print(_line(line), file=sys.stderr, flush=True)
-    print(report.to_json() if as_json else report)
+        print(report.to_json())
+    else:
+        print(coloured(str(report)) if in_colour(sys.stdout) else report)
 
 
 class NobodyReadsError(Exception):

@@ -4,38 +4,41 @@
   stratalog tail flights -f -n 0               records from now on
   stratalog tail flights --start 2013-06-01    all from the first record on that is so late
   stratalog tail flights -f --group dashboard  from the offsets of a consumer group; commits nothing
+  stratalog tail flights --format json | stratalog produce copy --format json
 A line is partition, offset, timestamp, key and value, separated by tabs; a key or value has \\t for a tab, \\n and
 \\r for the end of a line, \\\\ for a backslash, and \\xff, \\u202e or the like for a byte that is no UTF-8 and for
-what no terminal should be sent; a time beyond the year 9999 is a number of microseconds. With --json it is one
-object, in which bytes are text where they are UTF-8, else {"base64": "..."}, and the report is the last line;
-without, the report goes to standard error.
+what no terminal should be sent; a time beyond the year 9999 is a number of microseconds. --format hex and base64
+show keys and values as their bytes, those of other types as the bytes of their JSON. --format json is an object a
+line, in which bytes are text where they are UTF-8, else {"base64": "..."}; --format avro is the same with values
+decoded by --avro-schema, confluent-avro where the id of a schema stands before each. The report goes to standard
+error; with --json it is the last line, and records are JSON unless --format says otherwise.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import stratalog
 from stratalog import Report
-from stratalog.engine.driver.plain_values import as_it_is, plain, time_text
+from stratalog.engine.driver.plain_values import as_it_is
 from stratalog.engine.reading.positions import RESETS
 from stratalog.jobs.arguments import (
     add_client_rack,
     add_isolation,
     bound,
+    check_options,
     count,
     duration,
     number,
     numbers,
 )
+from stratalog.jobs.payloads import FORMATS, shown_as
 from stratalog.jobs.run import Job, JobMain, printing
-from stratalog.partitions.printable import printable
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -73,12 +76,17 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         default="none",
         help="when retention is faster: none for an error (default), or go on at the earliest or latest record",
     )
+    parser.add_argument("--format", choices=FORMATS, help="of keys and values (default: text; json with --json)")
+    parser.add_argument("--avro-schema", metavar="FILE", help="of values, with --format avro and confluent-avro")
     add_isolation(parser)
     add_client_rack(parser)
 
 
 def tail(job: Job) -> Report:
-    given, cluster = job.arguments, job.cluster()
+    given = job.arguments
+    check_options(given, needs=[("avro_schema", "format")])
+    show = shown_as(given.format or ("json" if given.json else "text"), given.avro_schema)
+    cluster = job.cluster()
     start: Start = given.start if given.group is None else stratalog.Committed(given.group)
     from_end = given.start is None and given.group is None
     last = (_SHOWN if given.lines is None else given.lines) if from_end else None
@@ -95,7 +103,7 @@ def tail(job: Job) -> Report:
             auto_offset_reset=given.auto_offset_reset,
         )
         try:
-            shown = _print(tailed, given.max_messages, as_json=given.json)
+            shown = _print(tailed, given.max_messages, show)
         except KeyboardInterrupt:
             if not given.follow:
                 raise
@@ -105,13 +113,13 @@ def tail(job: Job) -> Report:
     return replace(report, totals=totals, seconds=measure.seconds, counts=measure.counts)
 
 
-def _print(tailed: Tail, most: int | None, *, as_json: bool) -> int:
+def _print(tailed: Tail, most: int | None, show: Callable[[dict[str, Any]], str]) -> int:
     """How many records were printed. Raises: NobodyReadsError."""
     shown = 0
     for table in tailed:
         with printing():
             for record in islice(_records(table), None if most is None else most - shown):
-                print(_object(record) if as_json else _line(record))
+                print(show(record))
                 shown += 1
         if shown == most:
             break
@@ -126,32 +134,6 @@ def _records(table: pa.Table) -> Iterator[dict[str, Any]]:
             names = batch.schema.names
             rows = [{name: as_it_is(batch.column(name)[row]) for name in names} for row in range(len(batch))]
         yield from rows
-
-
-def _line(record: dict[str, Any]) -> str:
-    said = ("" if record[name] is None else _text(record[name]) for name in ("key", "value"))
-    return "\t".join((str(record["partition"]), str(record["offset"]), time_text(record["timestamp"]), *said))
-
-
-def _object(record: dict[str, Any]) -> str:
-    headers = [{"key": plain(one["key"]), "value": plain(one["value"])} for one in record["headers"] or ()]
-    shown = {name: plain(record[name]) for name in ("partition", "offset")}
-    shown |= {
-        "timestamp": time_text(record["timestamp"]),
-        "key": plain(record["key"]),
-        "value": plain(record["value"]),
-    }
-    return json.dumps({**shown, "headers": headers}, default=str, allow_nan=False)
-
-
-def _text(value: Any) -> str:
-    """In a line: with its backslashes escaped, and then what is no text in bytes, and what is not printable."""
-    if isinstance(value, bytes):
-        return printable(value.replace(b"\\", b"\\\\").decode("utf-8", errors="backslashreplace"))
-    shown = plain(value)
-    if not isinstance(shown, str):
-        return printable(json.dumps(shown, default=str, allow_nan=False))
-    return printable(shown.replace("\\", "\\\\"))
 
 
 main = JobMain("tail", __doc__, arguments, tail, runs="driver", prints=True)

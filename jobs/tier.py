@@ -1,10 +1,10 @@
 """Copy sealed segments of tiered topics to the remote tier, and commit them to its Delta tables.
 
-tier                    all partitions, once
-tier --due              once, only partitions whose time has come: after a success in
-                        remote.log.manager.task.interval.ms, after a failure at growing intervals
-tier --every 30s        due partitions, again and again: at most 30 s after each run, sooner where a partition is
-                        due sooner
+stratalog tier                all partitions, once
+stratalog tier --due          once, only partitions whose time has come: after a success in
+                              remote.log.manager.task.interval.ms, after a failure at growing intervals
+stratalog tier --every 30s    due partitions, again and again: at most 30 s after each run, sooner where a
+                              partition is due sooner
 """
 
 from __future__ import annotations

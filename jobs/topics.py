@@ -1,4 +1,9 @@
-"""List, create, alter, configure and delete topics."""
+"""List, describe, create, alter, configure and delete topics.
+
+stratalog topics create flights --value "carrier STRING, distance INT" --config retention.ms=-1
+stratalog topics describe flights        its types, and every config with where it comes from
+stratalog topics list --under-replicated the partitions that lack a replica in sync, by the metadata alone
+"""
 
 from __future__ import annotations
 
@@ -6,26 +11,19 @@ import argparse
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
 
 import stratalog
 from stratalog import Report
 from stratalog.engine.driver.report import Value
 from stratalog.engine.metadata.image import ClusterImage
-from stratalog.jobs.arguments import add_common, add_dry_run, count, pair
+from stratalog.jobs.arguments import add_common, add_dry_run, add_yes, count, pair
 from stratalog.jobs.run import Job, JobMain, renamed
 from stratalog.partitions.errors import InvalidCallError
 from stratalog.partitions.paths import METADATA_TOPIC
 
-if TYPE_CHECKING:
-    from pyspark.sql.types import DataType
-
-Declared: TypeAlias = "DataType | str | None"
-"""A type as ``cluster.topics.create`` takes it."""
-
 _SCHEMA = (
-    'as DDL ("carrier STRING, distance INT"; "STRING"; parsed by Spark), or @FILE with Spark\'s JSON text of the '
-    "type; binary when left out"
+    'as DDL ("carrier STRING, distance INT"; "STRING"), Spark\'s JSON text of the type, or @FILE with either; '
+    "binary when left out"
 )
 
 
@@ -35,10 +33,19 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     def command(name: str, doc: str) -> argparse.ArgumentParser:
         added = commands.add_parser(name, help=doc, description=doc, allow_abbrev=False)
         add_common(added)
-        add_dry_run(added, "only check" if name != "list" else "the same: this only reads")
+        add_dry_run(added, "the same: this only reads" if name in ("list", "describe") else "only check")
         return added
 
-    command("list", "every topic: partitions, types, configs")
+    listed = command("list", "every topic: partitions, types, configs; or partitions in trouble")
+    trouble = listed.add_mutually_exclusive_group()
+    for state, doc in (
+        ("unavailable", "only partitions without a leader"),
+        ("under-min-isr", "also those whose ISR is below min.insync.replicas"),
+        ("under-replicated", "also those of which a replica is not in the ISR"),
+    ):
+        trouble.add_argument(f"--{state}", dest="trouble", action="store_const", const=state, help=doc)
+    described = command("describe", "a topic's types and effective configs, and where each comes from")
+    described.add_argument("name", metavar="NAME")
     create = command("create", "create a topic")
     create.add_argument("name", metavar="NAME")
     create.add_argument("--partitions", metavar="N", type=count, help="default: the cluster's num.partitions")
@@ -62,6 +69,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     configs.add_argument("--set", metavar="K=V", type=pair, action="append", default=[], help="repeatable")
     configs.add_argument("--unset", metavar="K", action="append", default=[], help="repeatable")
     delete = command("delete", "delete a topic and its data, in both tiers")
+    add_yes(delete)
     delete.add_argument("name", metavar="NAME")
     delete.add_argument("--keep-remote", action="store_true", help="leave its Delta table as it is")
 
@@ -69,46 +77,33 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def topics(job: Job) -> Report:
     cluster, given = job.cluster(), job.arguments
     if given.command == "delete":
+        what = "" if given.keep_remote else ", in both tiers"
+        job.confirm(f"delete topic {cluster.image.topic(given.name).name!r} and its records{what}")
         deleted = cluster.topics.delete(given.name, keep_remote=given.keep_remote, dry_run=given.dry_run)
         return renamed(deleted, "topics delete", dry_run=given.dry_run)
     if given.command == "list":
-        return renamed(cluster.topics.list(), "topics list")
-    key, value = _types(job, cluster) if given.command == "create" else (None, None)
+        listed = cluster.topics.list() if given.trouble is None else cluster.topics.troubled(given.trouble)
+        return renamed(listed, "topics list")
+    if given.command == "describe":
+        return renamed(cluster.topics.describe(given.name), f"topics describe {given.name}")
     with cluster.measured() as measure:
         if given.command == "create":
-            rows = [_create(given, cluster, key, value)]
+            rows = [_create(given, cluster)]
         elif given.command == "alter":
-            rows = _alter(given, cluster, _declared(job, given.key), _declared(job, given.value))
+            rows = _alter(given, cluster, _declared(given.key), _declared(given.value))
         else:
             rows = _configs(job, cluster)
     report = Report("", rows, seconds=measure.seconds, counts=measure.counts)
     return renamed(report, f"topics {given.command}", dry_run=given.dry_run)
 
 
-def _types(job: Job, cluster: stratalog.Cluster) -> tuple[Declared, Declared]:
-    """The declared types, once everything else about the new topic is found to be right: Spark may have to
-    be started to parse them.
-    """
-    given = job.arguments
-    cluster.topics.create(
-        given.name,
-        partitions=given.partitions,
-        replication_factor=given.replication_factor,
-        configs=dict(given.config),
-        dry_run=True,
-    )
-    return _declared(job, given.key), _declared(job, given.value)
-
-
-def _create(
-    given: argparse.Namespace, cluster: stratalog.Cluster, key: Declared, value: Declared
-) -> dict[str, Value]:
+def _create(given: argparse.Namespace, cluster: stratalog.Cluster) -> dict[str, Value]:
     made = cluster.topics.create(
         given.name,
         partitions=given.partitions,
         replication_factor=given.replication_factor,
-        key=key,
-        value=value,
+        key=_declared(given.key),
+        value=_declared(given.value),
         configs=dict(given.config),
         dry_run=given.dry_run,
     )
@@ -121,7 +116,7 @@ def _create(
 
 
 def _alter(
-    given: argparse.Namespace, cluster: stratalog.Cluster, key: Declared, value: Declared
+    given: argparse.Namespace, cluster: stratalog.Cluster, key: str | None, value: str | None
 ) -> list[dict[str, Value]]:
     rows: list[dict[str, Value]] = []
     grows = key is not None or value is not None or given.partitions is None
@@ -139,23 +134,16 @@ def _alter(
     return rows
 
 
-def _declared(job: Job, text: str | None) -> Declared:
-    """DDL needs Spark's parser, and with it a session."""
-    if text is None:
-        return None
-    if not text.startswith("@"):
-        job.session()
+def _declared(text: str | None) -> str | None:
+    """A type as it was given, or what its file holds. Raises: InvalidCallError."""
+    if text is None or not text.startswith("@"):
         return text
-    from stratalog.engine.spark.types import spark_type
-
     try:
-        return spark_type(Path(text[1:]).read_text(encoding="utf-8"))
+        return Path(text[1:]).read_text(encoding="utf-8")
     except OSError as error:
         raise InvalidCallError(f"{text[1:]} cannot be read: {error.strerror}") from error
-    except (InvalidCallError, UnicodeDecodeError) as error:
-        raise InvalidCallError(
-            f"{text[1:]} holds no JSON text of a type that a topic can have: {error}"
-        ) from error
+    except UnicodeDecodeError as error:
+        raise InvalidCallError(f"{text[1:]} holds no text: {error}") from error
 
 
 def _configs(job: Job, cluster: stratalog.Cluster) -> list[dict[str, Value]]:

@@ -1,10 +1,10 @@
 """List transactions, describe one, end abandoned ones, find those that hang in a log.
 
-  jobs/transactions.py --list
-  jobs/transactions.py --describe --transactional-id loader-1
-  jobs/transactions.py --finish
-  jobs/transactions.py --find-hanging --topics trips
-  jobs/transactions.py --abort --transactional-id loader-1
+  stratalog transactions --list
+  stratalog transactions --describe --transactional-id loader-1
+  stratalog transactions --finish
+  stratalog transactions --find-hanging --topics trips
+  stratalog transactions --abort --transactional-id loader-1
 ``--finish`` is part of every replicate run: it aborts what has run into its timeout, and completes what was
 decided.
 """

@@ -1,9 +1,9 @@
 """Compare every replica and the remote tier with each other, and mend damage.
 
-  jobs/verify.py                   names, sizes, contiguity, footers, the remote table: reads no records
-  jobs/verify.py --deep            every byte of every copy against its checksums
-  jobs/verify.py --deep --heal     replace damaged or missing files on brokers by verified copies of others
-  jobs/verify.py --history         files that replicas have discarded and still hold (recover exports them)
+  stratalog verify                   names, sizes, contiguity, footers, the remote table: reads no records
+  stratalog verify --deep            every byte of every copy against its checksums
+  stratalog verify --deep --heal     replace damaged or missing files on brokers by verified copies of others
+  stratalog verify --history         files that replicas have discarded and still hold (recover exports them)
 
 Damage is a failure of the report, with its offsets; with --heal, damage that remains at the end. Without --heal
 nothing is changed.

@@ -124,6 +124,7 @@ def _row(view: PartitionView, look: ListedReplica, cold: RemoteLog | None) -> di
         "partition": view.partition,
         "broker": look.broker_id,
         "role": _role(view, look),
+        "isr": ",".join(map(str, view.isr)),
         "epoch": view.leader_epoch,
         "log_start": view.log_start_offset,
         "remote_end": None if cold is None else cold.end(view.partition),

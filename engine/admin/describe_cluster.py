@@ -1,17 +1,19 @@
-"""Describe: the brokers and the topics of a cluster, as tables."""
+"""Describe: the brokers and the topics of a cluster, one topic, and partitions in trouble, as tables."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 from stratalog.engine.brokers.probe import probe_roots
+from stratalog.engine.config.topic_config import TOPIC_CONFIGS
 from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.known_image import known_image
-from stratalog.engine.driver.report import Report
-from stratalog.engine.metadata.image import BrokerImage, ClusterImage, TopicImage
+from stratalog.engine.driver.report import Report, Value
+from stratalog.engine.metadata.image import BrokerImage, ClusterImage, PartitionView, TopicImage
 from stratalog.engine.metadata.probed_roots import Another, Finding, NotOurs, Unreachable
 from stratalog.engine.upkeep.tiering.schedule import load_schedule
-from stratalog.partitions.bounded import parse_json
+from stratalog.partitions.declared import ddl, fields_of
+from stratalog.partitions.errors import InvalidCallError
 from stratalog.partitions.identity import TopicIdPartition
 from stratalog.tiering.schedule import Entry
 
@@ -105,12 +107,85 @@ def _table_end(topic: TopicImage, due: Mapping[TopicIdPartition, Entry]) -> str 
 
 
 def _type_name(schema: str | None) -> str:
-    if schema is None:
-        return "binary"
     try:
-        found = parse_json(schema)
-        if isinstance(found, dict) and found["type"] == "struct":
-            return f"struct of {', '.join(field['name'] for field in found['fields'])}"
-        return found if isinstance(found, str) else str(found["type"])
-    except (ValueError, KeyError, TypeError):  # of foreign origin: ``create_topic`` only declares readable types
+        return ddl(schema)
+    except InvalidCallError:  # of foreign origin: ``create_topic`` only declares readable types
         return "unreadable"
+
+
+TROUBLES = ("unavailable", "under-min-isr", "under-replicated")
+"""The states of partitions that ``troubled_partitions`` finds, worst first."""
+
+
+def troubled_partitions(context: Context, trouble: str) -> Report:
+    """One row per partition that is in this state or a worse one, as the metadata has it: no broker is asked.
+    ``unavailable``: it has no leader; ``under-min-isr``: its ISR is below ``min.insync.replicas``, appends with
+    acks=all are refused; ``under-replicated``: a replica is not in the ISR.
+
+    Raises: InvalidCallError for another state.
+    """
+    if trouble not in TROUBLES:
+        raise InvalidCallError(f"partitions are {', '.join(TROUBLES)}: not {trouble!r}")
+    with context.run(f"partitions {trouble}") as run:
+        image = known_image(context, run)
+        for topic in sorted(image.topics.values(), key=lambda topic: topic.name):
+            least = context.topic_config(image, topic).min_insync_replicas
+            for view in image.views(topic.name):
+                found = state_of(view, least)
+                if found is not None and TROUBLES.index(found) <= TROUBLES.index(trouble):
+                    run.rows.append(
+                        {
+                            "topic": topic.name,
+                            "partition": view.partition,
+                            "state": found,
+                            "leader": view.leader,
+                            "replicas": ",".join(map(str, view.replicas)),
+                            "isr": ",".join(map(str, view.isr)),
+                        }
+                    )
+    return run.report()
+
+
+def state_of(view: PartitionView, min_insync_replicas: int) -> str | None:
+    """The worst of ``TROUBLES`` that a partition is in; None when it is in none."""
+    if view.leader is None:
+        return "unavailable"
+    if not view.has_min_isr(min_insync_replicas):
+        return "under-min-isr"
+    return "under-replicated" if len(view.isr) < len(view.replicas) else None
+
+
+def describe_topic(context: Context, name: str) -> Report:
+    """A topic's shape, types and effective configs: a row each, with its value and where that comes from, the
+    ``topic``, the ``cluster``, or the ``default``.
+
+    Raises: UnknownTopicOrPartitionError.
+    """
+    with context.run("describe topic") as run:
+        image = known_image(context, run)
+        topic = image.topic(name)
+        shape: dict[str, Value] = {
+            "topic_id": topic.topic_id,
+            "partitions": len(topic.partitions),
+            "replication_factor": max(len(partition.replicas) for partition in topic.partitions),
+            **_fields("key", topic.key_schema),
+            **_fields("value", topic.value_schema),
+        }
+        if (table := _tiered(context, image).get(topic.topic_id)) is not None:
+            shape["table"] = table
+        run.rows += [{"name": key, "from": "topic", "value": value} for key, value in shape.items()]
+        for key, definition in TOPIC_CONFIGS.items():
+            value, source = definition.text(definition.default), "default"
+            for configs, of in ((image.configs, "cluster"), (topic.configs, "topic")):
+                if key in configs:
+                    value, source = configs[key], of
+            run.rows.append({"name": key, "from": source, "value": value})
+    return run.report()
+
+
+def _fields(column: str, schema: str | None) -> dict[str, Value]:
+    """The type of a column, each field of a struct by its own name."""
+    try:
+        return {f"{column}.{name}": kind for name, kind in fields_of(schema).items()} or {column: ddl(schema)}
+    except InvalidCallError:
+        return {column: "unreadable"}

@@ -127,6 +127,7 @@ SYSTEM_TABLES: Mapping[str, SystemTable] = {
             **_PLACE,
             "broker": "INT",
             "role": "STRING",
+            "isr": "STRING",
             "epoch": "INT",
             **dict.fromkeys(("log_start", "remote_end", "local_start", "high_watermark", "log_end"), "BIGINT"),
             **dict.fromkeys(("files", "local_bytes", "remote_bytes", *_LAGS), "BIGINT"),

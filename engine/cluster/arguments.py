@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING
 
 from stratalog.engine.driver.context import TaskRunner
 from stratalog.engine.driver.opening import local_tasks
+from stratalog.partitions.declared import declared as declared_text
 from stratalog.partitions.errors import InvalidCallError
 from stratalog.partitions.runner import RUNNERS, THREADS
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
     from pyspark.sql.types import DataType
-
-    from stratalog.engine.spark.frames import Frame
 
 TopicNames = Sequence[str] | str | None
 """One topic, several, or (None) all."""
@@ -30,17 +29,6 @@ def session(spark: SparkSession | None, what: str) -> SparkSession:
     if spark is None:
         raise InvalidCallError(f"{what} as a DataFrame needs a Spark session: Cluster.open(file, spark)")
     return spark
-
-
-def dataframe(frame: Frame, spark: SparkSession | None, topic: str) -> DataFrame:
-    """As ``stratalog.engine.spark.frames.to_dataframe``. Raises: as that; InvalidCallError without pyspark."""
-    try:
-        from stratalog.engine.spark.frames import to_dataframe
-    except ModuleNotFoundError as error:
-        raise InvalidCallError(
-            f"append to {topic}: {error.name} is not installed: install stratalog[spark], or produce"
-        ) from error
-    return to_dataframe(frame, spark, f"append to {topic}")
 
 
 def task_runner(spark: SparkSession | None, runner: str) -> TaskRunner:
@@ -60,17 +48,14 @@ def task_runner(spark: SparkSession | None, runner: str) -> TaskRunner:
 
 
 def declared(data_type: DataType | str | None) -> str | None:
-    """As ``stratalog.engine.spark.types.declared``. None, binary, takes no pyspark.
+    """The JSON text of a type that is given as DDL (``"year INT, carrier STRING"``), as such a text, or as a type
+    of Spark's; None for None, which is binary.
 
-    Raises: as that; InvalidCallError without pyspark.
+    Raises: InvalidCallError for a text that is no type, or a type that no topic can have.
     """
     if data_type is None:
         return None
     try:
-        from stratalog.engine.spark.types import declared as declared_by_spark
-    except ModuleNotFoundError as error:
-        raise InvalidCallError(
-            "a type of keys or values is Spark's, and pyspark is not installed: install stratalog[spark], "
-            "or leave the type out for binary"
-        ) from error
-    return declared_by_spark(data_type)
+        return declared_text(data_type if isinstance(data_type, str) else data_type.json())
+    except RecursionError as error:
+        raise InvalidCallError("a declared type nests too deeply") from error

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from stratalog.engine.cluster.arguments import dataframe
 from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.report import Report
 from stratalog.engine.records.append import append_batches, who_appends
 from stratalog.engine.records.bad_record_lane import OnBadRecord, bad_record_policy
+from stratalog.partitions.errors import InvalidCallError
 from stratalog.partitions.producers import OnChangedReplay
 
 if TYPE_CHECKING:
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
     from stratalog.engine.records.produce import Rows
-    from stratalog.engine.spark.frames import Frame
     from stratalog.engine.spark.stream_sink import StreamWriter
 
 
@@ -30,7 +29,7 @@ class Producer:
 
     def append(
         self,
-        frame: Frame,
+        frame: DataFrame,
         topic: str,
         *,
         key: Column | str | None = None,
@@ -48,8 +47,8 @@ class Producer:
         order_by: Sequence[str] = (),
         dry_run: bool = False,
     ) -> Report:
-        """Append all rows of a frame, Spark's, pandas', polars' or Arrow's; see
-        ``stratalog.engine.spark.append_frame.append_frame``.
+        """Append all rows of a DataFrame; see ``stratalog.engine.spark.append_frame.append_frame``. (Rows of this
+        process, and frames of pandas, polars and Arrow: ``produce``.)
 
         ``value`` None takes the declared value columns of a typed topic from the columns of ``frame``.
         ``producer`` and ``sequence`` name the append: it can be run again, and is appended once. The same of both
@@ -61,13 +60,17 @@ class Producer:
         cast columns of other types to the declared ones, row by row, and the report counts the bad records by
         partition and reason (``stratalog.engine.records.bad_records``).
         """
-        rows = dataframe(frame, self._spark, topic)  # first of all: it knows whether there is a pyspark
-        from stratalog.engine.spark.append_frame import append_frame
+        try:
+            from stratalog.engine.spark.append_frame import append_frame
+        except ModuleNotFoundError as error:
+            raise InvalidCallError(
+                f"append to {topic}: {error.name} is not installed: install stratalog[spark], or produce"
+            ) from error
         from stratalog.engine.spark.appending import RecordColumns
 
         return append_frame(
             self._context,
-            rows,
+            frame,
             topic,
             RecordColumns(key, value, partition, headers, timestamp),
             who_appends(producer, sequence, producer_epoch, on_changed_replay=on_changed_replay),

@@ -36,6 +36,16 @@ class Topics:
         """Every topic, as a table."""
         return describe_cluster.describe_topics(self._context)
 
+    def describe(self, name: str) -> Report:
+        """A topic's shape, types and effective configs, and where each comes from: the topic, the cluster, or the
+        default. Raises: UnknownTopicOrPartitionError."""
+        return describe_cluster.describe_topic(self._context, name)
+
+    def troubled(self, trouble: str = "under-replicated") -> Report:
+        """The partitions that are ``"unavailable"``, ``"under-min-isr"`` or ``"under-replicated"``, or worse, by
+        the metadata alone. Raises: InvalidCallError."""
+        return describe_cluster.troubled_partitions(self._context, trouble)
+
     def create(
         self,
         name: str,
@@ -47,8 +57,8 @@ class Topics:
         configs: Mapping[str, str | float] | None = None,
         dry_run: bool = False,
     ) -> TopicCreated:
-        """Create a topic. ``key`` and ``value`` declare types, as Spark types or DDL; binary otherwise.
-        ``dry_run`` only checks.
+        """Create a topic. ``key`` and ``value`` declare types, as DDL, Spark's JSON text or types; binary
+        otherwise. ``dry_run`` only checks.
 
         Raises: TopicAlreadyExistsError, InvalidReplicationFactorError, InvalidConfigError, InvalidCallError.
         """

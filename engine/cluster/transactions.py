@@ -14,9 +14,7 @@ from stratalog.engine.records.transact import TIMEOUT_MS, BatchTransaction, part
 from stratalog.engine.state.internal_topics import check_not_internal
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column
-
-    from stratalog.engine.spark.frames import Frame
+    from pyspark.sql import Column, DataFrame
 
 
 class OpenTransaction(BatchTransaction):
@@ -26,7 +24,7 @@ class OpenTransaction(BatchTransaction):
 
     def append(
         self,
-        frame: Frame,
+        frame: DataFrame,
         topic: str,
         *,
         key: Column | str | None = None,
@@ -38,17 +36,16 @@ class OpenTransaction(BatchTransaction):
         bad_record_topic: str | None = None,
         order_by: Sequence[str] = (),
     ) -> Report:
-        """Append all rows of a frame, as ``Cluster.append``. All partitions of the topic become the
+        """Append all rows of a DataFrame, as ``Cluster.append``. All partitions of the topic become the
         transaction's: which of them get records is known only when they have them. Bad records that go to a topic
         are part of the transaction.
 
         Raises: as ``append_frame``; as ``append_batches`` here.
         """
-        from stratalog.engine.spark.append_frame import append_frame
+        from stratalog.engine.spark.append_frame import append_frame, check_frame
         from stratalog.engine.spark.appending import RecordColumns
-        from stratalog.engine.spark.frames import to_dataframe
 
-        rows = to_dataframe(frame, None, f"append to {topic}")
+        check_frame(frame, topic)
         check_not_internal(topic, "append to")
         bad = bad_record_policy(on_bad_record, bad_record_topic, topic)
         image = self._look()
@@ -58,7 +55,7 @@ class OpenTransaction(BatchTransaction):
             return self._appended(
                 append_frame(
                     self._context,
-                    rows,
+                    frame,
                     topic,
                     RecordColumns(key, value, partition, headers, timestamp),
                     self._who(),

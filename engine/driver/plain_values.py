@@ -1,13 +1,15 @@
-"""Values of records as JSON has them, for people and for topics of bytes."""
+"""Values of records as JSON has them, for people and for topics of bytes; and back again."""
 
 from __future__ import annotations
 
 import base64
 import json
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
+from decimal import Decimal, InvalidOperation
 from typing import TYPE_CHECKING, Any
 
 from stratalog.engine.driver.report import json_float
+from stratalog.partitions.spelling import did_you_mean
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -30,9 +32,9 @@ def as_it_is(scalar: pa.Scalar) -> Any:
         return scalar.value
 
 
-def plain(value: Any, timespec: str = "milliseconds") -> Any:
+def plain(value: Any, timespec: str | None = None) -> Any:
     """For JSON: bytes as text, or as an object with their base64. Floats as ``json_float``; ``timespec`` is
-    ``datetime.isoformat``'s, of times."""
+    ``datetime.isoformat``'s, of times, None as in ``time_text``."""
     match value:
         case float():
             return json_float(value)
@@ -50,21 +52,100 @@ def plain(value: Any, timespec: str = "milliseconds") -> Any:
     return value
 
 
-def time_text(time: datetime | int | None, timespec: str = "milliseconds") -> str:
-    """ISO text, UTC; one without a zone as it is. A number is one of microseconds; nothing for None."""
+def time_text(time: datetime | int | None, timespec: str | None = None) -> str:
+    """ISO text, UTC; one without a zone as it is. A number is one of microseconds; nothing for None. ``timespec``
+    None: milliseconds, where these are all of it."""
     if isinstance(time, int):
         return f"{time} us"
     if time is None:
         return ""
+    if timespec is None:
+        timespec = "microseconds" if time.microsecond % 1000 else "milliseconds"
     return (time if time.tzinfo is None else time.astimezone(UTC)).isoformat(timespec=timespec)
 
 
-def raw_bytes(scalar: pa.Scalar) -> bytes | None:
-    """A value as bytes: bytes as they are, text as UTF-8, anything else as JSON."""
-    value = as_it_is(scalar)
+def raw_bytes(value: Any) -> bytes | None:
+    """A value for Python as bytes: bytes as they are, text as UTF-8, anything else as JSON."""
     match value:
         case None | bytes():
             return value
         case str():
             return value.encode("utf-8", errors="surrogatepass")
     return json.dumps(plain(value, "microseconds"), default=str, allow_nan=False).encode()
+
+
+def from_plain(value: Any, kind: pa.DataType) -> Any:
+    """The value of this type that ``plain`` shows so. A time that names no zone is UTC where the type has one; a
+    map may be an object, too, and a field that is left out is null.
+
+    Raises: ValueError that says what does not fit.
+    """
+    import pyarrow as pa  # as above
+
+    is_a = pa.types
+    match value:
+        case None:
+            return None
+        case dict() if is_a.is_struct(kind):
+            return _fields(value, kind)
+        case list() if is_a.is_list(kind):
+            return [from_plain(one, kind.value_type) for one in value]
+        case dict() | list() if is_a.is_map(kind):
+            pairs = list(value.items()) if isinstance(value, dict) else value
+            if not all(isinstance(one, list | tuple) and len(one) == 2 for one in pairs):
+                raise ValueError("a map is an object, or a list of [key, value]")
+            return [(from_plain(one, kind.key_type), from_plain(two, kind.item_type)) for one, two in pairs]
+        case {"base64": str(text), **others} if is_a.is_binary(kind) and not others:
+            return base64.b64decode(text, validate=True)
+        case str():
+            return _from_text(value, kind)
+        case bool() if is_a.is_boolean(kind):
+            return value
+        case int() if not isinstance(value, bool) and (is_a.is_integer(kind) or is_a.is_floating(kind)):
+            return value if is_a.is_integer(kind) else float(value)
+        case float() if is_a.is_floating(kind):
+            return value
+        case int() | float() if is_a.is_decimal(kind) and not isinstance(value, bool):
+            return Decimal(str(value))
+    raise ValueError(f"{json.dumps(value)[:100]} is no {kind}")
+
+
+def _from_text(text: str, kind: pa.DataType) -> Any:
+    import pyarrow as pa
+
+    is_a = pa.types
+    if is_a.is_string(kind):
+        return text
+    if is_a.is_binary(kind):
+        return text.encode()
+    try:
+        if is_a.is_timestamp(kind):
+            if text.endswith(" us"):
+                return int(text.removesuffix(" us"))
+            found = datetime.fromisoformat(text)
+            if kind.tz is None and found.tzinfo is not None:
+                raise ValueError
+            return found if kind.tz is None or found.tzinfo is not None else found.replace(tzinfo=UTC)
+        if is_a.is_date(kind):
+            return date.fromisoformat(text)
+        if is_a.is_decimal(kind):
+            return Decimal(text)
+        if is_a.is_floating(kind) and text in ("NaN", "Infinity", "-Infinity"):
+            return float(text)
+    except (ValueError, InvalidOperation):
+        pass
+    raise ValueError(f"{text[:100]!r} is no {kind}")
+
+
+def _fields(value: dict[str, Any], kind: pa.DataType) -> dict[str, Any]:
+    types = {field.name: field.type for field in kind}
+    for name in value.keys() - types.keys():
+        hint = did_you_mean(name, types) or f"; there are {', '.join(types)}"
+        raise ValueError(f"there is no field {name!r}{hint}")
+    found = {}
+    for name, one in types.items():
+        try:
+            found[name] = from_plain(value.get(name), one)
+        except ValueError as error:
+            raise ValueError(f"{name}: {error}") from error
+    return found

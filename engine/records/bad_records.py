@@ -102,7 +102,7 @@ class BadRecordRule:
         if reasons is None:
             return
         row = next(row for row, reason in enumerate(reasons) if reason is not None)
-        key = raw_bytes(batch.column("key")[row])
+        key = raw_bytes(as_it_is(batch.column("key")[row]))
         named = "no key" if key is None else f"the key {key[:100].decode(errors='backslashreplace')!r}"
         more = sum(reason is not None for reason in reasons) - 1
         raise InvalidRecordError(
@@ -249,8 +249,8 @@ def _records(
         key, value = (given[n] if as_given and n in given else batch.column(n)[row] for n in ("key", "value"))
         if "text" in given and given["text"].is_valid:
             value = given["text"]
-        keys.append(raw_bytes(key))
-        values.append(None if reason == TOO_LARGE else raw_bytes(value))
+        keys.append(raw_bytes(as_it_is(key)))
+        values.append(None if reason == TOO_LARGE else raw_bytes(as_it_is(value)))
         own = as_it_is(batch.column("headers")[row]) if "headers" in batch.schema.names else None
         headers.append([*(own or ()), *_what_happened(reason, given, rule, partition)])
     rows = pa.array([row for row, _ in bad], pa.int64())

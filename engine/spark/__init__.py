@@ -11,7 +11,6 @@ views      what spark.sql knows a read by
 system_views  what it knows the cluster's state by
 catalog    what a catalog knows a topic by: its Delta table, and a view of both tiers
 providers  functions that give credentials, on their way to executors
-frames     frames of pandas, polars and Arrow as Spark's
 types      declared schemas -> Spark's types, without Spark's own readers of them
 sql        names and texts in SQL
 read_errors what Spark says of files that it cannot read

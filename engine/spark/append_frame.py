@@ -19,6 +19,7 @@ from stratalog.engine.spark.appending import RecordColumns, count_records, to_re
 from stratalog.engine.spark.frame_tasks import FrameTasks
 from stratalog.engine.spark.types import spark_type
 from stratalog.engine.state.internal_topics import check_not_internal
+from stratalog.partitions.errors import InvalidRecordError
 from stratalog.partitions.producers import ProducerAppend
 
 
@@ -51,6 +52,7 @@ def append_frame(
         reading the metadata, or the logs' ends of a topic that has grown, before anything is written; everything
         else is a failure of its partition in the report.
     """
+    check_frame(frame, topic)
     image = probed or context.metadata.image()
     image_of_topic = image.topic(topic)
     check_not_internal(topic, "append to")
@@ -93,6 +95,15 @@ def append_frame(
         probed=probed is not None,
         lane=lane,
     )
+
+
+def check_frame(frame: DataFrame, topic: str) -> None:
+    """Raises: InvalidRecordError for a frame that is not Spark's."""
+    if not isinstance(frame, DataFrame):
+        raise InvalidRecordError(
+            f"append to {topic}: a {type(frame).__name__} is no DataFrame of Spark: produce takes rows and frames "
+            "of pandas, polars and Arrow; spark.createDataFrame makes a DataFrame of one"
+        )
 
 
 def _counted(

@@ -7,7 +7,6 @@ of the types that a segment can hold. Of a field's metadata a comment stays, and
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -33,15 +32,11 @@ from pyspark.sql.types import (
 )
 
 from stratalog.partitions.bounded import parse_json
-from stratalog.partitions.errors import InvalidCallError
 from stratalog.partitions.growth import ADDED
-from stratalog.partitions.records import MOST_NESTED, type_from_json
+from stratalog.partitions.records import type_from_json
 
 BINARY = BinaryType()
 HEADERS = ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())]))
-
-LONGEST_DDL = 1_000_000
-"""Characters of a type that is declared as DDL."""
 
 _ATOMIC: Mapping[str, DataType] = {
     str(kind.jsonValue()): kind
@@ -50,8 +45,6 @@ _ATOMIC: Mapping[str, DataType] = {
         *(ByteType(), ShortType(), IntegerType(), LongType(), FloatType(), DoubleType()),
     )
 }
-_COLLATIONS = "__COLLATIONS"
-"""In the metadata of a field: Spark's, of texts in it."""
 
 
 def spark_type(schema: str | None) -> DataType:
@@ -96,51 +89,6 @@ def _kept(field: Mapping[str, Any]) -> dict[str, Any]:
                 if (name == ADDED and value is True) or (name == "comment" and isinstance(value, str))
             }
     return {}
-
-
-def declared(data_type: DataType | str | None) -> str | None:
-    """The JSON text of a type given as a Spark type, as DDL (``"year INT, carrier STRING"``), or None.
-
-    Raises: InvalidCallError for DDL that Spark cannot parse, or when there is no session to parse it; for a type
-        that no topic can have.
-    """
-    if data_type is None:
-        return None
-    if isinstance(data_type, str):
-        data_type = _parsed(data_type)
-    try:
-        text = data_type.json()
-    except RecursionError as error:
-        raise InvalidCallError("a declared type nests too deeply") from error
-    if f'"{_COLLATIONS}":' in text:
-        raise InvalidCallError(
-            "a topic's schema cannot hold collations: declare a STRING, and collate it in queries"
-        )
-    return json.dumps(parse_json(spark_type(text).json()), separators=(",", ":"))
-
-
-def _parsed(ddl: str) -> DataType:
-    """Raises: InvalidCallError."""
-    shown = repr(ddl) if len(ddl) < 1000 else f"{ddl[:1000]!r}..."
-    unquoted = "".join(ddl.split("`")[::2])
-    if len(ddl) > LONGEST_DDL or (unquoted.count("<") > MOST_NESTED and _depth(unquoted) > MOST_NESTED):
-        raise InvalidCallError(
-            f"{shown} declares no type that a topic can have: it is longer than {LONGEST_DDL:,} characters, or "
-            f"nests more than {MOST_NESTED} deep"
-        )
-    try:
-        return DataType.fromDDL(ddl)
-    except Exception as error:  # of many kinds: an error of the JVM, too, whose stack may overflow
-        message = next(iter(str(error).strip().splitlines()), "")
-        raise InvalidCallError(f"{shown} declares no type that Spark knows: {message}") from error
-
-
-def _depth(ddl: str) -> int:
-    depth = deepest = 0
-    for one in ddl:
-        depth += (one == "<") - (one == ">" and depth > 0)
-        deepest = max(deepest, depth)
-    return deepest
 
 
 def record_schema(key: DataType, value: DataType) -> StructType:

@@ -175,7 +175,7 @@ DRY_RUNS = [
     ("recover", "--topics", "t", "--to", "OUT"),
     ("describe",),
     ("offsets", "--topics", "t"),
-    ("read", "--topic", "t"),
+    ("read", "--topics", "t"),
 ]
 
 
@@ -243,7 +243,7 @@ def test_an_append_counts_its_bad_records_and_puts_them_into_their_topic(
     ]  # in whatever order Spark lists files
     assert report["totals"]["bad_records"] == 172
     for topic, count in (("small", 2 * 128), ("bad", 2 * 172)):
-        assert run("read", "--topic", topic, "--count")["totals"]["records"] == count
+        assert run("read", "--topics", topic, "--count")["totals"]["records"] == count
 
 
 # ---------------------------------------------------------------------------- from end to end
@@ -267,14 +267,14 @@ def test_the_life_of_a_topic(filled: Place, capsys: pytest.CaptureFixture[str]) 
     assert run("verify", "--deep")["totals"]["findings"] == 0
     assert run("describe")["totals"]["replicas"] == 6
     assert [row["state"] for row in run("describe", "--brokers")["rows"]] == ["ok"] * 3
-    assert run("read", "--topic", "t", "--count")["totals"]["records"] == ROWS
+    assert run("read", "--topics", "t", "--count")["totals"]["records"] == ROWS
     out = filled.folder / "out"
-    assert run("read", "--topic", "t", "--output", str(out))["totals"]["records"] == ROWS
+    assert run("read", "--topics", "t", "--output", str(out))["totals"]["records"] == ROWS
     values = pq.read_table(out)["value"].combine_chunks()
     assert sorted(values.field("n").to_pylist()) == [*range(ROWS)]
     assert run("topics", "configs", "--topic", "t", "--set", "retention.ms=7")["ok"]
     assert "retention.ms=7" in run("topics", "list")["rows"][0]["configs"]
-    run("topics", "delete", "t")
+    run("topics", "delete", "t", "--yes")
     assert run("topics", "list")["rows"] == []
 
 
@@ -301,7 +301,7 @@ def test_a_stream_appends_each_batch_once(filled: Place, capsys: pytest.CaptureF
         commit.unlink(missing_ok=True)
     assert filled.call("append", *stream) == 0
     assert [(row["batch"], row["files"]) for row in last_line(capsys)["rows"]] == [(2, 0)]
-    assert filled.call("read", "--topic", "t", "--count", "--json") == 0
+    assert filled.call("read", "--topics", "t", "--count", "--json") == 0
     assert last_line(capsys)["totals"]["records"] == 2 * ROWS
 
 
@@ -327,7 +327,7 @@ def test_a_batch_that_cannot_be_appended_ends_the_stream(
 
 
 def test_people_get_a_table_of_what_was_read(filled_once: Place, capsys: pytest.CaptureFixture[str]) -> None:
-    assert filled_once.call("read", "--topic", "t", "--limit", "2", "--where", "value.n >= 200") == 0
+    assert filled_once.call("read", "--topics", "t", "--limit", "2", "--where", "value.n >= 200") == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("read: done, records 2")
     assert lines[1].split() == ["partition", "offset", "timestamp", "key", "value", "headers"]
@@ -344,7 +344,7 @@ THREADS = [
     ("recover", "--topics", "t", "--to", "IN"),
     ("elect",),
     ("reassign", "--topics", "t", "--remove", "3"),
-    ("read", "--topic", "t", "--count"),
+    ("read", "--topics", "t", "--count"),
 ]
 
 
@@ -398,21 +398,21 @@ BAD_CALLS = [
     (("topics", "create", "u", "--config", "retention.mss=1"), "did you mean 'retention.ms'"),
     (("topics", "create", "u", "--replication-factor", "4"), "INVALID_REPLICATION_FACTOR"),
     (("topics", "create", "t"), "TOPIC_ALREADY_EXISTS"),
-    (("topics", "create", "u", "--value", "n INTT"), "declares no type that Spark knows"),
+    (("topics", "create", "u", "--value", "n INTT"), "declares no type that a topic can have"),
     (("topics", "create", "u", "--value", "@nix.json"), "cannot be read"),
     (("topics", "configs", "--topic", "t", "--set", "segment.bytes=x"), "INVALID_CONFIG"),
     (("topics", "configs", "--topic", "t", "--set", "segment.ms=1", "--unset", "segment.ms"), "set and unset"),
     (("append", "--topic", "t", "--input", "nix"), "PATH_NOT_FOUND"),
     (("append", "--topic", "t", "--input", "IN", "--format", "nix"), "DATA_SOURCE_NOT_FOUND"),
-    (("read", "--topic", "t", "--output", "OUT", "--format", "nix"), "DATA_SOURCE_NOT_FOUND"),
+    (("read", "--topics", "t", "--output", "OUT", "--format", "nix"), "DATA_SOURCE_NOT_FOUND"),
     (("append", "--topic", "t", "--input", "IN", "--key", "nix"), "column 'nix'"),
     (("append", "--topic", "t", "--input", "IN", "--key", "k ||"), "PARSE_SYNTAX_ERROR"),
     (("append", "--topic", "t", "--input", "IN", "--select", "k"), "lacks the declared value columns"),
     (("append", "--topic", "t", "--input", "IN", "--partition", "n"), "the topic has partitions 0 to 1"),
     (("append", "--topic", "t", "--input", "IN", "--stream"), "--checkpoint"),
     (("append", "--topic", "nix", "--input", "IN"), "UNKNOWN_TOPIC_OR_PARTITION"),
-    (("read", "--topic", "t", "--start", "999999"), "OFFSET_OUT_OF_RANGE"),
-    (("read", "--topic", "t", "--partitions", "7"), "UNKNOWN_TOPIC_OR_PARTITION"),
+    (("read", "--topics", "t", "--start", "999999"), "OFFSET_OUT_OF_RANGE"),
+    (("read", "--topics", "t", "--partitions", "7"), "UNKNOWN_TOPIC_OR_PARTITION"),
     (("bootstrap", "--brokers", "9"), "BROKER_ID_NOT_REGISTERED"),
     (("format", "--brokers", "9"), "BROKER_ID_NOT_REGISTERED"),
     (("verify", "--heal"), "--heal needs --deep"),

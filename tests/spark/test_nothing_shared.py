@@ -124,8 +124,8 @@ def test_every_job_does_its_work(place: Site) -> None:
     described, offsets, counted, written, *_ = run(
         ("describe",),
         ("offsets", *topic, "--spec", "earliest-local"),
-        ("read", "--topic", "t", "--count"),
-        ("read", "--topic", "t", "--output", uri("out")),
+        ("read", "--topics", "t", "--count"),
+        ("read", "--topics", "t", "--output", uri("out")),
         ("tail", "t", "-n", "3"),
         ("groups", "--list"),
         ("transactions", "--list"),
@@ -145,7 +145,7 @@ def test_every_job_does_its_work(place: Site) -> None:
     back, *_, drilled, packed, checked = run(
         ("bootstrap", "--brokers", "3"),
         ("quorum", "--replace-voter", "3"),
-        ("delete_records", "--topic", "t", "--partition", "0", "--offset", "5"),
+        ("delete_records", "--topic", "t", "--partition", "0", "--offset", "5", "--yes"),
         ("recover", *topic, "--to", uri("recovered")),
         ("restore", "--drill", "--deep"),
         ("package", "--to", str(place.folder / "again.zip")),

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import pytest
+from pyspark.sql.types import DataType
 
 from stratalog import Cluster
 from stratalog.engine.replication.leader import look_at_leader
@@ -19,6 +20,7 @@ from stratalog.engine.spark.read_errors import unread_file
 from stratalog.engine.spark.runner import SparkRunner
 from stratalog.jobs.streaming import append_stream
 from stratalog.partitions.clock import Clock
+from stratalog.partitions.declared import declared
 from stratalog.partitions.errors import (
     CorruptSegmentError,
     InvalidCallError,
@@ -34,6 +36,7 @@ from tests.contexts import context_of
 from tests.spark.spark_cluster import TIERED, ordered, write_cluster_file
 from tests.spark.streams import Numbers, patiently, topic_of_its_own
 from tests.spark_session import ON_CONNECT
+from tests.unit.test_declared import KNOWN
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -167,8 +170,13 @@ def test_files_that_are_broken_or_gone_are_errors_of_ours(cluster: Cluster, spar
     assert unread_file(raised.value) is None or "nowhere" in str(unread_file(raised.value))
 
 
+@pytest.mark.parametrize("text", [*KNOWN, "a INT COMMENT 'of the day', b ARRAY<STRUCT<c: DECIMAL(3,1) NOT NULL>>"])
+def test_ddl_declares_what_sparks_own_parser_reads_in_it(spark: SparkSession, text: str) -> None:
+    assert json.loads(declared(text)) == json.loads(DataType.fromDDL(text).json())
+
+
 def test_a_type_that_is_none_is_refused(cluster: Cluster) -> None:
-    with pytest.raises(InvalidCallError, match="declares no type that Spark knows"):
+    with pytest.raises(InvalidCallError, match="declares no type that a topic can have"):
         cluster.topics.create("untyped", value="n NUMBER_OF_NO_KIND")
 
 

@@ -60,7 +60,7 @@ def answer(spark: SparkSession, query: str) -> list[tuple[object, ...]]:
 def test_system_views_show_what_is_there_when_they_are_queried(cluster: Cluster, spark: SparkSession) -> None:
     cluster.catalog.create_system_views()
     topics = "SELECT partitions, value FROM stratalog_topics WHERE topic = 'trips'"
-    assert answer(spark, topics) == [(2, "struct of n, word")]
+    assert answer(spark, topics) == [(2, "n BIGINT, word STRING")]
     ends = (
         "SELECT partition, remote_end, log_end FROM stratalog_partitions WHERE role = 'leader' ORDER BY partition"
     )

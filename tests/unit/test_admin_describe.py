@@ -26,8 +26,8 @@ def test_every_topic_is_a_row(live: LiveCluster) -> None:
     report = live.cluster.topics.list().raise_for_failures()
     columns = "topic", "partitions", "replication_factor", "key", "value", "configs"
     assert rows_of(report, *columns) == [
-        ("s", 1, 2, "binary", "binary", "retention.ms=-1 segment.bytes=1000"),
-        ("t", 3, 3, "binary", "binary", "retention.ms=-1"),
+        ("s", 1, 2, "BINARY", "BINARY", "retention.ms=-1 segment.bytes=1000"),
+        ("t", 3, 3, "BINARY", "BINARY", "retention.ms=-1"),
     ]
 
 

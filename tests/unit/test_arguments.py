@@ -203,7 +203,7 @@ def test_people_get_a_table(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize("argv", [("--nix",), ("--json", "surplus"), ("--clus", "x")])
 def test_an_unknown_argument_is_a_bad_call(argv: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
     assert outcome(DONE, *argv) == 2
-    assert "jobs/x.py: error:" in capsys.readouterr().err
+    assert "stratalog x: error:" in capsys.readouterr().err
 
 
 def test_a_bug_shows_its_traceback() -> None:
@@ -305,7 +305,7 @@ def test_a_job_works_on_executors_where_it_is_given_spark_and_not_told_otherwise
 def test_every_job_explains_itself(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main.main([name, "--help"]) == 0
     said = capsys.readouterr().out
-    assert f"jobs/{name}.py" in said
+    assert f"usage: stratalog {name}" in said
     assert "spark-submit --properties-file conf/spark-defaults.conf" in said
     assert "Exit status" in said
 
@@ -323,7 +323,7 @@ CALLS = [
     ("topics", "create", "t", "--value", "a INT"),
     ("topics", "alter", "t", "--value", "a INT"),
     ("offsets", "--topics", "t"),
-    ("read", "--topic", "t"),
+    ("read", "--topics", "t"),
     ("tier", "--topics", "t", "--master", "local[1]"),
 ]
 IN_ONE_PROCESS = """

@@ -339,7 +339,7 @@ def test_describe_tells_the_state_of_every_broker(disks: LiveCluster) -> None:
         (["--dry-run"], 0, "fence"),
         ([], 0, "fence"),
         (["--unfence"], 0, "unfence"),
-        (["--decommission"], 2, "fence"),
+        (["--decommission", "--yes"], 2, "fence"),
         (["--unfence", "--decommission"], 2, None),
         (["--unfence", "--force"], 2, None),
     ],

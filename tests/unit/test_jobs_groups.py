@@ -72,12 +72,12 @@ def test_delete(live: LiveCluster, capsys: pytest.CaptureFixture[str]) -> None:
     with live.unchanged():
         assert run(live, "--delete-offsets", "--group", "g", "--topics", "u", "--dry-run") == 0
         assert run(live, "--delete", "--group", "g", "--dry-run") == 0
-    assert run(live, "--delete-offsets", "--group", "g", "--topics", "u") == 0
+    assert run(live, "--delete-offsets", "--group", "g", "--topics", "u", "--yes") == 0
     assert set(live.driver().groups.committed("g")) == {("t", 0)}
-    assert run(live, "--delete", "--group", "g") == 0
+    assert run(live, "--delete", "--group", "g", "--yes") == 0
     assert live.driver().groups.list().rows == []
     with live.unchanged():
-        assert run(live, "--delete", "--group", "g") == 2
+        assert run(live, "--delete", "--group", "g", "--yes") == 2
     assert "ERROR GROUP_ID_NOT_FOUND: group 'g' does not exist" in capsys.readouterr().err
 
 

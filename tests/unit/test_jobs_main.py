@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from stratalog.jobs.main import JOBS, main
+from tests.unit.cluster_harness import LiveCluster
 
 FOLDER = Path(__file__).parents[2] / "jobs"
 
@@ -31,3 +35,46 @@ def test_help_has_a_line_for_each_job(capsys: pytest.CaptureFixture[str]) -> Non
 def test_another_name_is_a_bad_call(argv: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(argv) == 2
     assert said in capsys.readouterr().err
+
+
+# ------------------------------------------------------------------------------------- completion
+
+
+def completed(line: str, folder: Path) -> list[str]:
+    """What the shell is told that the line may go on with."""
+    pytest.importorskip("argcomplete")
+    out = folder / "completed"
+    asked = {"_ARGCOMPLETE": "1", "_ARGCOMPLETE_IFS": "\n", "_ARGCOMPLETE_STDOUT_FILENAME": str(out)}
+    asked |= {"COMP_LINE": line, "COMP_POINT": str(len(line)), "_ARGCOMPLETE_SUPPRESS_SPACE": "1"}
+    called = [sys.executable, "-m", "stratalog.jobs.main"]
+    subprocess.run(called, env={**os.environ, **asked}, check=True, capture_output=True)
+    return out.read_text().split("\n")
+
+
+def test_the_shell_completes_jobs_their_options_and_topics(tmp_path: Path) -> None:
+    assert set(completed("stratalog t", tmp_path)) == {"tail", "tier", "topics", "transactions"}
+    assert completed("stratalog tier --ev", tmp_path) == ["--every"]
+    assert set(completed("stratalog elect --un", tmp_path)) == {"--unclean"}
+    assert completed("stratalog topics desc", tmp_path) == ["describe"]
+    live = LiveCluster(tmp_path, on_disk=True)
+    for name in ("flights", "flags", "trips"):
+        live.topic(name)
+    at = f"--cluster {live.file}"
+    assert set(completed(f"stratalog describe {at} --topics fl", tmp_path)) == {"flights", "flags"}
+    assert completed(f"stratalog describe {at} --topics flights,t", tmp_path) == ["flights,trips"]
+    assert completed(f"stratalog tail {at} tr", tmp_path) == ["trips"]
+    assert completed("stratalog tail --cluster none.toml t", tmp_path) == [""]
+
+
+def test_usage_says_how_the_job_was_called(tmp_path: Path) -> None:
+    def usage(*argv: str, **env: str) -> str:
+        done = subprocess.run(
+            [sys.executable, *argv, "--help"], capture_output=True, env={**os.environ, **env}, text=True
+        )
+        return done.stdout.splitlines()[0]
+
+    script = str(FOLDER / "tier.py")
+    assert usage("-m", "stratalog.jobs.main", "tier").startswith("usage: stratalog tier [-h]")
+    assert usage("-m", "stratalog.jobs.tier").startswith("usage: python -m stratalog.jobs.tier [-h]")
+    assert usage(script).startswith(f"usage: {script} [-h]")
+    assert usage(script, PYSPARK_GATEWAY_PORT="1").startswith(f"usage: spark-submit {script} ")

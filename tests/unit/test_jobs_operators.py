@@ -57,7 +57,7 @@ def test_moves_and_rates() -> None:
 )
 def test_what_is_malformed_is_a_bad_call(argv: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
     assert reassign(argv) == 2
-    assert "jobs/reassign.py: error: argument" in capsys.readouterr().err
+    assert "stratalog reassign: error: argument" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -181,5 +181,5 @@ def test_what_is_wrong_with_an_election_is_said(live: LiveCluster, capsys: pytes
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 3
     assert all(line.startswith("ERROR ") for line in lines)
-    assert elect(at(live, "--unclean", "--json")) == 0
+    assert elect(at(live, "--unclean", "--json", "--yes")) == 0
     assert report(capsys)["totals"] == {"elected": 0, "lost_records_at_least": 0}

@@ -37,7 +37,7 @@ def test_a_drill_and_a_restore_with_the_remote_on_s3(
     assert (totals["records"], totals["lost_records"]) == (3, 1)
     file = heir_of(world, tmp_path / "heir")
     assert restore(["--cluster", str(file), "--from", "c", "--dry-run"]) == 0
-    assert restore(["--cluster", str(file), "--from", "c", "--json"]) == 0
+    assert restore(["--cluster", str(file), "--from", "c", "--json", "--yes"]) == 0
     cluster = Cluster.open(file)
     fetched = cluster.fetch("t", 0, 0)
     assert [value.decode() for value in fetched.records.column("value").to_pylist()] == HISTORY[:2] + HISTORY[3:4]
@@ -50,8 +50,9 @@ def test_a_drill_and_a_restore_with_the_remote_on_s3(
     [
         ((), "one of the arguments --from --drill is required"),
         (("--from", "c", "--drill"), "not allowed with"),
-        (("--from", "c"), "give it another id"),
-        (("--from", "d"), "has no description of cluster 'd'"),
+        (("--from", "c", "--yes"), "give it another id"),
+        (("--from", "c"), "there is no way back, and no terminal to ask on"),
+        (("--from", "d", "--yes"), "has no description of cluster 'd'"),
         (("--from", "d", "--deep"), "--deep needs --drill"),
         (("--drill", "--dry-run"), "--drill and --dry-run do not go together"),
         (("--drill",), "has no description of cluster 'c'"),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pyarrow as pa
@@ -265,3 +267,57 @@ def test_it_is_one_of_the_commands(shared: LiveCluster, capsys: pytest.CaptureFi
     assert stratalog(["tail", "t", "-n", "1", "--partitions", "1", "--cluster", str(shared.file)]) == 0
     assert shown(capsys) == ["b"]
     assert stratalog(["tail", "nobody", "--cluster", str(shared.file)]) == 2
+
+
+# ------------------------------------------------------------------------------------- formats
+
+
+def lines(capsys: pytest.CaptureFixture[str]) -> list[list[str]]:
+    return [line.split("\t") for line in capsys.readouterr().out.splitlines()]
+
+
+def test_keys_and_values_are_shown_as_their_bytes(live: LiveCluster, capsys: pytest.CaptureFixture[str]) -> None:
+    live.topic("odd")
+    live.cluster.produce("odd", [{"key": b"\xff", "value": "a\tb"}, {"key": None, "value": None}], key="key")
+    live.cluster.topics.create("typed", value="n INT")
+    live.cluster.produce("typed", [{"n": 1}])
+    for how, key, value in (("hex", "ff", "610962"), ("base64", "/w==", "YQli")):
+        assert calls(tail, "odd")(live, "--format", how) == 0
+        found = lines(capsys)
+        assert sorted(line[3:] for line in found) == [["", ""], [key, value]]
+    assert calls(tail, "typed")(live, "--format", "hex") == 0
+    assert bytes.fromhex(lines(capsys)[0][4]) == b'{"n": 1}'
+
+
+SCHEMA = {
+    "type": "record",
+    "name": "trip",
+    "fields": [
+        {"name": "city", "type": "string"},
+        {"name": "at", "type": {"type": "long", "logicalType": "timestamp-micros"}},
+        {"name": "raw", "type": ["null", "bytes"]},
+    ],
+}
+
+
+def test_values_of_avro_are_decoded_by_their_schema(live: LiveCluster, capsys: pytest.CaptureFixture[str]) -> None:
+    fastavro = pytest.importorskip("fastavro")
+    schema = live.folder / "trip.avsc"
+    schema.write_text(json.dumps(SCHEMA))
+    made = io.BytesIO()
+    trip = {"city": "Oslo", "at": datetime(2026, 1, 2, 3, 4, 5, 6, UTC), "raw": b"\xff"}
+    fastavro.schemaless_writer(made, SCHEMA, trip)
+    plain = {"city": "Oslo", "at": "2026-01-02T03:04:05.000006+00:00", "raw": {"base64": "/w=="}}
+    for how, frame in (("avro", b""), ("confluent-avro", b"\0\0\0\0\x07")):
+        live.topic(how)
+        live.cluster.produce(how, [frame + made.getvalue(), {"value": None}])
+        run_on = calls(tail, how, "--format", how, "--avro-schema", str(schema))
+        assert run_on(live) == 0
+        assert [json.loads("\t".join(line))["value"] for line in lines(capsys)] == [plain, None]
+        for wrong in (b"\0", frame + made.getvalue() + b"x"):
+            live.cluster.produce(how, [wrong])
+            assert run_on(live, "-n", "1") == 2
+            assert "partition 0, offset " in capsys.readouterr().err
+    assert calls(tail, "avro")(live, "--format", "avro") == 2
+    assert calls(tail, "avro")(live, "--format", "avro", "--avro-schema", "none.avsc") == 2
+    assert calls(tail, "avro")(live, "--format", "hex", "--avro-schema", str(schema)) == 2

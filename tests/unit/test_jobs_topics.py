@@ -51,7 +51,9 @@ def test_the_report_says_which_fields_were_added(live: LiveCluster, capsys: pyte
         assert report["rows"] == [{"topic": "t", "added": name} for name in fields]
     capsys.readouterr()
     assert run(live, "list", "--json") == 0
-    assert json.loads(capsys.readouterr().out.splitlines()[-1])["rows"][0]["value"] == "struct of x, y"
+    assert (
+        json.loads(capsys.readouterr().out.splitlines()[-1])["rows"][0]["value"] == "x BIGINT, y STRUCT<z: STRING>"
+    )
 
 
 @pytest.mark.parametrize(

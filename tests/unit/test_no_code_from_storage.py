@@ -39,7 +39,6 @@ KNOWN = {
     ("engine/spark/runner.py", "pickle"): "between a driver and its tasks, through Spark",
     ("jobs/streaming.py", "pickle"): "between a job and its batches, through the settings of its own session",
     ("engine/replication/replica_selector.py", "importlib.metadata"): "what installed packages declare",
-    ("engine/spark/types.py", "DataType.fromDDL"): "types that a caller declares, by Spark's parser",
     ("jobs/main.py", "importlib"): "a job by its name",
     ("engine/spark/task_frame.py", "pickle"): "tasks that its own driver has made",
     ("jobs/main.py", "importlib.import_module"): "one of JOBS",

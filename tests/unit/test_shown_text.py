@@ -137,7 +137,7 @@ def live(tmp_path: Path) -> LiveCluster:
         (describe, ["--brokers"], 0),
         (describe, ["--topics", EVIL], 2),
         (topics, ["create", EVIL], 2),
-        (read, ["--topic", "t", "--explain", "--client-rack", EVIL], 0),
+        (read, ["--topics", "t", "--explain", "--client-rack", EVIL], 0),
         (tail, ["t", "--client-rack", EVIL], 0),
         (verify, ["--deep"], 1),
     ],

@@ -282,7 +282,7 @@ def test_the_job_takes_kafkas_own_file(disks: LiveCluster, capsys: pytest.Captur
     ]
     with disks.unchanged():
         assert job([*argv, "--dry-run"]) == 0
-    assert job(argv) == 0
+    assert job([*argv, "--yes"]) == 0
     report = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert [(row["topic"], row["partition"], row["low_watermark"]) for row in report["rows"]] == [
         ("t", 0, 2),
@@ -292,7 +292,7 @@ def test_the_job_takes_kafkas_own_file(disks: LiveCluster, capsys: pytest.Captur
 
 
 def test_the_job_takes_one_partition_by_words(disks: LiveCluster) -> None:
-    assert job(["--cluster", str(disks.file), "--topic", "t", "--partition", "0", "--offset", "-1"]) == 0
+    assert job(["--cluster", str(disks.file), "--topic", "t", "--partition", "0", "--offset", "-1", "--yes"]) == 0
     assert disks.read() == {}
 
 

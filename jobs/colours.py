@@ -1,0 +1,48 @@
+"""Colours of a report on a terminal: what needs somebody is red, what may need somebody yellow."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import TextIO
+
+_RED, _YELLOW, _BOLD, _PLAIN = "\x1b[31m", "\x1b[33m", "\x1b[1m", "\x1b[0m"
+_WORDS = {
+    "error": _RED,
+    "failed": _RED,
+    "unavailable": _RED,
+    "under-min-isr": _RED,
+    "unreachable": _RED,
+    "leader, unreachable": _RED,
+    "warning": _YELLOW,
+    "under-replicated": _YELLOW,
+    "out of sync": _YELLOW,
+    "fenced": _YELLOW,
+    "fenced by hand": _YELLOW,
+    "not registered": _YELLOW,
+}
+_CELL = re.compile(rf"(?<![^ ])({'|'.join(map(re.escape, sorted(_WORDS, key=len, reverse=True)))})(?=  |$)")
+"""A word that is a cell of a table, or the end of a line."""
+
+
+def in_colour(stream: TextIO | None) -> bool:
+    """Whether it is a terminal that takes colours, and nobody has said NO_COLOR (https://no-color.org)."""
+    if stream is None or os.environ.get("NO_COLOR") or os.environ.get("TERM", "dumb") == "dumb":
+        return False
+    return stream.isatty()
+
+
+def coloured(report: str) -> str:
+    """The text of a report in colours; without them it says the same."""
+    first, *others = report.splitlines()
+    operation, colon, said = first.partition(":")
+    said = re.sub(r"^ (\d+ FAILED)", rf" {_RED}\1{_PLAIN}", said)
+    return "\n".join([f"{_BOLD}{operation}{_PLAIN}{colon}{said}", *map(_line, others)])
+
+
+def _line(text: str) -> str:
+    if text.startswith("FAILED "):
+        return f"{_RED}{text}{_PLAIN}"
+    if text.startswith("note: "):
+        return f"{_YELLOW}{text}{_PLAIN}"
+    return _CELL.sub(lambda found: f"{_WORDS[found[1]]}{found[1]}{_PLAIN}", text)

@@ -1,0 +1,240 @@
+r"""Append lines to a topic, of standard input or a file; needs no Spark.
+
+  echo hello | stratalog produce greetings
+  stratalog produce trips --input trips.txt --key-separator :     key:value
+  stratalog produce flights < flights.jsonl                       a typed topic: values as JSON
+  stratalog tail trips --format json | stratalog produce copy --format json
+  stratalog produce trips --input day-7.txt --producer loader --sequence 7    once, however often it is run
+
+A line is a value, as it is; of a typed topic it is JSON, but for a text that is declared as STRING. With
+--key-separator what stands before it is the key, likewise. With --format json a line is a record as tail shows it:
+an object with value, key, headers and timestamp, each of which may be left out; its partition and offset are left
+aside. Bytes are text there, or {"base64": "..."}; a record without a timestamp gets the time of the append.
+
+Lines are appended in batches of --batch, or those that are there once no more have come for --linger. A line that
+does not fit is named, and nothing of its batch is appended. With --producer and --sequence all are one append.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import select
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from stratalog import Failure, Report
+from stratalog.engine.driver.report import Value
+from stratalog.jobs.arguments import add_dry_run, check_options, count, duration, name, number
+from stratalog.jobs.ending import Ending, after_the_work
+from stratalog.jobs.run import Job, JobMain
+from stratalog.partitions.bounded import parse_json
+from stratalog.partitions.errors import InvalidCallError, InvalidRecordError
+from stratalog.partitions.spelling import did_you_mean
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_CHUNK = 1 << 16
+_LONGEST = 64 * 1024 * 1024
+_ASIDE = ("partition", "offset")
+"""Of records as tail shows them: where they were."""
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("topic", metavar="TOPIC")
+    add_dry_run(parser, "check all lines, and count them; append nothing")
+    parser.add_argument("--input", metavar="FILE", help="default: standard input")
+    parser.add_argument("--format", choices=("lines", "json"), default="lines", help="default: lines")
+    parser.add_argument("--key-separator", metavar="TEXT", type=name, help="lines are a key, this, and a value")
+    parser.add_argument("--partition", metavar="N", type=number, help="default: by a hash of the key")
+    parser.add_argument("--acks", choices=("all", "leader"), default="all")
+    parser.add_argument("--batch", metavar="N", type=count, default=10_000, help="lines at most (default: 10000)")
+    parser.add_argument("--linger", metavar="TIME", type=duration, default=0.5, help="default: 500ms")
+    parser.add_argument("--producer", metavar="NAME", type=name, help="whose append this is")
+    parser.add_argument("--sequence", metavar="N", type=number, help="which of the producer's, from 0 on")
+
+
+def produce(job: Job) -> Report:
+    given = job.arguments
+    check_options(given, needs=[("producer", "sequence"), ("sequence", "producer")])
+    if given.key_separator is not None and given.format == "json":
+        raise InvalidCallError("--key-separator is for --format lines: a JSON object has its key")
+    cluster = job.cluster()
+    lines = _Lines(given, cluster.image.topic(given.topic))
+    total, read = _Total(given.topic), 0
+    source = _opened(given.input)
+    try:
+        with cluster.measured() as measure, after_the_work() as ending:
+            ending.listen()
+            most = None if given.sequence is not None else given.batch
+            try:
+                for batch in batches(source, most, given.linger, ending):
+                    rows = lines.records(batch, read)
+                    if not given.dry_run:
+                        total.add(cluster.produce(given.topic, rows, **lines.how))
+                    if total.failures:
+                        break
+                    read += len(batch)
+            except InvalidRecordError as error:
+                if not read or given.dry_run:
+                    raise  # nothing was changed
+                total.failures = [Failure.of("produce", error)]
+    finally:
+        os.close(source)
+    return replace(total.report(read), dry_run=given.dry_run, seconds=measure.seconds, counts=measure.counts)
+
+
+def batches(source: int, most: int | None, linger_s: float, ending: Ending) -> Iterator[list[bytes]]:
+    """Lines without their ends, at most ``most`` at once (None: all together), as they come: when no more has come
+    for the linger, those that are there. Told to end, it gives those that it has read.
+
+    Raises: InvalidRecordError for a line that is too long.
+    """
+    rest, lines = b"", list[bytes]()
+    while True:
+        patience = linger_s if lines and most is not None else None
+        ready = ending.wait(lambda: select.select([source], [], [], patience)[0])  # noqa: B023 - called at once
+        if ending.told:
+            break
+        if not ready:
+            yield lines
+            lines = []
+            continue
+        chunk = os.read(source, _CHUNK)
+        if not chunk:
+            lines += [rest] if rest else []
+            break
+        *whole, rest = (rest + chunk).split(b"\n")
+        if len(rest) > _LONGEST:
+            raise InvalidRecordError(f"a line is longer than {_LONGEST:,} bytes; it begins with {rest[:40]!r}")
+        lines += whole
+        while most is not None and len(lines) >= most:
+            yield lines[:most]
+            lines = lines[most:]
+    if lines:
+        yield lines
+
+
+class _Lines:
+    """The lines of a topic, as records."""
+
+    def __init__(self, given: argparse.Namespace, topic: Any) -> None:
+        from stratalog.partitions.records import HEADERS, TIMESTAMP, schema_of
+
+        schema = schema_of(topic.key_schema, topic.value_schema)
+        self._given = given
+        self._types = {
+            **{column: schema.field(column).type for column in ("key", "value")},
+            "headers": HEADERS,
+            "timestamp": TIMESTAMP,
+        }
+        columns = {column: column for column in self._types}
+        if given.format == "lines":
+            columns = {"value": "value"} if given.key_separator is None else {"key": "key", "value": "value"}
+        self._columns = tuple(columns)
+        self.how: dict[str, Any] = {
+            **columns,
+            "partition": given.partition,
+            "acks": given.acks,
+            "producer": given.producer,
+            "sequence": given.sequence,
+        }
+        """The arguments of ``Cluster.produce``."""
+
+    def records(self, lines: Sequence[bytes], before: int) -> list[dict[str, Any]]:
+        """The rows of ``Cluster.produce``. Raises: InvalidRecordError, naming the line."""
+        found = []
+        for index, line in enumerate(lines):
+            try:
+                found.append(self._record(line.removesuffix(b"\r")))
+            except ValueError as error:
+                raise InvalidRecordError(
+                    f"produce to {self._given.topic}: line {before + index + 1:,}: {error}"
+                ) from error
+        return found
+
+    def _record(self, line: bytes) -> dict[str, Any]:
+        if self._given.format == "json":
+            return self._object(line)
+        if self._given.key_separator is None:
+            return {"value": _of_text(line, self._types["value"])}
+        key, separator, value = line.partition(self._given.key_separator.encode())
+        if not separator:
+            raise ValueError(f"there is no {self._given.key_separator!r} behind a key")
+        return {"key": _of_text(key, self._types["key"]), "value": _of_text(value, self._types["value"])}
+
+    def _object(self, line: bytes) -> dict[str, Any]:
+        from stratalog.engine.driver.plain_values import from_plain
+
+        found = parse_json(line)
+        if not isinstance(found, dict):
+            raise ValueError('it is no object, as in {"key": "a", "value": 1}')
+        for column in found.keys() - {*self._columns, *_ASIDE}:
+            hint = did_you_mean(column, self._columns) or f"; there are {', '.join(self._columns)}"
+            raise ValueError(f"no record has a {column!r}{hint}")
+        row = {}
+        for column in self._columns:
+            try:
+                row[column] = from_plain(found.get(column), self._types[column])
+            except ValueError as error:
+                raise ValueError(f"{column}: {error}") from error
+        return row
+
+
+def _of_text(text: bytes, kind: pa.DataType) -> Any:
+    """A key or a value of a line. Raises: ValueError."""
+    import pyarrow as pa
+
+    from stratalog.engine.driver.plain_values import from_plain
+
+    if pa.types.is_binary(kind):
+        return text
+    return text.decode() if pa.types.is_string(kind) else from_plain(parse_json(text), kind)
+
+
+class _Total:
+    """The reports of all batches as one: a row a partition, with its first offset and its records."""
+
+    def __init__(self, topic: str) -> None:
+        self._topic = topic
+        self._batches = 0
+        self._rows: dict[Value, dict[str, Value]] = {}
+        self._notes: dict[str, None] = {}
+        self.failures: Sequence[Failure] = ()
+        """Of the latest batch."""
+
+    def add(self, report: Report) -> None:
+        """One more batch."""
+        self._batches += 1
+        self.failures = report.failures
+        self._notes |= dict.fromkeys(report.notes)
+        for row in report.rows:
+            known = self._rows.setdefault(row["partition"], {**row, "records": 0})
+            known["records"] = int(known["records"] or 0) + int(row["records"] or 0)
+            known |= {name: row[name] for name in ("next_offset", "outcome")}
+
+    def report(self, lines: int) -> Report:
+        """``lines``: of the batches that were appended as a whole."""
+        if self.failures:
+            self._notes[f"the first {lines:,} lines are appended; those after them are not, or not all"] = None
+        rows = [self._rows[partition] for partition in sorted(self._rows, key=lambda one: int(one or 0))]
+        totals: dict[str, Value] = {"lines": lines, "batches": self._batches}
+        return Report("produce", rows, self.failures, totals, notes=[*self._notes])
+
+
+def _opened(path: str | None) -> int:
+    """Raises: InvalidCallError."""
+    try:
+        return os.dup(sys.stdin.fileno()) if path is None else os.open(path, os.O_RDONLY)
+    except OSError as error:
+        raise InvalidCallError(f"{path or 'standard input'} cannot be read: {error.strerror}") from error
+
+
+main = JobMain("produce", __doc__, arguments, produce, runs="driver")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,120 @@
+"""How jobs end: SIGTERM and SIGINT, with a real process; and what is done only after a yes."""
+
+from __future__ import annotations
+
+import os
+import pty
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import IO
+
+import pytest
+
+from stratalog.jobs.topics import main as topics
+from tests.unit.cluster_harness import LiveCluster
+
+AFTER = "ending after the work at hand; told once more: at once\n"
+SLOW = """
+import sys, time
+from stratalog import Cluster, Report
+from stratalog.jobs.main import main
+def tier(self, *args, **options):
+    print("begun", flush=True)
+    end = time.monotonic() + float(sys.argv[1])
+    while time.monotonic() < end:
+        time.sleep(0.01)
+    return Report("tier", (), totals={"next_ms": 60_000})
+Cluster.tier = tier
+sys.exit(main(["tier", "--cluster", sys.argv[2], *sys.argv[3:]]))
+"""
+
+
+@pytest.fixture
+def live(tmp_path: Path) -> LiveCluster:
+    """Topic ``t``."""
+    made = LiveCluster(tmp_path, on_disk=True)
+    made.topic("t")
+    return made
+
+
+def started(live: LiveCluster, seconds: float, *argv: str) -> subprocess.Popen[str]:
+    """A process whose run of ``tier`` takes so long; it has begun."""
+    called = [sys.executable, "-c", SLOW, str(seconds), str(live.file), *argv]
+    made = subprocess.Popen(called, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert said(made.stdout) == "begun\n"
+    return made
+
+
+def said(stream: IO[str] | None) -> str:
+    assert stream is not None
+    return stream.readline()
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
+def test_a_job_that_repeats_itself_ends_after_the_run_at_hand(live: LiveCluster, how: signal.Signals) -> None:
+    process = started(live, 0.5, "--every", "60s")
+    process.send_signal(how)
+    out, err = process.communicate(timeout=30)
+    assert process.returncode == 0, err
+    assert out.splitlines()[0].startswith("tier: done, next_ms 60,000")
+    assert out.splitlines()[-1].startswith("tier: done, runs 1")
+    assert err == AFTER
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
+def test_it_ends_out_of_its_pause(live: LiveCluster, how: signal.Signals) -> None:
+    process = started(live, 0, "--every", "60s")
+    assert said(process.stdout).startswith("tier: done, next_ms")
+    process.send_signal(how)
+    out, err = process.communicate(timeout=30)
+    assert process.returncode == 0
+    assert err in ("", AFTER)  # the signal may come just before the pause
+    assert out.splitlines()[-1].startswith("tier: done, runs 1")
+
+
+@pytest.mark.parametrize(("how", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+@pytest.mark.parametrize("every", [(), ("--every", "60s")], ids=["once", "every"])
+def test_it_ends_at_once_when_it_is_told_twice_or_runs_once(
+    live: LiveCluster, how: signal.Signals, status: int, every: tuple[str, ...]
+) -> None:
+    process = started(live, 60, *every)
+    process.send_signal(how)
+    if every:
+        assert said(process.stderr).startswith("ending after the work at hand")
+        process.send_signal(how)
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == status
+    assert err == "interrupted: run it again, finished work stays done\n"
+
+
+# -------------------------------------------------------------------------------- only after a yes
+
+
+def test_without_a_terminal_what_cannot_be_taken_back_takes_yes(
+    live: LiveCluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    delete = ["delete", "t", "--cluster", str(live.file)]
+    with live.unchanged():
+        assert topics(delete) == 2
+        assert "delete topic 't' and its records, in both tiers: there is no way back" in capsys.readouterr().err
+        assert topics([*delete, "--dry-run"]) == 0
+    assert topics([*delete, "--yes"]) == 0
+    assert "t" not in live.cluster.image.topic_ids
+
+
+@pytest.mark.parametrize(("answer", "status"), [("no", 2), ("", 2), ("yes", 0)])
+def test_on_a_terminal_it_is_asked(live: LiveCluster, answer: str, status: int) -> None:
+    ours, theirs = pty.openpty()
+    called = [sys.executable, "-m", "stratalog.jobs.topics", "delete", "t", "--cluster", str(live.file)]
+    process = subprocess.Popen(called, stdin=theirs, stderr=theirs, stdout=subprocess.PIPE, text=True)
+    os.close(theirs)
+    shown = b""
+    while b"Type yes to go on: " not in shown:
+        shown += os.read(ours, 1000)
+    os.write(ours, f"{answer}\n".encode())
+    process.communicate(timeout=30)
+    os.close(ours)
+    assert process.returncode == status
+    assert ("t" in live.driver().image.topic_ids) == (status != 0)

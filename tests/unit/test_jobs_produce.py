@@ -1,0 +1,157 @@
+"""Lines to a topic: what users of kafka-console-producer.sh and of kcat -P look for."""
+
+from __future__ import annotations
+
+import io
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from stratalog import Cluster
+from stratalog.jobs.produce import main as produce
+from stratalog.jobs.tail import main as tail
+from tests.unit.cluster_harness import LiveCluster
+from tests.unit.jobs_harness import calls, report
+
+TYPES = (
+    "n INT, at TIMESTAMP, wall TIMESTAMP_NTZ, day DATE, price DECIMAL(9,2), x DOUBLE, ok BOOLEAN, raw BINARY, "
+    "legs ARRAY<STRUCT<gate: STRING>>, seen MAP<STRING, BIGINT>"
+)
+VALUE = {
+    "n": 7,
+    "at": "2013-01-02T03:04:05.000006+00:00",
+    "wall": "2013-01-02T03:04:05.000",
+    "day": "2013-01-02",
+    "price": "12.50",
+    "x": "NaN",
+    "ok": False,
+    "raw": {"base64": "/w=="},
+    "legs": [{"gate": "A1"}, {"gate": None}],
+    "seen": [["a", 1], ["b", None]],
+}
+
+
+@pytest.fixture
+def live(tmp_path: Path) -> LiveCluster:
+    """``t``, of bytes; ``typed``, with keys that are numbers."""
+    made = LiveCluster(tmp_path, on_disk=True)
+    made.topic("t", partitions=2)
+    made.cluster.topics.create("typed", partitions=1, replication_factor=1, key="BIGINT", value=TYPES)
+    return made
+
+
+run = calls(produce)
+
+
+def given(live: LiveCluster, text: str | bytes) -> str:
+    path = live.folder / "lines"
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return str(path)
+
+
+def objects(live: LiveCluster, topic: str, capsys: pytest.CaptureFixture[str]) -> list[dict[str, object]]:
+    capsys.readouterr()
+    assert tail([topic, "--start", "earliest", "--format", "json", "--cluster", str(live.file)]) == 0
+    return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+
+def test_lines_are_values_and_the_last_needs_no_end(live: LiveCluster, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(live, "t", "--input", given(live, b"a\r\n\n\xff b\nlast"), "--json") == 0
+    assert report(capsys)["totals"] == {"lines": 4, "batches": 1}
+    assert [one["value"] for one in objects(live, "t", capsys)] == ["a", "", {"base64": "/yBi"}, "last"]
+
+
+def test_keys_stand_before_the_separator(live: LiveCluster, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(live, "t", "--input", given(live, "a:1\nb:2:3\na:\n"), "--key-separator", ":", "--batch", "2") == 0
+    found = objects(live, "t", capsys)
+    assert sorted((one["key"], one["value"]) for one in found) == [("a", ""), ("a", "1"), ("b", "2:3")]
+    assert len({one["partition"] for one in found if one["key"] == "a"}) == 1
+    assert run(live, "t", "--input", given(live, "a:1\nb"), "--key-separator", ":") == 2
+    assert "produce to t: line 2: there is no ':' behind a key\n" in capsys.readouterr().err
+    argv = ("t", "--input", given(live, "a:1\nb:2\nc"), "--key-separator", ":", "--batch", "2", "--json")
+    assert run(live, *argv) == 1
+    said = report(capsys)
+    assert said["failures"][0]["message"].endswith("line 3: there is no ':' behind a key")
+    assert said["notes"] == ["the first 2 lines are appended; those after them are not, or not all"]
+
+
+def test_what_tail_shows_is_what_produce_takes(live: LiveCluster, capsys: pytest.CaptureFixture[str]) -> None:
+    record = {
+        "timestamp": "2013-01-02T03:04:05.000006+00:00",
+        "key": 2**60,
+        "value": VALUE,
+        "headers": [{"key": "h", "value": {"base64": "/w=="}}, {"key": "i", "value": None}],
+    }
+    text = f"{json.dumps(record)}\n{json.dumps({'value': None})}\n"
+    assert run(live, "typed", "--input", given(live, text), "--format", "json") == 0
+    first, second = objects(live, "typed", capsys)
+    assert first == {"partition": 0, "offset": 0, **record}
+    assert (second["key"], second["value"], second["headers"]) == (None, None, [])
+    copied = "".join(f"{json.dumps(one)}\n" for one in (first, second))
+    assert run(live, "typed", "--input", given(live, copied), "--format", "json") == 0
+    assert objects(live, "typed", capsys)[2:] == [{**first, "offset": 2}, {**second, "offset": 3}]
+
+
+def test_values_of_a_typed_topic_are_json(live: LiveCluster, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(live, "typed", "--input", given(live, '5|{"n": 1}\n'), "--key-separator", "|") == 0
+    (found,) = objects(live, "typed", capsys)
+    assert (found["key"], found["value"]) == (5, dict.fromkeys(VALUE) | {"n": 1})
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ('{"value": {"m": 1}}', "line 1: value: there is no field 'm'"),
+        ('{"value": {"n": 1.5}}', "value: n: 1.5 is no int32"),
+        ('{"value": {"n": true}}', "value: n: true is no int32"),
+        ('{"value": {"at": "yesterday"}}', "value: at: 'yesterday' is no timestamp"),
+        ('{"value": {"wall": "2013-01-02T03:04:05Z"}}', "is no timestamp[us]"),
+        ('{"value": {"raw": {"base64": "?"}}}', "value: raw: "),
+        ('{"value": {"seen": [1]}}', "value: seen: a map is an object, or a list of [key, value]"),
+        ('{"valeu": 1}', "no record has a 'valeu'; did you mean 'value'?"),
+        ("[]", "it is no object"),
+        ("{", "line 1: "),
+        ('{"value": {"n": 4000000000}}', "column 'value' is declared"),
+    ],
+)
+def test_a_line_that_does_not_fit_is_named_and_nothing_is_appended(
+    live: LiveCluster, line: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with live.unchanged():
+        assert run(live, "typed", "--input", given(live, line), "--format", "json") == 2
+    assert said in capsys.readouterr().err
+
+
+def test_with_a_producer_and_a_sequence_a_file_is_appended_once(
+    live: LiveCluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = given(live, "".join(f"{number}\n" for number in range(50)))
+    once = ("t", "--input", lines, "--producer", "loader", "--sequence", "3", "--batch", "10")
+    assert run(live, *once, "--dry-run", "--json") == 0
+    assert report(capsys)["totals"] == {"lines": 50, "batches": 0}
+    for _ in range(2):
+        assert run(live, *once) == 0
+    assert len(objects(live, "t", capsys)) == 50
+    assert run(live, "t", "--input", given(live, "other\n"), "--producer", "loader", "--sequence", "3") == 1
+    assert run(live, "t", "--producer", "loader") == 2
+
+
+def test_what_is_typed_is_appended_when_no_more_comes_and_the_end_when_it_is_told_to(live: LiveCluster) -> None:
+    called = [sys.executable, "-m", "stratalog.jobs.produce", "t", "--linger", "50ms", "--json"]
+    called += ["--cluster", str(live.file)]
+    with subprocess.Popen(called, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdin is not None
+        process.stdin.write("hello\n")
+        process.stdin.flush()
+        tailed = Cluster.open(live.file).tail("t", start="earliest", first_poll_s=0.05, idle_timeout_s=60)
+        assert next(iter(tailed)).column("value").to_pylist() == [b"hello"]
+        process.stdin.write("torn")
+        process.stdin.flush()
+        process.send_signal(signal.SIGTERM)
+        out, _ = process.communicate(timeout=30)
+    assert process.returncode == 0
+    assert json.loads(io.StringIO(out).readlines()[-1])["totals"] == {"lines": 1, "batches": 1}
