@@ -36,7 +36,7 @@ def verify(job: Job) -> Report:
     check_options(given, needs=[("heal", "deep")], bars=[("history", "deep")])
     cluster = job.on_workers()
     if given.history:
-        return renamed(cluster.history(given.topics), "verify --history", dry_run=given.dry_run)
+        return renamed(cluster.discarded(given.topics), "verify --history", dry_run=given.dry_run)
     if given.heal:
         return renamed(
             cluster.heal(given.topics, dry_run=given.dry_run), "verify --deep --heal", dry_run=given.dry_run

@@ -2,7 +2,7 @@
 
 ``producer`` has the appends of every day, ``client`` the reads, ``jobs`` the upkeep; ``topics``, ``brokers``,
 ``groups``, ``transactions``, ``quorum`` and ``catalog`` are its groups; ``arguments`` says once how names and
-bounds are given.
+bounds are given; ``recorded`` is the frame of them all: the log, and the history.
 """
 
 from __future__ import annotations
@@ -23,12 +23,14 @@ from stratalog.engine.cluster.client import Client
 from stratalog.engine.cluster.groups import Groups
 from stratalog.engine.cluster.jobs import Jobs
 from stratalog.engine.cluster.quorum import Quorum
+from stratalog.engine.cluster.recorded import Frame
 from stratalog.engine.cluster.topics import Topics
 from stratalog.engine.cluster.transactions import Transactions
 from stratalog.engine.config.cluster_file import ClusterFile, load_cluster_file
 from stratalog.engine.config.key_source import KeySource, key_of_environment, read_key
 from stratalog.engine.driver.context import Context, Progress
 from stratalog.engine.driver.opening import OpenStore, open_context, open_stores
+from stratalog.engine.driver.origin import operations_log
 from stratalog.engine.driver.report import Report
 from stratalog.engine.driver.run import Measure
 from stratalog.engine.metadata.image import ClusterImage
@@ -124,6 +126,7 @@ class Cluster(Client, Jobs):
             as_logged=voters_as_logged,
         )
         context.driver_only = runner == THREADS
+        context.operations_log = operations_log()
         context.selector = CurrentSelector(OfferedSelectors(selectors))
         return cls(keep_short(context, opener) if keeps_short else context, spark)
 
@@ -162,6 +165,7 @@ class Cluster(Client, Jobs):
             prober=prober,
         )
         context.driver_only = runner == THREADS
+        context.operations_log = operations_log()
         return cls(keep_short(context, opener) if keeps_short else context, spark)
 
     @classmethod
@@ -212,7 +216,9 @@ class Cluster(Client, Jobs):
             progress=progress,
             as_logged=True,
         )
-        return sign_metadata(context, dry_run=dry_run)
+        context.operations_log = operations_log()
+        frame = Frame(context, "sign", {"dry_run": dry_run})
+        return frame.around(lambda: sign_metadata(context, dry_run=dry_run))
 
     @staticmethod
     def restore(

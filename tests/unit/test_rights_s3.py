@@ -141,7 +141,7 @@ READS: Mapping[str, Callable[[Cluster], object]] = {
     "lag": lambda driver: driver.groups.lag("g").raise_for_failures(),
     "groups": lambda driver: driver.groups.list().raise_for_failures(),
     "brokers.list": lambda driver: driver.brokers.list().raise_for_failures(),
-    "history": lambda driver: driver.history().raise_for_failures(),
+    "discarded": lambda driver: driver.discarded().raise_for_failures(),
     "snapshots": lambda driver: driver.snapshots().raise_for_failures(),
     "metrics": lambda driver: driver.metrics().raise_for_failures(),
     "transactions": lambda driver: driver.transactions.list().raise_for_failures(),
