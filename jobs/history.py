@@ -5,8 +5,8 @@
   jobs/history.py --topic flights --limit 20       that name a topic, or have figures of it
   jobs/history.py --json                           with all columns
 
-Appends and commits of offsets leave no event: the log is their record. What destroys leaves one before it acts, too.
-A process with STRATALOG_HISTORY=off leaves none. The events are the topic __operations.
+Appends and commits of offsets leave no event: the log is their record. What destroys leaves one before it acts,
+too. A process with STRATALOG_HISTORY=off leaves none. The events are the topic __operations.
 """
 
 from __future__ import annotations

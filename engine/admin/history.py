@@ -85,7 +85,7 @@ def events(context: Context, wanted: Wanted = Wanted()) -> Iterator[Event]:
 
 
 def events_between(context: Context, start: int, end: int | None = None) -> tuple[list[Event], int]:
-    """The events of the offsets ``[start, end)``, up to the high watermark when ``end`` is None; and where to go on.
+    """The events of the offsets ``[start, end)``, up to the high watermark when it is None; and the next offset.
 
     Raises: as ``fetch``.
     """
@@ -111,7 +111,7 @@ def event_row(event: Event) -> dict[str, Value]:
 
 
 def short(report: Report) -> Report:
-    """The history as a table for people: the totals that are not of one topic, and no notes but those of failures."""
+    """The history as a table for people: totals of all topics together, and the first note."""
     rows = []
     for row in report.rows:
         totals = {name: value for name, value in parse_json(str(row["totals"])).items() if "/" not in name}

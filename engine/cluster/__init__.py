@@ -7,7 +7,7 @@ bounds are given; ``recorded`` is the frame of them all: the log, and the histor
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
@@ -251,11 +251,16 @@ class Cluster(Client, Jobs):
 
         def heir() -> Context:
             tasks = task_runner(spark, runner)
-            return format_cluster(
+            context = format_cluster(
                 file, clock=clock, new_id=new_id, opener=opener, tasks=tasks, progress=progress, key=key
             )
+            context.operations_log = operations_log()
+            return context
 
-        return restoring.restore(file, former, heir, opener=opener, clock=clock, key=key, dry_run=dry_run)
+        def around(context: Context, act: Callable[[], Report]) -> Report:
+            return Frame(context, "restore", {"former": former}, destroys=True).around(act)
+
+        return restoring.restore(file, former, heir, around, opener=opener, clock=clock, key=key, dry_run=dry_run)
 
     def close(self, timeout_s: float | None = 30.0) -> None:
         """Wait until the logs that this driver has appended to are short, or the time is over."""

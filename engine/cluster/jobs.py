@@ -244,9 +244,9 @@ class Jobs:
         topic: str | None = None,
         limit: int = MOST,
     ) -> Report:
-        """What was done to the cluster, the latest first: a row an event, with its time, who did it, its arguments,
-        outcome, ``totals`` and ``notes`` (JSON). ``since`` is a time, or an age (``"7d"``); ``operation`` is as the
-        job is named, ``topic`` one that it names or has figures of. What leaves events:
+        """What was done to the cluster, the latest first: a row an event, with its time, user, arguments, outcome,
+        ``totals`` and ``notes`` (JSON). ``since`` is a time, or an age (``"7d"``); ``operation`` is as the job is
+        named, ``topic`` one that it names or has figures of. What leaves events, and what does not:
         ``stratalog.engine.cluster.recorded``.
 
             cluster.history(since="7d", operation="topics delete").rows

@@ -20,8 +20,10 @@ _WORK: Mapping[str, tuple[str, ...]] = {
     "scrub": (),
     "heal": (),
 }
-"""Totals that count what was changed, of jobs that are run again and again: these write hints, too, which are no
-change. Other operations have changed something where they wrote or deleted anything."""
+"""Totals that count what was changed, of jobs that are run again and again."""
+_WRITE_HINTS = _WORK.keys() - {"retain"}
+"""Of these, those that also write what is no change: hints, probes. All other operations have changed something where
+they wrote or deleted anything."""
 
 _FLOWS = (
     *("records", "deleted_records", "copied_bytes", "uploaded_files", "uploaded_bytes", "segments"),
@@ -39,7 +41,7 @@ def has_changed(report: Report) -> bool:
     events would need upkeep, and so on."""
     if report.parts:
         return any(map(has_changed, report.parts))
-    if report.operation not in _WORK:
+    if report.operation not in _WRITE_HINTS:
         counts = report.counts
         return counts.creates + counts.deletes + counts.copies > 0
     return any(_work(report).values()) or any(
