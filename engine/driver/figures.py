@@ -21,16 +21,15 @@ _WORK: Mapping[str, tuple[str, ...]] = {
     "heal": (),
 }
 """Totals that count what was changed, of jobs that are run again and again."""
-_WRITE_HINTS = _WORK.keys() - {"retain"}
-"""Of these, those that also write what is no change: hints, probes. All other operations have changed something where
-they wrote or deleted anything."""
+_WRITE_NO_HINTS = {"retain"}
+"""Of these, those that have changed something whenever they wrote or deleted anything, as all other operations."""
 
 _FLOWS = (
     *("records", "deleted_records", "copied_bytes", "uploaded_files", "uploaded_bytes", "segments"),
     *("deleted_files", "deleted_bytes", "remote_removed_bytes"),
 )
 """Columns of rows that are summed by topic."""
-_LEVELS = ("log_end", "high_watermark", "remote_end", "pending_bytes", "backlog_bytes")
+_LEVELS = ("log_start", "log_end", "high_watermark", "remote_end", "pending_bytes", "backlog_bytes")
 """Likewise, where the rows have all partitions of a topic: of some of them a sum would be of no use."""
 _MOST_TOPICS = 100
 """Of which an event has figures: those with the most."""
@@ -40,10 +39,14 @@ def has_changed(report: Report) -> bool:
     """Whether an operation has changed anything but hints, and but the log of events: an event of the upkeep of
     events would need upkeep, and so on."""
     if report.parts:
-        return any(map(has_changed, report.parts))
-    if report.operation not in _WRITE_HINTS:
-        counts = report.counts
-        return counts.creates + counts.deletes + counts.copies > 0
+        return any(map(_has_worked, report.parts))
+    if report.operation in _WORK.keys() - _WRITE_NO_HINTS:
+        return _has_worked(report)
+    counts = report.counts
+    return counts.creates + counts.deletes + counts.copies > 0
+
+
+def _has_worked(report: Report) -> bool:
     return any(_work(report).values()) or any(
         row.get("joined_s") is not None or row.get("outcome") == "mended" for row in _others(report)
     )
