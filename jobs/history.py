@@ -13,18 +13,19 @@ from __future__ import annotations
 
 import argparse
 import sys
+from dataclasses import replace
 
 from stratalog import Report
-from stratalog.engine.admin.history import MOST, short
 from stratalog.jobs.arguments import count
 from stratalog.jobs.run import Job, JobMain
+from stratalog.partitions.bounded import parse_json
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--since", metavar="TIME", help="not before this time, or so long ago (90s, 15m, 12h, 7d)")
     parser.add_argument("--operation", metavar="NAME", help="only these, as jobs are named: tier, 'topics delete'")
     parser.add_argument("--topic", metavar="NAME", help="only those that name this topic, or have figures of it")
-    parser.add_argument("--limit", metavar="N", type=count, default=MOST, help=f"at most so many ({MOST})")
+    parser.add_argument("--limit", metavar="N", type=count, default=100, help="at most so many (100)")
 
 
 def history(job: Job) -> Report:
@@ -33,6 +34,28 @@ def history(job: Job) -> Report:
         since=given.since, operation=given.operation, topic=given.topic, limit=given.limit
     )
     return found if given.json else short(found)
+
+
+def short(report: Report) -> Report:
+    """The history as a table for people: totals of all topics together, and the first note."""
+    rows = []
+    for row in report.rows:
+        totals = {name: value for name, value in parse_json(str(row["totals"])).items() if "/" not in name}
+        notes = parse_json(str(row["notes"]))
+        rows.append(
+            {
+                "time": str(row["time"])[:19],
+                "operation": row["operation"],
+                "outcome": row["outcome"] or row["phase"],
+                "user": row["user"],
+                "run": row["run"] if row["job"] is None else f"{row['job']} {row['run']}",
+                "ms": row["duration"],
+                "arguments": row["arguments"],
+                "did": " ".join(f"{name}={value}" for name, value in totals.items()),
+                "first note": notes[0] if notes else None,
+            }
+        )
+    return replace(report, rows=rows)
 
 
 main = JobMain("history", __doc__, arguments, history, runs="driver")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 
 from stratalog.engine.driver.context import Context
@@ -28,7 +28,7 @@ _TOPIC_ARGUMENTS = ("name", "topic", "topics")
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class EventFilter:
     """Which events."""
 
     since_ms: int | None = None
@@ -46,7 +46,7 @@ class Wanted:
         )
 
 
-def history(context: Context, wanted: Wanted, *, limit: int = MOST) -> Report:
+def history(context: Context, wanted: EventFilter, *, limit: int = MOST) -> Report:
     """The latest ``limit`` of the wanted events, the latest first; a row each, with the columns of ``Event``: its
     time as text, ``totals`` and ``notes`` as JSON. Without Spark, from both tiers.
 
@@ -70,7 +70,7 @@ def since_time_ms(since: datetime | str, now_ms: int) -> int:
     return micros(time_of(since, "since =")) // 1000
 
 
-def events(context: Context, wanted: Wanted = Wanted()) -> Iterator[Event]:
+def events(context: Context, wanted: EventFilter = EventFilter()) -> Iterator[Event]:
     """The wanted events, the latest first; none where nothing has happened yet. Raises: as ``fetch``."""
     if OPERATIONS_TOPIC not in context.metadata.image().topic_ids:
         return
@@ -108,28 +108,6 @@ def event_row(event: Event) -> dict[str, Value]:
         "notes": json.dumps(list(event.notes)),
     }
     return {name: texts.get(name, getattr(event, name)) for name in EVENT_COLUMNS}
-
-
-def short(report: Report) -> Report:
-    """The history as a table for people: totals of all topics together, and the first note."""
-    rows = []
-    for row in report.rows:
-        totals = {name: value for name, value in parse_json(str(row["totals"])).items() if "/" not in name}
-        notes = parse_json(str(row["notes"]))
-        rows.append(
-            {
-                "time": str(row["time"])[:19],
-                "operation": row["operation"],
-                "outcome": row["outcome"] or row["phase"],
-                "user": row["user"],
-                "run": row["run"] if row["job"] is None else f"{row['job']} {row['run']}",
-                "ms": row["duration"],
-                "arguments": row["arguments"],
-                "did": " ".join(f"{name}={value}" for name, value in totals.items()),
-                "first note": notes[0] if notes else None,
-            }
-        )
-    return replace(report, rows=rows)
 
 
 def _position(context: Context, spec: OffsetSpec) -> int:

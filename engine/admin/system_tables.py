@@ -18,7 +18,7 @@ from datetime import datetime
 
 from stratalog.engine.admin.describe import describe
 from stratalog.engine.admin.describe_cluster import describe_topics
-from stratalog.engine.admin.history import Wanted, events
+from stratalog.engine.admin.history import EventFilter, events
 from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.report import Value
 from stratalog.engine.reading.bounds import ReadQuery
@@ -99,7 +99,7 @@ def _files(context: Context, topic: str | None) -> Iterable[Row]:
 
 
 def _operations(context: Context, topic: str | None) -> Iterable[Row]:
-    for event in events(context, Wanted(topic=topic)):
+    for event in events(context, EventFilter(topic=topic)):
         row = {name: getattr(event, name) for name in EVENT_COLUMNS}
         yield {**row, "totals": dict(event.totals), "notes": list(event.notes)}
 

@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from stratalog.engine.admin.describe import describe
-from stratalog.engine.admin.history import MOST, Wanted, history, since_time_ms
+from stratalog.engine.admin.history import MOST, EventFilter, history, since_time_ms
 from stratalog.engine.cluster.arguments import TopicNames, names
 from stratalog.engine.cluster.recorded import forced, operation
 from stratalog.engine.driver.context import Context
@@ -254,7 +254,7 @@ class Jobs:
         Raises: InvalidCallError; as ``fetch``.
         """
         since_ms = None if since is None else since_time_ms(since, self._context.clock.now_ms())
-        return history(self._context, Wanted(since_ms, operation, topic), limit=whole(limit, "limit"))
+        return history(self._context, EventFilter(since_ms, operation, topic), limit=whole(limit, "limit"))
 
     @operation("recover")
     def recover(

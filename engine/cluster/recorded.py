@@ -18,8 +18,9 @@ import json
 import logging
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from typing import ParamSpec, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, ParamSpec, Protocol, TypeVar, cast
 
 from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.figures import figures, has_changed
@@ -30,6 +31,9 @@ from stratalog.engine.state.operations import DONE, ENDED, FAILED, STARTED, Even
 from stratalog.partitions.errors import InvalidCallError, StratalogError
 from stratalog.partitions.printable import printable
 from stratalog.partitions.version import VERSION
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -80,11 +84,21 @@ def operation(
             except TypeError:  # the method itself says so
                 given = {}
             frame = Frame(self._context, name, given, destroys=destroys(given), leaves_event=leaves_event)
-            return frame.around(lambda: method(*args, **kwargs))
+            with _described(getattr(self, "_spark", None), name):
+                return frame.around(lambda: method(*args, **kwargs))
 
         return call
 
     return framed
+
+
+def _described(spark: SparkSession | None, name: str) -> AbstractContextManager[None]:
+    """Spark's own pages name the operation."""
+    if spark is None:
+        return nullcontext()
+    from stratalog.engine.spark.described import described
+
+    return described(spark, name)
 
 
 class Frame:

@@ -18,6 +18,7 @@ from stratalog.partitions.printable import printable
 from stratalog.partitions.store import StoreCounts
 
 _MOST_LINES = 200
+_NOTHING: Mapping[str, Value] = {}
 
 Value = str | int | float | bool | None
 
@@ -94,10 +95,11 @@ class Report:
         """Names of all columns, in the order in which rows bring them."""
         return list(dict.fromkeys(name for row in self.rows for name in row))
 
-    def to_json(self) -> str:
-        """One object on one line."""
+    def to_json(self, about: Mapping[str, Value] = _NOTHING) -> str:
+        """One object on one line; ``about`` says where it comes from."""
         return json.dumps(
             {
+                **about,
                 "operation": self.operation,
                 "ok": self.ok,
                 "dry_run": self.dry_run,

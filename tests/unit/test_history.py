@@ -5,17 +5,23 @@ from __future__ import annotations
 import json
 import logging
 import tomllib
+from datetime import datetime
 from pathlib import Path
 
 import pytest
+from deltalake import DeltaTable
 
 from stratalog import Cluster
+from stratalog.engine.driver.context import Silent
 from stratalog.engine.driver.origin import operations_log, origin
+from stratalog.engine.driver.running import Heartbeat
 from stratalog.engine.state.internal_topics import OPERATIONS_TOPIC
 from stratalog.engine.state.operations import EVENT_COLUMNS, Event, event_time, from_values, to_batch
 from stratalog.jobs.main import main
+from stratalog.partitions.clock import ManualClock
 from stratalog.partitions.errors import InvalidCallError, InvalidTopicError, UnknownTopicOrPartitionError
 from stratalog.partitions.version import VERSION
+from tests.contexts import context_of
 from tests.unit.cluster_harness import LiveCluster
 from tests.unit.harness import batch
 from tests.unit.restore_harness import Heir, partly_tiered
@@ -210,7 +216,7 @@ def test_an_event_costs_as_much_as_an_append(live: LiveCluster) -> None:
         live.cluster.append_batches("t", rows).raise_for_failures()
     with live.cluster.measured() as changed:
         live.cluster.topics.alter_configs("t", {"retention.ms": "2"})
-    live.cluster._context.operations_log = None
+    context_of(live.cluster).operations_log = None
     with live.cluster.measured() as silent:
         live.cluster.topics.alter_configs("t", {"retention.ms": "3"})
     assert changed.counts.requests - silent.counts.requests <= append.counts.requests
@@ -249,18 +255,67 @@ def test_the_log_has_a_line_as_an_operation_begins_and_one_as_it_ends(
     assert lines[-1].startswith("replicate: ends: replicate: done, partitions 1")
 
 
+def test_long_work_tells_the_log_how_far_it_is(caplog: pytest.LogCaptureFixture) -> None:
+    clock = ManualClock()
+    heartbeat = Heartbeat(Silent(), clock)
+    with caplog.at_level(logging.INFO, "stratalog"):
+        heartbeat.start("tier", 100, "partitions")
+        for _ in range(70):
+            clock.sleep(1)
+            heartbeat.advance(10)
+        heartbeat.finish()
+    lines = [record.getMessage() for record in caplog.records]
+    assert lines == ["tier: 30 of 100 partitions, 300 bytes, 30 s", "tier: 60 of 100 partitions, 600 bytes, 60 s"]
+
+
+def test_the_history_of_the_delta_table_tells_when_an_offset_arrived(live: LiveCluster) -> None:
+    live.tiered(partitions=2)
+    for numbers in ("ab", "c"):
+        live.fill(numbers)
+        live.append({1: ["x"]}).raise_for_failures()
+        live.cluster.tier().raise_for_failures()
+    live.cluster.topics.delete_records("t", {0: 2})
+    live.cluster.retain().raise_for_failures()
+    table = context_of(live.cluster).remote_table(live.cluster.image.topic("t"))
+    removed, second, first, *_ = DeltaTable(table.uri).history()
+    assert first["userMetadata"] == "tier; adds t-0 [0, 2), t-1 [0, 1)"
+    assert (first["stratalog.topic"], first["stratalog.operation"]) == ("t", "tier")
+    assert json.loads(second["stratalog.offsets"]) == {"0": [[2, 3]], "1": [[1, 2]]}
+    assert removed["userMetadata"] == "retain; removes t-0 [0, 2)"
+    assert json.loads(removed["stratalog.removedOffsets"]) == {"0": [[0, 2]]}
+
+
+def test_a_report_object_says_of_when_what_and_whom_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("STRATALOG_RUN", "42")
+    file = small_cluster(tmp_path)
+    assert main(["describe", "--cluster", file, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert (found["cluster"], found["version"], found["job"], found["run"]) == ("c", VERSION, None, "42")
+    assert datetime.fromisoformat(found["time"]).tzinfo is not None
+    assert main(["describe", "--cluster", f"{file}.not", "--json"]) == 2
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])["cluster"] is None
+
+
+def small_cluster(folder: Path) -> str:
+    """The file of a cluster of one broker, with topic ``t``."""
+    for name in ("b1", "remote"):
+        (folder / name).mkdir()
+    file = folder / "cluster.toml"
+    file.write_text('[cluster]\nid = "c"\nremote = "remote"\nvoters = [1]\n[[brokers]]\nid = 1\nlog_dir = "b1"\n')
+    Cluster.format(file).topics.create("t", partitions=1, replication_factor=1)
+    return str(file)
+
+
 def test_the_job_prints_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("STRATALOG_HISTORY", "on")
-    for name in ("b1", "remote"):
-        (tmp_path / name).mkdir()
-    file = tmp_path / "cluster.toml"
-    file.write_text('[cluster]\nid = "c"\nremote = "remote"\nvoters = [1]\n[[brokers]]\nid = 1\nlog_dir = "b1"\n')
-    Cluster.format(file).topics.create("t", partitions=1, replication_factor=1)
-    assert main(["history", "--cluster", str(file)]) == 0
+    file = small_cluster(tmp_path)
+    assert main(["history", "--cluster", file]) == 0
     table = capsys.readouterr().out
     assert "topics create" in table
-    assert main(["history", "--cluster", str(file), "--json", "--since", "1h"]) == 0
+    assert main(["history", "--cluster", file, "--json", "--since", "1h"]) == 0
     (row,) = json.loads(capsys.readouterr().out.splitlines()[-1])["rows"]
     assert (row["operation"], json.loads(row["arguments"])["name"]) == ("topics create", "t")
