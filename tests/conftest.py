@@ -1,15 +1,11 @@
 """Fixtures that several folders use; each lives in a module of its own. How much of a table of cases runs."""
 
-import os
 from collections import Counter, defaultdict
 
 import pytest
 from hypothesis import settings
 
 pytest_plugins = ["tests.cloud_servers", "tests.s3_server", "tests.spark_session"]
-
-# Tests count topics, files and requests of what they do: its history has tests of its own, which switch it on.
-os.environ.setdefault("STRATALOG_HISTORY", "off")
 
 # The same examples in every run, however loaded the machine is; fewer where what is slow is left out.
 settings.register_profile("all", derandomize=True, deadline=None)
