@@ -100,6 +100,25 @@ def events_between(context: Context, start: int, end: int | None = None) -> tupl
     return found, start if end is None else min(start, end)
 
 
+class NewEvents:
+    """The events that come after it was made: each call gives those that no call has given yet, in order."""
+
+    def __init__(self, context: Context) -> None:
+        """Use ``Cluster.new_events``."""
+        self._context = context
+        self._next = _position(context, OffsetSpec.LATEST) if self._is_there() else 0
+
+    def __call__(self) -> list[Event]:
+        """The new ones. Raises: as ``fetch``."""
+        if not self._is_there():
+            return []
+        found, self._next = events_between(self._context, self._next)
+        return found
+
+    def _is_there(self) -> bool:
+        return OPERATIONS_TOPIC in self._context.metadata.image().topic_ids
+
+
 def event_row(event: Event) -> dict[str, Value]:
     """An event as a row of a report."""
     texts = {

@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from stratalog.engine.admin.describe import describe
-from stratalog.engine.admin.history import MOST, EventFilter, history, since_time_ms
+from stratalog.engine.admin.history import MOST, EventFilter, NewEvents, history, since_time_ms
 from stratalog.engine.cluster.arguments import TopicNames, names
 from stratalog.engine.cluster.recorded import forced, operation
 from stratalog.engine.driver.context import Context
@@ -255,6 +255,10 @@ class Jobs:
         """
         since_ms = None if since is None else since_time_ms(since, self._context.clock.now_ms())
         return history(self._context, EventFilter(since_ms, operation, topic), limit=whole(limit, "limit"))
+
+    def new_events(self) -> NewEvents:
+        """What is done from now on, by any driver: each call of it gives the events since the last one."""
+        return NewEvents(self._context)
 
     @operation("recover")
     def recover(
