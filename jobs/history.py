@@ -1,12 +1,12 @@
-"""What was done to a cluster, when, by whom, and what came of it. The latest first; changes nothing.
+"""The history of a cluster: operations, when, by whom, and how they ended. The latest first; changes nothing.
 
   jobs/history.py                                  the latest 100 events
   jobs/history.py --since 7d --operation tier      of the last seven days
   jobs/history.py --topic flights --limit 20       that name a topic, or have figures of it
   jobs/history.py --json                           with all columns
 
-Appends and commits of offsets leave no event: the log is their record. What destroys leaves one before it acts,
-too. A process with STRATALOG_HISTORY=off leaves none. The events are the topic __operations.
+Appends and commits of offsets leave no event: the log is their record. Destructive operations leave one
+before they act, too. A process with STRATALOG_HISTORY=off leaves none. The events are the topic __operations.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--since", metavar="TIME", help="not before this time, or so long ago (90s, 15m, 12h, 7d)")
     parser.add_argument("--operation", metavar="NAME", help="only these, as jobs are named: tier, 'topics delete'")
     parser.add_argument("--topic", metavar="NAME", help="only those that name this topic, or have figures of it")
-    parser.add_argument("--limit", metavar="N", type=count, default=100, help="at most so many (100)")
+    parser.add_argument("--limit", metavar="N", type=count, default=100, help="at most this number (100)")
 
 
 def history(job: Job) -> Report:

@@ -63,7 +63,7 @@ class TableChange:
         return bool(self.adds or self.removes or self.foreign)
 
     def info(self, topic: str) -> dict[str, str]:
-        """What the history of the table says of it: for programs the topic, the operation and its offsets by
+        """The words of the table's history about it: for programs the topic, the operation and its offsets by
         partition (JSON, half-open ranges); in ``userMetadata``, which ``DESCRIBE HISTORY`` shows, the same for
         people.
         """

@@ -1,4 +1,4 @@
-"""What was done to a cluster, by whom, and what came of it: the events of ``__operations``, the latest first."""
+"""The history of a cluster: the events of ``__operations``, the latest first."""
 
 from __future__ import annotations
 

@@ -244,10 +244,10 @@ class Jobs:
         topic: str | None = None,
         limit: int = MOST,
     ) -> Report:
-        """What was done to the cluster, the latest first: a row an event, with its time, user, arguments, outcome,
+        """The operations on the cluster, the latest first: an event a row, with time, user, arguments, outcome,
         ``totals`` and ``notes`` (JSON). ``since`` is a time, or an age (``"7d"``); ``operation`` is as the job is
-        named, ``topic`` one that it names or has figures of. What leaves events, and what does not:
-        ``stratalog.engine.cluster.recorded``.
+        named, ``topic`` one that it names or has figures of. ``stratalog.engine.cluster.recorded`` says which
+        operations leave events.
 
             cluster.history(since="7d", operation="topics delete").rows
 
@@ -257,7 +257,7 @@ class Jobs:
         return history(self._context, EventFilter(since_ms, operation, topic), limit=whole(limit, "limit"))
 
     def new_events(self) -> NewEvents:
-        """What is done from now on, by any driver: each call of it gives the events since the last one."""
+        """The events of all drivers from now on: each call of it gives those since the last one."""
         return NewEvents(self._context)
 
     @operation("recover")

@@ -1,4 +1,4 @@
-"""What a report says of the work done: whether anything was changed, and its figures for an event. Pure."""
+"""The work that a report tells of: whether anything was changed, and its figures for an event. Pure."""
 
 from __future__ import annotations
 

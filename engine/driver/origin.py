@@ -1,4 +1,4 @@
-"""Who runs this process: the user, the machine, and the scheduler's job and run, as the environment tells them.
+"""The origin of this process: the user, the machine, the scheduler's job and run, as the environment tells them.
 
 ``STRATALOG_JOB`` and ``STRATALOG_RUN`` come first: a scheduler that sets none by itself sets these. (A task of
 Databricks: ``{{job.id}}`` and ``{{job.run_id}}``.) Airflow's are known. ``STRATALOG_HISTORY=off``: this process
@@ -36,7 +36,7 @@ class OperationsLog:
 
     origin: Origin
     failing: frozenset[str] = field(default_factory=frozenset)
-    """What failed in the latest round of ``maintain``: rounds that do nothing but fail alike are told once."""
+    """The failures of the latest round of ``maintain``: rounds that do nothing but fail alike are told once."""
 
 
 def origin(environ: Mapping[str, str] = os.environ) -> Origin:

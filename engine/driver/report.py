@@ -138,7 +138,7 @@ class Report:
 
     @property
     def headline(self) -> str:
-        """What came of it, its totals and its cost, in one line; printable."""
+        """The outcome, the totals and the cost in one line; printable."""
         state = "plan only" if self.dry_run else ("done" if self.ok else f"{len(self.failures)} FAILED")
         totals = "".join(f", {printable(name)} {show(value)}" for name, value in self.totals.items())
         return f"{self.operation}: {state}{totals}, {self.counts.requests} storage requests, {self.seconds:.1f} s"

@@ -10,7 +10,7 @@ from stratalog.engine.driver.context import Progress
 from stratalog.partitions.clock import Clock
 
 OPERATION: ContextVar[str | None] = ContextVar("stratalog_operation", default=None)
-"""What the caller has asked for; None outside of any operation."""
+"""The operation that the caller has asked for; None outside of any."""
 
 HEARTBEAT_S = 30.0
 """At most one line in so long."""

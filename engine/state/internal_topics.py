@@ -66,7 +66,7 @@ def transactions_topic(config: ClusterConfig) -> InternalTopic:
 
 
 def operations_topic(brokers: int, *, tiered: bool) -> InternalTopic:
-    """``__operations`` on a cluster with so many brokers in service; ``tiered``: it has a remote tier. A log like
+    """``__operations`` on a cluster with this number of brokers; ``tiered``: it has a remote tier. A log like
     any other, on as many brokers as there are: a cluster of one has a history, too.
     """
     return InternalTopic(

@@ -60,7 +60,7 @@ class Event:
     totals: Mapping[str, int] = field(default_factory=dict)
     """Figures by name; those of one topic have its name and a slash before their own."""
     notes: Sequence[str] = ()
-    """What the report noted; failures, as ``item: CODE: message``."""
+    """Failures, as ``item: CODE: message``, and the notes of the report."""
     duration: int | None = None
     """Milliseconds."""
 

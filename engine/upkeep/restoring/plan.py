@@ -120,7 +120,7 @@ def plan_restore(
     for topic in description.topics:
         if topic.name in INTERNAL_TOPICS:
             notes.append(
-                f"{topic.name} begins anew: what was tiered of the former one stays where it is, in "
+                f"{topic.name} begins anew: the tiered part of the former one stays where it is, in "
                 f"{paths.topic_folder(topic.name, topic.topic_id)} of the remote tier"
                 if topic.name == OPERATIONS_TOPIC
                 else f"{topic.name} is lost: it is kept on brokers only, and begins empty"
