@@ -23,13 +23,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, ParamSpec, Protocol, TypeVar, cast
 
 from stratalog.engine.driver.context import Context
-from stratalog.engine.driver.figures import figures, has_changed
+from stratalog.engine.driver.figures import ROUND, figures, has_changed, have_written
 from stratalog.engine.driver.report import Report
 from stratalog.engine.driver.running import OPERATION
 from stratalog.engine.records.operations import append_event
 from stratalog.engine.state.operations import DONE, ENDED, FAILED, STARTED, Event, event_time
-from stratalog.partitions.errors import InvalidCallError, StratalogError
+from stratalog.partitions.errors import StratalogError
 from stratalog.partitions.printable import printable
+from stratalog.partitions.store import StoreCounts
 from stratalog.partitions.version import VERSION
 
 if TYPE_CHECKING:
@@ -118,23 +119,23 @@ class Frame:
         context = self._context
         token = OPERATION.set(self._name)
         _log.info("%s: begins: %s", self._name, printable(self._arguments))
-        began_s = context.clock.monotonic_s()
+        began_s, before = context.clock.monotonic_s(), context.counts()
         try:
             if self._destroys:
                 self._leave(STARTED, None, (), {}, None)
             result = act()
         except Exception as error:
-            self._failed(error, began_s)
+            self._failed(error, began_s, context.counts() - before)
             raise
         finally:
             OPERATION.reset(token)
         return self._ended(result, began_s)
 
-    def _failed(self, error: Exception, began_s: float) -> None:
+    def _failed(self, error: Exception, began_s: float, did: StoreCounts) -> None:
         code = error.code if isinstance(error, StratalogError) else type(error).__name__
         said = f"{code}: {error}"
         _log.warning("%s: failed: %s", self._name, printable(said))
-        if self._destroys or not isinstance(error, InvalidCallError):
+        if self._destroys or have_written(did):
             self._leave(ENDED, FAILED, [said], {}, began_s)
 
     def _ended(self, result: R, began_s: float) -> R:
@@ -152,7 +153,7 @@ class Frame:
     def _is_told(self, report: Report) -> bool:
         log = self._context.operations_log
         assert log is not None
-        if not report.parts:
+        if report.operation != ROUND:
             return has_changed(report) or not report.ok
         before, log.failing = log.failing, frozenset(f"{one.item} {one.code}" for one in report.failures)
         return has_changed(report) or not log.failing <= before

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from stratalog.engine.driver.report import Report, Value
 from stratalog.engine.metadata.image import ClusterImage
 from stratalog.engine.state.internal_topics import OPERATIONS_TOPIC
+from stratalog.partitions.store import StoreCounts
 
 _WORK: Mapping[str, tuple[str, ...]] = {
     "replicate": ("copied_bytes",),
@@ -24,6 +25,9 @@ _WORK: Mapping[str, tuple[str, ...]] = {
 _WRITE_NO_HINTS = {"retain"}
 """Of these, those that have changed something whenever they wrote or deleted anything, as all other operations."""
 
+ROUND = "maintain"
+"""A round of these jobs: its report has theirs as its parts."""
+
 _FLOWS = (
     *("records", "deleted_records", "copied_bytes", "uploaded_files", "uploaded_bytes", "segments"),
     *("deleted_files", "deleted_bytes", "remote_removed_bytes"),
@@ -38,11 +42,15 @@ _MOST_TOPICS = 100
 def has_changed(report: Report) -> bool:
     """Whether an operation has changed anything but hints, and but the log of events: an event of the upkeep of
     events would need upkeep, and so on."""
-    if report.parts:
+    if report.operation == ROUND:
         return any(map(_has_worked, report.parts))
     if report.operation in _WORK.keys() - _WRITE_NO_HINTS:
         return _has_worked(report)
-    counts = report.counts
+    return have_written(report.counts)
+
+
+def have_written(counts: StoreCounts) -> bool:
+    """Whether storage was written to, or anything deleted there."""
     return counts.creates + counts.deletes + counts.copies > 0
 
 

@@ -142,6 +142,23 @@ def test_a_round_of_maintain_is_one_event_and_an_idle_one_is_none(live: LiveClus
     assert live.cluster.history(operation="maintain").rows == found
 
 
+def test_an_empty_cluster_that_is_maintained_has_no_history(live: LiveCluster) -> None:
+    for _ in range(3):
+        live.cluster.maintain().raise_for_failures()
+    assert live.cluster.image.topics == {}
+
+
+def test_a_round_that_fails_as_the_one_before_did_is_told_once(live: LiveCluster) -> None:
+    live.topic(copies=1)
+    live.append(["a"]).raise_for_failures()
+    live.cluster.reassign({("t", 0): [3]}).raise_for_failures()
+    with live.unreachable(3):
+        for _ in range(3):
+            assert not live.cluster.maintain(only="replicate").ok
+    found = live.cluster.history(operation="maintain").rows
+    assert [row["outcome"] for row in found] == ["failed"]
+
+
 def test_it_is_filtered_by_time_operation_and_topic_and_limited(live: LiveCluster) -> None:
     live.topic("t")
     live.clock.advance_ms(3_600_000)
