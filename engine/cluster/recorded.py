@@ -7,7 +7,8 @@
     what destroys                               one before it acts, too
     everything else                             one, if it changed anything
 
-An operation never fails for its event: where that cannot be written, the report has a note, or the log a warning.
+An operation never fails for its event: where that cannot be written, the report has a note; without a report the
+log has a warning. Nothing else is one: Python prints warnings where nobody has configured logging.
 """
 
 from __future__ import annotations
@@ -134,17 +135,22 @@ class Frame:
     def _failed(self, error: Exception, began_s: float, did: StoreCounts) -> None:
         code = error.code if isinstance(error, StratalogError) else type(error).__name__
         said = f"{code}: {error}"
-        _log.warning("%s: failed: %s", self._name, printable(said))
+        _log.info("%s: failed: %s", self._name, printable(said))
         if self._destroys or have_written(did):
             self._leave(ENDED, FAILED, [said], {}, began_s)
+        self._warn()
+
+    def _warn(self) -> None:
+        for note in self._notes:
+            _log.warning("%s: %s", self._name, printable(note))
 
     def _ended(self, result: R, began_s: float) -> R:
         if not isinstance(result, Report):
             _log.info("%s: done", self._name)
             self._leave(ENDED, DONE, (), {}, began_s)
+            self._warn()
             return result
-        level = logging.INFO if result.ok else logging.WARNING
-        _log.log(level, "%s: ends: %s", self._name, result.headline)
+        _log.info("%s: ends: %s", self._name, result.headline)
         if self._leaves_event and (self._destroys or self._is_told(result)):
             failures = [f"{one.item}: {one.code}: {one.message}" for one in result.failures]
             self._leave(ENDED, DONE if result.ok else FAILED, [*failures, *result.notes], result, began_s)
@@ -192,9 +198,7 @@ class Frame:
             append_event(context, image, event)
         except (StratalogError, OSError) as error:
             code = error.code if isinstance(error, StratalogError) else type(error).__name__
-            note = f"the history lacks that it has {phase}: {code}: {error}"
-            self._notes.append(note)
-            _log.warning("%s: %s", self._name, printable(note))
+            self._notes.append(f"the history lacks that it has {phase}: {code}: {error}")
 
 
 def arguments_text(given: Given) -> str:

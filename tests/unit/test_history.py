@@ -207,11 +207,13 @@ def test_a_history_that_cannot_be_written_is_a_note(live: LiveCluster, caplog: p
         (folder,) = [one for one in live.root(broker).rglob("*") if one.is_dir() and where in one.name]
         folder.rename(folder.with_name("away"))
         folder.write_text("")
-    with caplog.at_level(logging.WARNING, "stratalog"):
-        report = live.cluster.topics.delete("t")
+    report = live.cluster.topics.delete("t")
     assert report.ok
-    assert [note for note in report.notes if note.startswith("the history lacks that it has")]
-    assert "the history lacks" in caplog.text
+    lacking = [note.partition(":")[0] for note in report.notes if note.startswith("the history lacks")]
+    assert lacking == [f"the history lacks that it has {phase}" for phase in ("started", "ended")]
+    assert caplog.text == ""
+    live.topic("u")
+    assert "topics create: the history lacks that it has ended: " in caplog.text
 
 
 def test_nobody_but_the_engine_writes_to_it_and_its_configs_may_be_altered(live: LiveCluster) -> None:
