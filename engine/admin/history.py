@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.report import Report, Value, utc_text
@@ -137,6 +138,9 @@ def _position(context: Context, spec: OffsetSpec) -> int:
 def _names(event: Event, topic: str) -> bool:
     if any(name.startswith(f"{topic}/") for name in event.totals):
         return True
-    given = parse_json(event.arguments)
+    try:
+        given = parse_json(event.arguments, dict[str, Any])
+    except ValueError:  # a stranger's
+        return False
     said = (given.get(name) for name in _TOPIC_ARGUMENTS)
     return any(topic == one or (isinstance(one, list) and topic in one) for one in said)

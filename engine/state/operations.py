@@ -31,6 +31,7 @@ EVENT = pa.struct(
 """The type of a value."""
 KEY_SCHEMA, VALUE_SCHEMA = type_to_json(pa.string()), type_to_json(EVENT)
 _SCHEMA = physical_schema(pa.string(), EVENT)
+_NEVER_NULL = ("time", "operation", "phase", "user", "host", "run", "cluster", "version", "arguments")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -88,8 +89,13 @@ def to_batch(event: Event) -> pa.RecordBatch:
 
 
 def from_values(values: Iterable[Mapping[str, Any] | None]) -> Iterator[Event]:
-    """The events of values of records, as Arrow gives them to Python. A value that is null is no event."""
+    """The events of values of records, as Arrow gives them to Python. One that lacks what every event has is none:
+    a stranger has written it.
+    """
     for value in values:
-        if value is not None:
-            given = {name: value[name] for name in EVENT_COLUMNS}
-            yield Event(**given | {"totals": dict(value["totals"] or ()), "notes": tuple(value["notes"] or ())})
+        if value is None or any(value[name] is None for name in _NEVER_NULL):
+            continue
+        given = {name: value[name] for name in EVENT_COLUMNS}
+        totals = {name: figure for name, figure in value["totals"] or () if figure is not None}
+        notes = tuple(note for note in value["notes"] or () if note is not None)
+        yield Event(**given | {"totals": totals, "notes": notes})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import tomllib
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import pytest
 from deltalake import DeltaTable
 
 from stratalog import Cluster
+from stratalog.engine.admin.history import EventFilter
 from stratalog.engine.driver.context import Silent
 from stratalog.engine.driver.origin import operations_log, origin
 from stratalog.engine.driver.running import Heartbeat
@@ -44,8 +46,8 @@ def told(cluster: Cluster, **wanted: str) -> list[tuple[object, ...]]:
     return [(row["operation"], row["phase"], row["outcome"]) for row in reversed(rows)]
 
 
-def test_an_event_comes_back_from_its_record() -> None:
-    event = Event(
+def an_event() -> Event:
+    return Event(
         time=event_time(1_700_000_000_123),
         operation="tier",
         phase="ended",
@@ -60,9 +62,21 @@ def test_an_event_comes_back_from_its_record() -> None:
         notes=("a note",),
         duration=12,
     )
+
+
+def test_an_event_comes_back_from_its_record() -> None:
+    event = an_event()
     record = to_batch(event)
     assert list(from_values(record.column("value").to_pylist())) == [event]
     assert (record.column("key").to_pylist(), event.time_ms) == (["tier"], 1_700_000_000_123)
+
+
+def test_a_value_of_a_stranger_is_no_event() -> None:
+    (value,) = to_batch(an_event()).column("value").to_pylist()
+    assert list(from_values([None, {**value, "time": None}, {**value, "arguments": None}])) == []
+    (found,) = from_values([{**value, "totals": [("a", None), ("b", 1)], "notes": [None, "n"]}])
+    assert (found.totals, found.notes) == ({"b": 1}, ("n",))
+    assert not EventFilter(topic="u").takes(replace(an_event(), arguments="no JSON"))
 
 
 def test_the_version_is_that_of_the_package() -> None:
