@@ -89,8 +89,8 @@ def to_batch(event: Event) -> pa.RecordBatch:
 
 
 def from_values(values: Iterable[Mapping[str, Any] | None]) -> Iterator[Event]:
-    """The events of values of records, as Arrow gives them to Python. One that lacks what every event has is none:
-    a stranger has written it.
+    """The events of values of records, as Arrow gives them to Python. A value without something that every event
+    has is a stranger's, and left out.
     """
     for value in values:
         if value is None or any(value[name] is None for name in _NEVER_NULL):
