@@ -7,6 +7,7 @@ import logging
 import tomllib
 from dataclasses import replace
 from datetime import datetime
+from inspect import isfunction
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,12 @@ from deltalake import DeltaTable
 
 from stratalog import Cluster
 from stratalog.engine.admin.history import EventFilter
+from stratalog.engine.cluster.brokers import Brokers
+from stratalog.engine.cluster.groups import Groups
+from stratalog.engine.cluster.jobs import Jobs
+from stratalog.engine.cluster.quorum import Quorum
+from stratalog.engine.cluster.topics import Topics
+from stratalog.engine.cluster.transactions import Transactions
 from stratalog.engine.driver.context import Silent
 from stratalog.engine.driver.origin import operations_log, origin
 from stratalog.engine.driver.running import Heartbeat
@@ -82,6 +89,26 @@ def test_a_value_of_a_stranger_is_no_event() -> None:
 def test_the_version_is_that_of_the_package() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     assert project["version"] == VERSION
+
+
+READING = {
+    *("Jobs.plan_replicas", "Jobs.reassignments", "Jobs.discarded", "Jobs.history", "Jobs.new_events"),
+    *("Jobs.snapshots", "Jobs.metrics", "Topics.list", "Brokers.list", "Quorum.describe", "Groups.list"),
+    *("Groups.committed", "Groups.lag", "Groups.lag_frame", "Groups.lag_metrics", "Transactions.list"),
+    *("Transactions.describe", "Transactions.hanging"),
+}
+IN_THE_LOG = {"Groups.commit", "Transactions.begin"}
+
+
+def test_every_operation_of_the_door_is_framed_but_those_that_read_or_are_in_the_log() -> None:
+    framed: set[str] = set()
+    others: set[str] = set()
+    for group in (Jobs, Topics, Brokers, Quorum, Groups, Transactions):
+        for name, method in vars(group).items():
+            if isfunction(method) and not name.startswith("_"):
+                (framed if hasattr(method, "__wrapped__") else others).add(f"{group.__name__}.{name}")
+    assert others == READING | IN_THE_LOG
+    assert len(framed) > 30
 
 
 def test_a_change_leaves_an_event_with_who_what_and_what_came_of_it(live: LiveCluster) -> None:
