@@ -33,8 +33,3 @@ start of the session.
     memory          the peak memory of worker processes, and of this one
     s3_server       a real S3 server on this machine, for tests too
 """
-
-import os
-
-# The figures are of the operations themselves: an event costs what an append of a record costs.
-os.environ.setdefault("STRATALOG_HISTORY", "off")
