@@ -45,9 +45,10 @@ class Done:
         rows: Sequence[Mapping[str, Any]] = self.report.get("rows", ())
         return rows
 
-    def sum(self, column: str) -> int:
-        """The sum of a column of its rows."""
-        return sum(row[column] for row in self.rows if isinstance(row.get(column), int))
+    def sum(self, column: str, topic: str | None = None) -> int:
+        """The sum of a column of its rows; of those of ``topic``, where one is given."""
+        rows = [row for row in self.rows if topic in (None, row.get("topic"))]
+        return sum(row[column] for row in rows if isinstance(row.get(column), int))
 
 
 @dataclass(slots=True)

@@ -28,6 +28,7 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
         "health": "what needs a person, since when, and the command that mends it",
         "describe": "every partition, replica or broker",
         "metrics": "all figures of health, in OpenMetrics",
+        "history": "what was done, by whom, and what came of it",
         "verify": "compare all replicas and the remote tier; --heal mends damage",
     },
     "upkeep": {

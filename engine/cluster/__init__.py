@@ -2,12 +2,12 @@
 
 ``producer`` has the appends of every day, ``client`` the reads, ``jobs`` the upkeep; ``topics``, ``brokers``,
 ``groups``, ``transactions``, ``quorum`` and ``catalog`` are its groups; ``arguments`` says once how names and
-bounds are given.
+bounds are given; ``recorded`` is the frame of them all: the log, and the history.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
@@ -23,12 +23,14 @@ from stratalog.engine.cluster.client import Client
 from stratalog.engine.cluster.groups import Groups
 from stratalog.engine.cluster.jobs import Jobs
 from stratalog.engine.cluster.quorum import Quorum
+from stratalog.engine.cluster.recorded import Frame
 from stratalog.engine.cluster.topics import Topics
 from stratalog.engine.cluster.transactions import Transactions
 from stratalog.engine.config.cluster_file import ClusterFile, load_cluster_file
 from stratalog.engine.config.key_source import KeySource, key_of_environment, read_key
 from stratalog.engine.driver.context import Context, Progress
 from stratalog.engine.driver.opening import OpenStore, open_context, open_stores
+from stratalog.engine.driver.origin import operations_log
 from stratalog.engine.driver.report import Report
 from stratalog.engine.driver.run import Measure
 from stratalog.engine.metadata.image import ClusterImage
@@ -124,6 +126,7 @@ class Cluster(Client, Jobs):
             as_logged=voters_as_logged,
         )
         context.driver_only = runner == THREADS
+        context.operations_log = operations_log()
         context.selector = CurrentSelector(OfferedSelectors(selectors))
         return cls(keep_short(context, opener) if keeps_short else context, spark)
 
@@ -162,6 +165,7 @@ class Cluster(Client, Jobs):
             prober=prober,
         )
         context.driver_only = runner == THREADS
+        context.operations_log = operations_log()
         return cls(keep_short(context, opener) if keeps_short else context, spark)
 
     @classmethod
@@ -212,7 +216,9 @@ class Cluster(Client, Jobs):
             progress=progress,
             as_logged=True,
         )
-        return sign_metadata(context, dry_run=dry_run)
+        context.operations_log = operations_log()
+        frame = Frame(context, "sign", {"dry_run": dry_run})
+        return frame.around(lambda: sign_metadata(context, dry_run=dry_run))
 
     @staticmethod
     def restore(
@@ -245,11 +251,16 @@ class Cluster(Client, Jobs):
 
         def heir() -> Context:
             tasks = task_runner(spark, runner)
-            return format_cluster(
+            context = format_cluster(
                 file, clock=clock, new_id=new_id, opener=opener, tasks=tasks, progress=progress, key=key
             )
+            context.operations_log = operations_log()
+            return context
 
-        return restoring.restore(file, former, heir, opener=opener, clock=clock, key=key, dry_run=dry_run)
+        def around(context: Context, act: Callable[[], Report]) -> Report:
+            return Frame(context, "restore", {"former": former}, destroys=True).around(act)
+
+        return restoring.restore(file, former, heir, around, opener=opener, clock=clock, key=key, dry_run=dry_run)
 
     def close(self, timeout_s: float | None = 30.0) -> None:
         """Wait until the logs that this driver has appended to are short, or the time is over."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from stratalog.engine.admin import describe_cluster, topics
 from stratalog.engine.cluster.arguments import declared
+from stratalog.engine.cluster.recorded import always, operation
 from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.report import Report
 from stratalog.engine.metadata.topic_commands import PartitionsCreated, TopicCreated
@@ -46,6 +47,7 @@ class Topics:
         the metadata alone. Raises: InvalidCallError."""
         return describe_cluster.troubled_partitions(self._context, trouble)
 
+    @operation("topics create")
     def create(
         self,
         name: str,
@@ -73,6 +75,7 @@ class Topics:
             dry_run=dry_run,
         )
 
+    @operation("topics create_partitions")
     def create_partitions(self, name: str, partitions: int, *, dry_run: bool = False) -> PartitionsCreated:
         """Grow a topic to ``partitions`` partitions. Returns the new partitions and their replicas. Records stay
         where they are, and new ones of a key may go to other partitions than its earlier ones.
@@ -80,6 +83,7 @@ class Topics:
         count = whole(partitions, f"topic {name!r}: partitions")
         return topics.create_partitions(self._context, name, count, dry_run=dry_run)
 
+    @operation("topics alter")
     def alter(
         self,
         name: str,
@@ -96,6 +100,7 @@ class Topics:
             self._context, name, key_schema=declared(key), value_schema=declared(value), dry_run=dry_run
         )
 
+    @operation("topics alter_configs")
     def alter_configs(
         self, topic: str | None, changes: Mapping[str, str | float | None], *, dry_run: bool = False
     ) -> None:
@@ -117,10 +122,12 @@ class Topics:
         """
         return topics.protect(self._context, topic, until=until, days=days, dry_run=dry_run)
 
+    @operation("topics delete", destroys=always)
     def delete(self, name: str, *, keep_remote: bool = False, dry_run: bool = False) -> Report:
         """Delete a topic and its data, in both tiers unless ``keep_remote``."""
         return topics.delete_topic(self._context, name, keep_remote=keep_remote, dry_run=dry_run)
 
+    @operation("delete_records", destroys=always)
     def delete_records(self, topic: str, before: Mapping[int, int | str], *, dry_run: bool = False) -> Report:
         """Delete the records of a topic below these offsets, by partition. ``"latest"``, or -1: all that are
         committed. Answers each partition's low watermark; ``retain`` deletes the bytes.

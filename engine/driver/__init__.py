@@ -4,6 +4,9 @@
     context               stores, metadata, clock, runners and caches, as they are passed to every operation
     report                what an operation tells: rows, failures, totals
     run                   the frame of an operation: it measures, collects, and makes the report
+    figures               what a report says of the work done, for its event
+    origin                the user, machine, job and run of this process; whether it leaves events
+    running               the operation that a thread is in the middle of, and its heartbeat in the log
     metrics               what this driver has measured of snapshots
     state_cache           the engine's own topics, as far as this driver has read them
     plain_values          values of records as JSON has them

@@ -18,6 +18,7 @@ from stratalog.partitions.printable import printable
 from stratalog.partitions.store import StoreCounts
 
 _MOST_LINES = 200
+_NOTHING: Mapping[str, Value] = {}
 
 Value = str | int | float | bool | None
 
@@ -68,6 +69,8 @@ class Report:
     settled: Mapping[TopicIdPartition, int] = field(default_factory=dict)
     """Partitions for which the operation would do nothing before this time (ms since the epoch), as long as their
     files, their metadata and their configs stay as it found and left them. Not shown."""
+    parts: Sequence[Report] = ()
+    """The reports of the operations that this one was made of, where it tells little of them. Not shown."""
 
     @property
     def ok(self) -> bool:
@@ -92,10 +95,11 @@ class Report:
         """Names of all columns, in the order in which rows bring them."""
         return list(dict.fromkeys(name for row in self.rows for name in row))
 
-    def to_json(self) -> str:
-        """One object on one line."""
+    def to_json(self, about: Mapping[str, Value] = _NOTHING) -> str:
+        """One object on one line; ``about`` says where it comes from."""
         return json.dumps(
             {
+                **about,
                 "operation": self.operation,
                 "ok": self.ok,
                 "dry_run": self.dry_run,
@@ -110,7 +114,7 @@ class Report:
         )
 
     def __str__(self) -> str:
-        lines = [self._headline(), *text_table(self.columns, self.rows[:_MOST_LINES])]
+        lines = [self.headline, *text_table(self.columns, self.rows[:_MOST_LINES])]
         if len(self.rows) > _MOST_LINES:
             lines.append(f"... and {len(self.rows) - _MOST_LINES} more rows (all of them are in the JSON)")
         lines += [printable(f"note: {note}") for note in self.notes]
@@ -128,11 +132,13 @@ class Report:
         )
         noted = "".join(f"<li>{_html(note)}</li>" for note in self.notes)
         return (
-            f"<p>{_html(self._headline())}</p><table><thead><tr>{head}</tr></thead>"
+            f"<p>{_html(self.headline)}</p><table><thead><tr>{head}</tr></thead>"
             f"<tbody>{body}</tbody></table><ul>{noted}{failed}</ul>"
         )
 
-    def _headline(self) -> str:
+    @property
+    def headline(self) -> str:
+        """The outcome, the totals and the cost in one line; printable."""
         state = "plan only" if self.dry_run else ("done" if self.ok else f"{len(self.failures)} FAILED")
         totals = "".join(f", {printable(name)} {show(value)}" for name, value in self.totals.items())
         return f"{self.operation}: {state}{totals}, {self.counts.requests} storage requests, {self.seconds:.1f} s"

@@ -26,7 +26,7 @@ from stratalog.engine.metadata.records import (
     TopicRecord,
     TopicSchemaRecord,
 )
-from stratalog.engine.state.internal_topics import check_not_internal
+from stratalog.engine.state.internal_topics import OPERATIONS_TOPIC, check_not_internal
 from stratalog.engine.state.latest_by_key import check_key
 from stratalog.partitions.errors import (
     InvalidCallError,
@@ -251,7 +251,8 @@ class AlterConfigs:
         if self.topic is None:
             what, scope, present = "cluster", Scope.CLUSTER, image.configs
         else:
-            check_not_internal(self.topic, "alter")
+            if self.topic != OPERATIONS_TOPIC:  # how long a history is kept, and where, is its readers' to say
+                check_not_internal(self.topic, "alter")
             what, scope, present = f"topic {self.topic!r}", Scope.TOPIC, image.topic(self.topic).configs
         after = dict(present)
         for name, text in self.changes.items():

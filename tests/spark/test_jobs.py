@@ -170,7 +170,7 @@ DRY_RUNS = [
     ("vacuum",),
     ("bootstrap", "--brokers", "2"),
     ("verify",),
-    ("verify", "--history"),
+    ("verify", "--discarded"),
     ("verify", "--deep", "--heal"),
     ("recover", "--topics", "t", "--to", "OUT"),
     ("describe",),
@@ -416,7 +416,7 @@ BAD_CALLS = [
     (("bootstrap", "--brokers", "9"), "BROKER_ID_NOT_REGISTERED"),
     (("format", "--brokers", "9"), "BROKER_ID_NOT_REGISTERED"),
     (("verify", "--heal"), "--heal needs --deep"),
-    (("verify", "--history", "--deep"), "do not go together"),
+    (("verify", "--discarded", "--deep"), "do not go together"),
     (("recover", "--topics", "t", "--to", "nix"), "LOG_DIR_NOT_FOUND"),
     (("recover", "--topics", "t", "--to", "gopher://nix"), "UNSUPPORTED_STORE"),
 ]

@@ -64,7 +64,7 @@ RIGHTS = (
     needs("transactions.list", voters=READ, internal=READ),
     needs("transactions.hanging, epochs", voters=READ, leader=READ),
     needs("reassignments, plan_replicas", voters=READ),
-    needs("history", voters=READ, leader=READ, followers=READ, internal=READ),
+    needs("discarded", voters=READ, leader=READ, followers=READ, internal=READ),
     needs("recover", voters=READ, leader=READ, followers=READ, internal="l"),
     needs("verify", voters=READ, leader=READ, followers=READ, internal=READ, remote=READ, delta=READ),
     needs("drill", voters=READ, leader=READ, remote=READ, delta=READ),
