@@ -31,6 +31,9 @@ class Topics:
         """Use ``Cluster.topics``."""
         self._context = context
 
+    def __repr__(self) -> str:
+        return "The topics of a cluster: list() shows them, create(...) makes one"
+
     def list(self) -> Report:
         """Every topic, as a table."""
         return describe_cluster.describe_topics(self._context)
@@ -44,10 +47,12 @@ class Topics:
         key: DataType | str | None = None,
         value: DataType | str | None = None,
         configs: Mapping[str, str | float] | None = None,
+        if_not_exists: bool = False,
         dry_run: bool = False,
     ) -> TopicCreated:
         """Create a topic. ``key`` and ``value`` declare types, as Spark types or DDL; binary otherwise.
-        ``dry_run`` only checks.
+        ``if_not_exists``: a topic of that name is the answer where it has the same types, and what else is asked
+        for here; another one is TopicAlreadyExistsError, which names the difference. ``dry_run`` only checks.
 
         Raises: TopicAlreadyExistsError, InvalidReplicationFactorError, InvalidConfigError, InvalidCallError.
         """
@@ -59,6 +64,7 @@ class Topics:
             key_schema=declared(key),
             value_schema=declared(value),
             configs=configs,
+            if_not_exists=if_not_exists,
             dry_run=dry_run,
         )
 

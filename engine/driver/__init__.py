@@ -2,7 +2,7 @@
 
     opening               from a cluster file to a context; whose the roots are, and the metadata log on them
     context               stores, metadata, clock, runners and caches, as they are passed to every operation
-    report                what an operation tells: rows, failures, totals
+    report                what an operation tells: rows, failures, totals; folding: its rows as people read them
     run                   the frame of an operation: it measures, collects, and makes the report
     metrics               what this driver has measured of snapshots
     state_cache           the engine's own topics, as far as this driver has read them

@@ -68,3 +68,14 @@ def raw_bytes(scalar: pa.Scalar) -> bytes | None:
         case str():
             return value.encode("utf-8", errors="surrogatepass")
     return json.dumps(plain(value, "microseconds"), default=str, allow_nan=False).encode()
+
+
+def cell_text(scalar: pa.Scalar) -> str:
+    """A value in a table for people."""
+    value = as_it_is(scalar)
+    if isinstance(value, datetime):
+        return time_text(value)
+    shown = plain(value)
+    if shown is None or isinstance(shown, str):
+        return "-" if shown is None else shown
+    return json.dumps(shown, default=str, allow_nan=False, ensure_ascii=False)
