@@ -128,7 +128,7 @@ class CreateTopic:
         return Decision((), TopicCreated(topic.topic_id, len(topic.partitions), factor, created=own))
 
     def _shape_differs(self, topic: TopicImage) -> list[str]:
-        """Differences between the topic and the shape that is asked for: of both types, and of partitions, replication
+        """Differences of the topic from the shape that is asked for: of both types, and of partitions, replication
         factor and configs as far as they are asked for. It may have other configs besides.
 
         Raises: InvalidConfigError.
