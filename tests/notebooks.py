@@ -8,6 +8,7 @@ writes ``docs/*.ipynb`` anew; ``make docs`` shows them as pages.
 from __future__ import annotations
 
 import os
+import re
 import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -27,7 +28,7 @@ def run(folder: Path, times: int = 1) -> Iterator[tuple[Path, Any]]:
     """Run each notebook ``times`` times from top to bottom, in a folder of its own, all in one kernel. Yields the
     path of each with its cells and their output, turn after turn.
 
-    Raises: CellExecutionError for a cell that raises, and is not tagged so; an assertion for one that should.
+    Raises: CellExecutionError for a cell that raises, and is not tagged so; AssertionError for one that should.
     """
     cells, turns = [], []
     for path in NOTEBOOKS:
@@ -55,8 +56,10 @@ def run(folder: Path, times: int = 1) -> Iterator[tuple[Path, Any]]:
         yield path, book
 
 
-def for_people(outputs: Iterable[Any], folder: Path) -> list[Any]:
-    """Outputs without standard error (Spark's log), progress that has gone, and names of this machine."""
+def for_people(outputs: Iterable[Any], folder: Path, number: int) -> list[Any]:
+    """The outputs of cell ``number`` without standard error (Spark's log), progress that has gone, and names of
+    this machine.
+    """
     kept = []
     for out in outputs:
         texts = out.data if "data" in out else out
@@ -65,6 +68,10 @@ def for_people(outputs: Iterable[Any], folder: Path) -> list[Any]:
         for name, text in texts.items():
             if isinstance(text, str):
                 texts[name] = text.replace(str(folder), _SHOWN_FOLDER)
+        if "traceback" in out:
+            out.traceback = [re.sub(r"In\[\d+\]", f"In[{number}]", line) for line in out.traceback]
+        if "execution_count" in out:
+            out.execution_count = number
         kept.append(out)
     return kept
 
@@ -77,10 +84,7 @@ def write(folder: Path) -> None:
             if cell.cell_type == "code":
                 number += 1
                 cell.execution_count = number
-                cell.outputs = for_people(cell.outputs, folder / path.stem)
-                for out in cell.outputs:
-                    if "execution_count" in out:
-                        out.execution_count = number
+                cell.outputs = for_people(cell.outputs, folder / path.stem, number)
         nbformat.write(book, path)
 
 

@@ -40,7 +40,7 @@ class Overview:
         def look() -> None:
             try:
                 found["topics"] = _told("topics", lambda: _topics(self._context))
-                found["health"] = _told("health", lambda: health(self._context).html(figures=False))
+                found["health"] = _told("health", lambda: replace(health(self._context), totals={})._repr_html_())
             finally:
                 self._looking.release()
 

@@ -124,9 +124,7 @@ class HealthReport(Report):
     """By group and topic: the records that the group has not processed."""
     now_ms: int = 0
 
-    @property
-    def state(self) -> str:
-        """How many findings there are of each severity, in words."""
+    def _state(self) -> str:
         counts = {level: sum(one.severity is level for one in self.findings) for level in Severity}
         counted = [f"{count} {level}{'s'[: count - 1]}" for level, count in counts.items() if count]
         return ", ".join(counted) or "nothing found"
@@ -141,7 +139,7 @@ class HealthReport(Report):
         return counts
 
     def __str__(self) -> str:
-        lines = [f"health: {self.state}, {self.counts.requests} storage requests, {self.seconds:.1f} s"]
+        lines = [f"health: {self._state()}, {self.counts.requests} storage requests, {self.seconds:.1f} s"]
         for one in self.findings:
             lines += ["", *one.lines(self.now_ms)]
         for failure in self.unread:
@@ -151,22 +149,17 @@ class HealthReport(Report):
         return "\n".join([*lines, "", *notes, *_wrapped(figures, "")])
 
     def _repr_html_(self) -> str:
-        return self.html()
-
-    def html(self, *, figures: bool = True) -> str:
-        """The findings for a notebook, each with its command; ``figures``: the totals below them, too."""
         kind = "bad" if self.failures else "warn" if self.findings else "good"
         cost = f"{self.counts.requests} storage requests, {self.seconds:.1f} s"
-        lines = [head_line(cost, kind, f"health: {self.state}")]
+        lines = [head_line(cost, kind, f"health: {self._state()}")]
         for one in self.findings:
             since = "" if one.since_ms is None else f" (since {utc_text(one.since_ms // 1000 * 1000)})"
             said = f"{one.kind}, {one.subject}: {one.what}{since}"
             lines += [marked_line(_MARKS[one.severity], str(one.severity), said), code_line(one.do)]
         lines += [marked_line("bad", "FAILED", f"{one.item}: {one.code}: {one.message}") for one in self.unread]
         lines += [marked_line("warn", "note", note) for note in self.notes]
-        if figures:
-            lines.append(head_line(", ".join(f"{name} {show(of)}" for name, of in self.totals.items())))
-        return "".join(lines)
+        figures = ", ".join(f"{name} {show(value)}" for name, value in self.totals.items())
+        return "".join([*lines, head_line(figures) if figures else ""])
 
 
 def unopened(cluster_file: str, error: StratalogError, now_ms: int) -> HealthReport:
