@@ -13,6 +13,7 @@ from stratalog.partitions.printable import printable
 
 MOST_ROWS = 30
 LONGEST_CELL = 200
+_WIDE_CELL = 40
 _MARKS = {
     "bad": ("#b71c1c", "#fff"),
     "warn": ("#ffca28", "#000"),
@@ -63,7 +64,10 @@ def html_table(
     if not rows:
         return ""
     right = set(numbers)
-    styles = [f' style="text-align:{"right" if name in right else "left"}"' for name in columns]
+    styles = []
+    for number, name in enumerate(columns):
+        wide = ";min-width:20em" if any(len(row[number]) > _WIDE_CELL for row in rows[:most]) else ""
+        styles.append(f' style="text-align:{"right" if name in right else "left"}{wide}"')
 
     def line(tag: str, texts: Sequence[str]) -> str:
         cells = zip(styles, texts, strict=True)

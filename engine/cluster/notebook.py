@@ -64,8 +64,9 @@ def _show_shortly(
 def _lines(
     shell: Any, kind: type[BaseException], error: BaseException, trace: TracebackType | None
 ) -> Iterable[str]:
+    name_of = getattr(shell.compile, "format_code_name", lambda _: None)  # since IPython 8
     for frame in _of_user(trace):
-        name = shell.compile.format_code_name(frame.filename)
+        name = name_of(frame.filename)
         where = " ".join(name) if name is not None else f"File {frame.filename}"
         yield f"{where}, line {frame.lineno}"
         yield f"----> {frame.lineno} {frame.line}"

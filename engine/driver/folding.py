@@ -2,6 +2,7 @@
 
     the engine's own topics     one row for all of them, where other topics have rows, too
     rows that differ in nothing but their partition     one row, which names the first and the last
+    of a wide table, columns of nothing but zeros     a line below it
 
 Machines get every row: this is for tables alone.
 """
@@ -13,6 +14,10 @@ from itertools import groupby
 
 DIFFERS = "..."
 """In place of the values of rows that were folded, and do not have the same one."""
+
+NARROW = 8
+"""A table with more columns is wide."""
+_SUBJECTS = ("topic", "partition", "broker")
 
 Row = Mapping[str, str | int | float | bool | None]
 
@@ -54,3 +59,11 @@ def _by_partition(rows: Sequence[Row]) -> Sequence[Row]:
 
 def _but_for_its_partition(row: Row) -> Hashable:
     return tuple((name, value) for name, value in row.items() if name != "partition")
+
+
+def zeros(columns: Sequence[str], rows: Sequence[Row]) -> list[str]:
+    """The columns of a wide table that say nothing: in all rows zero, no, or not known."""
+    if len(columns) <= NARROW:
+        return []
+    found = [name for name in columns if all(row.get(name) in (None, 0, "") for row in rows)]
+    return [name for name in found if name not in _SUBJECTS]

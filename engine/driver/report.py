@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
-from stratalog.engine.driver.folding import DIFFERS, folded
+from stratalog.engine.driver.folding import DIFFERS, folded, zeros
 from stratalog.partitions.errors import StratalogError
 from stratalog.partitions.html_table import head_line, html_table, marked_line
 from stratalog.partitions.identity import TopicIdPartition
@@ -111,10 +111,11 @@ class Report:
         )
 
     def __str__(self) -> str:
-        rows = folded(self.rows)
-        lines = [self._headline(), *text_table(self.columns, rows[:_MOST_LINES])]
+        columns, rows, zero = self._folded()
+        lines = [self._headline(), *text_table(columns, rows[:_MOST_LINES])]
         if len(rows) > _MOST_LINES:
             lines.append(f"... and {len(rows) - _MOST_LINES} more rows (all of them are in the JSON)")
+        lines += [printable(zero)] if zero else []
         lines += [printable(f"note: {note}") for note in self.notes]
         lines += [printable(f"FAILED {f.item}: {f.code}: {f.message}") for f in self.failures]
         return "\n".join(lines)
@@ -123,7 +124,7 @@ class Report:
         return str(self)
 
     def _repr_html_(self) -> str:
-        columns, rows = self.columns, folded(self.rows)
+        columns, rows, zero = self._folded()
         kind = "bad" if self.failures else "warn" if self.dry_run else "good"
         return "".join(
             [
@@ -135,8 +136,17 @@ class Report:
                     [[show(row.get(name)) for name in columns] for row in rows],
                     numbers=[name for name in columns if _is_number(name, self.rows)],
                 ),
+                head_line(zero) if zero else "",
             ]
         )
+
+    def _folded(self) -> tuple[list[str], Sequence[Mapping[str, Value]], str]:
+        """The columns and rows for people, and a line on columns that are left out; empty where none is."""
+        rows = folded(self.rows)
+        left_out = zeros(self.columns, rows)
+        said = ", ".join(f"{name} {show(rows[0].get(name)) or '-'}" for name in left_out)
+        columns = [name for name in self.columns if name not in left_out]
+        return columns, rows, f"in all rows: {said}" if said else ""
 
     def _headline(self) -> str:
         return f"{self.operation}: {self._state()}, {self._figures()}"

@@ -83,6 +83,19 @@ def test_rows_that_are_alike_stand_once_and_machines_get_all() -> None:
     assert report.to_json().count('"topic"') == 54
 
 
+def test_columns_of_zeros_are_a_line_below_a_wide_table() -> None:
+    """Nothing is lost: the line says their values. A narrow table has all of them."""
+    quiet = {"copied": 0, "size": 0.0, "rack": None, "error": "", "done": False, "a": 1, "b": 2}
+    rows = [{"partition": 0, "lag": 5, **quiet}, {"partition": 0, "lag": 0, **quiet}]
+    report = Report("tier", rows)
+    lines = str(report).splitlines()
+    assert lines[1].split() == ["partition", "lag", "a", "b"]
+    assert lines[-1] == "in all rows: copied 0, size 0.00, rack -, error -, done no"
+    assert "in all rows: copied 0" in report._repr_html_()
+    assert ">copied<" not in report._repr_html_()
+    assert "in all rows" not in str(Report("tier", [{"a": 0, "b": 0}]))
+
+
 def test_every_value_of_a_cluster_shows_itself(live: LiveCluster) -> None:
     cluster = live.cluster
     fetched, tail = cluster.fetch("t", 0, 0), cluster.tail("t", start="earliest")
@@ -96,6 +109,8 @@ def test_every_value_of_a_cluster_shows_itself(live: LiveCluster) -> None:
         "partitions=1": made,
         "list() shows them": cluster.topics,
     }
+    parts = (cluster.brokers, cluster.groups, cluster.transactions, cluster.quorum, cluster.catalog)
+    assert not any("object at" in repr(part) for part in parts)
     for said, value in texts.items():
         assert said in repr(value)
         assert len(repr(value)) < 500
@@ -230,6 +245,7 @@ def test_work_is_drawn_in_the_cell_and_goes_when_it_has_ended(live: LiveCluster)
         get_ipython().display_pub = Publisher()
         """,
         """
+        import threading
         report = cluster.merge()
         aside = threading.Thread(target=cluster.merge); aside.start(); aside.join()
         print([one["text/plain"] for one in drawn], ["<progress" in one["text/html"] for one in drawn])
