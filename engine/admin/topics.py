@@ -49,9 +49,11 @@ def create_topic(
     key_schema: str | None = None,
     value_schema: str | None = None,
     configs: Mapping[str, str | float] | None = None,
+    if_not_exists: bool = False,
     dry_run: bool = False,
 ) -> TopicCreated:
-    """Create a topic; schemas are Spark's JSON text of a type, None for binary. ``dry_run`` only checks.
+    """Create a topic; schemas are Spark's JSON text of a type, None for binary. ``if_not_exists``: one that is
+    there with this shape is fine, as ``CreateTopic`` tells. ``dry_run`` only checks.
 
     Raises: TopicAlreadyExistsError, InvalidReplicationFactorError, InvalidConfigError, InvalidCallError.
     """
@@ -65,6 +67,7 @@ def create_topic(
         key_schema=key_schema,
         value_schema=value_schema,
         configs=texts,
+        if_not_exists=if_not_exists,
     )
     try:
         return context.metadata.submit(command, dry_run=dry_run)

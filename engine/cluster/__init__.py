@@ -2,7 +2,7 @@
 
 ``producer`` has the appends of every day, ``client`` the reads, ``jobs`` the upkeep; ``topics``, ``brokers``,
 ``groups``, ``transactions``, ``quorum`` and ``catalog`` are its groups; ``arguments`` says once how names and
-bounds are given; ``recorded`` is the frame of them all: the log, and the history.
+x
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ from stratalog.engine.cluster.catalog import Catalog
 from stratalog.engine.cluster.client import Client
 from stratalog.engine.cluster.groups import Groups
 from stratalog.engine.cluster.jobs import Jobs
+from stratalog.engine.cluster.notebook import settle
+from stratalog.engine.cluster.overview import Overview
 from stratalog.engine.cluster.quorum import Quorum
 from stratalog.engine.cluster.recorded import Frame
 from stratalog.engine.cluster.topics import Topics
@@ -78,6 +80,7 @@ class Cluster(Client, Jobs):
         self.transactions = Transactions(context)
         self.quorum = Quorum(context)
         self.catalog = Catalog(context, spark)
+        self._overview = Overview(context)
 
     # ------------------------------------------------------------------------ open and format
 
@@ -108,11 +111,13 @@ class Cluster(Client, Jobs):
         signed with (``stratalog.engine.config.key_source``); without it a signed cluster is read only, and nothing
         is verified. ``credentials`` is a provider of them, or its name (``load_cluster_file``). ``keeps_short``:
         logs that this driver appends to are kept short by it, in a thread of its own
-        (``stratalog.engine.upkeep.replication.keep_short``).
+        (``stratalog.engine.upkeep.replication.keep_short``). ``progress`` listens to the work; without one a
+        notebook shows it in its cells, and errors of ours shortly (``stratalog.engine.cluster.notebook``).
 
         Raises: InvalidCallError for errors in the file, or when the cluster was never formatted;
             LogDirError, InconsistentClusterIdError for roots of somebody else; NoMajorityError.
         """
+        progress = settle(progress)
         file = load_cluster_file(cluster_file, credentials)
         context = open_context(
             file,
@@ -153,6 +158,7 @@ class Cluster(Client, Jobs):
 
         Raises: as ``open``; UnsupportedStoreError for storage without exclusive create.
         """
+        progress = settle(progress)
         file = load_cluster_file(cluster_file, credentials)
         context = format_cluster(
             file,
@@ -301,3 +307,6 @@ class Cluster(Client, Jobs):
 
     def __repr__(self) -> str:
         return f"Cluster({self._context.file.cluster_id!r}, {len(self._context.stores)} brokers)"
+
+    def _repr_html_(self) -> str:
+        return self._overview.html(f"{self!r}, of {self._context.file.path}")

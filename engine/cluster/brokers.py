@@ -26,6 +26,9 @@ class Brokers:
         """Use ``Cluster.brokers``."""
         self._context = context
 
+    def __repr__(self) -> str:
+        return "The brokers of a cluster: list() shows them"
+
     def list(self) -> Report:
         """Every broker, as a table."""
         return describe_cluster.describe_brokers(self._context)

@@ -26,6 +26,9 @@ class Catalog:
         self._context = context
         self._spark = spark
 
+    def __repr__(self) -> str:
+        return "A cluster in SQL: create_system_views(), create_table(...), create_view(...)"
+
     def create_system_views(self, prefix: str = "stratalog") -> None:
         """Temporary views ``stratalog_topics``, ``stratalog_partitions`` (a row a replica), ``stratalog_groups``
         (a row a group and partition, with its lag), ``stratalog_operations`` (the history) and

@@ -35,6 +35,9 @@ class Groups:
         self._context = context
         self._spark = spark
 
+    def __repr__(self) -> str:
+        return "The consumer groups of a cluster: list() shows them, lag(group) how far one is behind"
+
     def list(self) -> Report:
         """Every consumer group, as a table."""
         return admin.groups(self._context)

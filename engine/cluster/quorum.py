@@ -22,6 +22,9 @@ class Quorum:
         """Use ``Cluster.quorum``."""
         self._context = context
 
+    def __repr__(self) -> str:
+        return "The voters of a cluster's metadata: describe() shows them"
+
     def describe(self) -> Report:
         """Every metadata voter, as a table: its epoch, its log's end and lag, its snapshots; and who leads."""
         return quorum.describe_quorum(self._context)

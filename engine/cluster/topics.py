@@ -33,6 +33,9 @@ class Topics:
         """Use ``Cluster.topics``."""
         self._context = context
 
+    def __repr__(self) -> str:
+        return "The topics of a cluster: list() shows them, create(...) makes one"
+
     def list(self) -> Report:
         """Every topic, as a table."""
         return describe_cluster.describe_topics(self._context)
@@ -57,10 +60,13 @@ class Topics:
         key: DataType | str | None = None,
         value: DataType | str | None = None,
         configs: Mapping[str, str | float] | None = None,
+        if_not_exists: bool = False,
         dry_run: bool = False,
     ) -> TopicCreated:
         """Create a topic. ``key`` and ``value`` declare types, as DDL, Spark's JSON text or types; binary
-        otherwise. ``dry_run`` only checks.
+        otherwise. ``if_not_exists``: a topic of that name is the answer where it has the same types, and what
+        else is asked for here; another one is TopicAlreadyExistsError, which names the difference. ``dry_run``
+        only checks.
 
         Raises: TopicAlreadyExistsError, InvalidReplicationFactorError, InvalidConfigError, InvalidCallError.
         """
@@ -72,6 +78,7 @@ class Topics:
             key_schema=declared(key),
             value_schema=declared(value),
             configs=configs,
+            if_not_exists=if_not_exists,
             dry_run=dry_run,
         )
 

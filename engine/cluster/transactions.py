@@ -84,6 +84,9 @@ class Transactions:
         """Use ``Cluster.transactions``."""
         self._context = context
 
+    def __repr__(self) -> str:
+        return "The transactions of a cluster: list() shows them, begin(id) starts one"
+
     def begin(self, transactional_id: str, *, timeout_ms: int = TIMEOUT_MS) -> OpenTransaction:
         """Begin a transaction: appends to any topics, and offsets of consumer groups, which count all together or
         not at all. A later one of the same transactional id fences this one, and aborts it; so does its timeout.

@@ -2,7 +2,7 @@
 
     opening               from a cluster file to a context; whose the roots are, and the metadata log on them
     context               stores, metadata, clock, runners and caches, as they are passed to every operation
-    report                what an operation tells: rows, failures, totals
+    report                what an operation tells: rows, failures, totals; folding: its rows as people read them
     run                   the frame of an operation: it measures, collects, and makes the report
     figures               what a report says of the work done, for its event
     origin                the user, machine, job and run of this process; whether it leaves events

@@ -15,7 +15,7 @@ from stratalog.engine.config.settings import (
     topic_config,
 )
 from stratalog.engine.metadata.commands import Decision
-from stratalog.engine.metadata.image import ClusterImage
+from stratalog.engine.metadata.image import ClusterImage, TopicImage
 from stratalog.engine.metadata.placement import Placer, place_replicas
 from stratalog.engine.metadata.records import (
     ConfigRecord,
@@ -37,7 +37,7 @@ from stratalog.partitions.errors import (
 from stratalog.partitions.growth import grown_schema
 from stratalog.partitions.identity import is_id
 from stratalog.partitions.paths import METADATA_TOPIC, check_topic_name
-from stratalog.partitions.records import leaf_types, schema_of
+from stratalog.partitions.records import leaf_types, schema_of, type_from_json
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +47,8 @@ class TopicCreated:
     topic_id: str
     partitions: int
     replication_factor: int
+    created: bool = True
+    """False: it was there before, with this shape."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +67,8 @@ class CreateTopic:
     """Spark's JSON text of the key's type; None for binary. ``value_schema`` likewise."""
     value_schema: str | None = None
     configs: Mapping[str, str] = field(default_factory=dict)
+    if_not_exists: bool = False
+    """A topic of this name is the answer where it has this shape (``_shape_differs``)."""
     internal: bool = False
     """The engine itself creates it: one of ``stratalog.engine.state.internal_topics``, and no other."""
 
@@ -110,12 +114,44 @@ class CreateTopic:
         return Decision(tuple(records), TopicCreated(self.topic_id, partitions, factor))
 
     def _exists_already(self, image: ClusterImage) -> Decision[TopicCreated]:
-        """Fine when it is this very command that has created it."""
+        """Fine when it is this very command that has created it, or when any that has its shape will do."""
         topic = image.topic(self.name)
-        if topic.topic_id != self.topic_id:
+        own = topic.topic_id == self.topic_id
+        if not own and not self.if_not_exists:
             raise TopicAlreadyExistsError(f"topic {self.name!r} exists already, with id {topic.topic_id}")
+        if not own and (differs := self._shape_differs(topic)):
+            raise TopicAlreadyExistsError(
+                f"topic {self.name!r} exists already, and is another one: {'; '.join(differs)}. Ask for what is "
+                "there, alter that, or take another name"
+            )
         factor = len(topic.first.replicas)
-        return Decision((), TopicCreated(topic.topic_id, len(topic.partitions), factor))
+        return Decision((), TopicCreated(topic.topic_id, len(topic.partitions), factor, created=own))
+
+    def _shape_differs(self, topic: TopicImage) -> list[str]:
+        """Differences of the topic from the shape that is asked for: of both types, and of partitions, replication
+        factor and configs as far as they are asked for. It may have other configs besides.
+
+        Raises: InvalidConfigError.
+        """
+        what = f"topic {self.name!r}"
+        asked: dict[str, tuple[object, object]] = {
+            "partitions": (self.partitions, len(topic.partitions)),
+            "replication_factor": (self.replication_factor, len(topic.first.replicas)),
+            "key": (_type(self.key_schema), _type(topic.key_schema)),
+            "value": (_type(self.value_schema), _type(topic.value_schema)),
+        }
+        for name, text in self.configs.items():
+            asked[name] = check_config(Scope.TOPIC, name, text, what), topic.configs.get(name, "not set")
+        return [
+            f"{name} is {found}, not {wanted}"
+            for name, (wanted, found) in asked.items()
+            if wanted not in (None, found)
+        ]
+
+
+def _type(schema: str | None) -> str:
+    """For people: the type that a schema declares."""
+    return "binary" if schema is None else str(type_from_json(schema))
 
 
 @dataclass(frozen=True, slots=True)

@@ -83,7 +83,7 @@ def retain(
         context.progress.start("retain", len(works), "partitions")
         for work, dropped in _drop(context, works, over, run):
             key = work.replicas.view.key
-            run.rows.append(_row(work, dropped, log_starts, removed))
+            run.rows.append(_row(work, dropped, log_starts, removed, wanted[key][1].why))
             run.failures += [Failure.of(where, error) for where, error in dropped.failed]
             bad = _still_bad(context, image, work, dropped.bad)
             run.failures += [Failure.of(f"{work} in the remote tier", error) for error in bad]
@@ -252,9 +252,11 @@ def _row(
     dropped: Dropped,
     log_starts: dict[TopicIdPartition, int],
     removed: dict[TopicIdPartition, list[RemoteSegment]],
+    why_kept: str | None,
 ) -> dict[str, Value]:
     view = work.replicas.view
     expired = removed.get(work.replicas.view.key, ())
+    something = expired or dropped.deleted or view.key in log_starts
     return {
         "topic": view.topic,
         "partition": view.partition,
@@ -264,4 +266,5 @@ def _row(
         "remote_removed_bytes": sum(segment.size_bytes for segment in expired),
         "deleted_files": dropped.deleted,
         "deleted_bytes": dropped.deleted_bytes,
+        "why": None if something else dropped.why or why_kept,
     }
