@@ -19,6 +19,7 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
     "is it well?": {
         "health": "what needs a person, since when, and the command that mends it",
         "describe": "every replica, or every broker",
+        "report": "all of it on one page of HTML, in a file or a bucket",
         "metrics": "all figures of health, in OpenMetrics",
         "verify": "compare all replicas and the remote tier; --heal mends damage",
     },

@@ -14,6 +14,7 @@ from stratalog.engine.driver.report import Report
 from stratalog.engine.health.finding import HealthReport
 from stratalog.engine.health.health import health
 from stratalog.engine.metadata.reassignment_plan import ReplicaChange, ReplicaPlan
+from stratalog.engine.page.report import StatePage, report
 from stratalog.engine.upkeep.healing import heal as healing
 from stratalog.engine.upkeep.healing import history as histories
 from stratalog.engine.upkeep.healing import recover as recovering
@@ -94,6 +95,14 @@ class Jobs:
             cluster.health().raise_for_failures()
         """
         return health(self._context)
+
+    def report(self) -> StatePage:
+        """The state of the cluster as one page of HTML: health, topics, partitions and their tiers, brokers, groups,
+        and what was done. It only reads, and costs what ``health`` costs.
+
+            cluster.report().save("report.html")
+        """
+        return report(self._context)
 
     def describe(self, topics: TopicNames = None) -> Report:
         """Every replica of the topics, as a table. Partitions without a leader, or below ``min.insync.replicas``,

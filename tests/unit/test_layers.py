@@ -38,6 +38,7 @@ FLOORS = (
         "upkeep.maintenance",
         "admin",
         "health",
+        "page",
         "spark",
         "cluster",
     ),

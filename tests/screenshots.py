@@ -1,0 +1,137 @@
+"""``python -m tests.screenshots``: the pictures of the documentation, of a real cluster with a broker away, into
+``docs/images``.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from stratalog import Cluster
+from stratalog.engine.page.report import StatePage, report
+from stratalog.partitions.clock import SystemClock
+from tests.browser import browser
+from tests.contexts import context_of
+from tests.unit.cluster_harness import TIERED
+from tests.unit.harness import batch
+
+IMAGES = Path(__file__).resolve().parents[1] / "docs/images"
+MOST_BYTES = 200_000
+HOUR_MS = 3_600_000
+PICTURES = {
+    "report-light": {},
+    "report-dark": {"dark": True},
+    "report-phone": {"width": 390, "height": 844, "scale": 2},
+}
+
+
+def town(folder: Path) -> Cluster:
+    """Three brokers; topics that are tiered, that are not, with a long history and with none; groups."""
+    for root in ("b1", "b2", "b3", "remote"):
+        (folder / root).mkdir()
+    brokers = "".join(f'[[brokers]]\nid = {n}\nrack = "{"abc"[n - 1]}"\nlog_dir = "b{n}"\n' for n in (1, 2, 3))
+    file = folder / "cluster.toml"
+    file.write_text(f'[cluster]\nid = "flights"\nremote = "remote"\nvoters = [1]\n{brokers}')
+    cluster, chance = Cluster.format(file, keeps_short=False), random.Random(1)
+    now_us = SystemClock().now_ms() * 1000
+    small = {"offsets.topic.num.partitions": "1", "transaction.state.log.num.partitions": "1"}
+    cluster.topics.alter_configs(None, {**small, "health.log.dir.max.used.ratio": "1"})
+    tiered = {**TIERED, "local.retention.bytes": "-1"}
+    topics = {
+        "flights": (6, tiered),
+        "payments": (4, {**tiered, "min.insync.replicas": "2"}),
+        "clicks": (8, {"retention.ms": "259200000"}),
+        "audit": (2, {"retention.ms": "-1"}),
+    }
+    for name, (partitions, configs) in topics.items():
+        cluster.topics.create(name, partitions=partitions, replication_factor=3, configs=configs)
+    for turn in range(6):
+        for name, (partitions, _) in topics.items():
+            given = {
+                partition: [batch([chance.randbytes(40).hex()] * chance.randint(40, 400), now_us)]
+                for partition in range(partitions)
+            }
+            cluster.append_batches(name, given).raise_for_failures()
+        if turn == 2:
+            cluster.tier().raise_for_failures()
+            cluster.topics.alter_configs("flights", {"local.retention.bytes": "0"})
+            cluster.retain().raise_for_failures()
+            cluster.topics.alter_configs("flights", {"local.retention.bytes": "-1"})
+        if turn == 4:
+            cluster.tier(["flights"]).raise_for_failures()
+            cluster.topics.delete_records("flights", {0: 150, 1: 90}).raise_for_failures()
+    for group, topic, at in (("billing", "payments", 300), ("dashboard", "clicks", 500), ("lake", "flights", 40)):
+        partitions = topics[topic][0]
+        cluster.groups.commit(group, {(topic, p): at for p in range(partitions)}).raise_for_failures()
+    cluster.maintain(only=["replicate", "elect", "merge"]).raise_for_failures()
+    return cluster
+
+
+def history(now_ms: int, hours: int = 48) -> list[dict[str, Any]]:
+    """Rows as the history has them, of two days."""
+    chance, rows, backlog = random.Random(2), [], 0
+    for step in range(hours * 4):
+        at = now_ms - hours * HOUR_MS + step * HOUR_MS // 4
+        busy = 1.2 + math.sin(step / 96 * 2 * math.pi)
+        records = int(40_000 * busy * chance.uniform(0.7, 1.2))
+        backlog += records * 90
+        moved = [
+            ("append", 2_100, {"records": records, "bytes": records * 90}, "ingest"),
+            ("replicate", 4_300, {"partitions": 20, "copied_bytes": records * 178}, "maintain"),
+        ]
+        if step % 8 == 7:
+            left = int(backlog * 0.12)
+            totals = {"uploaded_files": 31, "uploaded_bytes": backlog - left, "backlog_bytes": left}
+            moved.append(("tier", 8_700, totals, "maintain"))
+            backlog = left
+        for number, (operation, took, totals, job) in enumerate(moved):
+            failed = operation == "replicate" and step in (150, 151)
+            rows.append(
+                {
+                    "time": at + number * 5_000,
+                    "operation": operation,
+                    "phase": "after",
+                    "outcome": "failed" if failed else "done",
+                    "user": "airflow",
+                    "host": "etl-1",
+                    "job": job,
+                    "run": f"run-{step:04}",
+                    "arguments": {"topics": "flights"} if operation == "append" else {},
+                    "totals": totals,
+                    "notes": ["broker 3 did not answer"] if failed else [],
+                    "duration": int(took * chance.uniform(0.6, 1.5)),
+                }
+            )
+    return rows
+
+
+def picture_page(folder: Path) -> StatePage:
+    """The page of ``town`` without its third broker; it lies in a folder of its own."""
+    cluster = town(folder)
+    (folder / "b3").rename(folder / "away")
+    (folder / "b3").mkdir()
+    page = report(context_of(cluster), history(SystemClock().now_ms()))
+    return replace(page, html=page.html.replace(str(folder), "/srv"))
+
+
+def main() -> None:
+    """Write the pictures. Raises: AssertionError for one that is too large."""
+    IMAGES.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory() as scratch, browser() as window:
+        file = Path(scratch, "report.html")
+        picture_page(Path(scratch)).save(file)
+        for name, how in PICTURES.items():
+            window.look(**how)
+            window.open(file)
+            picture = window.screenshot()
+            assert len(picture) <= MOST_BYTES, f"{name}: {len(picture):,} bytes"
+            Path(IMAGES, f"{name}.png").write_bytes(picture)
+            print(f"docs/images/{name}.png: {len(picture):,} bytes")
+
+
+if __name__ == "__main__":
+    main()
