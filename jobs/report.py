@@ -40,7 +40,9 @@ def report(job: Job) -> Report:
         page = unopened_report(file, unopened(given.cluster, error, SystemClock().now_ms()))
     where = page.save(given.output)
     found = page.health.findings
-    counts = {f"{level}s": sum(one.severity is level for one in found) for level in (Severity.ERROR, Severity.WARNING)}
+    counts = {
+        f"{level}s": sum(one.severity is level for one in found) for level in (Severity.ERROR, Severity.WARNING)
+    }
     return Report(
         "report",
         [{"page": where, "bytes": len(page.html.encode()), **counts}],

@@ -1,5 +1,5 @@
-"""A real Chromium without a window, driven over HTTP as the WebDriver standard has it: Debian's packages ``chromium``
-and ``chromium-driver``, and no package of Python.
+"""A real Chromium without a window, driven over HTTP as the WebDriver standard has it: Debian's packages
+``chromium`` and ``chromium-driver``, and no package of Python.
 """
 
 from __future__ import annotations

@@ -4,14 +4,15 @@
 
 from __future__ import annotations
 
+import json
 import math
 import random
 import tempfile
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from stratalog import Cluster
+from stratalog.engine.driver.report import Value, utc_text
 from stratalog.engine.page.report import StatePage, report
 from stratalog.partitions.clock import SystemClock
 from tests.browser import browser
@@ -21,7 +22,6 @@ from tests.unit.harness import batch
 
 IMAGES = Path(__file__).resolve().parents[1] / "docs/images"
 MOST_BYTES = 200_000
-HOUR_MS = 3_600_000
 PICTURES = {
     "report-light": {},
     "report-dark": {"dark": True},
@@ -71,41 +71,46 @@ def town(folder: Path) -> Cluster:
     return cluster
 
 
-def history(now_ms: int, hours: int = 48) -> list[dict[str, Any]]:
-    """Rows as the history has them, of two days."""
-    chance, rows, backlog = random.Random(2), [], 0
+def history(now_ms: int, hours: int = 48) -> list[dict[str, Value]]:
+    """Rows as ``Cluster.history`` has them, of two days of a busier cluster."""
+    chance, rows = random.Random(2), []
+    ends, tiered = dict.fromkeys(("flights", "payments", "clicks"), 0), {"flights": 0, "payments": 0}
     for step in range(hours * 4):
-        at = now_ms - hours * HOUR_MS + step * HOUR_MS // 4
+        at = now_ms - (hours * 4 - step) * 900_000
         busy = 1.2 + math.sin(step / 96 * 2 * math.pi)
-        records = int(40_000 * busy * chance.uniform(0.7, 1.2))
-        backlog += records * 90
-        moved = [
-            ("append", 2_100, {"records": records, "bytes": records * 90}, "ingest"),
-            ("replicate", 4_300, {"partitions": 20, "copied_bytes": records * 178}, "maintain"),
-        ]
+        added = {name: int(12_000 * busy * chance.uniform(0.7, 1.2)) for name in ends}
+        ends = {name: end + added[name] for name, end in ends.items()}
+        totals = {"copied_bytes": 178 * sum(added.values())}
+        totals |= {f"{name}/copied_bytes": 178 * more for name, more in added.items()}
         if step % 8 == 7:
-            left = int(backlog * 0.12)
-            totals = {"uploaded_files": 31, "uploaded_bytes": backlog - left, "backlog_bytes": left}
-            moved.append(("tier", 8_700, totals, "maintain"))
-            backlog = left
-        for number, (operation, took, totals, job) in enumerate(moved):
-            failed = operation == "replicate" and step in (150, 151)
-            rows.append(
-                {
-                    "time": at + number * 5_000,
-                    "operation": operation,
-                    "phase": "after",
-                    "outcome": "failed" if failed else "done",
-                    "user": "airflow",
-                    "host": "etl-1",
-                    "job": job,
-                    "run": f"run-{step:04}",
-                    "arguments": {"topics": "flights"} if operation == "append" else {},
-                    "totals": totals,
-                    "notes": ["broker 3 did not answer"] if failed else [],
-                    "duration": int(took * chance.uniform(0.6, 1.5)),
-                }
-            )
+            before, tiered = tiered, {name: ends[name] - int(added[name] * 0.9) for name in tiered}
+            uploaded = {name: 95 * (tiered[name] - before[name]) for name in tiered}
+            totals |= {"uploaded_bytes": sum(uploaded.values()), "deleted_bytes": sum(uploaded.values()) // 3}
+            totals |= {f"{name}/uploaded_bytes": size for name, size in uploaded.items()}
+        totals |= {f"{name}/log_end": end for name, end in ends.items()}
+        totals |= {f"{name}/remote_end": end for name, end in tiered.items()}
+        totals |= {f"{name}/backlog_bytes": 90 * (ends[name] - tiered[name]) for name in tiered}
+        failed = step in (150, 151)
+        rows.append(
+            {
+                "time": utc_text(at),
+                "operation": "maintain",
+                "phase": "ended",
+                "outcome": "failed" if failed else "done",
+                "user": "airflow",
+                "host": "etl-1",
+                "job": "upkeep",
+                "run": f"{step:04}",
+                "cluster": "flights",
+                "version": "0.1.0",
+                "arguments": "{}",
+                "totals": json.dumps(totals),
+                "notes": json.dumps(
+                    ["broker 3: BROKER_NOT_AVAILABLE: its root does not answer"] if failed else []
+                ),
+                "duration": int(6_000 * chance.uniform(0.6, 1.5)),
+            }
+        )
     return rows
 
 

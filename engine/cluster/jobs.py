@@ -97,8 +97,8 @@ class Jobs:
         return health(self._context)
 
     def report(self) -> StatePage:
-        """The state of the cluster as one page of HTML: health, topics, partitions and their tiers, brokers, groups,
-        and what was done. It only reads, and costs what ``health`` costs.
+        """The state of the cluster as one page of HTML: health, topics, partitions and their tiers, brokers,
+        groups, and what was done. It only reads, and costs what ``health`` costs.
 
             cluster.report().save("report.html")
         """

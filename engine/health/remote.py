@@ -96,7 +96,9 @@ def _tables(context: Context, sight: Sight) -> tuple[list[HealthFinding], dict[s
                 what = "somebody else has changed the records of its table, and it is read and added to no more "
                 findings.append(_of_table(topic, f"{what}until it is restored: {error}", _restore(error)))
             case Failed(_, error):
-                findings.append(_of_table(topic, f"its table cannot be read: {error}", _remedy(sight, topic, error)))
+                findings.append(
+                    _of_table(topic, f"its table cannot be read: {error}", _remedy(sight, topic, error))
+                )
             case Done(_, log):
                 logs[outcome.item.topic_id] = log
                 if log.rewrite is not None:

@@ -7,14 +7,15 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from stratalog.engine.admin.describe_cluster import broker_state
-from stratalog.engine.health.finding import HealthFinding, HealthReport, Severity
+from stratalog.engine.health.finding import HealthReport
 from stratalog.engine.health.health import Examined
 from stratalog.engine.health.partitions import known_end
 from stratalog.engine.health.sight import SeenPartition, Sight
 from stratalog.engine.metadata.image import BrokerImage
-from stratalog.engine.page.activity import Event, activity, runs
-from stratalog.engine.page.tiers import BOTH, COLD, EXPIRED, HOT, PENDING, TIERS, TieredLog, tiered_log
+from stratalog.engine.page.activity import Row, activity, runs
+from stratalog.engine.page.tiers import PENDING, TIERS, TieredLog, tiered_log
 from stratalog.engine.state.internal_topics import INTERNAL_TOPICS
+from stratalog.partitions.errors import CorruptionError
 from stratalog.partitions.listing import Listing
 from stratalog.partitions.printable import printable
 from stratalog.partitions.retention import UNLIMITED
@@ -33,8 +34,10 @@ _TABLES = "remote-table"
 """The subjects of this finding are topics, which may be called as a partition is."""
 
 
-def content(examined: Examined, events: Sequence[Event], cluster_id: str) -> dict[str, Any]:
-    """All that the page shows, as JSON has it; every text is printable. ``events`` are rows of the history."""
+def content(examined: Examined, history: Sequence[Row], cluster_id: str) -> dict[str, Any]:
+    """All that the page shows, as JSON has it; every text is printable. ``history`` has rows of
+    ``Cluster.history``.
+    """
     sight, report = examined.sight, examined.report
     named = {topic_id: number for number, topic_id in enumerate(sorted(sight.image.topics, key=_by_name(sight)))}
     logs = [(seen, _log(seen, examined)) for seen in sight.partitions]
@@ -59,8 +62,8 @@ def content(examined: Examined, events: Sequence[Event], cluster_id: str) -> dic
         "brokers": _brokers(sight),
         "voters": _voters(sight),
         "groups": [{"group": g, "topic": t, "lag": lag} for (g, t), lag in sorted(report.lags.items())],
-        "activity": activity(events),
-        "runs": runs(events),
+        "activity": activity(history),
+        "runs": runs(history),
     }
     shown: dict[str, Any] = _printable(described)
     return shown
@@ -135,7 +138,15 @@ def _log(seen: SeenPartition, examined: Examined) -> TieredLog:
     remote = examined.remotes.get(seen.view.topic_id)
     entry = examined.sight.entries.get(seen.view.key)
     segments = () if remote is None else remote.of_partition(seen.view.partition)
-    return tiered_log(seen, segments, None if entry is None else entry.remote_end)
+    copies = (_seen(seen, broker, examined.sight) for broker in (seen.view.leader, *seen.view.isr))
+    copy = next((one for one in copies if one is not None), None)
+    return tiered_log(seen, copy, segments, None if entry is None else entry.remote_end)
+
+
+def _seen(seen: SeenPartition, broker: int | None, sight: Sight) -> Listing | None:
+    """The folder of a replica, where its broker is in service: an unmounted volume is an empty one."""
+    found = None if broker is None or not sight.usable(broker) else seen.replicas.get(broker)
+    return found if isinstance(found, Listing) else None
 
 
 def _partition(seen: SeenPartition, log: TieredLog, sight: Sight, findings: list[int]) -> list[Any]:
@@ -164,19 +175,24 @@ def _state(seen: SeenPartition, sight: Sight) -> str:
 
 
 def _replica(seen: SeenPartition, broker: int, sight: Sight) -> list[Any]:
-    found, view = seen.replicas.get(broker), seen.view
-    if found is None or not sight.usable(broker):
-        state = "unreachable"
-    elif not isinstance(found, Listing):
-        state = found.code
-    elif broker == view.leader:
-        state = "leader"
-    else:
-        state = "in sync" if broker in view.isr else "being added" if broker in view.adding else "out of sync"
-    if not isinstance(found, Listing):
-        return [broker, state, None, None, None, None]
-    end = max([known_end(found), *(mark.offset for mark in found.watermarks)])
-    return [broker, state, found.local_start, end, len(found.data), sum(f.object.size_bytes for f in found.data)]
+    view, found, copy = seen.view, seen.replicas.get(broker), _seen(seen, broker, sight)
+    if copy is None:
+        state = found.code if isinstance(found, CorruptionError) and sight.usable(broker) else "unreachable"
+        return [broker, state, *[None] * 4]
+    state = "in sync" if broker in view.isr else "being added" if broker in view.adding else "out of sync"
+    end = max([known_end(copy), *(mark.offset for mark in copy.watermarks)])
+    return [
+        broker,
+        "leader" if broker == view.leader else state,
+        copy.local_start,
+        end,
+        len(copy.data),
+        _bytes(copy),
+    ]
+
+
+def _bytes(copy: Listing) -> int:
+    return sum(file.object.size_bytes for file in copy.data)
 
 
 # ------------------------------------------------------------------------------------------------ topics
@@ -212,8 +228,8 @@ def _topics(
         row["replication_factor"] = max(row["replication_factor"], len(seen.view.replicas))
         row["records"] += max(0, (log.end or log.remote_end or log.start) - log.start)
         row["pending_records"] += sum(end - start for tier, start, end in log.spans if tier == PENDING)
-        listings = [one for one in seen.replicas.values() if isinstance(one, Listing)]
-        row["local_bytes"] += sum(file.object.size_bytes for one in listings for file in one.data)
+        copies = (_seen(seen, broker, sight) for broker in seen.view.replicas)
+        row["local_bytes"] += sum(_bytes(copy) for copy in copies if copy is not None)
         row["sizes"] = [old + log.sizes.get(tier, 0) for old, tier in zip(row["sizes"], TIERS, strict=True)]
         row["policy"] = _policy(seen)
     for row in partitions:
@@ -270,10 +286,10 @@ def _brokers(sight: Sight) -> list[dict[str, Any]]:
     for seen in sight.partitions:
         replicas.update(seen.view.replicas)
         leads.update(() if seen.view.leader is None else [seen.view.leader])
-        for broker, one in seen.replicas.items():
-            if isinstance(one, Listing):
-                files[broker] += len(one.data)
-                sizes[broker] += sum(file.object.size_bytes for file in one.data)
+        for broker in seen.view.replicas:
+            if (copy := _seen(seen, broker, sight)) is not None:
+                files[broker] += len(copy.data)
+                sizes[broker] += _bytes(copy)
     rows = []
     for broker_id, broker in sorted(sight.image.brokers.items()):
         space = sight.folders[broker_id].space if broker_id in sight.folders else None
@@ -284,8 +300,8 @@ def _brokers(sight: Sight) -> list[dict[str, Any]]:
                 "state": _state_of_broker(sight, broker),
                 "leads": leads[broker_id],
                 "replicas": replicas[broker_id],
-                "files": files[broker_id],
-                "bytes": sizes[broker_id],
+                "files": files[broker_id] if sight.usable(broker_id) else None,
+                "bytes": sizes[broker_id] if sight.usable(broker_id) else None,
                 "used_ratio": None if space is None else round(space.used_ratio, 3),
                 "log_dir": broker.log_dir,
             }

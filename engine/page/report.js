@@ -10,7 +10,7 @@ const OF_STATE = {
 };
 const TIERS = {
   cold: ["Cold", "in the remote tier alone"],
-  both: ["Both", "in the remote tier, and still on the leader"],
+  both: ["Both", "in the remote tier, and still on brokers"],
   pending: ["Pending", "on brokers alone, to be tiered"],
   hot: ["Hot", "on brokers alone, not to be tiered"],
   expired: ["Expired", "left the log, not deleted yet"],
@@ -57,13 +57,13 @@ function bytes(value) {
 function span(ms) {
   if (ms == null) return "–";
   for (const [unit, length] of [["d", 86400e3], ["h", 3600e3], ["min", 60e3]]) {
-    if (ms >= 2 * length) return `${count(Math.floor(ms / length))} ${unit}`;
+    if (ms >= 2 * length || ms === length) return `${count(Math.floor(ms / length))} ${unit}`;
   }
   return ms >= 1000 ? `${Math.round(ms / 1000)} s` : `${count(Math.round(ms))} ms`;
 }
 
 const utc = (ms) => new Date(ms).toISOString().slice(0, 16).replace("T", " ");
-const shown = (value, unit) => (unit === "bytes" ? bytes(value) : `${count(value)} ${unit}`);
+const shown = (value, unit) => (unit === "bytes" ? bytes(value) : count(value));
 
 // ------------------------------------------------------------------------------------------------ tables
 
@@ -136,7 +136,7 @@ function table({ id, title, rows, columns, sort, text, detail, filters = [], not
     back.disabled = first === 0;
     on.disabled = last >= found.length;
     back.hidden = on.hidden = found.length <= PAGE;
-    pager.hidden = back.hidden && found.length === rows.length;
+    pager.hidden = back.hidden && !words.length;
   }
 
   function lines(row) {
@@ -234,7 +234,7 @@ function tiersSection() {
   const sums = content.tiers.map((_, index) => content.topics.reduce((sum, topic) => sum + topic.sizes[index], 0));
   const items = order.map((tier) => [tier, bytes(sums[content.tiers.indexOf(tier)]), TIERS[tier][1]]);
   return element("section", { id: "tiers" },
-    element("div", { class: "head" }, element("h2", {}, "Tiers"), element("span", { class: "quiet" }, "bytes of each log once, on its leader")),
+    element("div", { class: "head" }, element("h2", {}, "Tiers"), element("span", { class: "quiet" }, "bytes of each log once")),
     element("div", { class: "sheet tiers" }, sizesBar(sums, true), legend(items)));
 }
 
@@ -360,16 +360,22 @@ function chart({ title, unit, level, values }, from, step) {
     class: "sheet chart", tabindex: 0, role: "group", "aria-label": `${title}: ${total}; arrow keys read it`, onblur: leave,
     onkeydown: (event) => { if (keys[event.key]) { event.preventDefault(); keys[event.key](); } } },
     element("div", { class: "top" }, element("h3", {}, title), readout), picture,
-    element("div", { class: "ends" }, element("span", {}, utc(from)), element("span", {}, utc(from + values.length * step))));
+    element("div", { class: "ends" }, element("span", {}, utc(from).slice(5)), element("span", {}, utc(from + values.length * step).slice(5))));
 }
 
 function activitySection() {
-  const known = content.activity;
+  const known = content.activity, scopes = known ? Object.keys(known.scopes) : [];
+  const charts = element("div", { class: "charts" });
+  const show = (scope) => charts.replaceChildren(...known.scopes[scope].map((series) => chart(series, known.from_ms, known.step_ms)));
+  const choose = element("select", { "aria-label": "Topic of the activity", onchange: () => show(choose.value) },
+    scopes.map((scope) => element("option", { value: scope }, scope || "All topics")));
+  if (scopes.length) show(scopes[0]);
   const inside = !known ? element("p", { class: "sheet empty" }, "Nothing is recorded yet: no operation has left an event.")
-    : !known.series.length ? element("p", { class: "sheet empty" }, "The operations that are recorded have moved nothing.")
-    : element("div", { class: "charts" }, known.series.map((series) => chart(series, known.from_ms, known.step_ms)));
+    : !scopes.length ? element("p", { class: "sheet empty" }, "The operations that are recorded have moved nothing.")
+    : charts;
   return element("section", { id: "activity" },
-    element("div", { class: "head" }, element("h2", {}, "Activity"), known ? element("span", { class: "quiet" }, `UTC, a step is ${span(known.step_ms)}`) : null),
+    element("div", { class: "head" }, element("h2", {}, "Activity"),
+      known ? element("span", { class: "quiet" }, `UTC, a bar is ${span(known.step_ms)}`) : null, scopes.length > 1 ? choose : null),
     inside);
 }
 
@@ -514,18 +520,18 @@ function groupsTable() {
 }
 
 function runsTable() {
-  const level = (row) => (/^(done|ok|plan)/.test(row.outcome || "done") ? "ok" : "error");
+  const level = (row) => (row.outcome === "failed" ? "error" : "ok");
   return table({
     id: "runs", title: "Last runs", rows: content.runs, sort: [0, true], nothing: "Nothing is recorded yet.",
-    text: (row) => [row.operation, row.outcome, row.by, row.job, row.totals, row.arguments, row.notes].join(" "),
+    text: (row) => [row.operation, row.outcome, row.by, row.run, row.totals, row.notes].join(" "),
     columns: [
       { title: "Time (UTC)", value: (row) => row.time_ms, cell: (row) => utc(row.time_ms) },
-      { title: "Operation", value: (row) => row.operation, cell: (row) => [row.operation, row.phase].filter(Boolean).join(", ") },
-      { title: "Outcome", value: (row) => row.outcome, cell: (row) => state(level(row), row.outcome || "–") },
+      { title: "Operation", value: (row) => row.operation },
+      { title: "Outcome", value: (row) => row.outcome, cell: (row) => state(level(row), row.outcome) },
       { title: "Took", number: true, value: (row) => row.duration_ms, cell: (row) => span(row.duration_ms) },
-      { title: "By", value: (row) => row.by, cell: (row) => [row.by, row.job].filter(Boolean).join(", ") },
+      { title: "By", value: (row) => row.by, cell: (row) => `${row.by}, ${row.run}` },
       { title: "Totals", minor: true, long: true, value: (row) => row.totals },
-      { title: "Arguments and notes", minor: true, long: true, value: (row) => row.arguments, cell: (row) => [row.arguments, row.notes].filter(Boolean).join("; ") },
+      { title: "Arguments and notes", long: true, value: (row) => row.notes },
     ],
   });
 }

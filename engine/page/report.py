@@ -13,7 +13,7 @@ from stratalog.engine.config.cluster_file import ClusterFile
 from stratalog.engine.driver.context import Context
 from stratalog.engine.health.finding import HealthReport
 from stratalog.engine.health.health import examine
-from stratalog.engine.page.activity import Event
+from stratalog.engine.page.activity import Row
 from stratalog.engine.page.content import content, unopened_content
 from stratalog.engine.page.document import document
 from stratalog.partitions.errors import InvalidCallError, StratalogError
@@ -36,8 +36,8 @@ class StatePage:
         one: readers see that or this. An address is reached as the cluster file says for its kind of storage.
         Returns where it is.
 
-        Raises: InvalidCallError for a place that cannot be written or is inside a root of the cluster; StorageError
-            kinds for a bucket.
+        Raises: InvalidCallError for a place that cannot be written or is inside a root of the cluster;
+            StorageError kinds for a bucket.
         """
         given = same_spelling(os.fspath(target))
         if scheme_of(given) in (None, "file"):
@@ -81,14 +81,15 @@ class StatePage:
         )
 
 
-def report(context: Context, events: Sequence[Event] = ()) -> StatePage:
-    """One look at the cluster, as ``health`` takes it, as a page. ``events`` are rows of the history. Nothing is
+def report(context: Context, history: Sequence[Row] = ()) -> StatePage:
+    """One look at the cluster, as ``health`` takes it, as a page. ``history`` has rows of
+    ``Cluster.history``. Nothing is
     written.
 
     Raises: as ``examine``.
     """
     examined = examine(context)
-    found = content(examined, events, context.file.cluster_id)
+    found = content(examined, history, context.file.cluster_id)
     return StatePage(document(found, str(examined.report)), examined.report, context.file)
 
 

@@ -1,10 +1,10 @@
 """Tiers: what of one log is where, by offsets and by bytes. Pure.
 
-    expired   it has left the log; bytes of it may still wait for their deletion
-    cold      in the remote tier alone
-    both      in the remote tier, and still on the leader
-    pending   on the brokers alone, and to be tiered
-    hot       on the brokers alone, for the topic is not tiered
+expired   it has left the log; bytes of it may still wait for their deletion
+cold      in the remote tier alone
+both      in the remote tier, and still on the brokers
+pending   on the brokers alone, and to be tiered
+hot       on the brokers alone, for the topic is not tiered
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class TieredLog:
     start: int
     """Its first offset, in either tier."""
     local_start: int | None
-    """None: the leader could not be listed, as of the two that follow."""
+    """None: no copy could be listed, as of the two that follow."""
     high_watermark: int | None
     end: int | None
     remote_start: int | None
@@ -36,14 +36,17 @@ class TieredLog:
     spans: tuple[tuple[str, int, int], ...]
     """Tiers with their offsets ``[start, end)``, in order of offsets; none is empty."""
     sizes: dict[str, int] = field(default_factory=dict)
-    """Bytes by tier, without zeros: of ``both`` those on the leader."""
+    """Bytes by tier, without zeros: of ``both`` those of the copy."""
 
 
-def tiered_log(seen: SeenPartition, segments: Sequence[RemoteSegment], remote_end: int | None) -> TieredLog:
-    """The log of a partition. ``segments`` are those of its remote log, in order; ``remote_end`` is where that was
-    last seen to end, should it not be readable now.
+def tiered_log(
+    seen: SeenPartition, copy: Listing | None, segments: Sequence[RemoteSegment], remote_end: int | None
+) -> TieredLog:
+    """The log of a partition by the folder of its leader, or of another ``copy`` (None: there is none to be seen).
+    ``segments`` are those of its remote log, in order; ``remote_end`` is where that was last seen to end, should
+    it not be readable now.
     """
-    start, leader = seen.view.log_start_offset, seen.leader
+    start = seen.view.log_start_offset
     copied = seen.config is not None and seen.config.copies_to_remote
     live = [segment for segment in segments if segment.next_offset > start]
     remote_start = max(live[0].base_offset, start) if live else None
@@ -52,11 +55,11 @@ def tiered_log(seen: SeenPartition, segments: Sequence[RemoteSegment], remote_en
     sizes = dict.fromkeys(TIERS, 0)
     sizes[EXPIRED] = sum(segment.size_bytes for segment in segments if segment.next_offset <= start)
     local_start = high_watermark = end = None
-    if leader is not None:
-        local_start = max(start, leader.local_start)
-        high_watermark = max((mark.offset for mark in leader.watermarks), default=0)
-        end = max(known_end(leader), high_watermark, local_start)
-        for file, is_live in _live(leader, local_start):
+    if copy is not None:
+        local_start = max(start, copy.local_start)
+        high_watermark = max((mark.offset for mark in copy.watermarks), default=0)
+        end = max(known_end(copy), high_watermark, local_start)
+        for file, is_live in _live(copy, local_start):
             tier = (PENDING if copied else HOT) if _end(file) > tiered_to else BOTH
             sizes[tier if is_live else EXPIRED] += file.object.size_bytes
     begins = tiered_to if local_start is None else local_start
@@ -83,10 +86,10 @@ def _end(file: DataFile) -> int:
     return file.name.next_offset or file.name.base_offset + 1
 
 
-def _live(leader: Listing, start: int) -> Iterator[tuple[DataFile, bool]]:
+def _live(copy: Listing, start: int) -> Iterator[tuple[DataFile, bool]]:
     """The data files, and whether each is of the log still: neither below its start nor replaced by a segment."""
     covered = 0
-    for file in sorted(leader.data, key=lambda file: (file.name.base_offset, -_end(file))):
+    for file in sorted(copy.data, key=lambda file: (file.name.base_offset, -_end(file))):
         is_live = _end(file) > start and file.name.base_offset >= covered
         if is_live and file.name.merged:
             covered = _end(file)
