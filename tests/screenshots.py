@@ -10,6 +10,7 @@ import random
 import tempfile
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from stratalog import Cluster
 from stratalog.engine.driver.report import Value, utc_text
@@ -22,11 +23,14 @@ from tests.unit.harness import batch
 
 IMAGES = Path(__file__).resolve().parents[1] / "docs/images"
 MOST_BYTES = 200_000
-PICTURES = {
-    "report-light": {},
-    "report-dark": {"dark": True},
-    "report-phone": {"width": 390, "height": 844, "scale": 2},
+OPEN = "document.querySelector('nav').hidden = true; document.querySelectorAll('#partitions .open')[12].click();"
+OPEN += "document.getElementById('tiers').scrollIntoView()"
+PICTURES: dict[str, tuple[dict[str, Any], str]] = {
+    "report-light": ({"height": 880}, ""),
+    "report-dark": ({"height": 1180, "dark": True}, OPEN),
+    "report-phone": ({"height": 844, "width": 390}, ""),
 }
+"""By name: the window, and a script to run in it."""
 
 
 def town(folder: Path) -> Cluster:
@@ -129,9 +133,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch, browser() as window:
         file = Path(scratch, "report.html")
         picture_page(Path(scratch)).save(file)
-        for name, how in PICTURES.items():
+        for name, (how, script) in PICTURES.items():
             window.look(**how)
             window.open(file)
+            window.run(script)
             picture = window.screenshot()
             assert len(picture) <= MOST_BYTES, f"{name}: {len(picture):,} bytes"
             Path(IMAGES, f"{name}.png").write_bytes(picture)

@@ -18,7 +18,7 @@ begin with its name and a slash."""
 
 MOST_STEPS = 60
 MOST_RUNS = 1_000
-"""Of the last operations so many are listed."""
+"""Operations in the list of the last ones."""
 _MINUTE, _HOUR, _DAY = 60_000, 3_600_000, 86_400_000
 _STEPS_MS = (
     *(_MINUTE, 5 * _MINUTE, 15 * _MINUTE, 30 * _MINUTE, _HOUR, 3 * _HOUR, 6 * _HOUR, 12 * _HOUR),
@@ -94,7 +94,7 @@ class _Drawn:
         return self._values.setdefault(scope, {}).setdefault(title, [empty] * self._steps.count)
 
     def scopes(self) -> dict[str, list[dict[str, Any]]]:
-        """What was told, the whole cluster first."""
+        """All that was told, the whole cluster first."""
         return {
             scope: [
                 {

@@ -22,7 +22,7 @@ from stratalog.partitions.retention import UNLIMITED
 from stratalog.tiering.remote_log import RemoteLog
 
 MOST_SUBJECTS = 500
-"""Of a finding so many subjects are named."""
+"""Names of the subjects of one finding."""
 PARTITION_COLUMNS = (
     *("topic", "partition", "state", "leader", "epoch", "log_start", "local_start", "high_watermark", "log_end"),
     *("remote_start", "remote_end", "spans", "sizes", "replicas", "findings"),
@@ -204,43 +204,43 @@ def _topics(
     named: Mapping[str, int],
     partitions: Sequence[Sequence[Any]],
 ) -> list[dict[str, Any]]:
-    sight = examined.sight
-    rows = [
-        {
-            "name": sight.image.topics[topic_id].name,
-            "internal": sight.image.topics[topic_id].name in INTERNAL_TOPICS,
-            "partitions": 0,
-            "replication_factor": 0,
-            "records": 0,
-            "pending_records": 0,
-            "local_bytes": 0,
-            "remote_bytes": _remote_bytes(examined.remotes.get(topic_id)),
-            "sizes": [0] * len(TIERS),
-            "policy": "",
-            "states": {},
-            "findings": [],
-        }
-        for topic_id in named
-    ]
+    of_topic: dict[str, list[tuple[SeenPartition, TieredLog]]] = {}
     for seen, log in logs:
-        row = rows[named[seen.view.topic_id]]
-        row["partitions"] += 1
-        row["replication_factor"] = max(row["replication_factor"], len(seen.view.replicas))
-        row["records"] += max(0, (log.end or log.remote_end or log.start) - log.start)
-        row["pending_records"] += sum(end - start for tier, start, end in log.spans if tier == PENDING)
-        copies = (_seen(seen, broker, sight) for broker in seen.view.replicas)
-        row["local_bytes"] += sum(_bytes(copy) for copy in copies if copy is not None)
-        row["sizes"] = [old + log.sizes.get(tier, 0) for old, tier in zip(row["sizes"], TIERS, strict=True)]
-        row["policy"] = _policy(seen)
-    for row in partitions:
-        states = rows[row[0]]["states"]
-        states[row[2]] = states.get(row[2], 0) + 1
-        rows[row[0]]["findings"] = sorted({*rows[row[0]]["findings"], *row[-1]})
-    numbers = {row["name"]: row for row in rows}
-    for number, one in enumerate(examined.report.findings):
+        of_topic.setdefault(seen.view.topic_id, []).append((seen, log))
+    states: dict[int, Counter[str]] = {}
+    findings: dict[int, set[int]] = {}
+    for number, _, state, *_, found in partitions:
+        states.setdefault(number, Counter()).update([state])
+        findings.setdefault(number, set()).update(found)
+    for finding, one in enumerate(examined.report.findings):
         for subject in one.subjects if one.kind == _TABLES else ():
-            numbers[subject]["findings"].append(number)
-    return rows
+            findings[named[examined.sight.image.topic_ids[subject]]].add(finding)
+    return [
+        {
+            **_topic(examined, topic_id, of_topic.get(topic_id, [])),
+            "states": states.get(number, {}),
+            "findings": sorted(findings.get(number, ())),
+        }
+        for topic_id, number in named.items()
+    ]
+
+
+def _topic(examined: Examined, topic_id: str, logs: Sequence[tuple[SeenPartition, TieredLog]]) -> dict[str, Any]:
+    sight, name = examined.sight, examined.sight.image.topics[topic_id].name
+    copies = [copy for seen, _ in logs for b in seen.view.replicas if (copy := _seen(seen, b, sight)) is not None]
+    waiting = (end - start for _, log in logs for tier, start, end in log.spans if tier == PENDING)
+    return {
+        "name": name,
+        "internal": name in INTERNAL_TOPICS,
+        "partitions": len(logs),
+        "replication_factor": max((len(seen.view.replicas) for seen, _ in logs), default=0),
+        "records": sum(max(0, (log.end or log.remote_end or log.start) - log.start) for _, log in logs),
+        "pending_records": sum(waiting),
+        "local_bytes": sum(map(_bytes, copies)),
+        "remote_bytes": _remote_bytes(examined.remotes.get(topic_id)),
+        "sizes": [sum(log.sizes.get(tier, 0) for _, log in logs) for tier in TIERS],
+        "policy": _policy(logs[0][0]) if logs else "",
+    }
 
 
 def _remote_bytes(remote: RemoteLog | None) -> int | None:
@@ -286,10 +286,10 @@ def _brokers(sight: Sight) -> list[dict[str, Any]]:
     for seen in sight.partitions:
         replicas.update(seen.view.replicas)
         leads.update(() if seen.view.leader is None else [seen.view.leader])
-        for broker in seen.view.replicas:
-            if (copy := _seen(seen, broker, sight)) is not None:
-                files[broker] += len(copy.data)
-                sizes[broker] += _bytes(copy)
+        for replica in seen.view.replicas:
+            if (copy := _seen(seen, replica, sight)) is not None:
+                files[replica] += len(copy.data)
+                sizes[replica] += _bytes(copy)
     rows = []
     for broker_id, broker in sorted(sight.image.brokers.items()):
         space = sight.folders[broker_id].space if broker_id in sight.folders else None

@@ -542,7 +542,10 @@ function page() {
   const parts = partitionsTable();
   const show = (topic) => { parts.filter(topic.name); parts.section.scrollIntoView(); };
   const age = element("span", { class: "quiet" });
-  const tell = () => { age.textContent = `as of ${utc(content.now_ms)} UTC, ${span(Math.max(0, Date.now() - content.now_ms))} ago`; };
+  const tell = () => {
+    const ms = Date.now() - content.now_ms;
+    age.textContent = `as of ${utc(content.now_ms)} UTC, ${ms < 60e3 ? "just now" : `${span(ms)} ago`}`;
+  };
   tell();
   setInterval(tell, 60e3);
   const theme = element("button", { type: "button", onclick: () => {
@@ -551,17 +554,19 @@ function page() {
     document.documentElement.style.colorScheme = dark ? "light" : "dark";
   } }, "Light or dark");
   const health = healthSection();
+  const isOpen = content.brokers.length > 0; // else its health is all that is known
   const links = [
-    health && ["health", "Health", content.health.findings.length], ["activity", "Activity"], ["tiers", "Tiers"],
-    ["topics", "Topics", content.topics.length], ["partitions", "Partitions", partitions.length], ["brokers", "Brokers", content.brokers.length],
-    ["groups", "Groups", content.groups.length], ["runs", "Last runs", content.runs.length]];
+    health && ["health", "Health", content.health.findings.length],
+    ...(isOpen ? [["activity", "Activity"], ["tiers", "Tiers"], ["topics", "Topics", content.topics.length],
+      ["partitions", "Partitions", partitions.length], ["brokers", "Brokers", content.brokers.length],
+      ["groups", "Groups", content.groups.length], ["runs", "Last runs", content.runs.length]] : [])];
   document.getElementById("page").append(
     element("header", {}, element("h1", {}, content.cluster), age, theme),
     verdict(),
     element("nav", { "aria-label": "Parts of the page" }, links.filter(Boolean).map(([id, name, number]) =>
       element("a", { href: `#${id}` }, name, number == null ? null : element("small", {}, count(number))))),
-    element("main", {}, figures(), ...(health ? [health] : []), activitySection(), tiersSection(), topicsTable(show).section, parts.section,
-      brokersTable().section, groupsTable().section, runsTable().section),
+    element("main", {}, isOpen ? figures() : null, health, ...(isOpen ? [activitySection(), tiersSection(), topicsTable(show).section,
+      parts.section, brokersTable().section, groupsTable().section, runsTable().section] : [])),
     element("footer", {}, `stratalog report: ${several(content.requests, "storage request")}, ${content.seconds} s. Ends of logs are at least those shown: their last appends are not opened.`));
 }
 

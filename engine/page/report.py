@@ -28,7 +28,7 @@ class StatePage:
     html: str
     """A whole document, which loads nothing."""
     health: HealthReport
-    """What it shows on top."""
+    """The part on top of it."""
     file: ClusterFile
 
     def save(self, target: str | os.PathLike[str]) -> str:

@@ -42,7 +42,7 @@ class TieredLog:
 def tiered_log(
     seen: SeenPartition, copy: Listing | None, segments: Sequence[RemoteSegment], remote_end: int | None
 ) -> TieredLog:
-    """The log of a partition by the folder of its leader, or of another ``copy`` (None: there is none to be seen).
+    """The log of a partition by the folder of its leader, or of another ``copy`` (None: no folder is seen).
     ``segments`` are those of its remote log, in order; ``remote_end`` is where that was last seen to end, should
     it not be readable now.
     """

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from stratalog.jobs.main import main
 from tests.browser import ENTER, Browser, browser, needs_chromium
 from tests.screenshots import picture_page
 from tests.unit.cluster_harness import LiveCluster
@@ -244,6 +245,15 @@ def test_names_that_are_html_are_shown_as_text(window: Browser, tmp_path: Path) 
         "Nothing is recorded yet: no operation has left an event.",
         "Nothing is recorded yet.",
     ]
+    assert window.complaints() == []
+
+
+def test_a_cluster_that_cannot_be_opened_shows_that_and_nothing_else(window: Browser, tmp_path: Path) -> None:
+    live = LiveCluster(tmp_path, on_disk=True)
+    with live.unreachable(1):
+        assert main(["report", "-o", str(tmp_path / "report.html"), "--cluster", str(live.file)]) == 0
+    window.open(tmp_path / "report.html")
+    assert window.texts(".verdict strong, section h2") == ["1 error", "Health"]
     assert window.complaints() == []
 
 
