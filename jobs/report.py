@@ -15,7 +15,6 @@ import sys
 from stratalog import Report
 from stratalog.engine.config.cluster_file import load_cluster_file
 from stratalog.engine.health.finding import Severity, unopened
-from stratalog.engine.page.report import unopened_report
 from stratalog.jobs.run import Job, JobMain
 from stratalog.partitions.clock import SystemClock
 from stratalog.partitions.errors import MetadataLostError, RetriableError
@@ -36,6 +35,8 @@ def report(job: Job) -> Report:
     try:
         page = job.cluster().report()
     except (RetriableError, MetadataLostError) as error:  # a page that says so is worth most then
+        from stratalog.engine.page.report import unopened_report  # here: it loads Arrow
+
         file = load_cluster_file(given.cluster, given.credentials)
         page = unopened_report(file, unopened(given.cluster, error, SystemClock().now_ms()))
     where = page.save(given.output)
