@@ -34,9 +34,11 @@ _TABLES = "remote-table"
 """The subjects of this finding are topics, which may be called as a partition is."""
 
 
-def content(examined: Examined, history: Sequence[Row], cluster_id: str) -> dict[str, Any]:
+def content(
+    examined: Examined, history: Sequence[Row], history_unread: str | None, cluster_id: str
+) -> dict[str, Any]:
     """All that the page shows, as JSON has it; every text is printable. ``history`` has rows of
-    ``Cluster.history``.
+    ``Cluster.history``; ``history_unread`` says why it could not be read.
     """
     sight, report = examined.sight, examined.report
     named = {topic_id: number for number, topic_id in enumerate(sorted(sight.image.topics, key=_by_name(sight)))}
@@ -62,6 +64,7 @@ def content(examined: Examined, history: Sequence[Row], cluster_id: str) -> dict
         "brokers": _brokers(sight),
         "voters": _voters(sight),
         "groups": [{"group": g, "topic": t, "lag": lag} for (g, t), lag in sorted(report.lags.items())],
+        "history_unread": history_unread,
         "activity": activity(history),
         "runs": runs(history),
     }
@@ -83,6 +86,7 @@ def unopened_content(report: HealthReport, cluster_id: str) -> dict[str, Any]:
             "partition_columns": PARTITION_COLUMNS,
             "replica_columns": REPLICA_COLUMNS,
             **{part: [] for part in ("topics", "partitions", "brokers", "voters", "groups", "runs")},
+            "history_unread": None,
             "activity": None,
         }
     )

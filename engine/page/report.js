@@ -363,6 +363,10 @@ function chart({ title, unit, level, values }, from, step) {
     element("div", { class: "ends" }, element("span", {}, utc(from).slice(5)), element("span", {}, utc(from + values.length * step).slice(5))));
 }
 
+const noHistory = content.history_unread
+  ? `The history cannot be read: ${content.history_unread}`
+  : "Nothing is recorded yet: no operation has left an event.";
+
 function activitySection() {
   const known = content.activity, scopes = known ? Object.keys(known.scopes) : [];
   const charts = element("div", { class: "charts" });
@@ -370,7 +374,7 @@ function activitySection() {
   const choose = element("select", { "aria-label": "Topic of the activity", onchange: () => show(choose.value) },
     scopes.map((scope) => element("option", { value: scope }, scope || "All topics")));
   if (scopes.length) show(scopes[0]);
-  const inside = !known ? element("p", { class: "sheet empty" }, "Nothing is recorded yet: no operation has left an event.")
+  const inside = !known ? element("p", { class: "sheet empty" }, noHistory)
     : !scopes.length ? element("p", { class: "sheet empty" }, "The operations that are recorded have moved nothing.")
     : charts;
   return element("section", { id: "activity" },
@@ -522,7 +526,7 @@ function groupsTable() {
 function runsTable() {
   const level = (row) => (row.outcome === "failed" ? "error" : "ok");
   return table({
-    id: "runs", title: "Last runs", rows: content.runs, sort: [0, true], nothing: "Nothing is recorded yet.",
+    id: "runs", title: "Last runs", rows: content.runs, sort: [0, true], nothing: noHistory,
     text: (row) => [row.operation, row.outcome, row.by, row.run, row.totals, row.notes].join(" "),
     columns: [
       { title: "Time (UTC)", value: (row) => row.time_ms, cell: (row) => utc(row.time_ms) },

@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -81,15 +81,20 @@ class StatePage:
         )
 
 
-def report(context: Context, history: Sequence[Row] = ()) -> StatePage:
-    """One look at the cluster, as ``health`` takes it, as a page. ``history`` has rows of
-    ``Cluster.history``. Nothing is
-    written.
+def report(context: Context, history: Callable[[], Sequence[Row]] = tuple) -> StatePage:
+    """One look at the cluster, as ``health`` takes it, as a page. ``history`` gives rows of ``Cluster.history``;
+    where it cannot, the page says why. Nothing is written.
 
     Raises: as ``examine``.
     """
     examined = examine(context)
-    found = content(examined, history, context.file.cluster_id)
+    rows: Sequence[Row] = ()
+    unread = None
+    try:
+        rows = history()
+    except StratalogError as error:
+        unread = f"{error.code}: {error}"
+    found = content(examined, rows, unread, context.file.cluster_id)
     return StatePage(document(found, str(examined.report)), examined.report, context.file)
 
 

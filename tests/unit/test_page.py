@@ -17,7 +17,7 @@ from stratalog.engine.page.activity import MOST_STEPS, activity, runs
 from stratalog.engine.page.document import document
 from stratalog.engine.page.report import StatePage, report
 from stratalog.jobs.main import main
-from stratalog.partitions.errors import InvalidCallError
+from stratalog.partitions.errors import InvalidCallError, LeaderNotAvailableError
 from stratalog.partitions.store import open_store
 from tests.contexts import context_of
 from tests.s3_server import S3Endpoint
@@ -207,6 +207,15 @@ def row(at_ms: int, **of_row: Any) -> dict[str, Value]:
 def test_nothing_is_recorded_yet(live: LiveCluster) -> None:
     content = content_of(report(context_of(live.cluster)))
     assert (content["activity"], content["runs"]) == (None, [])
+
+
+def test_a_history_that_cannot_be_read_is_no_reason_for_no_page(live: LiveCluster) -> None:
+    def history() -> list[dict[str, Value]]:
+        raise LeaderNotAvailableError("__operations-0: no leader")
+
+    content = content_of(report(context_of(live.cluster), history))
+    assert content["history_unread"] == "LEADER_NOT_AVAILABLE: __operations-0: no leader"
+    assert partition(content, "t")["log_end"] == 7
 
 
 def test_series_of_the_cluster_and_of_each_topic() -> None:
