@@ -16,7 +16,7 @@ Row = Mapping[str, Value]
 """A row of the history: ``time`` is ISO text, ``arguments``, ``totals`` and ``notes`` are JSON. A topic's totals
 begin with its name and a slash."""
 
-MOST_STEPS = 60
+LEAST_STEPS, MOST_STEPS = 12, 60
 MOST_RUNS = 1_000
 """Operations in the list of the last ones."""
 _MINUTE, _HOUR, _DAY = 60_000, 3_600_000, 86_400_000
@@ -27,6 +27,7 @@ _STEPS_MS = (
 APPENDED, WAITING, OVERDUE = "Appended records", "Not tiered", "Due and not tiered"
 _FLOWS = {"copied_bytes": "Replicated bytes", "uploaded_bytes": "Tiered bytes", "deleted_bytes": "Deleted bytes"}
 _TITLES = (APPENDED, *_FLOWS.values(), WAITING, OVERDUE)
+_COSTS = ("requests", "read_bytes", "written_bytes")
 _ALL = ""
 """The scope of the whole cluster, beside those of topics."""
 
@@ -43,8 +44,9 @@ class _Steps:
     def over(cls, first_ms: int, last_ms: int) -> _Steps:
         """The shortest round steps of which there are not too many."""
         step = next((ms for ms in _STEPS_MS if (last_ms - first_ms) // ms + 2 <= MOST_STEPS), _STEPS_MS[-1])
-        begin = first_ms // step * step
-        return cls(begin, step, (last_ms - begin) // step + 1)
+        last = last_ms // step
+        first = min(first_ms // step, last - LEAST_STEPS + 1)
+        return cls(first * step, step, last - first + 1)
 
 
 class _Drawn:
@@ -135,7 +137,11 @@ def runs(history: Sequence[Row]) -> list[dict[str, Any]]:
             "by": f"{row['user']}@{row['host']}",
             "run": row["run"] if row["job"] is None else f"{row['job']} {row['run']}",
             "duration_ms": row["duration"],
-            "totals": " ".join(f"{name} {value:,}" for name, value in _totals(row).items() if "/" not in name),
+            "totals": ", ".join(
+                f"{name} {value:,}"
+                for name, value in _totals(row).items()
+                if "/" not in name and name not in _COSTS
+            ),
             "notes": "; ".join(_notes(row)),
         }
         for row in latest

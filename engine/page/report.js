@@ -331,7 +331,7 @@ function chart({ title, unit, level, values }, from, step) {
     const x = index * width;
     if (value == null) return;
     if (!level) path += value ? `M${x + width * 0.1} 100V${y(value)}H${x + width * 0.9}V100Z` : "";
-    else path += `${drawn ? "L" : "M"}${x + width / 2} ${y(value)}`;
+    else path += `${drawn ? "L" : "M"}${x + width / 2} ${y(value)}h.01`; // a dot where it stands alone
     drawn = true;
   });
   const last = [...values].reverse().find((value) => value != null);
