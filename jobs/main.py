@@ -27,6 +27,7 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
     "is it well?": {
         "health": "what needs a person, since when, and the command that mends it",
         "describe": "every partition, replica or broker",
+        "report": "all of it on one page of HTML, in a file or a bucket",
         "metrics": "all figures of health, in OpenMetrics",
         "history": "what was done, by whom, and what came of it",
         "verify": "compare all replicas and the remote tier; --heal mends damage",

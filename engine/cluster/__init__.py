@@ -2,7 +2,8 @@
 
 ``producer`` has the appends of every day, ``client`` the reads, ``jobs`` the upkeep; ``topics``, ``brokers``,
 ``groups``, ``transactions``, ``quorum`` and ``catalog`` are its groups; ``arguments`` says once how names and
-x
+bounds are given; ``recorded`` is the frame of them all: the log, and the history. Of a notebook: ``overview`` is
+the view of it in a cell, ``notebook`` how work and errors look.
 """
 
 from __future__ import annotations

@@ -39,6 +39,7 @@ FLOORS = (
         "policy",
         "admin",
         "health",
+        "page",
         "spark",
         "cluster",
     ),
