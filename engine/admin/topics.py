@@ -41,9 +41,11 @@ def create_topic(
     key_schema: str | None = None,
     value_schema: str | None = None,
     configs: Mapping[str, str | float] | None = None,
+    log_starts: Sequence[int] = (),
     dry_run: bool = False,
 ) -> TopicCreated:
-    """Create a topic; schemas are Spark's JSON text of a type, None for binary. ``dry_run`` only checks.
+    """Create a topic; schemas are Spark's JSON text of a type, None for binary. ``log_starts``: where the logs of
+    the first partitions begin. ``dry_run`` only checks.
 
     Raises: TopicAlreadyExistsError, InvalidReplicationFactorError, InvalidConfigError, InvalidCallError.
     """
@@ -57,6 +59,7 @@ def create_topic(
         key_schema=key_schema,
         value_schema=value_schema,
         configs=texts,
+        log_starts=log_starts,
     )
     try:
         return context.metadata.submit(command, dry_run=dry_run)

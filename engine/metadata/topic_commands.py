@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from stratalog.engine.config.definition import Scope
@@ -14,6 +14,7 @@ from stratalog.engine.config.settings import (
     find_config,
     topic_config,
 )
+from stratalog.engine.config.topic_config import MIRROR_SOURCE
 from stratalog.engine.metadata.commands import Decision
 from stratalog.engine.metadata.image import ClusterImage
 from stratalog.engine.metadata.placement import Placer, place_replicas
@@ -30,6 +31,7 @@ from stratalog.engine.state.internal_topics import check_not_internal
 from stratalog.engine.state.latest_by_key import check_key
 from stratalog.partitions.errors import (
     InvalidCallError,
+    InvalidConfigError,
     InvalidPartitionsError,
     InvalidReplicationFactorError,
     TopicAlreadyExistsError,
@@ -65,6 +67,8 @@ class CreateTopic:
     """Spark's JSON text of the key's type; None for binary. ``value_schema`` likewise."""
     value_schema: str | None = None
     configs: Mapping[str, str] = field(default_factory=dict)
+    log_starts: Sequence[int] = ()
+    """Where the logs of the first partitions begin, which is 0 for all others."""
     internal: bool = False
     """The engine itself creates it: one of ``stratalog.engine.state.internal_topics``, and no other."""
 
@@ -106,7 +110,11 @@ class CreateTopic:
             ConfigRecord(resource=ConfigResource.TOPIC, name=self.name, key=key, value=value)
             for key, value in configs.items()
         )
-        records += (_new_partition(self.topic_id, number, replicas) for number, replicas in enumerate(placed))
+        starts = (*self.log_starts, *[0] * (partitions - len(self.log_starts)))
+        records += (
+            _new_partition(self.topic_id, number, replicas, log_start=starts[number])
+            for number, replicas in enumerate(placed)
+        )
         return Decision(tuple(records), TopicCreated(self.topic_id, partitions, factor))
 
     def _exists_already(self, image: ClusterImage) -> Decision[TopicCreated]:
@@ -172,11 +180,17 @@ class CreatePartitions:
 
 
 def _new_partition(
-    topic_id: str, partition: int, replicas: tuple[int, ...], *, added: bool = False
+    topic_id: str, partition: int, replicas: tuple[int, ...], *, added: bool = False, log_start: int = 0
 ) -> PartitionRecord:
     """Led by the replica that is preferred, all of them in sync: there is nothing to lack yet."""
     return PartitionRecord(
-        topic_id=topic_id, partition=partition, replicas=replicas, isr=replicas, leader=replicas[0], added=added
+        topic_id=topic_id,
+        partition=partition,
+        replicas=replicas,
+        isr=replicas,
+        leader=replicas[0],
+        added=added,
+        log_start_offset=log_start,
     )
 
 
@@ -260,6 +274,11 @@ class AlterConfigs:
                 after.pop(name, None)
             else:
                 after[name] = check_config(scope, name, text, what)
+        if (source := after.get(MIRROR_SOURCE, "")) not in ("", present.get(MIRROR_SOURCE, "")):
+            raise InvalidConfigError(
+                f"{what}: {MIRROR_SOURCE} = {source!r}: a topic begins as a mirror, or is none; create it by "
+                "stratalog mirror"
+            )
         if self.topic is None:
             topic_config({}, after, what)
             # One topic for all that have the same configs: there are few kinds, and any number of topics.
