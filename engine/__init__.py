@@ -19,6 +19,7 @@ Purpose
     reading      plans of scans, fetches, tails, the source of a stream
     upkeep       the jobs: replicate, tier, retain, snapshot, verify, heal, restore ...
     admin        questions and changes of an operator, and tables of answers
+    mirror       topics of a Kafka cluster, record for record
     health       what needs a person: one look, and a list
     spark        the only part that imports pyspark
     cluster      the door: what a notebook, a job, and a test hold

@@ -37,7 +37,7 @@ class FileRange(msgspec.Struct, frozen=True, gc=False):
     broker: int | None = None
     """Whose replica it is of; None: it is remote, or nobody has asked."""
     marked: bool = False
-    """It may hold markers, gaps and records of aborted transactions, and says so in ``control`` (``Isolation``)."""
+    """It may hold markers, gaps, and records of aborted transactions, and says so in ``control``."""
 
     @property
     def whole(self) -> bool:

@@ -381,7 +381,8 @@ def append_options(
 ) -> AppendOptions:
     """How to append to a topic as it is configured.
 
-    Raises: PolicyViolationError for a topic that mirrors another, where ``who`` is not the mirror; for one that does
+    Raises: PolicyViolationError for a topic that mirrors another, where ``who`` is not the mirror; for one that
+    does
         not, or not any more, where it is.
     """
     if who is None or who.base_offset is None:

@@ -167,7 +167,8 @@ def append(
 
     NotAppended has StaleMetadataError kinds when the view is stale; NotEnoughReplicasError before anything
     is written; DuplicateSequenceNumberError, OutOfOrderSequenceNumberError, InvalidProducerEpochError,
-    InvalidRecordError; OffsetOutOfRangeError where the log does not end at the offset that was given; CorruptionError kinds with the broker that is to blame; RetriableError kinds.
+    InvalidRecordError; OffsetOutOfRangeError where the log does not end at the offset that was given;
+    CorruptionError kinds with the broker that is to blame; RetriableError kinds.
     """
     attempt = _Attempt()
     try:
@@ -397,7 +398,7 @@ def _in_transaction(batch: pa.RecordBatch, producer: ProducerAppend) -> pa.Recor
 def has_gaps(batch: pa.RecordBatch) -> bool:
     """Whether some of its rows stand for offsets without a record."""
     index = batch.schema.get_field_index("control")
-    return index >= 0 and batch.column(index).null_count < batch.num_rows
+    return index >= 0 and int(batch.column(index).null_count) < batch.num_rows
 
 
 def _check_keys(batch: pa.RecordBatch, replicas: PartitionReplicas) -> None:

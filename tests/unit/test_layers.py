@@ -37,6 +37,7 @@ FLOORS = (
         "upkeep.restoring",
         "upkeep.maintenance",
         "admin",
+        "mirror",
         "health",
         "spark",
         "cluster",
