@@ -215,8 +215,8 @@ def _parts(
                 found.append(part)
                 if part.lost:
                     run.notes.append(
-                        f"{part}: offsets [{part.log_end}, {part.bounds.log_start}) had left the source before they "
-                        "were mirrored: here they are gaps"
+                        f"{part}: offsets [{part.log_end}, {part.bounds.log_start}) had left the source before "
+                        "they were mirrored: here they are gaps"
                     )
             case Failed((topic, partition), error):
                 run.fail(f"{topic}-{partition}", error)

@@ -25,8 +25,8 @@ class SourceTruncatedError(InvalidCallError):
     def __init__(self, what: str) -> None:
         super().__init__(
             f"{what}: the source has lost its last records that are here (an unclean election, or a lost disk), "
-            "and others take their place. Keep what is here, and mirror no more: stratalog mirror --end; or delete "
-            "the topic here, and mirror it anew"
+            "and others take their place. Keep what is here, and mirror no more: stratalog mirror --end; or "
+            "delete the topic here, and mirror it anew"
         )
 
 
