@@ -37,6 +37,10 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
         "groups": "list, describe with lag, move offsets, delete",
         "transactions": "list, describe, end abandoned ones, find hanging ones",
     },
+    "Kafka": {
+        "mirror": "topics of a Kafka cluster, at the same offsets; --end: producers may append",
+        "compare": "every record, there and here",
+    },
     "brokers and clusters": {
         "check_store": "is a storage good enough for a log?",
         "format": "make the folders of a cluster file a cluster",

@@ -1,8 +1,8 @@
 """The cluster as one object: what a notebook, a job, and a test hold.
 
-``producer`` has the appends of every day, ``client`` the reads, ``jobs`` the upkeep; ``topics``, ``brokers``,
-``groups``, ``transactions``, ``quorum`` and ``catalog`` are its groups; ``arguments`` says once how names and
-bounds are given.
+``producer`` has the appends of every day, ``client`` the reads, ``jobs`` the upkeep, ``mirrors`` what comes of
+Kafka; ``topics``, ``brokers``, ``groups``, ``transactions``, ``quorum`` and ``catalog`` are its groups;
+``arguments`` says once how names and bounds are given.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from stratalog.engine.cluster.catalog import Catalog
 from stratalog.engine.cluster.client import Client
 from stratalog.engine.cluster.groups import Groups
 from stratalog.engine.cluster.jobs import Jobs
+from stratalog.engine.cluster.mirrors import Mirrors
 from stratalog.engine.cluster.quorum import Quorum
 from stratalog.engine.cluster.topics import Topics
 from stratalog.engine.cluster.transactions import Transactions
@@ -47,7 +48,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-class Cluster(Client, Jobs):
+class Cluster(Client, Jobs, Mirrors):
     """A cluster of storage roots, as one driver sees it.
 
         cluster = Cluster.open("cluster.toml", spark)
