@@ -33,16 +33,14 @@ def add_source(parser: argparse.ArgumentParser) -> None:
         type=pair,
         action="append",
         default=[],
-        help="one of librdkafka's for the way to the source, such as security.protocol=SASL_SSL; any number of them",
+        help="one of librdkafka's, such as security.protocol=SASL_SSL; any number of them",
     )
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument("--from", dest="bootstrap", metavar="HOST:PORT", help="brokers of the source: a:9092,b:9092")
-    what.add_argument(
-        "--end", action="store_true", help="the topics mirror no others any more: producers may append"
-    )
+    what.add_argument("--from", dest="bootstrap", metavar="HOST:PORT", help="brokers of the source, with commas")
+    what.add_argument("--end", action="store_true", help="the topics mirror no more: producers may append")
     add_source(parser)
     add_dry_run(parser, "say which topics and partitions would be made; read and append nothing")
     parser.add_argument("--replication-factor", metavar="N", type=count, help="of topics that are made")

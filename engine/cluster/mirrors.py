@@ -66,7 +66,8 @@ class Mirrors:
 
     def compare(self, bootstrap: str, topics: TopicNames, *, configs: Mapping[str, str] | None = None) -> Report:
         """Compare every record of topics, in a Kafka cluster and here: offsets, timestamps, keys, values and
-        headers. A partition that differs is a failure, which names offsets. See ``stratalog.engine.mirror.compare``.
+        headers. A partition that differs is a failure, which names offsets. See
+        ``stratalog.engine.mirror.compare``.
 
             cluster.compare("kafka-1:9092", ["trips"]).raise_for_failures()
 

@@ -1,4 +1,4 @@
-"""Topics of a real Kafka broker in a log of ours: equal after each run, whoever is killed, and whatever happens there."""
+"""Topics of a real Kafka broker in a log of ours: equal after each run, whatever happens there, and here."""
 
 from __future__ import annotations
 
@@ -38,6 +38,7 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
     brokers = "".join(f'[[brokers]]\nid = {n}\nlog_dir = "b{n}"\n' for n in (1, 2))
     (tmp_path / "cluster.toml").write_text(f'[cluster]\nid = "c"\nvoters = [1]\n{brokers}')
     with closing(Cluster.format(tmp_path / "cluster.toml")) as made:
+        made.topics.alter_configs(None, {"offsets.topic.replication.factor": 1, "offsets.topic.num.partitions": 1})
         yield made
 
 
@@ -46,10 +47,14 @@ class Topic:
 
     def __init__(self, clients: KafkaClients, name: str, partitions: int = 3, **configs: str) -> None:
         self.clients, self.name = clients, name
-        given = {key.replace("_", "."): value for key, value in configs.items()}
+        given = {"retention.ms": "-1", **{key.replace("_", "."): value for key, value in configs.items()}}
         only(clients.admin.create_topics([NewTopic(name, partitions, 1, config=given)]))
-        self.plain = Producer({**clients.server, **PRODUCER})
-        self._ids = 0
+        self._ids = self._now_ms = 0
+        self.knows_partitions_anew()
+
+    def knows_partitions_anew(self) -> None:
+        """A producer knows the partitions that were there when it first asked."""
+        self.plain = Producer({**self.clients.server, **PRODUCER})
 
     def append(self, *values: str | None, partition: int = 0, key: str | None = None) -> None:
         self._produce(self.plain, values, partition, key)
@@ -90,7 +95,8 @@ class Topic:
     ) -> None:
         for number, value in enumerate(values):
             headers = [("h", b"1"), ("h", None)] if number % 2 else []
-            stamp = 1_700_000_000_000 + number
+            self._now_ms += 100
+            stamp = 1_700_000_000_000 + self._now_ms
             producer.produce(self.name, value, key, partition=partition, headers=headers, timestamp=stamp)
 
 
@@ -122,6 +128,7 @@ def test_transactions_tombstones_and_new_partitions_are_the_same_here(
     topic.transact("g", commit=False)
     only(clients.admin.create_partitions([NewPartitions(topic.name, 4)]))
     wait_until(lambda: len(clients.admin.list_topics(topic.name).topics[topic.name].partitions) == 4)
+    topic.knows_partitions_anew()
     topic.append("h", partition=3)
     report = mirrored(cluster, topic)
     assert [row["lag"] for row in report.rows] == [0, 0, 0, 0]
