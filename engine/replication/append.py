@@ -290,11 +290,7 @@ def _append_to_leader(
                 bytes=attempt.written,
                 end=end if earlier.next_offset == end.log_end else None,
             )
-        if producer.base_offset not in (None, end.log_end):
-            raise OffsetOutOfRangeError(
-                f"{replicas}: the log ends at {end.log_end}, and these records begin at {producer.base_offset}: "
-                "another mirror was faster, or the log has lost its end; look at the log end again"
-            )
+        _check_place(replicas, producer, end)
         if options.acks_all and not replicas.view.has_min_isr(options.min_insync_replicas):
             raise NotEnoughReplicasError(
                 f"{replicas}: {len(replicas.view.isr)} replicas are in sync, min.insync.replicas is "
@@ -317,6 +313,15 @@ def _append_to_leader(
         # 4. Look again, in step 1 and 2 of the next round: the append counts if the log holds it (a
         #    zombie can re-create a name that retention or a merge had freed).
     raise RetriableError(f"{replicas}: {_ATTEMPTS} times another append was faster; try again, or less at once")
+
+
+def _check_place(replicas: PartitionReplicas, producer: ProducerAppend, end: LogEnd) -> None:
+    """Raises: OffsetOutOfRangeError for records of a mirror that begin elsewhere than at the log end."""
+    if producer.base_offset not in (None, end.log_end):
+        raise OffsetOutOfRangeError(
+            f"{replicas}: the log ends at {end.log_end}, these records begin at {producer.base_offset}: another "
+            "mirror was faster, or the log has lost its end; look at the log end again"
+        )
 
 
 def _commit(staged: StagedWriter, name: DataName, attempt: _Attempt) -> bool:
