@@ -32,17 +32,16 @@ def leader_log(replicas: PartitionReplicas) -> ReplicaLog:
     leader = replicas.leader
     for _ in range(_ATTEMPTS):
         log = _own_log(replicas)
+        if _begins_later(replicas, log):
+            leader.store.create(leader.path(LocalStartName(replicas.view.log_start_offset)), encode({}))
+            continue
         if log.joined_epoch == replicas.epoch:
-            if _begins_later(replicas, log):
-                start = LocalStartName(replicas.view.log_start_offset)
-                leader.store.create(leader.path(start), encode({}))
-                continue
             return log
         # The members first: the leader, listed after them, holds all that they know of.
         members = _members(replicas)
         log = _own_log(replicas)
         if log.joined_epoch == replicas.epoch:
-            continue
+            return log
         check_members(leader, log, members, replicas.epoch)
         # This listing was made after the epoch was committed, for it came in with the view.
         lineage = log.lineage.continued_by(replicas.epoch, log.log_end)
