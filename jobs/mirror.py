@@ -48,11 +48,11 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--archive", action="store_true", help="of topics that are made: keep what the source deletes"
     )
     parser.add_argument("--no-groups", action="store_true", help="leave offsets of consumer groups alone")
-    parser.add_argument("--throttle", metavar="SIZE", type=size, help="at most so many bytes a second (20MB)")
+    parser.add_argument("--throttle", metavar="SIZE", type=size, help="at most these bytes a second (20MB)")
     parser.add_argument(
-        "--budget", metavar="TIME", type=duration, help="begin no further piece after so long (5m)"
+        "--budget", metavar="TIME", type=duration, help="begin no further piece after this time (5m)"
     )
-    parser.add_argument("--every", metavar="TIME", type=duration, help="so long after each run again (10s)")
+    parser.add_argument("--every", metavar="TIME", type=duration, help="run again, this time after each run (10s)")
 
 
 def mirror(job: Job) -> Report:

@@ -38,7 +38,7 @@ class Mirrors:
         """Mirror topics of a Kafka cluster once: what they have got since the last run, at the same offsets, and
         what their consumer groups have committed (``groups``). Topics that are not here are made, with
         ``replication_factor``; of an ``archive`` records stay when the source's go. ``throttle``: bytes a second;
-        ``budget_s``: after so many seconds no further piece is begun. Any number of mirrors may run.
+        ``budget_s``: no further piece is begun after these seconds. Any number of mirrors may run.
         See ``stratalog.engine.mirror.mirror``.
 
             cluster.mirror("kafka-1:9092", ["trips"]).raise_for_failures()

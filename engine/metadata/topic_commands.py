@@ -276,7 +276,7 @@ class AlterConfigs:
                 after[name] = check_config(scope, name, text, what)
         if (source := after.get(MIRROR_SOURCE, "")) not in ("", present.get(MIRROR_SOURCE, "")):
             raise InvalidConfigError(
-                f"{what}: {MIRROR_SOURCE} = {source!r}: a topic begins as a mirror, or is none; create it by "
+                f"{what}: {MIRROR_SOURCE} = {source!r}: a topic mirrors another from its beginning; create it by "
                 "stratalog mirror"
             )
         if self.topic is None:

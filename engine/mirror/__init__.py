@@ -1,6 +1,6 @@
 """Topics of a Kafka cluster, record for record and offset for offset, in logs of this one.
 
-source         what a mirror asks of the cluster that it mirrors; and what it finds wrong there
+source         the questions of a mirror to the cluster that it mirrors; and its findings there
 kafka_source   that by ``confluent-kafka`` (the extra ``kafka``), without a JVM
 configs        the topic's configs here, which mean the same as those there
 rows           records and gaps as rows of a log, in pieces that are appended each at once
@@ -18,7 +18,8 @@ Exactly once
     producer of the pieces has the source's leader epoch as its epoch: a mirror that still reads an older leader is
     fenced, and the end of the log says under which epoch its last record was written there.
 
-What the log keeps
-    Committed records, with offset, timestamp, key, value and headers. Whatever has no such record there (a marker,
-    a record of an aborted transaction, one that was compacted) is a row with ``control`` = ``records.GAP``.
+Gaps
+    Committed records come with offset, timestamp, key, value and headers. An offset that has no such record there
+    (but a marker, a record of an aborted transaction, or one that was compacted away) is a row with ``control`` =
+    ``records.GAP``.
 """

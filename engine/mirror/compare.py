@@ -3,7 +3,7 @@
 Both sides are read once, in the order of offsets, a partition after the other in each of some threads: offset,
 timestamp, key, value and headers of each record become a digest, and the digests of ``RANGE`` offsets one of a
 range. Compared is where both have something: from the later log start to the earlier end of committed records.
-Where the source compacts, a record that is only here is none too many: it was there when it was mirrored.
+Where the source compacts, a record that is only here is no difference: it was there when it was mirrored.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The configs of a mirrored topic: those of the source that mean the same here. Pure.
 
 Retention is taken over, but not where the source deletes nothing by age or size (it compacts), nor in an archive.
-What is left out: limits of Kafka's brokers and buffers (``engine.config.kafka_keys``), ``min.insync.replicas``,
+Left out are limits of Kafka's brokers and buffers (``engine.config.kafka_keys``), ``min.insync.replicas``,
 which belongs to the brokers at hand, and ``cleanup.policy=compact``: the source's compaction shows as gaps in what
 comes after it, and what was mirrored stays.
 """
@@ -15,7 +15,7 @@ from stratalog.engine.mirror.source import SourceTopic
 
 _SAME = ("retention.ms", "retention.bytes", "segment.bytes", "segment.ms")
 _COMPRESSIONS = ("zstd", "snappy", "lz4", "gzip", "uncompressed")
-"""``producer``, Kafka's default, is none: segments are encoded here."""
+"""``producer``, Kafka's default, says nothing here: segments are encoded anew."""
 _UNLIMITED = {"retention.ms": "-1", "retention.bytes": "-1"}
 
 

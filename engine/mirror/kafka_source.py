@@ -219,7 +219,7 @@ def _record(message: Any) -> SourceRecord:
     kind, stamp = message.timestamp()
     return SourceRecord(
         message.offset(),
-        stamp if kind else None,  # 0: there is none
+        stamp if kind else None,  # 0: the record has no time
         message.key(),
         message.value(),
         message.headers() or (),

@@ -297,7 +297,7 @@ def _round(
 
 
 def _failed(source: Source, part: MirroredPartition, error: StratalogError) -> None:
-    """The source cannot read on. Where its log starts later by now, the next round goes on there."""
+    """The source cannot read on. Where its log starts later now, the next round goes on there."""
     if isinstance(error, OffsetOutOfRangeError):
         now = source.bounds([part.key])[part.key]
         if now.log_start > part.position:

@@ -22,7 +22,7 @@ PIECE_BYTES = 32 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """What is appended at once: the offsets ``[start, end)``, and all records there; of one leader epoch."""
+    """Of one append: the offsets ``[start, end)``, and all records there; of one leader epoch."""
 
     key: TopicPartition
     start: int
@@ -77,17 +77,17 @@ class MirroredPartition:
         return max(0, self.bounds.log_start - self.log_end)
 
     def range(self) -> SourceRange:
-        """What is to be read next."""
+        """To be read next."""
         return SourceRange(self.position, self.bounds.stable_end, self.leader_epoch)
 
     def begin_at(self, log_end: int, leader_epoch: int | None) -> None:
-        """The log ends here now; what was read is forgotten."""
+        """The log ends here now; records that wait are forgotten."""
         self.log_end, self.leader_epoch = log_end, leader_epoch
         self.records, self.size_bytes = [], 0
         self.position = max(log_end, self.bounds.log_start)
 
     def pieces(self, read: SourceRead) -> Iterator[Piece]:
-        """What is to be appended now that this was read, in order; each is here (``appended``) before the next one
+        """The appends that are due now that this was read, in order; each is here (``appended``) before the next one
         is asked for. Records beyond the end of the run wait for the next run.
         """
         end = self.bounds.stable_end

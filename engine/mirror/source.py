@@ -1,4 +1,4 @@
-"""What a mirror asks of the cluster that it mirrors, in terms of Kafka; and what it finds wrong there."""
+"""The questions of a mirror to the cluster that it mirrors, in terms of Kafka; and its findings there."""
 
 from __future__ import annotations
 
@@ -106,12 +106,12 @@ class Source(Protocol):
 
     def read(self, ranges: Mapping[TopicPartition, SourceRange]) -> Generator[SourceRead, None, None]:
         """All committed records of the ranges, of each partition in the order of offsets, those of several mixed.
-        A read may go beyond the end of its range. Whoever has enough stops to iterate.
+        A read may go beyond the end of its range. A reader that has enough stops to iterate.
         """
         ...
 
     def group_offsets(self, topics: Sequence[str]) -> dict[str, dict[TopicPartition, OffsetAndMetadata]]:
-        """What each consumer group has committed for the topics; groups without any are left out."""
+        """The offsets that each consumer group has committed for the topics; groups without any are left out."""
         ...
 
     def close(self) -> None:

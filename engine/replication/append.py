@@ -403,7 +403,7 @@ def _in_transaction(batch: pa.RecordBatch, producer: ProducerAppend) -> pa.Recor
 def has_gaps(batch: pa.RecordBatch) -> bool:
     """Whether some of its rows stand for offsets without a record."""
     index = batch.schema.get_field_index("control")
-    return index >= 0 and int(batch.column(index).null_count) < batch.num_rows
+    return bool(index >= 0 and batch.column(index).null_count < batch.num_rows)
 
 
 def _check_keys(batch: pa.RecordBatch, replicas: PartitionReplicas) -> None:

@@ -51,7 +51,7 @@ def leader_log(replicas: PartitionReplicas) -> ReplicaLog:
 
 def _begins_later(replicas: PartitionReplicas, log: ReplicaLog) -> bool:
     """Whether the log never had a record, and is to begin at another offset than 0: the partition was created so.
-    It is the same offset for whoever looks, since a log start only moves up to what is committed; so nobody can
+    It is the same offset for all drivers, since a log start only moves up to what is committed; so nobody can
     hide with it what another has appended.
     """
     return not log.listing.data and not log.listing.watermarks and log.log_end < replicas.view.log_start_offset
