@@ -18,7 +18,14 @@ import pyarrow as pa
 from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.report import Failure, Report, Value
 from stratalog.engine.mirror.configs import compacts
-from stratalog.engine.mirror.source import Source, SourceBounds, SourceRange, SourceRead, SourceRecord, SourceTopic
+from stratalog.engine.mirror.source import (
+    MirrorSource,
+    SourceBounds,
+    SourceRange,
+    SourceRead,
+    SourceRecord,
+    SourceTopic,
+)
 from stratalog.engine.reading.fetch import fetch
 from stratalog.partitions.errors import InvalidCallError, StratalogError
 from stratalog.partitions.identity import TopicPartition
@@ -75,7 +82,7 @@ class Compared:
             self.named.append(f"{offset} {how}")
 
 
-def compare(context: Context, source: Source, names: Sequence[str]) -> Report:
+def compare(context: Context, source: MirrorSource, names: Sequence[str]) -> Report:
     """Compare topics there and here. A row a partition; one that differs is a failure, which names offsets.
 
     Raises: InvalidCallError for no topics; UnknownTopicOrPartitionError; errors of asking the source.
@@ -122,7 +129,7 @@ def _row(found: Compared) -> dict[str, Value]:
 
 
 def _compare(
-    context: Context, source: Source, topic: SourceTopic, key: TopicPartition, bounds: SourceBounds
+    context: Context, source: MirrorSource, topic: SourceTopic, key: TopicPartition, bounds: SourceBounds
 ) -> Compared:
     image = context.metadata.image()
     present = image.view(image.topic(key[0]).topic_id, key[1])

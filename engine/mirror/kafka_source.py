@@ -12,7 +12,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from typing import Any
 
 from stratalog.engine.mirror.source import (
-    Source,
+    MirrorSource,
     SourceBounds,
     SourceRange,
     SourceRead,
@@ -39,7 +39,7 @@ _OURS = frozenset({"bootstrap.servers", "isolation.level", "auto.offset.reset", 
 _LOG = logging.getLogger("stratalog.mirror.librdkafka")
 
 
-def open_source(bootstrap: str, configs: Mapping[str, str] | None = None) -> Source:
+def open_source(bootstrap: str, configs: Mapping[str, str] | None = None) -> MirrorSource:
     """A Kafka cluster at ``host:port,...``. ``configs`` are more of librdkafka's: ``security.protocol``,
     ``sasl.*``, ``ssl.*``.
 
@@ -59,7 +59,7 @@ def open_source(bootstrap: str, configs: Mapping[str, str] | None = None) -> Sou
 
 
 class KafkaSource:
-    """See ``stratalog.engine.mirror.source.Source``."""
+    """See ``stratalog.engine.mirror.source.MirrorSource``."""
 
     def __init__(self, bootstrap: str, configs: Mapping[str, str]) -> None:
         """Use ``open_source``."""

@@ -28,7 +28,7 @@ from stratalog.engine.mirror.configs import configs_here
 from stratalog.engine.mirror.group_offsets import GroupOffsets, commit_here
 from stratalog.engine.mirror.partitions import MirroredPartition, Piece
 from stratalog.engine.mirror.rows import batches_of
-from stratalog.engine.mirror.source import InconsistentTopicIdError, Source, SourceBounds, SourceTopic
+from stratalog.engine.mirror.source import InconsistentTopicIdError, MirrorSource, SourceBounds, SourceTopic
 from stratalog.engine.records.append import append_mirrored
 from stratalog.engine.replication.leader import leader_log
 from stratalog.engine.replication.throttle import Throttle
@@ -71,7 +71,7 @@ class MirrorOptions:
     dry_run: bool = False
 
 
-def mirror(context: Context, source: Source, names: Sequence[str], options: MirrorOptions) -> Report:
+def mirror(context: Context, source: MirrorSource, names: Sequence[str], options: MirrorOptions) -> Report:
     """Mirror these topics, once. A row a partition; a topic or a partition that cannot be is a failure, and the
     others go on. ``lag`` is of offsets, when the run ended.
 
@@ -238,7 +238,7 @@ def _look(context: Context, key: TopicPartition) -> tuple[int, int | None, bool]
 
 def _read_and_append(
     context: Context,
-    source: Source,
+    source: MirrorSource,
     run: OperationRun,
     parts: Sequence[MirroredPartition],
     options: MirrorOptions,
@@ -264,7 +264,7 @@ def _read_and_append(
 
 def _round(
     context: Context,
-    source: Source,
+    source: MirrorSource,
     left: dict[TopicPartition, MirroredPartition],
     throttle: Throttle | None,
     over: Callable[[], bool],
@@ -296,7 +296,7 @@ def _round(
         reads.close()
 
 
-def _failed(source: Source, part: MirroredPartition, error: StratalogError) -> None:
+def _failed(source: MirrorSource, part: MirroredPartition, error: StratalogError) -> None:
     """The source cannot read on. Where its log starts later now, the next round goes on there."""
     if isinstance(error, OffsetOutOfRangeError):
         now = source.bounds([part.key])[part.key]

@@ -87,8 +87,8 @@ class MirroredPartition:
         self.position = max(log_end, self.bounds.log_start)
 
     def pieces(self, read: SourceRead) -> Iterator[Piece]:
-        """The appends that are due now that this was read, in order; each is here (``appended``) before the next one
-        is asked for. Records beyond the end of the run wait for the next run.
+        """The appends that are due now that this was read, in order; each is here (``appended``) before the next
+        one is asked for. Records beyond the end of the run wait for the next run.
         """
         end = self.bounds.stable_end
         for record in read.records:

@@ -93,7 +93,7 @@ class SourceRead:
     before the range, and others took its place. Nothing more comes of the partition then."""
 
 
-class Source(Protocol):
+class MirrorSource(Protocol):
     """A cluster of topics. Errors of all calls: RetriableError kinds; StorageAuthorizationError kinds."""
 
     def topics(self, names: Sequence[str]) -> dict[str, SourceTopic]:

@@ -36,7 +36,7 @@ class MemoryLog:
 
 
 class MemorySource:
-    """See ``stratalog.engine.mirror.source.Source``. ``between`` is called before each read that is given."""
+    """See ``stratalog.engine.mirror.source.MirrorSource``. ``between`` is called before each read."""
 
     def __init__(self, partitions: int = 1, name: str = "t", **configs: str) -> None:
         self.name, self.topic_id, self.configs = name, TOPIC_ID, configs
