@@ -48,6 +48,10 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
         "groups": "list, describe with lag, move offsets, delete",
         "transactions": "list, describe, end abandoned ones, find hanging ones",
     },
+    "Kafka": {
+        "mirror": "topics of a Kafka cluster, at the same offsets; --end: producers may append",
+        "compare": "every record, there and here",
+    },
     "brokers and clusters": {
         "check_store": "is a storage good enough for a log?",
         "policy": "print the least rights of a reader, a producer, an operator",
