@@ -37,6 +37,14 @@ def protection(image: ClusterImage, topic: TopicImage) -> TopicConfig:
     return topic_config(own, image.configs, f"topic {topic.name!r}")
 
 
+def is_protected(image: ClusterImage, topic_id: str, now_ms: int) -> bool:
+    """Whether nobody may delete records of the topic now; of one that is not there, they may."""
+    topic = image.topics.get(topic_id)
+    if topic is None or (PROTECT not in topic.configs and PROTECT not in image.configs):
+        return False  # most are not: nothing is parsed for them
+    return protection(image, topic).is_protected(now_ms)
+
+
 def check_protected(image: ClusterImage, records: Sequence[MetadataRecord], now_ms: int) -> None:
     """``records`` are about to be committed on ``image``.
 
@@ -45,41 +53,32 @@ def check_protected(image: ClusterImage, records: Sequence[MetadataRecord], now_
     """
     for record in records:
         match record:
-            case RemoveTopicRecord(topic_id=topic_id):
-                _check(image, topic_id, now_ms, "the topic cannot be deleted")
-            case PartitionChangeRecord(topic_id=topic_id, log_start_offset=start) if start is not UNSET:
-                if start > image.partition(topic_id, record.partition).log_start_offset:
-                    _check(image, topic_id, now_ms, f"the log start cannot move to {start}")
+            case RemoveTopicRecord(topic_id=topic_id) if is_protected(image, topic_id, now_ms):
+                _refuse(image, topic_id, "the topic cannot be deleted")
+            case PartitionChangeRecord(topic_id=topic_id, partition=partition, log_start_offset=start):
+                if start is UNSET or not is_protected(image, topic_id, now_ms):
+                    continue
+                if start > image.partition(topic_id, partition).log_start_offset:
+                    _refuse(image, topic_id, f"the log start of partition {partition} cannot move to {start}")
     if any(isinstance(record, ConfigRecord) and record.key in _LOOSENING for record in records):
-        _check_configs(image, apply(image, image.next_offset, records), now_ms)
+        _check_configs(image, records, now_ms)
 
 
-def _check_configs(image: ClusterImage, after: ClusterImage, now_ms: int) -> None:
-    for topic in image.topics.values():
-        before, then = protection(image, topic), after.topics.get(topic.topic_id)
-        if then is None or not before.is_protected(now_ms):
-            continue
-        changed = protection(after, then)
+def _check_configs(image: ClusterImage, records: Sequence[MetadataRecord], now_ms: int) -> None:
+    protected = [topic for topic in image.topics.values() if is_protected(image, topic.topic_id, now_ms)]
+    if not protected:
+        return
+    after = apply(image, image.next_offset, records)
+    for topic in protected:
+        before, changed = protection(image, topic), protection(after, after.topics[topic.topic_id])
         if changed.protect_until_ms < before.protect_until_ms:
-            _refuse(topic, before, f"{PROTECT} can be put later, not sooner")
+            _refuse(image, topic.topic_id, f"{PROTECT} can be put later, not sooner")
         if before.remote_storage_enable and not changed.remote_storage_enable:
-            _refuse(topic, before, "its remote log cannot be given up (remote.storage.enable)")
+            _refuse(image, topic.topic_id, "its remote log cannot be given up (remote.storage.enable)")
 
 
-def is_protected(image: ClusterImage, topic_id: str, now_ms: int) -> bool:
-    """Whether nobody may delete records of the topic now; of one that is gone, they may."""
-    topic = image.topics.get(topic_id)
-    return topic is not None and protection(image, topic).is_protected(now_ms)
-
-
-def _check(image: ClusterImage, topic_id: str, now_ms: int, what: str) -> None:
-    if is_protected(image, topic_id, now_ms):
-        topic = image.topics[topic_id]
-        _refuse(topic, protection(image, topic), what)
-
-
-def _refuse(topic: TopicImage, config: TopicConfig, what: str) -> None:
+def _refuse(image: ClusterImage, topic_id: str, what: str) -> None:
     """Raises: PolicyViolationError."""
-    raise PolicyViolationError(
-        f"topic {topic.name!r} is protected until {time_text(config.protect_until_ms)} ({PROTECT}): {what}"
-    )
+    topic = image.topics[topic_id]
+    until = time_text(protection(image, topic).protect_until_ms)
+    raise PolicyViolationError(f"topic {topic.name!r} is protected until {until} ({PROTECT}): {what}")
