@@ -80,7 +80,7 @@ def _state(replicas: Sequence[Row], leader: Row | None) -> str:
         return "leader, unreachable"
     if len(str(replicas[0]["isr"]).split(",")) < len(replicas):
         return "under-replicated"
-    return "unreachable" if away else "ok"
+    return "replica unreachable" if away else "ok"
 
 
 def _folded(rows: Sequence[Row]) -> Iterator[Row]:
