@@ -125,6 +125,7 @@ def access(store: str, endpoint: str) -> Access:
             "fs.azure.always.use.https": "false",
             "fs.azure.fns.account.service.type": "BLOB",
             "fs.azure.networking.library": "JDK_HTTP_URL_CONNECTION",
+            "fs.azure.metrics.collection.enabled": "false",  # its threads would outlive the command
             # The key stays in the environment: a command prints it from there.
             f"fs.azure.account.keyprovider.{host}": f"{abfs}.services.ShellDecryptionKeyProvider",
             f"fs.azure.account.key.{host}": "environment=",

@@ -45,9 +45,10 @@ class Done:
         rows: Sequence[Mapping[str, Any]] = self.report.get("rows", ())
         return rows
 
-    def sum(self, column: str) -> int:
-        """The sum of a column of its rows."""
-        return sum(row[column] for row in self.rows if isinstance(row.get(column), int))
+    def sum(self, column: str, topic: str | None = None) -> int:
+        """The sum of a column of its rows; of those of ``topic``, where one is given."""
+        rows = [row for row in self.rows if topic in (None, row.get("topic"))]
+        return sum(row[column] for row in rows if isinstance(row.get(column), int))
 
 
 @dataclass(slots=True)
@@ -100,16 +101,19 @@ class Steps:
 
     def _run(self, command: Sequence[str]) -> str:
         self._write(shlex.join(command))
-        ended = subprocess.run(
-            command,
-            cwd=self.root,
-            env=_environment(),
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=_TIMEOUT_S,
-            check=False,
-        )
+        try:
+            ended = subprocess.run(
+                command,
+                cwd=self.root,
+                env=_environment(),
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=_TIMEOUT_S,
+                check=False,
+            )
+        except subprocess.TimeoutExpired as error:
+            raise StepFailedError(f"it has not ended after {_TIMEOUT_S} s") from error
         said = "\n".join(line for line in ended.stderr.splitlines() if not line.startswith(_NOISE))
         if ended.returncode != 0:
             raise StepFailedError(f"it ended with {ended.returncode}\n{ended.stdout}{said}")

@@ -1,9 +1,10 @@
 """What MkDocs does besides for this documentation: pages that lie elsewhere in the repository, the table of
-configuration keys, and every page as Markdown, for readers that are programs.
+configuration keys, notebooks with their output, and every page as Markdown, for readers that are programs.
 """
 
 from __future__ import annotations
 
+import json
 import re
 import tomllib
 from collections.abc import Iterator
@@ -30,12 +31,17 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the pages that lie elsewhere, and the list of all pages."""
     for page, source in ELSEWHERE.items():
         files.append(File.generated(config, page, content=(ROOT / source).read_text(encoding="utf-8")))
+    for path in sorted(Path(config.docs_dir).glob("*.ipynb")):
+        content = "".join(_notebook(path))
+        files.append(File.generated(config, f"{path.stem}.md", content=content))
     files.append(File.generated(config, "llms.txt", content="".join(_list_of_pages(files, config))))
     return files
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Links to files of the root become links to pages; the table of keys is filled in."""
+    """Links to files of the root, and to notebooks, become links to pages; the table of keys is filled in."""
+    if not page.file.generated_by:
+        markdown = re.sub(r"\]\(([\w-]+)\.ipynb\)", r"](\1.md)", markdown)
     for name, source in ELSEWHERE.items():
         markdown = markdown.replace(f"](../{source}", f"]({name}")
     markdown = markdown.replace("<!-- reference -->", "".join(_keys()))
@@ -47,6 +53,24 @@ def on_post_build(config: MkDocsConfig) -> None:
     """Write each page as Markdown beside it."""
     for name, markdown in _written.items():
         Path(config.site_dir, name).write_text(markdown, encoding="utf-8")
+
+
+def _notebook(path: Path) -> Iterator[str]:
+    """A notebook as a page: each cell, and below it its output."""
+    for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:  # noqa: TID251 - a file of this folder
+        source = "".join(cell["source"])
+        if cell["cell_type"] == "markdown":
+            yield f"{source}\n\n"
+            continue
+        yield f"```python\n{source}\n```\n\n"
+        for out in cell["outputs"]:
+            data = out.get("data", {})
+            if "text/html" in data:
+                yield f'<div class="output">{"".join(data["text/html"])}</div>\n\n'
+            else:
+                lines = out.get("text") or data.get("text/plain") or [f"{line}\n" for line in out["traceback"]]
+                yield f"```text\n{''.join(lines).strip()}\n```\n\n"
+    yield f"[This page as a notebook]({path.name})\n"
 
 
 def _list_of_pages(files: Files, config: MkDocsConfig) -> Iterator[str]:

@@ -34,6 +34,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         default=None,
         help="as in [s3]: the completion of an upload is what is raced with",
     )
+    parser.add_argument("--plain-http", action="store_true", help="a server other than this machine needs no TLS")
 
 
 def check_store(job: Job) -> Report:
@@ -47,6 +48,7 @@ def check_store(job: Job) -> Report:
         credentials=None if provider is None else CredentialSource(provider, url),
         part_bytes=PART_BYTES,
         exclusive_multipart=given.exclusive_multipart,
+        plain_http=given.plain_http,
     )
     store, other = (open_store(url, options) for _ in range(2))
     began = clock.monotonic_s()

@@ -1,4 +1,5 @@
-"""Figures in OpenMetrics: gauges of the latest health, counters of what ``maintain`` has done in this process.
+"""Figures in OpenMetrics: gauges of the latest health, counters of what ``maintain`` has done in this process, and
+of the operations that the history tells of since it began.
 
 Names are Kafka's where Kafka has them, behind ``stratalog_``; dashes become underscores, and times are seconds.
 Each has the label ``cluster``. ``prometheus-client`` does the rest.
@@ -7,7 +8,7 @@ Each has the label ``cluster``. ``prometheus-client`` does the rest.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from prometheus_client import CollectorRegistry, Counter, start_http_server, write_to_textfile
 from prometheus_client.exposition import choose_encoder
@@ -16,7 +17,10 @@ from prometheus_client.registry import Collector
 
 from stratalog import Report
 from stratalog.engine.health.finding import HealthReport
+from stratalog.engine.state.operations import Event
 
+_OF_OPERATIONS = ("requests", "read_bytes", "written_bytes", "records")
+"""Totals of events that are counted."""
 _COSTS = ("seconds", "requests", "read_bytes", "written_bytes")
 _AGE, _MS = "-age-ms", "-ms"
 
@@ -46,6 +50,15 @@ class Exposition(Collector):
             for name in _COSTS
         }
 
+        labels = ["cluster", "operation"]
+        self._ended = Counter(
+            "stratalog_operation_runs", "Operations of any driver", [*labels, "outcome"], registry=self.registry
+        )
+        self._did = {
+            name: Counter(f"stratalog_operation_{name}", f"{name} of operations", labels, registry=self.registry)
+            for name in ("seconds", *_OF_OPERATIONS)
+        }
+
     def look(self, found: HealthReport | None) -> None:
         """The gauges are those of this look from now on; None: it failed, and they are not known."""
         self._seen = found
@@ -58,6 +71,16 @@ class Exposition(Collector):
             self._runs.labels(self._cluster, step, outcome.replace(" ", "_")).inc()
             for name, counter in self._costs.items():
                 counter.labels(self._cluster, step).inc(float(row[name] or 0))
+
+    def tell(self, events: Iterable[Event]) -> None:
+        """Count operations that have ended."""
+        for event in events:
+            if event.outcome is None:
+                continue
+            self._ended.labels(self._cluster, event.operation, event.outcome).inc()
+            figures = {**event.totals, "seconds": (event.duration or 0) / 1000}
+            for name, counter in self._did.items():
+                counter.labels(self._cluster, event.operation).inc(figures.get(name, 0))
 
     def collect(self) -> Iterator[Metric]:
         """The gauges."""

@@ -85,7 +85,8 @@ def abfs_settings(host: str, options: StoreOptions, environ: Mapping[str, str]) 
     The key of the account stays in the environment of the JVM: it is printed from there when it is needed.
     Identities take settings of Hadoop's own (``fs.azure.account.auth.type``).
     """
-    settings = {}
+    # Hadoop's threads for these metrics are no daemons: a JVM of spark-submit would never end.
+    settings = {"fs.azure.metrics.collection.enabled": "false"}
     if environ.get(_AZURE_KEY):
         settings[f"fs.azure.account.keyprovider.{host}"] = f"{_AZURE}.services.ShellDecryptionKeyProvider"
         settings[f"fs.azure.account.key.{host}"] = _NO_KEY

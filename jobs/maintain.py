@@ -8,6 +8,7 @@
                                              partition either; the next run goes on there
   stratalog maintain --budget-bytes 10GiB    nor after 10 GiB; --budget-requests 5000: requests to storage
   stratalog maintain --every 30s --metrics 9409    and serves health and its own costs to Prometheus
+  stratalog maintain --every 30s --otlp URL        or pushes them by OTLP (metrics --help)
   stratalog maintain --except scrub,vacuum   the other steps
   stratalog maintain --dry-run               the steps that are due, for how many partitions; the others' times
 
@@ -24,11 +25,11 @@ from collections.abc import Callable
 
 from stratalog import Report
 from stratalog.jobs.arguments import add_dry_run, check_options, count, duration, number, size
-from stratalog.jobs.metrics import exposition
+from stratalog.jobs.metrics import add_otlp, exposition, otlp_push
 from stratalog.jobs.repeat import repeat
-from stratalog.jobs.run import Job, JobMain
+from stratalog.jobs.run import Job, JobMain, warn
 from stratalog.partitions.clock import SystemClock
-from stratalog.partitions.errors import InvalidCallError, StratalogError
+from stratalog.partitions.errors import InvalidCallError, StorageError, StratalogError
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -51,6 +52,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         type=_address,
         help="with --every: look at the health after each run, and serve it to Prometheus (host: 127.0.0.1)",
     )
+    add_otlp(parser, "with --every: likewise pushed by OTLP after each run, to this address")
 
 
 def _address(text: str) -> tuple[str, int]:
@@ -64,7 +66,7 @@ def _steps(text: str) -> list[str]:
 
 def maintain(job: Job) -> Report:
     given = job.arguments
-    check_options(given, needs=[("metrics", "every")])
+    check_options(given, needs=[("metrics", "every"), ("otlp", "every")])
 
     def once() -> Report:
         return job.on_workers().maintain(
@@ -78,27 +80,41 @@ def maintain(job: Job) -> Report:
 
     if given.every is None:
         return once()
-    show = job.show_line if given.metrics is None else _served(job, *given.metrics)
+    measured = given.metrics is not None or given.otlp is not None
+    show = _measured(job) if measured else job.show_line
     return repeat("maintain", once, show, lambda _: given.every, SystemClock())
 
 
-def _served(job: Job, host: str, port: int) -> Callable[[Report], None]:
-    """Shows a run as ever, and serves it, with the health of the cluster after it. Raises: InvalidCallError."""
-    cluster = job.cluster()
+def _measured(job: Job) -> Callable[[Report], None]:
+    """Shows a run as ever; serves or pushes it, with the health of the cluster then, and what all drivers did.
+
+    Raises: InvalidCallError, EnvironmentUnusableError.
+    """
+    given, cluster = job.arguments, job.cluster()
     shown = exposition(cluster.file.cluster_id)
-    try:
-        at = shown.serve(host, port)
-    except OSError as error:
-        raise InvalidCallError(f"--metrics {host}:{port} cannot be served: {error.strerror}") from error
-    print(f"metrics: http://{host}:{at}/metrics", file=sys.stderr, flush=True)
+    push = None if given.otlp is None else otlp_push(shown, given.otlp)
+    if given.metrics is not None:
+        host, port = given.metrics
+        try:
+            at = shown.serve(host, port)
+        except OSError as error:
+            raise InvalidCallError(f"--metrics {host}:{port} cannot be served: {error.strerror}") from error
+        print(f"metrics: http://{host}:{at}/metrics", file=sys.stderr, flush=True)
+    new_events = cluster.new_events()
 
     def show(report: Report) -> None:
         shown.add(report)
         try:
+            shown.tell(new_events())
             shown.look(cluster.health())
         except StratalogError:
             shown.look(None)
         job.show_line(report)
+        if push is not None:
+            try:
+                push.push()
+            except StorageError as error:  # the receiver is away: the next run pushes all of it again
+                warn([str(error)])
 
     return show
 

@@ -2,9 +2,12 @@
 
   stratalog metrics                              to standard output
   stratalog metrics --textfile DIR/stratalog.prom    to a file, for node_exporter's textfile collector; from cron
+  stratalog metrics --otlp http://collector:4318/v1/metrics    pushed to a receiver of OpenTelemetry's, over HTTP;
+                                                 without an address as OTEL_EXPORTER_OTLP_* say
   stratalog maintain --every 30s --metrics 9409      served to Prometheus, with counters of what each step has done
 
-It costs what health costs. It needs prometheus-client: pip install 'stratalog[metrics]'.
+It costs what health costs. It needs prometheus-client: pip install 'stratalog[metrics]'; OTLP needs OpenTelemetry:
+pip install 'stratalog[metrics,otlp]'.
 """
 
 from __future__ import annotations
@@ -15,10 +18,12 @@ from typing import TYPE_CHECKING
 
 from stratalog import Report
 from stratalog.jobs.run import Job, JobMain
+from stratalog.partitions.clock import SystemClock
 from stratalog.partitions.errors import EnvironmentUnusableError, StorageError
 
 if TYPE_CHECKING:
     from stratalog.jobs.exposition import Exposition
+    from stratalog.jobs.otlp import OtlpPush
 
 
 def exposition(cluster_id: str) -> Exposition:
@@ -32,17 +37,37 @@ def exposition(cluster_id: str) -> Exposition:
     return Exposition(cluster_id)
 
 
+def otlp_push(shown: Exposition, endpoint: str) -> OtlpPush:
+    """Where to push it; "": as the environment says. Raises: EnvironmentUnusableError."""
+    try:
+        from stratalog.jobs.otlp import OtlpPush
+    except ModuleNotFoundError as error:
+        raise EnvironmentUnusableError(
+            f"OTLP needs {error.name}, which is not installed: pip install 'stratalog[metrics,otlp]'"
+        ) from error
+    return OtlpPush(shown, SystemClock(), endpoint or None)
+
+
+def add_otlp(parser: argparse.ArgumentParser, doc: str) -> None:
+    """``--otlp [URL]``."""
+    parser.add_argument("--otlp", metavar="URL", nargs="?", const="", help=doc)
+
+
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--textfile", metavar="FILE", help="write them here, and print the report in their place")
+    add_otlp(parser, "push them to this address (default: as OTEL_EXPORTER_OTLP_* say), and print the report")
 
 
 def metrics(job: Job) -> Report:
     cluster = job.cluster()
     shown = exposition(cluster.file.cluster_id)
+    push = None if job.arguments.otlp is None else otlp_push(shown, job.arguments.otlp)
     shown.look(cluster.health())
-    if job.arguments.textfile is None:
+    if push is not None:
+        push.push()
+    if job.arguments.textfile is None and push is None:
         print(shown.text(), end="")
-    else:
+    elif job.arguments.textfile is not None:
         try:
             shown.write(job.arguments.textfile)
         except OSError as error:

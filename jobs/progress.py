@@ -1,4 +1,5 @@
-"""A progress bar on a terminal: partitions done, bytes so far, bytes a second.
+"""A progress bar on a terminal: partitions done, bytes so far, bytes a second. Elsewhere plain lines, of work that
+lasts: a scheduler's log is not silent for hours, and says nothing of jobs that are soon done.
 
 How many bytes there will be is known only to the tasks, which list the logs: so the bar itself counts
 partitions, and bytes are what was really moved.
@@ -11,6 +12,8 @@ import sys
 from contextlib import suppress
 from typing import TYPE_CHECKING, TextIO
 
+from stratalog.partitions.clock import Clock, SystemClock
+
 if TYPE_CHECKING:
     from rich.progress import Progress as Bars
     from rich.progress import TaskID
@@ -19,18 +22,14 @@ if TYPE_CHECKING:
 
 
 def terminal_progress() -> Progress:
-    """A bar where somebody is looking, and rich is installed; else silence."""
-    from stratalog.engine.driver.context import (
-        Silent,  # here: a job that only explains itself does without the engine
-    )
-
+    """A bar where somebody is looking, and rich is installed; else lines on standard error."""
     terminal = open_terminal()
     if terminal is None:
-        return Silent()
+        return PlainProgress()
     try:
         return TerminalProgress(terminal)
     except ImportError:
-        return Silent()
+        return PlainProgress()
 
 
 def open_terminal() -> TextIO | None:
@@ -101,3 +100,34 @@ class TerminalProgress:
         if self._bars is not None:
             self._bars.stop()
             self._bars = None
+
+
+class PlainProgress:
+    """See ``stratalog.engine.driver.context.Progress``. A line each ``every_s`` seconds; work that is done before
+    that has none.
+    """
+
+    def __init__(self, clock: Clock | None = None, every_s: float = 30.0) -> None:
+        self._clock = clock if clock is not None else SystemClock()
+        self._every_s = every_s
+        self._operation, self._unit = "", ""
+        self._items = self._done = self._bytes = 0
+        self._began_s = self._said_s = 0.0
+
+    def start(self, operation: str, items: int, unit: str) -> None:
+        self._operation, self._items, self._unit = operation, items, unit
+        self._done = self._bytes = 0
+        self._began_s = self._said_s = self._clock.monotonic_s()
+
+    def advance(self, size_bytes: int = 0) -> None:
+        self._done += 1
+        self._bytes += size_bytes
+        now_s = self._clock.monotonic_s()
+        if now_s - self._said_s < self._every_s or sys.stderr is None:
+            return
+        self._said_s = now_s
+        moved = f", {self._bytes:,} bytes" if self._bytes else ""
+        done = f"{self._done:,} of {self._items:,} {self._unit}{moved}"
+        print(f"{self._operation}: {done}, {now_s - self._began_s:,.0f} s", file=sys.stderr, flush=True)
+
+    def finish(self) -> None: ...

@@ -1,7 +1,7 @@
 """Export records that were truncated and that replicas still hold, as Parquet files with all record columns.
 
   stratalog recover --topics flights --to recovered
-The log is not changed, and running it again is harmless. verify --history shows what there is. To have the
+The log is not changed, and running it again is harmless. verify --discarded shows what there is. To have the
 records in the log again, append them: recovered/manifest.json says how.
 """
 

@@ -25,14 +25,18 @@ from typing import TYPE_CHECKING
 import stratalog
 from stratalog import Failure, OperationFailedError, Report
 from stratalog.engine.config.key_source import KeySource, key_file, key_of_environment
+from stratalog.engine.driver.origin import origin
+from stratalog.engine.driver.report import utc_text
 from stratalog.jobs.arguments import job_parser
 from stratalog.jobs.colours import coloured, in_colour
 from stratalog.jobs.ending import Terminated, at_once
 from stratalog.jobs.progress import terminal_progress
+from stratalog.partitions.clock import SystemClock
 from stratalog.partitions.errors import EnvironmentUnusableError, InvalidCallError, StratalogError
 from stratalog.partitions.paths import METADATA_TOPIC
 from stratalog.partitions.printable import printable
 from stratalog.partitions.runner import SPARK
+from stratalog.partitions.version import VERSION
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -137,7 +141,22 @@ class Job:
         """Show one of several reports; the bar of what was done is finished. Raises: NobodyReadsError."""
         self.progress.finish()
         with printing():
-            show_report(report, as_json=self.arguments.json)
+            self.print(report)
+
+    def print(self, report: Report) -> None:
+        """The table, or the object, on standard output; with the object failures on standard error as well."""
+        if not self.arguments.json:
+            print(coloured(str(report)) if in_colour(sys.stdout) else report)
+            return
+        for failure in report.failures:
+            print(_line(f"FAILED {failure.item}: {failure.code}: {failure.message}"), file=sys.stderr, flush=True)
+        self.print_object(report)
+
+    def print_object(self, report: Report) -> None:
+        """The object on standard output: what the report says, and of when, what and whom it is."""
+        by, cluster = origin(), None if self._opened is None else self._opened.file.cluster_id
+        now = utc_text(SystemClock().now_ms())
+        print(report.to_json({"time": now, "cluster": cluster, "version": VERSION, "job": by.job, "run": by.run}))
 
     def show_line(self, report: Report) -> None:
         """As ``show``; of a table the headline, and below it the notes and failures. Raises: NobodyReadsError."""
@@ -179,11 +198,9 @@ class JobMain:
             arguments = self.parser().parse_args(argv)
         except SystemExit as stop:  # argparse has said why; a caller in this process wants the status
             return int(stop.code or 0)
+        job = Job(self.name, arguments)
         try:
-            with (
-                at_once(),
-                closing(Job(self.name, arguments)) as job,
-            ):  # its messages are printed when it is closed
+            with at_once(), closing(job):  # its messages are printed when it is closed
                 if getattr(arguments, "master", None) is not None and under_spark_submit():
                     raise InvalidCallError(
                         "--master is an option of spark-submit: write it before the script's name"
@@ -204,25 +221,14 @@ class JobMain:
             print(f"ERROR {code}: {message}", file=sys.stderr, flush=True)
             if arguments.json:
                 with suppress(NobodyReadsError), printing():
-                    print(Report(self.name, (), [Failure(self.name, code, message)]).to_json())
+                    job.print_object(Report(self.name, (), [Failure(self.name, code, message)]))
             return status
         with suppress(NobodyReadsError), printing():
             if self.prints and not arguments.json:
                 print(report, file=sys.stderr)
             else:
-                show_report(report, as_json=arguments.json)
+                job.print(report)
         return ALL_DONE if report.ok else FAILED
-
-
-def show_report(report: Report, *, as_json: bool) -> None:
-    """The table, or the object, on standard output; with the object failures on standard error as well."""
-    if as_json:
-        for failure in report.failures:
-            line = f"FAILED {failure.item}: {failure.code}: {failure.message}"
-            print(_line(line), file=sys.stderr, flush=True)
-        print(report.to_json())
-    else:
-        print(coloured(str(report)) if in_colour(sys.stdout) else report)
 
 
 class NobodyReadsError(Exception):

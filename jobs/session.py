@@ -60,17 +60,23 @@ def spark_session(
     """The active session if there is one, else a new one that reads Delta tables, ``file://`` and ``s3://``, and
     knows the format ``stratalog``.
 
-    ``master`` counts before ``$SPARK_REMOTE`` and ``$SPARK_MASTER``, and these before ``local[*]``; under
-    spark-submit the master is spark-submit's. ``settings`` count before everything else. Both are for a new
-    session only; ``roots``, those of a cluster file (``ClusterFile.roots``), are made known to any.
+    ``master`` counts before ``$SPARK_MASTER``, and that before ``local[*]``; under spark-submit the master is
+    spark-submit's. ``$SPARK_REMOTE``, which all of PySpark follows, is refused beside a ``master`` of a classic
+    session. ``settings`` count before everything else. Both are for a new session only; ``roots``, those of a
+    cluster file (``ClusterFile.roots``), are made known to any.
 
-    Raises: EnvironmentUnusableError for a missing or wrong Java, jars that cannot be fetched, or a
-    spark-submit that was not given Delta's jars.
+    Raises: EnvironmentUnusableError for a missing or wrong Java, jars that cannot be fetched, a spark-submit that
+    was not given Delta's jars, or a master that ``$SPARK_REMOTE`` contradicts.
     """
     for echo in _ECHOES:
         logging.getLogger(echo).disabled = True
     session = _running_session()
     remote = master if master is not None and master.startswith("sc://") else os.environ.get("SPARK_REMOTE")
+    if session is None and remote is not None and master not in {None, remote}:
+        raise EnvironmentUnusableError(
+            f"the master {master} is asked for, and $SPARK_REMOTE names a server of Spark Connect ({remote}), "
+            "which PySpark takes before any master: unset $SPARK_REMOTE, or leave out the master"
+        )
     if session is None and remote is not None:
         session = SparkSession.builder.remote(remote).config(map=dict(settings or {})).getOrCreate()
         register_format(session)

@@ -3,7 +3,7 @@
   stratalog verify                   names, sizes, contiguity, footers, the remote table: reads no records
   stratalog verify --deep            every byte of every copy against its checksums
   stratalog verify --deep --heal     replace damaged or missing files on brokers by verified copies of others
-  stratalog verify --history         files that replicas have discarded and still hold (recover exports them)
+  stratalog verify --discarded       files that replicas have discarded and still hold (recover exports them)
 
 Damage is a failure of the report, with its offsets; with --heal, damage that remains at the end. Without --heal
 nothing is changed.
@@ -27,16 +27,16 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--heal", action="store_true", help="mend the findings of --deep, from copies of which every byte was read"
     )
     parser.add_argument(
-        "--history", action="store_true", help="show files that replicas have discarded and still hold"
+        "--discarded", action="store_true", help="show files that replicas have discarded and still hold"
     )
 
 
 def verify(job: Job) -> Report:
     given = job.arguments
-    check_options(given, needs=[("heal", "deep")], bars=[("history", "deep")])
+    check_options(given, needs=[("heal", "deep")], bars=[("discarded", "deep")])
     cluster = job.on_workers()
-    if given.history:
-        return renamed(cluster.history(given.topics), "verify --history", dry_run=given.dry_run)
+    if given.discarded:
+        return renamed(cluster.discarded(given.topics), "verify --discarded", dry_run=given.dry_run)
     if given.heal:
         return renamed(
             cluster.heal(given.topics, dry_run=given.dry_run), "verify --deep --heal", dry_run=given.dry_run

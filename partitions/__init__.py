@@ -8,7 +8,8 @@ Purpose
 
 Rooms
     Names and numbers: ``paths`` (every name in storage), ``identity`` (ids), ``numbers``, ``offsets``,
-    ``isolation``, ``spelling``, ``printable``, ``errors`` (every error, by what the caller must do).
+    ``isolation``, ``spelling``, ``printable``, ``html_table``, ``amounts`` (of bytes and time, for people),
+    ``version``, ``errors`` (every error, by what the caller must do).
 
     The folder of a replica: ``listing`` (live files, chain, ends), ``lineage`` (which epoch wrote what),
     ``replica`` (one replica on one root), ``known_log`` (going on from an earlier look at it), ``root``

@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 import time
+from datetime import UTC, datetime, timedelta
 from typing import Protocol
 
 FOREVER_MS = 2**63 - 1
 """A time that never comes."""
+
+
+def time_text(time_ms: int) -> str:
+    """A time, for people; milliseconds where the calendar has no name for it."""
+    try:
+        return f"{datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=time_ms):%F %T}Z"
+    except OverflowError:
+        return f"{time_ms} ms after 1970"
 
 
 class Clock(Protocol):

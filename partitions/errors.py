@@ -262,7 +262,8 @@ class InvalidConfigError(InvalidCallError):
 
 
 class PolicyViolationError(InvalidCallError):
-    """The topic's ``cleanup.policy`` does not allow it: only snapshots move the start of such a log (KIP-630)."""
+    """A config of the topic does not allow it. ``cleanup.policy``: only snapshots move the start of such a log
+    (KIP-630); ``protect.until.ms``: nobody deletes its records before that time."""
 
     code = "POLICY_VIOLATION"
 

@@ -21,6 +21,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 
+from stratalog.partitions.amounts import bytes_text, span_text
 from stratalog.partitions.clock import FOREVER_MS
 from stratalog.partitions.listing import Link, ReplicaLog
 from stratalog.partitions.paths import DataName
@@ -143,6 +144,35 @@ def plan_merges(
     active_from = sealed[-1].end if sealed else from_offset
     active = [link for link in _mergeable(log, from_offset, transactions) if link.start >= active_from]
     return merges + [with_outcomes(run, transactions) for run in _crowds(active, policy)]
+
+
+def why_not_merged(
+    log: ReplicaLog,
+    policy: MergePolicy,
+    from_offset: int,
+    now_ms: int,
+    transactions: LogTransactions | None = None,
+) -> str:
+    """Why ``plan_merges`` finds nothing in this log, for people."""
+    if not any(link.end > from_offset for link in log.chain):
+        return "no records" if from_offset == 0 else "no records that are not in the remote tier"
+    sealed = sealed_runs(log, policy, from_offset, now_ms, transactions)
+    active_from = sealed[-1].end if sealed else from_offset
+    active = [link for link in _mergeable(log, from_offset, transactions) if link.start >= active_from]
+    size = bytes_text(sum(map(_size, active)))
+    if len(active) > 1:
+        crowd = f"{policy.min_files} of like size are merged, or all of them once {sealing(policy)}"
+        return f"{len(active)} files, {size}: {crowd}"
+    if active:
+        return f"1 file, {size}: it has no neighbour to be merged with"
+    if sealed:
+        return f"{len(sealed)} sealed segments, which stay as they are"
+    return "its records are above the high watermark, or in transactions that have not ended"
+
+
+def sealing(policy: MergePolicy) -> str:
+    """When the end of a log becomes a segment, for people."""
+    return f"sealed at {bytes_text(policy.segment_bytes)} or {span_text(policy.segment_ms)}"
 
 
 def next_merge_ms(log: ReplicaLog, policy: MergePolicy, now_ms: int) -> int:

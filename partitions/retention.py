@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from stratalog.partitions.amounts import bytes_text, span_text
 from stratalog.partitions.clock import FOREVER_MS
 from stratalog.partitions.discarded import HiddenBy, discarded
 from stratalog.partitions.listing import Listing, ReplicaLog, litter, old_watermarks
@@ -76,6 +77,20 @@ def retained_from(extents: Sequence[LogFile], limits: RetentionLimits, now_ms: i
             break
         keep_from = extent.end
     return keep_from
+
+
+def why_kept(extents: Sequence[LogFile], limits: RetentionLimits, now_ms: int) -> str:
+    """Why the limits keep all of this log, for people."""
+    if not extents:
+        return "no records"
+    size = bytes_text(sum(extent.size_bytes for extent in extents))
+    by_size = limits.retention_bytes != UNLIMITED
+    above = f"above {bytes_text(limits.retention_bytes)}" if by_size else ""
+    if limits.retention_ms == UNLIMITED:
+        return f"{size}: the first file goes {above}" if by_size else f"{size}: there is no limit"
+    age = span_text(now_ms - extents[0].latest_ms(now_ms))
+    after = f"after {span_text(limits.retention_ms)}{f', or {above}' if by_size else ''}"
+    return f"{size}, {age}: the first file goes {after}"
 
 
 def next_expiry_ms(extents: Sequence[LogFile], limits: RetentionLimits, now_ms: int) -> int:

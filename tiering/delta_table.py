@@ -177,5 +177,4 @@ class DeltaTopicTable(DeltaTopicReader):
         now_ms = self._clock.now_ms()
         version = table.version()
         transaction = Transaction(APPLICATION, version + 1, now_ms)
-        info = {"userMetadata": change.why} if change.why else {}
-        commit(table, actions_of(change, now_ms), version, [transaction], info)
+        commit(table, actions_of(change, now_ms), version, [transaction], change.info(self.topic))

@@ -12,9 +12,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from stratalog.partitions.amounts import bytes_text, span_text
 from stratalog.partitions.errors import CorruptionError, LogGapError
 from stratalog.partitions.listing import Link, ReplicaLog
-from stratalog.partitions.merge import MergePolicy, Run, made_ms, oldest_of, sealed_runs
+from stratalog.partitions.merge import MergePolicy, Run, made_ms, oldest_of, sealed_runs, sealing
 from stratalog.partitions.retention import UNLIMITED, LogFile
 from stratalog.partitions.transactions import LogTransactions
 from stratalog.tiering.remote_log import RemoteLog
@@ -159,6 +160,42 @@ def plan_uploads(
         due.append(run)
         held_bytes -= run.size_bytes
     return UploadPlan(start, tuple(due), held_bytes)
+
+
+def why_not_due(
+    log: ReplicaLog,
+    plan: UploadPlan,
+    *,
+    policy: MergePolicy,
+    lag: CopyLag,
+    now_ms: int,
+    oldest_ms: Callable[[Link], int],
+    transactions: LogTransactions | None = None,
+) -> str:
+    """Why a plan has no uploads, for people. Raises: as ``oldest_ms``."""
+    left = [link for link in log.chain if link.end > plan.end]
+    size_bytes = sum(link.file.object.size_bytes for link in left)
+    if not left:
+        return waiting_as_before(0, plan.end, policy)
+    if plan.held_bytes:
+        limits = (("remote.copy.lag.ms", lag.ms), ("remote.copy.lag.bytes", lag.size_bytes))
+        said = " and ".join(f"{name} = {limit}" for name, limit in limits)
+        return f"{bytes_text(plan.held_bytes)} are sealed, and held back by {said}"
+    if left[0].end > log.high_watermark:
+        return f"{bytes_text(size_bytes)} above the high watermark: they are not on all of the ISR"
+    if transactions is not None and left[0].end > transactions.last_stable_offset:
+        return f"{bytes_text(size_bytes)} behind the start of a transaction that has not ended"
+    age = span_text(now_ms - oldest_of(left, oldest_ms))
+    return f"{bytes_text(size_bytes)}, {age}: a segment is {sealing(policy)}"
+
+
+def waiting_as_before(pending_bytes: int, end: int, policy: MergePolicy) -> str:
+    """The same of a log, tiered up to ``end``, in which nothing has changed since an earlier plan found nothing
+    due of its ``pending_bytes``.
+    """
+    if not pending_bytes:
+        return "all of it is in the remote tier" if end else "no records"
+    return f"{bytes_text(pending_bytes)}, as in the run before: a segment is {sealing(policy)}"
 
 
 def changes_at_ms(

@@ -3,6 +3,7 @@ question who leads now, which is asked at its place between two steps of a commi
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -12,6 +13,9 @@ from stratalog.tiering.foreign_commits import ListedFile
 from stratalog.tiering.plan import expired_segments
 from stratalog.tiering.remote_log import RemoteLog
 from stratalog.tiering.remote_segment import RemoteSegment, Uploaded
+
+_MOST_NAMED = 20
+"""Ranges of offsets that a line for people names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +61,42 @@ class TableChange:
 
     def __bool__(self) -> bool:
         return bool(self.adds or self.removes or self.foreign)
+
+    def info(self, topic: str) -> dict[str, str]:
+        """The words of the table's history about it: for programs the topic, the operation and its offsets by
+        partition (JSON, half-open ranges); in ``userMetadata``, which ``DESCRIBE HISTORY`` shows, the same for
+        people.
+        """
+        arrived, left = _ranges(upload.segment for upload in self.adds), _ranges(self.removes)
+        if self.foreign:
+            operation = "undo rewrite"
+        elif not self.of_data:
+            operation = "heal"
+        else:
+            operation = "tier" if arrived else "retain"
+        said = [f"{operation}: {self.why}" if self.why else operation]
+        said += [f"{verb} {_said(topic, of)}" for verb, of in (("adds", arrived), ("removes", left)) if of]
+        info = {"stratalog.topic": topic, "stratalog.operation": operation, "userMetadata": "; ".join(said)}
+        named = (("stratalog.offsets", arrived), ("stratalog.removedOffsets", left))
+        return info | {name: json.dumps(of) for name, of in named if of}
+
+
+def _ranges(segments: Iterable[RemoteSegment]) -> dict[int, list[tuple[int, int]]]:
+    """The offsets of segments, by partition: half-open, in order, those side by side as one."""
+    found: dict[int, list[tuple[int, int]]] = {}
+    for one in sorted(segments, key=lambda one: (one.partition, one.base_offset)):
+        of = found.setdefault(one.partition, [])
+        if of and of[-1][1] == one.base_offset:
+            of[-1] = of[-1][0], one.next_offset
+        else:
+            of.append((one.base_offset, one.next_offset))
+    return found
+
+
+def _said(topic: str, ranges: Mapping[int, Sequence[tuple[int, int]]]) -> str:
+    named = [f"{topic}-{partition} [{a}, {b})" for partition, of in ranges.items() for a, b in of]
+    more = f" and {len(named) - _MOST_NAMED} more" if len(named) > _MOST_NAMED else ""
+    return ", ".join(named[:_MOST_NAMED]) + more
 
 
 def decide(

@@ -229,7 +229,8 @@ class SnapshotTable(TopicTable):
         actions += [RemoveAction(path, True, now_ms, size, {}) for path, size in gone]
         ends = {f"stratalog.{one.partition}": f"{one.snapshot.end_offset}-{one.snapshot.epoch}" for one in due}
         transactions = [Transaction(_APPLICATION.format(one.partition), one.leader_epoch, now_ms) for one in due]
-        commit(table, actions, table.version(), transactions, ends)
+        info = {"stratalog.topic": self.topic, "stratalog.operation": "snapshot", **ends}
+        commit(table, actions, table.version(), transactions, info)
 
 
 def _replaces(one: Publication, listed: Listed) -> bool:

@@ -3,6 +3,7 @@
     topics      a row a topic                           as ``describe_topics``
     partitions  a row a replica of each partition       as ``describe``
     groups      a row a partition that a group has committed for, or could have; with the lag, as ``lag``
+    operations  a row an event, as ``history``; of those that name a topic
     files       a row a file of the log that readers are sent to, in either tier
     offsets     a row a partition of one topic: the offset of a named position or a time, as ``list_offsets``
 
@@ -11,11 +12,13 @@ A replica that cannot be looked at has a row with nulls, and its role says so.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 
 from stratalog.engine.admin.describe import describe
 from stratalog.engine.admin.describe_cluster import describe_topics
+from stratalog.engine.admin.history import EventFilter, events
 from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.report import Value
 from stratalog.engine.reading.bounds import ReadQuery
@@ -25,9 +28,11 @@ from stratalog.engine.reading.plan_read import plan_read
 from stratalog.engine.reading.positions import time_text
 from stratalog.engine.records.groups import all_groups, lag_rows, list_leaders
 from stratalog.engine.state.internal_topics import INTERNAL_TOPICS
+from stratalog.engine.state.operations import EVENT_COLUMNS
 from stratalog.partitions.offsets import FoundOffset
 
-Row = Mapping[str, Value]
+Cell = Value | datetime | Mapping[str, int] | Sequence[str]
+Row = Mapping[str, Cell]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +47,7 @@ class Columns:
         """The columns as SQL declares them."""
         return ", ".join(f"`{name}` {kind}" for name, kind in self.types.items())
 
-    def tuples(self, rows: Iterable[Row]) -> list[tuple[Value, ...]]:
+    def tuples(self, rows: Iterable[Row]) -> list[tuple[Cell, ...]]:
         """Rows with a value for each column, in order."""
         return [tuple(row.get(name) for name in self.types) for row in rows]
 
@@ -91,6 +96,12 @@ def _files(context: Context, topic: str | None) -> Iterable[Row]:
         for name in names
         for file in plan_read(context, ReadQuery((name,)), client)
     ]
+
+
+def _operations(context: Context, topic: str | None) -> Iterable[Row]:
+    for event in events(context, EventFilter(topic=topic)):
+        row = {name: getattr(event, name) for name in EVENT_COLUMNS}
+        yield {**row, "totals": dict(event.totals), "notes": list(event.notes)}
 
 
 def offset_rows(context: Context, topic: str, position: str) -> Iterable[Row]:
@@ -146,6 +157,17 @@ SYSTEM_TABLES: Mapping[str, SystemTable] = {
             "metadata": "STRING",
         },
         _groups,
+    ),
+    "operations": SystemTable(
+        {
+            "time": "TIMESTAMP",
+            **dict.fromkeys(("operation", "phase", "outcome", "user", "host", "job", "run"), "STRING"),
+            **dict.fromkeys(("cluster", "version", "arguments"), "STRING"),
+            "totals": "MAP<STRING, BIGINT>",
+            "notes": "ARRAY<STRING>",
+            "duration": "BIGINT",
+        },
+        _operations,
     ),
     "files": SystemTable(
         {

@@ -4,10 +4,12 @@ tier."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 
 from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.report import Report
 from stratalog.engine.metadata.image import TopicImage
+from stratalog.engine.metadata.protection import PROTECT
 from stratalog.engine.metadata.topic_commands import (
     AlterConfigs,
     AlterTopic,
@@ -17,10 +19,12 @@ from stratalog.engine.metadata.topic_commands import (
     PartitionsCreated,
     TopicCreated,
 )
+from stratalog.engine.reading.positions import micros, time_of
 from stratalog.engine.replication.replica_selector import KEY
 from stratalog.engine.state.internal_topics import check_not_internal
 from stratalog.engine.upkeep.retention.sweep import special_files
 from stratalog.partitions import paths
+from stratalog.partitions.clock import time_text
 from stratalog.partitions.errors import (
     InvalidCallError,
     InvalidReplicationFactorError,
@@ -30,6 +34,10 @@ from stratalog.partitions.errors import (
     StratalogError,
 )
 from stratalog.partitions.store import Store, StoredObject
+
+_DAY_MS = 24 * 60 * 60 * 1000
+_MOST_DAYS = 36_525
+"""A century: more is a mistake that nobody could take back."""
 
 
 def create_topic(
@@ -41,9 +49,13 @@ def create_topic(
     key_schema: str | None = None,
     value_schema: str | None = None,
     configs: Mapping[str, str | float] | None = None,
+    if_not_exists: bool = False,
+    log_starts: Sequence[int] = (),
     dry_run: bool = False,
 ) -> TopicCreated:
-    """Create a topic; schemas are Spark's JSON text of a type, None for binary. ``dry_run`` only checks.
+    """Create a topic; schemas are Spark's JSON text of a type, None for binary. ``if_not_exists``: one that is
+    there with this shape is fine, as ``CreateTopic`` tells. ``log_starts``: where the logs of the first partitions
+    begin. ``dry_run`` only checks.
 
     Raises: TopicAlreadyExistsError, InvalidReplicationFactorError, InvalidConfigError, InvalidCallError.
     """
@@ -57,6 +69,8 @@ def create_topic(
         key_schema=key_schema,
         value_schema=value_schema,
         configs=texts,
+        if_not_exists=if_not_exists,
+        log_starts=log_starts,
     )
     try:
         return context.metadata.submit(command, dry_run=dry_run)
@@ -114,6 +128,30 @@ def alter_configs(
     context.metadata.submit(AlterConfigs(topic, texts), dry_run=dry_run)
 
 
+def protect(
+    context: Context, topic: str, *, until: object = None, days: float | None = None, dry_run: bool = False
+) -> datetime:
+    """Protect the records of a topic until a time (a datetime with its zone, or ISO 8601 text), or for a number
+    of days from now; the time. ``dry_run`` only checks.
+
+    Raises: PolicyViolationError for an earlier time than it is protected until; InvalidCallError, also for a time
+        that is over; UnknownTopicOrPartitionError, InvalidTopicError.
+    """
+    now_ms = context.clock.now_ms()
+    if (until is None) == (days is None):
+        raise InvalidCallError(f"topic {topic!r}: protect it until a time, or for a number of days")
+    if days is None:
+        at_ms = micros(time_of(until, f"topic {topic!r}: until")) // 1000
+    elif isinstance(days, int | float) and 0 < days <= _MOST_DAYS:
+        at_ms = now_ms + int(days * _DAY_MS)
+    else:
+        raise InvalidCallError(f"topic {topic!r}: days {days!r}: more than 0, at most {_MOST_DAYS}")
+    if at_ms <= now_ms:
+        raise InvalidCallError(f"topic {topic!r}: {time_text(at_ms)} is over: nothing would be protected")
+    context.metadata.submit(AlterConfigs(topic, {PROTECT: str(at_ms)}), dry_run=dry_run)
+    return datetime.fromtimestamp(at_ms / 1000, tz=UTC)
+
+
 def _check_remote(context: Context, texts: Mapping[str, str | None]) -> None:
     """Raises: InvalidCallError where configs ask for a remote tier that the cluster does not have."""
     for name in ("remote.storage.enable", "remote.snapshot.table.enable"):
@@ -135,6 +173,7 @@ def delete_topic(context: Context, name: str, *, keep_remote: bool = False, dry_
     with context.run("delete topic", dry_run=dry_run) as run:
         image = context.metadata.image()
         topic = image.topic(name)
+        context.metadata.submit(DeleteTopic(name), dry_run=True)  # before the tables are marked
         if not dry_run:
             if context.remote is not None:  # also when it is not tiered any more
                 _mark_remote(context, topic, not keep_remote)

@@ -1,13 +1,14 @@
 """The cluster as one object: what a notebook, a job, and a test hold.
 
-``producer`` has the appends of every day, ``client`` the reads, ``jobs`` the upkeep; ``topics``, ``brokers``,
-``groups``, ``transactions``, ``quorum`` and ``catalog`` are its groups; ``arguments`` says once how names and
-bounds are given.
+``producer`` has the appends of every day, ``client`` the reads, ``jobs`` the upkeep, ``mirrors`` what comes of
+Kafka; ``topics``, ``brokers``, ``groups``, ``transactions``, ``quorum`` and ``catalog`` are its groups;
+``arguments`` says once how names and bounds are given; ``recorded`` is the frame of them all: the log, and the
+history. Of a notebook: ``overview`` is the view of it in a cell, ``notebook`` how work and errors look.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
@@ -22,13 +23,18 @@ from stratalog.engine.cluster.catalog import Catalog
 from stratalog.engine.cluster.client import Client
 from stratalog.engine.cluster.groups import Groups
 from stratalog.engine.cluster.jobs import Jobs
+from stratalog.engine.cluster.mirrors import Mirrors
+from stratalog.engine.cluster.notebook import settle
+from stratalog.engine.cluster.overview import Overview
 from stratalog.engine.cluster.quorum import Quorum
+from stratalog.engine.cluster.recorded import Frame
 from stratalog.engine.cluster.topics import Topics
 from stratalog.engine.cluster.transactions import Transactions
 from stratalog.engine.config.cluster_file import ClusterFile, load_cluster_file
 from stratalog.engine.config.key_source import KeySource, key_of_environment, read_key
 from stratalog.engine.driver.context import Context, Progress
 from stratalog.engine.driver.opening import OpenStore, open_context, open_stores
+from stratalog.engine.driver.origin import operations_log
 from stratalog.engine.driver.report import Report
 from stratalog.engine.driver.run import Measure
 from stratalog.engine.metadata.image import ClusterImage
@@ -47,7 +53,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-class Cluster(Client, Jobs):
+class Cluster(Client, Jobs, Mirrors):
     """A cluster of storage roots, as one driver sees it.
 
         cluster = Cluster.open("cluster.toml", spark)
@@ -76,6 +82,7 @@ class Cluster(Client, Jobs):
         self.transactions = Transactions(context)
         self.quorum = Quorum(context)
         self.catalog = Catalog(context, spark)
+        self._overview = Overview(context)
 
     # ------------------------------------------------------------------------ open and format
 
@@ -106,11 +113,13 @@ class Cluster(Client, Jobs):
         signed with (``stratalog.engine.config.key_source``); without it a signed cluster is read only, and nothing
         is verified. ``credentials`` is a provider of them, or its name (``load_cluster_file``). ``keeps_short``:
         logs that this driver appends to are kept short by it, in a thread of its own
-        (``stratalog.engine.upkeep.replication.keep_short``).
+        (``stratalog.engine.upkeep.replication.keep_short``). ``progress`` listens to the work; without one a
+        notebook shows it in its cells, and errors of ours shortly (``stratalog.engine.cluster.notebook``).
 
         Raises: InvalidCallError for errors in the file, or when the cluster was never formatted;
             LogDirError, InconsistentClusterIdError for roots of somebody else; NoMajorityError.
         """
+        progress = settle(progress)
         file = load_cluster_file(cluster_file, credentials)
         context = open_context(
             file,
@@ -124,6 +133,7 @@ class Cluster(Client, Jobs):
             as_logged=voters_as_logged,
         )
         context.driver_only = runner == THREADS
+        context.operations_log = operations_log()
         context.selector = CurrentSelector(OfferedSelectors(selectors))
         return cls(keep_short(context, opener) if keeps_short else context, spark)
 
@@ -150,6 +160,7 @@ class Cluster(Client, Jobs):
 
         Raises: as ``open``; UnsupportedStoreError for storage without exclusive create.
         """
+        progress = settle(progress)
         file = load_cluster_file(cluster_file, credentials)
         context = format_cluster(
             file,
@@ -162,6 +173,7 @@ class Cluster(Client, Jobs):
             prober=prober,
         )
         context.driver_only = runner == THREADS
+        context.operations_log = operations_log()
         return cls(keep_short(context, opener) if keeps_short else context, spark)
 
     @classmethod
@@ -212,7 +224,9 @@ class Cluster(Client, Jobs):
             progress=progress,
             as_logged=True,
         )
-        return sign_metadata(context, dry_run=dry_run)
+        context.operations_log = operations_log()
+        frame = Frame(context, "sign", {"dry_run": dry_run})
+        return frame.around(lambda: sign_metadata(context, dry_run=dry_run))
 
     @staticmethod
     def restore(
@@ -245,11 +259,16 @@ class Cluster(Client, Jobs):
 
         def heir() -> Context:
             tasks = task_runner(spark, runner)
-            return format_cluster(
+            context = format_cluster(
                 file, clock=clock, new_id=new_id, opener=opener, tasks=tasks, progress=progress, key=key
             )
+            context.operations_log = operations_log()
+            return context
 
-        return restoring.restore(file, former, heir, opener=opener, clock=clock, key=key, dry_run=dry_run)
+        def around(context: Context, act: Callable[[], Report]) -> Report:
+            return Frame(context, "restore", {"former": former}, destroys=True).around(act)
+
+        return restoring.restore(file, former, heir, around, opener=opener, clock=clock, key=key, dry_run=dry_run)
 
     def close(self, timeout_s: float | None = 30.0) -> None:
         """Wait until the logs that this driver has appended to are short, or the time is over."""
@@ -290,3 +309,6 @@ class Cluster(Client, Jobs):
 
     def __repr__(self) -> str:
         return f"Cluster({self._context.file.cluster_id!r}, {len(self._context.stores)} brokers)"
+
+    def _repr_html_(self) -> str:
+        return self._overview.html(f"{self!r}, of {self._context.file.path}")

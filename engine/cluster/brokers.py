@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from stratalog.engine.admin import describe_cluster
 from stratalog.engine.brokers import bring_up, fence
+from stratalog.engine.cluster.recorded import always, forced, operation
 from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.report import Report
 from stratalog.partitions.numbers import wholes
@@ -25,14 +26,19 @@ class Brokers:
         """Use ``Cluster.brokers``."""
         self._context = context
 
+    def __repr__(self) -> str:
+        return "The brokers of a cluster: list() shows them"
+
     def list(self) -> Report:
         """Every broker, as a table."""
         return describe_cluster.describe_brokers(self._context)
 
+    @operation("brokers add")
     def add(self, brokers: Sequence[int] | int, *, dry_run: bool = False) -> Report:
         """Format the roots of brokers that are new in the cluster file, and register them."""
         return bring_up.add_brokers(self._context, wholes(brokers, "broker"), dry_run=dry_run)
 
+    @operation("brokers register")
     def register(self, brokers: Sequence[int] | int | None = None, *, trust_copy: bool = False) -> Report:
         """Register brokers. Default: every broker of the cluster file that is not fenced by hand.
         ``trust_copy``: roots that were moved, or put back from a copy, have everything.
@@ -40,14 +46,17 @@ class Brokers:
         chosen = None if brokers is None else wholes(brokers, "broker")
         return bring_up.register_brokers(self._context, chosen, trust_copy=trust_copy)
 
+    @operation("fence", destroys=forced)
     def fence(self, brokers: Sequence[int] | int, *, force: bool = False, dry_run: bool = False) -> Report:
         """Fence brokers by hand, until ``unfence``. Leaves no partition without a leader but by ``force``."""
         return fence.fence(self._context, wholes(brokers, "broker"), force=force, dry_run=dry_run)
 
+    @operation("unfence")
     def unfence(self, brokers: Sequence[int] | int, *, dry_run: bool = False) -> Report:
         """Bring fenced brokers back, as their roots are now."""
         return fence.unfence(self._context, wholes(brokers, "broker"), dry_run=dry_run)
 
+    @operation("decommission", destroys=always)
     def decommission(self, brokers: Sequence[int] | int, *, dry_run: bool = False) -> Report:
         """Take brokers without replicas out of the metadata for good."""
         return fence.decommission(self._context, wholes(brokers, "broker"), dry_run=dry_run)

@@ -26,11 +26,15 @@ class Catalog:
         self._context = context
         self._spark = spark
 
+    def __repr__(self) -> str:
+        return "A cluster in SQL: create_system_views(), create_table(...), create_view(...)"
+
     def create_system_views(self, prefix: str = "stratalog") -> None:
         """Temporary views ``stratalog_topics``, ``stratalog_partitions`` (a row a replica), ``stratalog_groups``
-        (a row a group and partition, with its lag) and ``stratalog_files``, which show what is there when they are
-        queried. Each is a table function, too, that takes a topic and looks at nothing else:
-        ``stratalog_partitions('trips')``. ``stratalog_offsets('trips', 'latest')`` is ``Cluster.offsets``.
+        (a row a group and partition, with its lag), ``stratalog_operations`` (the history) and
+        ``stratalog_files``, which show what is there when they are queried. Each is a table function, too, that
+        takes a topic and looks at nothing else: ``stratalog_partitions('trips')``.
+        ``stratalog_offsets('trips', 'latest')`` is ``Cluster.offsets``.
 
         They run on an executor, which has to reach the storage, and have this package.
 

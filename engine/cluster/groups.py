@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from stratalog.engine.admin import groups as admin
 from stratalog.engine.admin.lag_metrics import lag_metrics
 from stratalog.engine.cluster.arguments import TopicNames, names, session
+from stratalog.engine.cluster.recorded import operation
 from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.report import Report
 from stratalog.engine.records import groups
@@ -33,6 +34,9 @@ class Groups:
         """Use ``Cluster.groups``."""
         self._context = context
         self._spark = spark
+
+    def __repr__(self) -> str:
+        return "The consumer groups of a cluster: list() shows them, lag(group) how far one is behind"
 
     def list(self) -> Report:
         """Every consumer group, as a table."""
@@ -87,6 +91,7 @@ class Groups:
         """
         return lag_metrics(self._context)
 
+    @operation("groups reset_offsets")
     def reset_offsets(
         self,
         group: str,
@@ -116,6 +121,7 @@ class Groups:
             dry_run=dry_run,
         )
 
+    @operation("groups delete")
     def delete(self, group: str, *, dry_run: bool = False) -> Report:
         """Forget a consumer group and all that it has committed.
 
@@ -123,6 +129,7 @@ class Groups:
         """
         return admin.delete_group(self._context, group, dry_run=dry_run)
 
+    @operation("groups delete_offsets")
     def delete_offsets(self, group: str, topics: Sequence[str] | str, *, dry_run: bool = False) -> Report:
         """Forget what a consumer group has committed for these topics. Raises: as ``delete``;
         UnknownTopicOrPartitionError."""

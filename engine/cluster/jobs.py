@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING
 
 from stratalog.engine.admin.describe import describe
+from stratalog.engine.admin.history import MOST, EventFilter, NewEvents, history, since_time_ms
 from stratalog.engine.cluster.arguments import TopicNames, names
+from stratalog.engine.cluster.recorded import forced, operation
 from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.opening import OpenStore
 from stratalog.engine.driver.report import Report
 from stratalog.engine.health.finding import HealthReport
 from stratalog.engine.health.health import health
 from stratalog.engine.metadata.reassignment_plan import ReplicaChange, ReplicaPlan
+from stratalog.engine.page.report import StatePage, report
+from stratalog.engine.policy import printed
 from stratalog.engine.upkeep.healing import heal as healing
 from stratalog.engine.upkeep.healing import history as histories
 from stratalog.engine.upkeep.healing import recover as recovering
@@ -45,6 +50,7 @@ class Jobs:
     _context: Context
     _spark: SparkSession | None
 
+    @operation("maintain")
     def maintain(
         self,
         *,
@@ -84,8 +90,9 @@ class Jobs:
             return snapshotting.needs_spark
         from stratalog.engine.spark.reducing import make_large_snapshot
 
-        return partial(make_large_snapshot, self._spark, on_driver=self._context.driver_only)
+        return partial(make_large_snapshot, self._spark, self._context)
 
+    @operation("health", leaves_event=False)
     def health(self) -> HealthReport:
         """All that needs somebody: a row a finding, with its severity (``error``: a person, now), since
         when, and the command that mends it; figures by Kafka's names in ``totals``. Errors are failures of the
@@ -95,12 +102,34 @@ class Jobs:
         """
         return health(self._context)
 
+    def policy(self, role: str, topics: TopicNames = None, *, storage: str) -> str:
+        """The least policy of a role on the topics (None: all, also those to come) for ``storage``: ``aws``,
+        ``azure``, ``gcs`` or ``posix``. A ``reader`` writes nothing, a ``producer`` deletes nothing, an
+        ``operator`` runs the upkeep; see ``stratalog.engine.policy.statements``.
+
+            print(cluster.policy("producer", ["trips"], storage="aws"))
+
+        Raises: InvalidCallError, UnknownTopicOrPartitionError, InvalidTopicError.
+        """
+        return printed.policy(self._context, role, names(topics), storage)
+
+    @operation("report", leaves_event=False)
+    def report(self) -> StatePage:
+        """The state of the cluster as one page of HTML: health, topics, partitions and their tiers, brokers,
+        groups, and what was done. It only reads, and costs what ``health`` costs.
+
+            cluster.report().save("report.html")
+        """
+        return report(self._context, lambda: self.history(limit=10_000).rows)
+
+    @operation("describe", leaves_event=False)
     def describe(self, topics: TopicNames = None) -> Report:
         """Every replica of the topics, as a table. Partitions without a leader, or below ``min.insync.replicas``,
         and uploads that fail time after time are failures.
         """
         return describe(self._context, names(topics))
 
+    @operation("elect", destroys=forced)
     def elect(
         self,
         topics: TopicNames = None,
@@ -148,6 +177,7 @@ class Jobs:
         )
         return reassigning.plan_replicas(self._context, names(topics), change)
 
+    @operation("reassign", destroys=forced)
     def reassign(
         self,
         plan: ReplicaPlan,
@@ -167,10 +197,12 @@ class Jobs:
         """Reassignments in progress, as a table: what each newcomer still lacks."""
         return reassignments(self._context, names(topics))
 
+    @operation("cancel_reassignments")
     def cancel_reassignments(self, topics: TopicNames = None, *, dry_run: bool = False) -> Report:
         """Take reassignments in progress back."""
         return reassigning.cancel(self._context, names(topics), dry_run=dry_run)
 
+    @operation("replicate")
     def replicate(
         self, topics: TopicNames = None, *, brokers: Sequence[int] | int | None = None, dry_run: bool = False
     ) -> Report:
@@ -178,10 +210,12 @@ class Jobs:
         chosen = None if brokers is None else wholes(brokers, "broker")
         return replicating.replicate(self._context, names(topics), brokers=chosen, dry_run=dry_run)
 
+    @operation("merge")
     def merge(self, topics: TopicNames = None, *, dry_run: bool = False) -> Report:
         """Merge small appends into segments."""
         return merging.merge(self._context, names(topics), dry_run=dry_run)
 
+    @operation("bootstrap")
     def bootstrap(
         self,
         brokers: Sequence[int] | int,
@@ -206,22 +240,49 @@ class Jobs:
             dry_run=dry_run,
         )
 
+    @operation("verify", leaves_event=False)
     def verify(self, topics: TopicNames = None, *, deep: bool = False) -> Report:
         """Compare every replica and the remote with each other: names, sizes, contiguity and footers; with
         ``deep`` every byte against its checksums.
         """
         return verify.verify(self._context, names(topics), deep=deep)
 
+    @operation("heal")
     def heal(self, topics: TopicNames = None, *, dry_run: bool = False) -> Report:
         """Verify every byte, and replace damaged or missing files on brokers by verified copies of other replicas
         or of the remote. Remaining damage is a failure.
         """
         return healing.heal(self._context, names(topics), dry_run=dry_run)
 
-    def history(self, topics: TopicNames = None) -> Report:
+    def discarded(self, topics: TopicNames = None) -> Report:
         """Files that replicas have discarded and still hold, as a table."""
         return histories.history(self._context, names(topics))
 
+    def history(
+        self,
+        *,
+        since: datetime | str | None = None,
+        operation: str | None = None,
+        topic: str | None = None,
+        limit: int = MOST,
+    ) -> Report:
+        """The operations on the cluster, the latest first: an event a row, with time, user, arguments, outcome,
+        ``totals`` and ``notes`` (JSON). ``since`` is a time, or an age (``"7d"``); ``operation`` is as the job is
+        named, ``topic`` one that it names or has figures of. ``stratalog.engine.cluster.recorded`` says which
+        operations leave events.
+
+            cluster.history(since="7d", operation="topics delete").rows
+
+        Raises: InvalidCallError; as ``fetch``.
+        """
+        since_ms = None if since is None else since_time_ms(since, self._context.clock.now_ms())
+        return history(self._context, EventFilter(since_ms, operation, topic), limit=whole(limit, "limit"))
+
+    def new_events(self) -> NewEvents:
+        """The events of all drivers from now on: each call of it gives those since the last one."""
+        return NewEvents(self._context)
+
+    @operation("recover")
     def recover(
         self,
         topics: TopicNames,
@@ -243,14 +304,17 @@ class Jobs:
             dry_run=dry_run,
         )
 
+    @operation("tier")
     def tier(self, topics: TopicNames = None, *, due: bool = False, dry_run: bool = False) -> Report:
         """Copy sealed segments to the remote table; with ``due`` only of partitions whose time has come."""
         return tier.tier(self._context, names(topics), due=due, dry_run=dry_run)
 
+    @operation("retain")
     def retain(self, topics: TopicNames = None, *, dry_run: bool = False) -> Report:
         """Apply local and total retention, and delete what left the log long enough ago."""
         return retain.retain(self._context, names(topics), dry_run=dry_run)
 
+    @operation("vacuum")
     def vacuum(
         self, topics: TopicNames = None, *, older_than_ms: int = vacuuming.DAY_MS, dry_run: bool = False
     ) -> Report:
@@ -268,6 +332,7 @@ class Jobs:
         ``SnapshotSizeBytes``, ``SnapshotLag`` (of every partition with snapshots, and of the metadata log)."""
         return metrics(self._context)
 
+    @operation("snapshot")
     def snapshot(
         self,
         topics: TopicNames = None,
@@ -290,6 +355,7 @@ class Jobs:
             dry_run=dry_run,
         )
 
+    @operation("drill", leaves_event=False)
     def drill(self, *, deep: bool = False, opener: OpenStore = open_store) -> Report:
         """Restore this cluster from its remote tier to a temporary folder beside it, compare the two, and remove
         the copy: whether a restore would work, how long it takes, and what would be lost. Changes nothing,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from stratalog.engine.cluster.recorded import operation
 from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.report import Report
 from stratalog.engine.records.append import append_batches, who_appends
@@ -27,6 +28,7 @@ class Producer:
         self._context = context
         self._spark = spark
 
+    @operation("append", leaves_event=False)
     def append(
         self,
         frame: DataFrame,
@@ -80,6 +82,7 @@ class Producer:
             dry_run=dry_run,
         )
 
+    @operation("produce", leaves_event=False)
     def produce(
         self,
         topic: str,
@@ -118,6 +121,7 @@ class Producer:
         columns = RowColumns(key, value, partition, headers, timestamp)
         return produce(self._context, topic, rows, columns, who, acks=acks, bad_records=bad)
 
+    @operation("append", leaves_event=False)
     def append_batches(
         self,
         topic: str,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from stratalog.engine.admin import quorum
+from stratalog.engine.cluster.recorded import operation
 from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.report import Report
 from stratalog.partitions.numbers import whole
@@ -21,24 +22,31 @@ class Quorum:
         """Use ``Cluster.quorum``."""
         self._context = context
 
+    def __repr__(self) -> str:
+        return "The voters of a cluster's metadata: describe() shows them"
+
     def describe(self) -> Report:
         """Every metadata voter, as a table: its epoch, its log's end and lag, its snapshots; and who leads."""
         return quorum.describe_quorum(self._context)
 
+    @operation("quorum snapshot")
     def snapshot(self, *, by_hand: bool = True, dry_run: bool = False) -> Report:
         """Take a snapshot of the metadata log by hand, and report the result of each voter. Without ``by_hand``
         where the policy wants one. (``Cluster.snapshot`` keeps the log short by its policy, with those of topics.)
         """
         return quorum.snapshot_metadata(self._context, by_hand=by_hand, dry_run=dry_run)
 
+    @operation("quorum add_voter")
     def add_voter(self, broker: int, *, dry_run: bool = False) -> Report:
         """Make a broker a metadata voter; then let the cluster file say so."""
         return quorum.add_voter(self._context, whole(broker, "broker"), dry_run=dry_run)
 
+    @operation("quorum remove_voter")
     def remove_voter(self, broker: int, *, dry_run: bool = False) -> Report:
         """Take a broker out of the metadata voters; then let the cluster file say so."""
         return quorum.remove_voter(self._context, whole(broker, "broker"), dry_run=dry_run)
 
+    @operation("quorum replace_voter")
     def replace_voter(self, broker: int, *, dry_run: bool = False) -> Report:
         """Let a broker that lost its storage, and was bootstrapped since, vote with its new storage."""
         return quorum.replace_voter(self._context, whole(broker, "broker"), dry_run=dry_run)

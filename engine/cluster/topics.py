@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 from stratalog.engine.admin import describe_cluster, topics
 from stratalog.engine.cluster.arguments import declared
+from stratalog.engine.cluster.recorded import always, operation
 from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.report import Report
 from stratalog.engine.metadata.topic_commands import PartitionsCreated, TopicCreated
@@ -31,6 +33,9 @@ class Topics:
         """Use ``Cluster.topics``."""
         self._context = context
 
+    def __repr__(self) -> str:
+        return "The topics of a cluster: list() shows them, create(...) makes one"
+
     def list(self) -> Report:
         """Every topic, as a table."""
         return describe_cluster.describe_topics(self._context)
@@ -45,6 +50,7 @@ class Topics:
         the metadata alone. Raises: InvalidCallError."""
         return describe_cluster.troubled_partitions(self._context, trouble)
 
+    @operation("topics create")
     def create(
         self,
         name: str,
@@ -54,10 +60,13 @@ class Topics:
         key: DataType | str | None = None,
         value: DataType | str | None = None,
         configs: Mapping[str, str | float] | None = None,
+        if_not_exists: bool = False,
         dry_run: bool = False,
     ) -> TopicCreated:
         """Create a topic. ``key`` and ``value`` declare types, as DDL, Spark's JSON text or types; binary
-        otherwise. ``dry_run`` only checks.
+        otherwise. ``if_not_exists``: a topic of that name is the answer where it has the same types, and what
+        else is asked for here; another one is TopicAlreadyExistsError, which names the difference. ``dry_run``
+        only checks.
 
         Raises: TopicAlreadyExistsError, InvalidReplicationFactorError, InvalidConfigError, InvalidCallError.
         """
@@ -69,9 +78,11 @@ class Topics:
             key_schema=declared(key),
             value_schema=declared(value),
             configs=configs,
+            if_not_exists=if_not_exists,
             dry_run=dry_run,
         )
 
+    @operation("topics create_partitions")
     def create_partitions(self, name: str, partitions: int, *, dry_run: bool = False) -> PartitionsCreated:
         """Grow a topic to ``partitions`` partitions. Returns the new partitions and their replicas. Records stay
         where they are, and new ones of a key may go to other partitions than its earlier ones.
@@ -79,6 +90,7 @@ class Topics:
         count = whole(partitions, f"topic {name!r}: partitions")
         return topics.create_partitions(self._context, name, count, dry_run=dry_run)
 
+    @operation("topics alter")
     def alter(
         self,
         name: str,
@@ -95,6 +107,7 @@ class Topics:
             self._context, name, key_schema=declared(key), value_schema=declared(value), dry_run=dry_run
         )
 
+    @operation("topics alter_configs")
     def alter_configs(
         self, topic: str | None, changes: Mapping[str, str | float | None], *, dry_run: bool = False
     ) -> None:
@@ -103,10 +116,25 @@ class Topics:
         """
         topics.alter_configs(self._context, topic, changes, dry_run=dry_run)
 
+    def protect(
+        self, topic: str, *, until: datetime | str | None = None, days: float | None = None, dry_run: bool = False
+    ) -> datetime:
+        """Protect the records of a topic: before ``until``, or for that number of days from now, no job deletes
+        any, nor the topic (POLICY_VIOLATION; ``protect.until.ms``). The time can be put later, never sooner.
+        Returns it.
+
+            cluster.topics.protect("trips", until="2030-01-01")
+
+        Raises: PolicyViolationError, InvalidCallError, UnknownTopicOrPartitionError.
+        """
+        return topics.protect(self._context, topic, until=until, days=days, dry_run=dry_run)
+
+    @operation("topics delete", destroys=always)
     def delete(self, name: str, *, keep_remote: bool = False, dry_run: bool = False) -> Report:
         """Delete a topic and its data, in both tiers unless ``keep_remote``."""
         return topics.delete_topic(self._context, name, keep_remote=keep_remote, dry_run=dry_run)
 
+    @operation("delete_records", destroys=always)
     def delete_records(self, topic: str, before: Mapping[int, int | str], *, dry_run: bool = False) -> Report:
         """Delete the records of a topic below these offsets, by partition. ``"latest"``, or -1: all that are
         committed. Answers each partition's low watermark; ``retain`` deletes the bytes.

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from stratalog.engine.cluster.arguments import TopicNames, names
+from stratalog.engine.cluster.recorded import operation
 from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.report import Report
 from stratalog.engine.records import transactions as admin
@@ -83,6 +84,9 @@ class Transactions:
         """Use ``Cluster.transactions``."""
         self._context = context
 
+    def __repr__(self) -> str:
+        return "The transactions of a cluster: list() shows them, begin(id) starts one"
+
     def begin(self, transactional_id: str, *, timeout_ms: int = TIMEOUT_MS) -> OpenTransaction:
         """Begin a transaction: appends to any topics, and offsets of consumer groups, which count all together or
         not at all. A later one of the same transactional id fences this one, and aborts it; so does its timeout.
@@ -105,10 +109,12 @@ class Transactions:
         (KIP-664)."""
         return admin.hanging_transactions(self._context, names(topics))
 
+    @operation("transactions abort")
     def abort(self, transactional_id: str, *, dry_run: bool = False) -> Report:
         """Abort the open transaction of an id, and fence its producer; where it hangs in a log, end it there."""
         return admin.abort_transaction(self._context, transactional_id, dry_run=dry_run)
 
+    @operation("transactions finish")
     def finish(self, *, dry_run: bool = False) -> Report:
         """Abort overdue transactions, complete decided ones, forget ids that nobody uses."""
         return admin.finish_transactions(self._context, dry_run=dry_run)

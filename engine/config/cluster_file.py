@@ -186,13 +186,22 @@ class _ClusterFileReader:
         own = checked.remote.storage if checked.remote is not None else None
         if remote is None and own is not None:
             raise self._error("remote.storage", "there is no cluster.remote")
+        remote_storage = self._options(storage, remote or "file://", own, "remote.storage")
+        if remote is not None and not remote.startswith("s3://"):
+            for key in ("kms_key_id", "encryption_scope"):
+                if getattr(remote_storage, key) is not None:
+                    raise self._error(
+                        "remote.storage",
+                        f"{key} cannot be kept: delta-rs writes the logs of tables, and names no key to this "
+                        "storage. Make it the default of the bucket or container, and name it for brokers alone",
+                    )
         file = ClusterFile(
             path=str(self._place),
             cluster_id=cluster.id,
             remote=remote,
             voters=voters,
             brokers=self._brokers(checked.brokers, storage),
-            remote_storage=self._options(storage, remote or "file://", own, "remote.storage"),
+            remote_storage=remote_storage,
             storage=storage,
             cache=self._cache(cluster.cache),
             client_rack=cluster.client_rack,

@@ -22,6 +22,7 @@ from msgspec import Meta
 
 from stratalog.partitions.errors import InvalidCallError
 from stratalog.partitions.store.credentials import CredentialSource, GivenProvider, NamedProvider
+from stratalog.partitions.store.encryption import check_connection
 from stratalog.partitions.store.opening import NO_SECRETS, holds_secret
 from stratalog.partitions.store.protocol import StoreOptions
 
@@ -40,6 +41,7 @@ class _ObjectTable(Table):
     timeout_s: Annotated[float, Meta(gt=0)] = 1
     retries: Annotated[int, Meta(ge=1)] = 1
     part_bytes: Annotated[int, Meta(ge=1)] = 1
+    plain_http: bool = False
 
 
 class S3Table(_ObjectTable):
@@ -55,10 +57,13 @@ class AzureTable(_ObjectTable):
     """Of ``az://`` and ``abfss://``."""
 
     account: Text | None = None
+    encryption_scope: Text | None = None
 
 
 class GcsTable(_ObjectTable):
     """Of ``gs://``."""
+
+    kms_key_id: Text | None = None
 
 
 _KINDS: Mapping[str, str] = {"s3": "s3", "az": "azure", "abfss": "azure", "gs": "gcs"}
@@ -114,6 +119,7 @@ class StorageTables:
             raise InvalidCallError(f"endpoint_url holds credentials, as an address may not; {NO_SECRETS}")
         named = values.pop("credentials", None)
         options = StoreOptions(**values)
+        check_connection(options.endpoint_url or "", options)
         provider = self._given
         if named is not None:
             of_file = self._named(named)

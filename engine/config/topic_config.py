@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from stratalog.engine.config.definition import (
     ICEBERG_NAME,
+    SOURCE_TOPIC,
     TRUE_OR_FALSE,
     Scope,
     at_least,
@@ -25,6 +26,8 @@ AS_LOCAL = -1
 """Of the copy lag: the same as local retention."""
 SNAPSHOT = "snapshot"
 """The value of cleanup.policy."""
+MIRROR_SOURCE = "mirror.source"
+"""The key of ``TopicConfig.mirror_source``."""
 
 _DAY_MS = 24 * 60 * 60 * 1000
 _SEVEN_DAYS_MS = 7 * _DAY_MS
@@ -73,6 +76,13 @@ class TopicConfig:
         at_least(UNLIMITED),
         unit="bytes",
         doc="The oldest records leave a partition that is larger than this, local and remote. -1: never.",
+    )
+    protect_until_ms: int = key(
+        UNLIMITED,
+        at_least(UNLIMITED),
+        unit="ms since 1970",
+        doc="Before this time nobody deletes records of the topic, or the topic: not retention, delete_records, "
+        "snapshots, nor the end of tiering. Until then it can be put later, never sooner. -1: no such time.",
     )
     local_retention_ms: int = key(
         AS_TOTAL,
@@ -210,6 +220,18 @@ class TopicConfig:
         "The metadata log takes the value of the cluster.",
     )
 
+    mirror_source: str = key(
+        "",
+        SOURCE_TOPIC,
+        doc="The topic of a Kafka cluster that this one mirrors: cluster id and topic id. Only `stratalog mirror` "
+        "appends then. It is set when the topic is created, and taken away by `mirror --end`.",
+    )
+    mirror_archive_enable: bool = key(
+        False,
+        TRUE_OR_FALSE,
+        doc="Of a mirror: the log start stays where it is when the source's moves on.",
+    )
+
     @property
     def snapshots(self) -> bool:
         """Whether snapshots stand for what leaves the log (cleanup.policy=snapshot)."""
@@ -220,9 +242,14 @@ class TopicConfig:
         """Whether what snapshots hold is published as a table, too."""
         return self.snapshots and self.remote_snapshot_table_enable
 
-    @property
-    def retention(self) -> RetentionLimits:
-        """Of the whole log."""
+    def is_protected(self, now_ms: int) -> bool:
+        """Whether nobody may delete records now."""
+        return now_ms < self.protect_until_ms
+
+    def retention(self, now_ms: int) -> RetentionLimits:
+        """Of the whole log, now: none while it is protected."""
+        if self.is_protected(now_ms):
+            return RetentionLimits(UNLIMITED, UNLIMITED)
         return RetentionLimits(self.retention_ms, self.retention_bytes)
 
     @property

@@ -2,8 +2,11 @@
 
     opening               from a cluster file to a context; whose the roots are, and the metadata log on them
     context               stores, metadata, clock, runners and caches, as they are passed to every operation
-    report                what an operation tells: rows, failures, totals
+    report                what an operation tells: rows, failures, totals; folding: its rows as people read them
     run                   the frame of an operation: it measures, collects, and makes the report
+    figures               what a report says of the work done, for its event
+    origin                the user, machine, job and run of this process; whether it leaves events
+    running               the operation that a thread is in the middle of, and its heartbeat in the log
     metrics               what this driver has measured of snapshots
     state_cache           the engine's own topics, as far as this driver has read them
     plain_values          values of records as JSON has them

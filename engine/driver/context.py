@@ -16,6 +16,7 @@ from stratalog.engine.driver.begun_sequences import BegunSequences
 from stratalog.engine.driver.fetching import Fetching
 from stratalog.engine.driver.log_ends import LogEnds
 from stratalog.engine.driver.metrics import SnapshotMetrics
+from stratalog.engine.driver.origin import OperationsLog
 from stratalog.engine.driver.run import Measure, OperationRun
 from stratalog.engine.driver.state_cache import OwnProducer, StateCache
 from stratalog.engine.driver.transactional_producers import TransactionalProducers
@@ -177,6 +178,8 @@ class Context:
     selector: CurrentSelector = field(default_factory=CurrentSelector)
     """Which replicas are read from."""
     snapshot_metrics: SnapshotMetrics = field(default_factory=SnapshotMetrics)
+    operations_log: OperationsLog | None = None
+    """How the operations of the door leave events; None: they leave none."""
     key: ClusterKey | None = None
     """By which what drivers believe about the cluster is signed; None: it is not, or this process only reads."""
 

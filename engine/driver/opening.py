@@ -14,6 +14,7 @@ from stratalog.engine.config.key_source import key_file, key_of_environment, rea
 from stratalog.engine.config.settings import cluster_config
 from stratalog.engine.driver.context import Context, LocalTasks, Progress, Silent, TaskRunner
 from stratalog.engine.driver.metrics import SnapshotMetrics
+from stratalog.engine.driver.running import Heartbeat
 from stratalog.engine.quorum.bootstrap import FoundLog, find_log
 from stratalog.engine.quorum.cache import SAVE_AFTER, load_cache, save_cache
 from stratalog.engine.quorum.client import MetadataClient
@@ -200,7 +201,7 @@ def make_context(
         rng=random.Random(new_id()),
         tasks=tasks,
         threads=ThreadRunner(_DRIVER_THREADS),
-        progress=progress if progress is not None else Silent(),
+        progress=Heartbeat(progress if progress is not None else Silent(), clock),
         prober=prober,
         snapshot_metrics=metrics,
         key=key,

@@ -149,3 +149,14 @@ def _fields(value: dict[str, Any], kind: pa.DataType) -> dict[str, Any]:
         except ValueError as error:
             raise ValueError(f"{name}: {error}") from error
     return found
+
+
+def cell_text(scalar: pa.Scalar) -> str:
+    """A value in a table for people."""
+    value = as_it_is(scalar)
+    if isinstance(value, datetime):
+        return time_text(value)
+    shown = plain(value)
+    if shown is None or isinstance(shown, str):
+        return "-" if shown is None else shown
+    return json.dumps(shown, default=str, allow_nan=False, ensure_ascii=False)

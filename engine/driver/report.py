@@ -5,19 +5,21 @@ Names in it are other people's: people get them printable, a line a thing; machi
 
 from __future__ import annotations
 
-import html
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
+from stratalog.engine.driver.folding import DIFFERS, folded, zeros
 from stratalog.partitions.errors import StratalogError
+from stratalog.partitions.html_table import head_line, html_table, marked_line
 from stratalog.partitions.identity import TopicIdPartition
 from stratalog.partitions.printable import printable
 from stratalog.partitions.store import StoreCounts
 
 _MOST_LINES = 200
+_NOTHING: Mapping[str, Value] = {}
 
 Value = str | int | float | bool | None
 
@@ -68,6 +70,8 @@ class Report:
     settled: Mapping[TopicIdPartition, int] = field(default_factory=dict)
     """Partitions for which the operation would do nothing before this time (ms since the epoch), as long as their
     files, their metadata and their configs stay as it found and left them. Not shown."""
+    parts: Sequence[Report] = ()
+    """The reports of the operations that this one was made of, where it tells little of them. Not shown."""
 
     @property
     def ok(self) -> bool:
@@ -92,10 +96,11 @@ class Report:
         """Names of all columns, in the order in which rows bring them."""
         return list(dict.fromkeys(name for row in self.rows for name in row))
 
-    def to_json(self) -> str:
-        """One object on one line."""
+    def to_json(self, about: Mapping[str, Value] = _NOTHING) -> str:
+        """One object on one line; ``about`` says where it comes from."""
         return json.dumps(
             {
+                **about,
                 "operation": self.operation,
                 "ok": self.ok,
                 "dry_run": self.dry_run,
@@ -110,32 +115,54 @@ class Report:
         )
 
     def __str__(self) -> str:
-        lines = [self._headline(), *text_table(self.columns, self.rows[:_MOST_LINES])]
-        if len(self.rows) > _MOST_LINES:
-            lines.append(f"... and {len(self.rows) - _MOST_LINES} more rows (all of them are in the JSON)")
+        columns, rows, zero = self._folded()
+        lines = [self.headline, *text_table(columns, rows[:_MOST_LINES])]
+        if len(rows) > _MOST_LINES:
+            lines.append(f"... and {len(rows) - _MOST_LINES} more rows (all of them are in the JSON)")
+        lines += [printable(zero)] if zero else []
         lines += [printable(f"note: {note}") for note in self.notes]
         lines += [printable(f"FAILED {f.item}: {f.code}: {f.message}") for f in self.failures]
         return "\n".join(lines)
 
+    def __repr__(self) -> str:
+        return str(self)
+
     def _repr_html_(self) -> str:
-        head = "".join(f"<th>{_html(name)}</th>" for name in self.columns)
-        body = "".join(
-            "<tr>" + "".join(f"<td>{_html(show(row.get(name)))}</td>" for name in self.columns) + "</tr>"
-            for row in self.rows
-        )
-        failed = "".join(
-            f"<li>{_html(f.item)}: <b>{_html(f.code)}</b>: {_html(f.message)}</li>" for f in self.failures
-        )
-        noted = "".join(f"<li>{_html(note)}</li>" for note in self.notes)
-        return (
-            f"<p>{_html(self._headline())}</p><table><thead><tr>{head}</tr></thead>"
-            f"<tbody>{body}</tbody></table><ul>{noted}{failed}</ul>"
+        columns, rows, zero = self._folded()
+        kind = "bad" if self.failures else "warn" if self.dry_run else "good"
+        return "".join(
+            [
+                head_line(self._figures(), kind, f"{self.operation}: {self._state()}"),
+                *(marked_line("bad", "FAILED", f"{f.item}: {f.code}: {f.message}") for f in self.failures),
+                *(marked_line("warn", "note", note) for note in self.notes),
+                html_table(
+                    columns,
+                    [[show(row.get(name)) for name in columns] for row in rows],
+                    numbers=[name for name in columns if _is_number(name, self.rows)],
+                ),
+                head_line(zero) if zero else "",
+            ]
         )
 
-    def _headline(self) -> str:
-        state = "plan only" if self.dry_run else ("done" if self.ok else f"{len(self.failures)} FAILED")
-        totals = "".join(f", {printable(name)} {show(value)}" for name, value in self.totals.items())
-        return f"{self.operation}: {state}{totals}, {self.counts.requests} storage requests, {self.seconds:.1f} s"
+    def _folded(self) -> tuple[list[str], Sequence[Mapping[str, Value]], str]:
+        """The columns and rows for people, and a line on columns that are left out; empty where none is."""
+        rows = folded(self.rows)
+        left_out = zeros(self.columns, rows)
+        said = ", ".join(f"{name} {show(rows[0].get(name)) or '-'}" for name in left_out)
+        columns = [name for name in self.columns if name not in left_out]
+        return columns, rows, f"in all rows: {said}" if said else ""
+
+    @property
+    def headline(self) -> str:
+        """The outcome, the totals and the cost in one line; printable."""
+        return f"{self.operation}: {self._state()}, {self._figures()}"
+
+    def _state(self) -> str:
+        return "plan only" if self.dry_run else ("done" if self.ok else f"{len(self.failures)} FAILED")
+
+    def _figures(self) -> str:
+        totals = "".join(f"{printable(name)} {show(value)}, " for name, value in self.totals.items())
+        return f"{totals}{self.counts.requests} storage requests, {self.seconds:.1f} s"
 
     def _storage(self) -> dict[str, int]:
         names = ("creates", "reads", "lists", "deletes", "copies", "requests", "read_bytes", "written_bytes")
@@ -171,10 +198,6 @@ def utc_text(time_ms: int) -> str:
         return (datetime.min if time_ms < 0 else datetime.max).replace(tzinfo=UTC).isoformat()
 
 
-def _html(text: str) -> str:
-    return html.escape(printable(text))
-
-
 def show(value: Value) -> str:
     """A value as people read it, printable."""
     if value is None:
@@ -196,10 +219,14 @@ def text_table(columns: Sequence[str], rows: Iterable[Mapping[str, Value]]) -> l
     cells = [[show(row.get(name)) for name in columns] for row in listed]
     names = [printable(name) for name in columns]
     widths = [max(len(name), *(len(line[i]) for line in cells)) for i, name in enumerate(names)]
-    right = [all(isinstance(row.get(name), int | float | None) for row in listed) for name in columns]
+    right = [_is_number(name, listed) for name in columns]
 
     def line(texts: Sequence[str]) -> str:
         padded = (t.rjust(w) if r else t.ljust(w) for t, w, r in zip(texts, widths, right, strict=True))
         return "  ".join(padded).rstrip()
 
     return [line(names), line(["-" * width for width in widths]), *(line(texts) for texts in cells)]
+
+
+def _is_number(column: str, rows: Iterable[Mapping[str, Value]]) -> bool:
+    return all(isinstance(row.get(column), int | float | None) or row.get(column) == DIFFERS for row in rows)

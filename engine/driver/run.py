@@ -37,6 +37,8 @@ class OperationRun:
     totals: dict[str, Value] = field(default_factory=dict)
     settled: dict[TopicIdPartition, int] = field(default_factory=dict)
     """As in ``Report``."""
+    parts: list[Report] = field(default_factory=list)
+    """As in ``Report``."""
     measure: Measure = field(default_factory=Measure)
 
     def fail(self, item: object, error: StratalogError) -> None:
@@ -65,4 +67,5 @@ class OperationRun:
             counts=self.measure.counts,
             notes=self.notes,
             settled=self.settled,
+            parts=self.parts,
         )

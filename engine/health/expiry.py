@@ -60,7 +60,7 @@ def _old(sight: Sight, seen: SeenPartition) -> _Old | None:
     if len(files) < 2:  # the last one is the end of the log
         return None
     first, following = files[:2]
-    limit_ms = config.retention_ms
+    limit_ms = config.retention(sight.now_ms).retention_ms
     if config.remote_storage_enable:  # what is not tiered yet has to stay
         entry = sight.entries.get(seen.view.key)
         end = following.name.base_offset

@@ -12,6 +12,7 @@ from enum import StrEnum
 
 from stratalog.engine.driver.report import Failure, Report, Value, show, utc_text
 from stratalog.partitions.errors import StratalogError
+from stratalog.partitions.html_table import code_line, head_line, marked_line
 from stratalog.partitions.printable import printable
 
 WIDTH = 100
@@ -29,6 +30,9 @@ class Severity(StrEnum):
     """The next runs of ``maintain`` should mend it; or somebody has made it so."""
     INFO = "info"
     """Worth knowing."""
+
+
+_MARKS = {Severity.ERROR: "bad", Severity.WARNING: "warn", Severity.INFO: ""}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,7 +113,7 @@ class Commands:
         return shlex.join(["stratalog", job, *arguments, *wanted, "--cluster", self.cluster_file])
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class HealthReport(Report):
     """The findings as rows; those that need a person are failures, too. The figures are ``totals``."""
 
@@ -119,6 +123,11 @@ class HealthReport(Report):
     lags: Mapping[tuple[str, str], int] = field(default_factory=dict)
     """By group and topic: the records that the group has not processed."""
     now_ms: int = 0
+
+    def _state(self) -> str:
+        counts = {level: sum(one.severity is level for one in self.findings) for level in Severity}
+        counted = [f"{count} {level}{'s'[: count - 1]}" for level, count in counts.items() if count]
+        return ", ".join(counted) or "nothing found"
 
     @property
     def counted(self) -> dict[tuple[str, str], int]:
@@ -130,11 +139,7 @@ class HealthReport(Report):
         return counts
 
     def __str__(self) -> str:
-        counts = {level: sum(one.severity is level for one in self.findings) for level in Severity}
-        counted = [f"{count} {level}{'s'[: count - 1]}" for level, count in counts.items() if count]
-        state = ", ".join(counted) or "nothing found"
-        head = f"health: {state}, {self.counts.requests} storage requests, {self.seconds:.1f} s"
-        lines = [head]
+        lines = [f"health: {self._state()}, {self.counts.requests} storage requests, {self.seconds:.1f} s"]
         for one in self.findings:
             lines += ["", *one.lines(self.now_ms)]
         for failure in self.unread:
@@ -142,6 +147,19 @@ class HealthReport(Report):
         figures = ", ".join(f"{name} {show(value)}" for name, value in self.totals.items())
         notes = [line for note in self.notes for line in _wrapped(f"note: {note}", "")]
         return "\n".join([*lines, "", *notes, *_wrapped(figures, "")])
+
+    def _repr_html_(self) -> str:
+        kind = "bad" if self.failures else "warn" if self.findings else "good"
+        cost = f"{self.counts.requests} storage requests, {self.seconds:.1f} s"
+        lines = [head_line(cost, kind, f"health: {self._state()}")]
+        for one in self.findings:
+            since = "" if one.since_ms is None else f" (since {utc_text(one.since_ms // 1000 * 1000)})"
+            said = f"{one.kind}, {one.subject}: {one.what}{since}"
+            lines += [marked_line(_MARKS[one.severity], str(one.severity), said), code_line(one.do)]
+        lines += [marked_line("bad", "FAILED", f"{one.item}: {one.code}: {one.message}") for one in self.unread]
+        lines += [marked_line("warn", "note", note) for note in self.notes]
+        figures = ", ".join(f"{name} {show(value)}" for name, value in self.totals.items())
+        return "".join([*lines, head_line(figures) if figures else ""])
 
 
 def unopened(cluster_file: str, error: StratalogError, now_ms: int) -> HealthReport:

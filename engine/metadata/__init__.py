@@ -15,6 +15,7 @@ Purpose
         election_commands       ... elections
         reassignment_commands   ... other replicas
         partition_changes       what the commands on partitions share
+        protection              topics whose records nobody may delete before a time
         description             the cluster without its places, for a restore
         restore_commands        ... and what brings it back
         dump                    an image as records of a snapshot, and back

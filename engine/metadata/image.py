@@ -16,6 +16,7 @@ import msgspec
 
 from stratalog.engine.metadata.records import VoterId
 from stratalog.partitions.errors import CorruptionError, UnknownBrokerError, UnknownTopicOrPartitionError
+from stratalog.partitions.html_table import head_line, html_table
 from stratalog.partitions.identity import TopicIdPartition, same_root
 from stratalog.partitions.numbers import Int64, whole
 from stratalog.partitions.spelling import did_you_mean
@@ -214,6 +215,33 @@ class ClusterImage:
     """The configs of the cluster: its own, and defaults of topics."""
     next_offset: int = 0
     """The metadata offset up to which (exclusive) records are folded in."""
+
+    def __repr__(self) -> str:
+        return (
+            f"ClusterImage({self.cluster_id!r}, {len(self.brokers)} brokers, {len(self.topics)} topics, "
+            f"next_offset={self.next_offset})"
+        )
+
+    def _repr_html_(self) -> str:
+        brokers = [
+            [str(one.broker_id), one.rack or "-", "fenced" if one.fenced else "in service", one.log_dir]
+            for _, one in sorted(self.brokers.items())
+        ]
+        topics = [
+            [
+                *(name, str(len(of.partitions)), str(len(of.first.replicas))),
+                " ".join(f"{key}={value}" for key, value in sorted(of.configs.items())),
+            ]
+            for name, of in ((name, self.topics[self.topic_ids[name]]) for name in sorted(self.topic_ids))
+        ]
+        said = f"metadata of {self.cluster_id!r} up to offset {self.next_offset:,}, voters "
+        return "".join(
+            [
+                head_line(said + ", ".join(str(voter.broker_id) for voter in self.voters)),
+                html_table(["broker", "rack", "state", "log_dir"], brokers),
+                html_table(["topic", "partitions", "replication_factor", "configs"], topics),
+            ]
+        )
 
     def broker(self, broker_id: int) -> BrokerImage:
         """Raises: UnknownBrokerError."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from stratalog.engine.config.definition import Scope
@@ -14,8 +14,9 @@ from stratalog.engine.config.settings import (
     find_config,
     topic_config,
 )
+from stratalog.engine.config.topic_config import MIRROR_SOURCE
 from stratalog.engine.metadata.commands import Decision
-from stratalog.engine.metadata.image import ClusterImage
+from stratalog.engine.metadata.image import ClusterImage, TopicImage
 from stratalog.engine.metadata.placement import Placer, place_replicas
 from stratalog.engine.metadata.records import (
     ConfigRecord,
@@ -26,10 +27,11 @@ from stratalog.engine.metadata.records import (
     TopicRecord,
     TopicSchemaRecord,
 )
-from stratalog.engine.state.internal_topics import check_not_internal
+from stratalog.engine.state.internal_topics import OPERATIONS_TOPIC, check_not_internal
 from stratalog.engine.state.latest_by_key import check_key
 from stratalog.partitions.errors import (
     InvalidCallError,
+    InvalidConfigError,
     InvalidPartitionsError,
     InvalidReplicationFactorError,
     TopicAlreadyExistsError,
@@ -37,7 +39,7 @@ from stratalog.partitions.errors import (
 from stratalog.partitions.growth import grown_schema
 from stratalog.partitions.identity import is_id
 from stratalog.partitions.paths import METADATA_TOPIC, check_topic_name
-from stratalog.partitions.records import leaf_types, schema_of
+from stratalog.partitions.records import leaf_types, schema_of, type_from_json
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +49,8 @@ class TopicCreated:
     topic_id: str
     partitions: int
     replication_factor: int
+    created: bool = True
+    """False: it was there before, with this shape."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +69,10 @@ class CreateTopic:
     """Spark's JSON text of the key's type; None for binary. ``value_schema`` likewise."""
     value_schema: str | None = None
     configs: Mapping[str, str] = field(default_factory=dict)
+    if_not_exists: bool = False
+    """A topic of this name is the answer where it has this shape (``_shape_differs``)."""
+    log_starts: Sequence[int] = ()
+    """Where the logs of the first partitions begin, which is 0 for all others."""
     internal: bool = False
     """The engine itself creates it: one of ``stratalog.engine.state.internal_topics``, and no other."""
 
@@ -106,16 +114,52 @@ class CreateTopic:
             ConfigRecord(resource=ConfigResource.TOPIC, name=self.name, key=key, value=value)
             for key, value in configs.items()
         )
-        records += (_new_partition(self.topic_id, number, replicas) for number, replicas in enumerate(placed))
+        starts = (*self.log_starts, *[0] * (partitions - len(self.log_starts)))
+        records += (
+            _new_partition(self.topic_id, number, replicas, log_start=starts[number])
+            for number, replicas in enumerate(placed)
+        )
         return Decision(tuple(records), TopicCreated(self.topic_id, partitions, factor))
 
     def _exists_already(self, image: ClusterImage) -> Decision[TopicCreated]:
-        """Fine when it is this very command that has created it."""
+        """Fine when it is this very command that has created it, or when any that has its shape will do."""
         topic = image.topic(self.name)
-        if topic.topic_id != self.topic_id:
+        own = topic.topic_id == self.topic_id
+        if not own and not self.if_not_exists:
             raise TopicAlreadyExistsError(f"topic {self.name!r} exists already, with id {topic.topic_id}")
+        if not own and (differs := self._shape_differs(topic)):
+            raise TopicAlreadyExistsError(
+                f"topic {self.name!r} exists already, and is another one: {'; '.join(differs)}. Ask for what is "
+                "there, alter that, or take another name"
+            )
         factor = len(topic.first.replicas)
-        return Decision((), TopicCreated(topic.topic_id, len(topic.partitions), factor))
+        return Decision((), TopicCreated(topic.topic_id, len(topic.partitions), factor, created=own))
+
+    def _shape_differs(self, topic: TopicImage) -> list[str]:
+        """Differences of the topic from the shape that is asked for: of both types, and of partitions, replication
+        factor and configs as far as they are asked for. It may have other configs besides.
+
+        Raises: InvalidConfigError.
+        """
+        what = f"topic {self.name!r}"
+        asked: dict[str, tuple[object, object]] = {
+            "partitions": (self.partitions, len(topic.partitions)),
+            "replication_factor": (self.replication_factor, len(topic.first.replicas)),
+            "key": (_type(self.key_schema), _type(topic.key_schema)),
+            "value": (_type(self.value_schema), _type(topic.value_schema)),
+        }
+        for name, text in self.configs.items():
+            asked[name] = check_config(Scope.TOPIC, name, text, what), topic.configs.get(name, "not set")
+        return [
+            f"{name} is {found}, not {wanted}"
+            for name, (wanted, found) in asked.items()
+            if wanted not in (None, found)
+        ]
+
+
+def _type(schema: str | None) -> str:
+    """For people: the type that a schema declares."""
+    return "binary" if schema is None else str(type_from_json(schema))
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,11 +216,17 @@ class CreatePartitions:
 
 
 def _new_partition(
-    topic_id: str, partition: int, replicas: tuple[int, ...], *, added: bool = False
+    topic_id: str, partition: int, replicas: tuple[int, ...], *, added: bool = False, log_start: int = 0
 ) -> PartitionRecord:
     """Led by the replica that is preferred, all of them in sync: there is nothing to lack yet."""
     return PartitionRecord(
-        topic_id=topic_id, partition=partition, replicas=replicas, isr=replicas, leader=replicas[0], added=added
+        topic_id=topic_id,
+        partition=partition,
+        replicas=replicas,
+        isr=replicas,
+        leader=replicas[0],
+        added=added,
+        log_start_offset=log_start,
     )
 
 
@@ -251,7 +301,8 @@ class AlterConfigs:
         if self.topic is None:
             what, scope, present = "cluster", Scope.CLUSTER, image.configs
         else:
-            check_not_internal(self.topic, "alter")
+            if self.topic != OPERATIONS_TOPIC:  # how long a history is kept, and where, is its readers' to say
+                check_not_internal(self.topic, "alter")
             what, scope, present = f"topic {self.topic!r}", Scope.TOPIC, image.topic(self.topic).configs
         after = dict(present)
         for name, text in self.changes.items():
@@ -260,6 +311,11 @@ class AlterConfigs:
                 after.pop(name, None)
             else:
                 after[name] = check_config(scope, name, text, what)
+        if (source := after.get(MIRROR_SOURCE, "")) not in ("", present.get(MIRROR_SOURCE, "")):
+            raise InvalidConfigError(
+                f"{what}: {MIRROR_SOURCE} = {source!r}: a topic mirrors another from its beginning; create it by "
+                "stratalog mirror"
+            )
         if self.topic is None:
             topic_config({}, after, what)
             # One topic for all that have the same configs: there are few kinds, and any number of topics.

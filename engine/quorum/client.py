@@ -15,6 +15,7 @@ from typing import Any, TypeVar, cast
 from stratalog.engine.metadata.commands import Command, Decision
 from stratalog.engine.metadata.fold import apply
 from stratalog.engine.metadata.image import ClusterImage
+from stratalog.engine.metadata.protection import check_protected
 from stratalog.engine.metadata.records import MetadataRecord, NoOpRecord, VoterId, check_readable
 from stratalog.engine.metadata.voter_commands import AddVoter, RemoveVoter
 from stratalog.engine.quorum.contents import Note
@@ -90,18 +91,19 @@ class _Request:
         """The command's name, for errors."""
         return type(self.command).__name__
 
-    def decide_on(self, image: ClusterImage) -> tuple[_Outcome, Sequence[MetadataRecord]]:
+    def decide_on(self, image: ClusterImage, now_ms: int) -> tuple[_Outcome, Sequence[MetadataRecord]]:
         """The outcome and the records on this image."""
         try:
-            decision = _decided(self.command, image)
+            decision = _decided(self.command, image, now_ms)
         except Exception as error:  # a bug, too, is raised where the command was asked for
             return _Refused(error), ()
         return _Answered(decision.answer), decision.records
 
 
-def _decided(command: Command[Answer], image: ClusterImage) -> Decision[Answer]:
-    """Raises: what the command's ``decide`` raises; as ``check_readable``."""
+def _decided(command: Command[Answer], image: ClusterImage, now_ms: int) -> Decision[Answer]:
+    """Raises: what the command's ``decide`` raises; as ``check_readable``, ``check_protected``."""
     decision = command.decide(image)
+    check_protected(image, decision.records, now_ms)
     for record in decision.records:
         check_readable(record)
     return decision
@@ -158,7 +160,7 @@ class MetadataClient:
             same. CorruptionError kinds.
         """
         if dry_run:
-            return _decided(command, self.image()).answer
+            return _decided(command, self.image(), self._clock.now_ms()).answer
         mine = _Request(command)
         self._commits.commit(mine, self._submit)
         if isinstance(mine.outcome, _Refused):
@@ -204,7 +206,7 @@ class MetadataClient:
             return self.submit(command, dry_run=True)
         with self._commits.turn:
             for _ in range(_ATTEMPTS):
-                decision = _decided(command, self._log.read())
+                decision = _decided(command, self._log.read(), self._clock.now_ms())
                 if not decision.records:
                     return decision.answer
                 if isinstance(command, AddVoter):
@@ -212,7 +214,7 @@ class MetadataClient:
                 with suppress(NotControllerError, OutcomeUnknownError):
                     self._log.claim()
                     image = self._log.commit((NoOpRecord(),))  # no change on top of one that is not committed
-                    decision = _decided(command, image)
+                    decision = _decided(command, image, self._clock.now_ms())
                     if decision.records:
                         self._log.commit(decision.records)
                     return decision.answer
@@ -223,8 +225,8 @@ class MetadataClient:
         if any(one.tried for one in asked):  # somebody was interrupted in the middle of a commit
             self._commit(asked)
             return
-        claimed = self._log.claimed_image
-        if claimed is not None and any(one.decide_on(claimed)[1] for one in asked):
+        claimed, now_ms = self._log.claimed_image, self._clock.now_ms()
+        if claimed is not None and any(one.decide_on(claimed, now_ms)[1] for one in asked):
             # No read before it: the commit itself proves that nobody has come between.
             self._commit(asked)
             return
@@ -239,7 +241,7 @@ class MetadataClient:
             return
         # A refusal, or an answer that changes nothing, rests on a linearizable read, up to the first change.
         for at, one in enumerate(asked):
-            outcome, records = one.decide_on(image)
+            outcome, records = one.decide_on(image, now_ms)
             if records:
                 self._commit(asked[at:])
                 return
@@ -271,12 +273,12 @@ class MetadataClient:
         Whatever is found under the claim is sure to last only once something is committed on top of it;
         therefore every way out of here but an error of the log leads through a commit.
         """
-        image = self._log.claim()
+        image, now_ms = self._log.claim(), self._clock.now_ms()
         outcomes: list[_Outcome] = []
         records: list[MetadataRecord] = []
         for one in asked:
             landed = self._landed(one)
-            outcome, decided = (landed, ()) if landed is not None else one.decide_on(image)
+            outcome, decided = (landed, ()) if landed is not None else one.decide_on(image, now_ms)
             if decided and one is not asked[-1]:
                 image = apply(image, image.next_offset, decided)
             outcomes.append(outcome)

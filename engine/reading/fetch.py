@@ -31,6 +31,7 @@ import pyarrow.compute as pc
 
 from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.fetching import Remote
+from stratalog.engine.driver.plain_values import cell_text
 from stratalog.engine.driver.record_reader import READ_COLUMNS
 from stratalog.engine.driver.remote_quota import fetch_throttle
 from stratalog.engine.metadata.image import ClusterImage
@@ -60,15 +61,18 @@ from stratalog.partitions.errors import (
     RetriableError,
     SourceChangedError,
     StaleMetadataError,
+    StorageAuthorizationError,
     StratalogError,
     ThrottlingQuotaExceededError,
     UnknownTopicOrPartitionError,
 )
 from stratalog.partitions.growth import widest
+from stratalog.partitions.html_table import MOST_ROWS, head_line, html_table, marked_line
 from stratalog.partitions.identity import TopicPartition
 from stratalog.partitions.isolation import Isolation, isolation_of
 from stratalog.partitions.lookup import FileSlice, LogSlices
 from stratalog.partitions.paths import DataName
+from stratalog.partitions.printable import printable
 from stratalog.partitions.records import schema_of
 from stratalog.partitions.runner import Outcome, values
 from stratalog.partitions.transactions import transactions_of, visible
@@ -115,6 +119,31 @@ class Fetched:
     def cross_rack_bytes(self) -> int:
         """Those of ``read_bytes`` that came from another rack."""
         return self.read_bytes if self.crossed_racks else 0
+
+    def __repr__(self) -> str:
+        return f"Fetched({printable(self._said())})"
+
+    def _repr_html_(self) -> str:
+        first = range(min(MOST_ROWS, self.records.num_rows))
+        return "".join(
+            [
+                head_line(self._said()),
+                *(marked_line("warn", "damage", line) for line in self.damage),
+                html_table(
+                    self.records.column_names,
+                    [[cell_text(column[row]) for column in self.records.columns] for row in first],
+                    numbers=("partition", "offset"),
+                    total=self.records.num_rows,
+                ),
+            ]
+        )
+
+    def _said(self) -> str:
+        source = "the remote tier" if self.broker is None else f"broker {self.broker}"
+        return (
+            f"{self.topic}-{self.partition}: {self.records.num_rows:,} records from {source}, next offset "
+            f"{self.next_offset:,}, high watermark {self.high_watermark:,}, log start {self.log_start:,}"
+        )
 
 
 def fetch(
@@ -216,7 +245,7 @@ class _Fetch:
         while True:
             try:
                 return attempt(tries > 0)
-            except (ThrottlingQuotaExceededError, OffsetNotAvailableError):
+            except (ThrottlingQuotaExceededError, OffsetNotAvailableError, StorageAuthorizationError):
                 raise  # it will not pass before the deadline
             except (RetriableError, StaleMetadataError):
                 tries += 1

@@ -19,6 +19,7 @@ from stratalog.partitions.errors import (
     LogGapError,
     RetriableError,
     SourceChangedError,
+    StorageAuthorizationError,
     StorageError,
     UnknownTopicOrPartitionError,
 )
@@ -143,6 +144,8 @@ def partition_states(
 def _load(context: Context, topic: TopicImage) -> RemoteLog:
     try:
         return context.remote_table(topic).load()
+    except StorageAuthorizationError:
+        raise
     except RetriableError as error:
         raise StorageError(
             f"topic {topic.name!r}: this read takes the remote tier: {error}; what the leaders hold, from "

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import overload
 
 from stratalog.engine.reading.plan import FileRange
 from stratalog.engine.reading.positions import time_text
+from stratalog.partitions.html_table import MOST_ROWS, head_line, html_table
 from stratalog.partitions.isolation import Isolation
 from stratalog.partitions.lookup import TimeRange
 from stratalog.partitions.printable import printable
@@ -77,6 +79,20 @@ class ReadPlan(Sequence[FileRange]):
     def __str__(self) -> str:
         return self.explain()
 
+    def __repr__(self) -> str:
+        return "\n".join(map(printable, self._sums()))
+
+    def _repr_html_(self) -> str:
+        rows = (
+            (f"{one.topic}-{one.partition}", part, dict(one.racks))
+            for one in self.partitions
+            for part in one.files
+        )
+        first = [[name, *_cells(part, racks)] for name, part, racks in islice(rows, MOST_ROWS)]
+        columns = ("partition", "offsets", "from", "bytes", "file")
+        table = html_table(columns, first, numbers=["bytes"], total=len(self))
+        return "".join([*(head_line(line.strip()) for line in self._sums()), table])
+
     @property
     def topics(self) -> dict[str, list[FileRange]]:
         """The file ranges by topic; a topic of which nothing is read has none."""
@@ -118,6 +134,13 @@ class ReadPlan(Sequence[FileRange]):
 
     def explain(self) -> str:
         """The plan for people: sums, then each partition with its files."""
+        lines = self._sums()
+        for one in self.partitions:
+            lines.append(f"{one.topic}-{one.partition} [{one.start}, {one.end})")
+            lines += [f"  {'  '.join(_cells(part, dict(one.racks), ' bytes'))}" for part in one.files]
+        return "\n".join(map(printable, lines))
+
+    def _sums(self) -> list[str]:
         remote = [part for part in self if part.remote]
         at_most = "" if self.times is None else "at most "
         lines = [
@@ -137,20 +160,16 @@ class ReadPlan(Sequence[FileRange]):
             lines.append(f"  reader in rack {self.client_rack}: {across:,} bytes of local files cross racks")
         if self.isolation is not Isolation.READ_UNCOMMITTED:
             lines.append(f"  {self.isolation}: up to the last stable offset, without aborted transactions")
-        lines += [f"  {note}" for note in self.notes]
-        for one in self.partitions:
-            lines.append(f"{one.topic}-{one.partition} [{one.start}, {one.end})")
-            lines += [f"  {_file(part, dict(one.racks))}" for part in one.files]
-        return "\n".join(map(printable, lines))
+        return lines + [f"  {note}" for note in self.notes]
 
 
-def _file(part: FileRange, racks: dict[int, str | None]) -> str:
+def _cells(part: FileRange, racks: dict[int, str | None], unit: str = "") -> tuple[str, str, str, str]:
     where = "remote"
     if not part.remote:
         rack = None if part.broker is None else racks.get(part.broker)
         where = f"broker {part.broker}" + ("" if rack is None else f" (rack {rack})")
     of = "" if part.whole else f" of [{part.file_start}, {part.file_end})"
-    return f"[{part.start}, {part.end}){of}  {where}  {part.size_bytes:,} bytes  {part.uri}"
+    return f"[{part.start}, {part.end}){of}", where, f"{part.size_bytes:,}{unit}", part.uri
 
 
 def _count(number: int, what: str) -> str:

@@ -50,9 +50,11 @@ from stratalog.partitions.errors import (
     StratalogError,
     UnknownTopicOrPartitionError,
 )
+from stratalog.partitions.html_table import MOST_ROWS, head_line, html_table
 from stratalog.partitions.identity import TopicPartition
 from stratalog.partitions.isolation import Isolation, isolation_of
 from stratalog.partitions.offsets import FoundOffset, OffsetSpec
+from stratalog.partitions.printable import printable
 from stratalog.partitions.runner import Done
 
 Start = Bound | Mapping[TopicPartition, OffsetAndMetadata]
@@ -161,6 +163,21 @@ class Tail:
     def positions(self) -> dict[TopicPartition, OffsetAndMetadata]:
         """Behind what was handed on, by topic and partition: as ``cluster.groups.commit`` takes it."""
         return {(self._topic, partition): at for partition, at in sorted(self._positions.items())}
+
+    def __repr__(self) -> str:
+        at = ", ".join(f"{partition}: {offset}" for partition, offset in self._at()[:MOST_ROWS])
+        more = "" if len(self._at()) <= MOST_ROWS else ", ..."
+        return f"Tail({printable(self._topic)!r}, next offsets {{{at}{more}}}): iterate over it for Arrow tables"
+
+    def _repr_html_(self) -> str:
+        rows = [[str(partition), f"{offset:,}"] for partition, offset in self._at()]
+        columns = ("partition", "next offset")
+        head = head_line(f"tail of {self._topic}: iterate over it for Arrow tables")
+        return head + html_table(columns, rows, numbers=columns)
+
+    def _at(self) -> list[tuple[int, int]]:
+        """By partition; another thread may iterate meanwhile."""
+        return sorted((partition, at.offset) for partition, at in dict(self._positions).items())
 
     def stop(self) -> None:
         """End the iteration soon."""

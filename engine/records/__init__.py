@@ -10,6 +10,7 @@ bad_records, bad_record_lane   records that no log of their topic can hold: whic
 acknowledge  the second half, for all partitions at once: what of it is acknowledged, and what only perhaps
 answers      what the report says of each partition, and of which attempts
 state_log    the engine's own topics: created, read, appended to
+operations   an event of each operation that changed something, into ``__operations``
 groups       what consumer groups have committed, in ``__consumer_offsets``, and their lag
 transact     a transaction as its producer sees it (KIP-98)
 coordinator  transactional ids: their holders, and the decisions about their transactions

@@ -59,6 +59,8 @@ def ensure_topic(context: Context, image: ClusterImage, wanted: InternalTopic) -
         topic_id=context.new_id(),
         partitions=wanted.partitions,
         replication_factor=wanted.replication_factor,
+        key_schema=wanted.key_schema,
+        value_schema=wanted.value_schema,
         configs=wanted.configs,
         internal=True,
     )
@@ -67,8 +69,8 @@ def ensure_topic(context: Context, image: ClusterImage, wanted: InternalTopic) -
             context.metadata.submit(command)
     except InvalidReplicationFactorError as error:
         raise InvalidReplicationFactorError(
-            f"{wanted.name} is needed for the first time, and cannot be created: {error}; or set "
-            f"{wanted.factor_config} on the cluster"
+            f"{wanted.name} is needed for the first time, and cannot be created: {error}"
+            + (f"; or set {wanted.factor_config} on the cluster" if wanted.factor_config else "")
         ) from error
     return context.metadata.image()
 
@@ -196,7 +198,14 @@ def append_state(
         StorageAuthorizationError when nothing may be;
         OutcomeUnknownError when it may have been; OperationFailedError for what will not pass.
     """
-    wanted = OwnAppend(topic.name, partition, form.to_batch(records, context.clock.now_ms()), probed)
+    return append_own(context, topic.name, partition, form.to_batch(records, context.clock.now_ms()), probed)
+
+
+def append_own(
+    context: Context, topic: str, partition: int, batch: pa.RecordBatch, probed: ClusterImage | None = None
+) -> int:
+    """As ``append_state``, of records of any internal topic."""
+    wanted = OwnAppend(topic, partition, batch, probed)
     return context.own_producer.append(wanted, lambda together: _append_together(context, together))
 
 

@@ -1,6 +1,7 @@
 """The one place of the engine that knows Spark; importing ``engine`` does not import it.
 
 runner     run work on executors, packed into slices by weight
+described  the operation's name on Spark's own pages
 given_up   jobs that Spark gave up for want of machines
 appending  a DataFrame -> one streaming pass of record batches per partition
 bad_rows   rows that make no record of their topic, told by expressions

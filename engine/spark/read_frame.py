@@ -63,7 +63,7 @@ def read_frame(context: Context, spark: SparkSession, plan: ReadPlan) -> DataFra
 
 
 def _frame(context: Context, spark: SparkSession, plan: ReadPlan) -> DataFrame:
-    if not has_provider(context, plan):
+    if not has_provider(context, (store_of(context, file) for file in plan)):
         return scan_plan(spark, plan)
     warnings.warn(BY_TASKS, stacklevel=4)
     return of_times(task_frame(context, spark, plan), plan.times)

@@ -20,12 +20,14 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 from pyspark.sql.types import IntegerType, StructField, StructType
 
+from stratalog.engine.driver.context import Context
 from stratalog.engine.reading.plan import PartitionPieces, file_ranges
 from stratalog.engine.replication.snapshots import checkpoints_of
 from stratalog.engine.spark.given_up import given_up
 from stratalog.engine.spark.read_errors import read_errors
 from stratalog.engine.spark.runner import RESULT, result, results
 from stratalog.engine.spark.scanning import pinned_files, scan
+from stratalog.engine.spark.task_frame import has_provider, slices_frame
 from stratalog.engine.spark.types import record_schema, spark_type
 from stratalog.engine.state import latest_by_key
 from stratalog.engine.state.latest_by_key import without_tombstones
@@ -89,10 +91,10 @@ class _Source:
 
 
 def make_large_snapshot(
-    spark: SparkSession, work: SnapshotWork, *, on_driver: bool = False
+    spark: SparkSession, context: Context, work: SnapshotWork
 ) -> tuple[SnapshotPlan, PartitionSnapshot | None]:
     """As ``stratalog.engine.upkeep.snapshots.partition.make_snapshot``, whatever the size of the partition. A task
-    writes the file, or this process (``on_driver``), which then fetches the places of all records.
+    writes the file, or this process (``Context.driver_only``), which then fetches the places of all records.
 
     Raises: as that; RetriableError when Spark gave the job up.
     """
@@ -102,7 +104,7 @@ def make_large_snapshot(
     if planned.wait is not None:
         return planned, None
     source = _source(work, log, earlier, planned.next.end_offset)
-    keys = _keys(spark, source)
+    keys = _keys(spark, source, by_tasks=has_provider(context, [leader.store]))
     given = given_up(RetriableError, f"there is no snapshot of {work}: run it again")
     with given, errors_of(leader), read_errors([leader.store]):
         if earlier is not None and not work.by_hand:
@@ -111,7 +113,7 @@ def make_large_snapshot(
                 return refused, None
         horizon_us = tombstone_horizon_us(work, leader, log, source.end)
         places = _places(keys)
-        if on_driver:
+        if context.driver_only:
             fetched = _Places(iter(places.toArrow().to_batches()))
             records, new = _write_all(fetched, source, planned.next, horizon_us)
         else:
@@ -133,22 +135,31 @@ def snapshot_rows(spark: SparkSession, uris: list[str], schema: StructType) -> D
     return pinned_files(spark).schema(with_control).parquet(*uris).where(F.col("control").isNull()).drop("control")
 
 
-def _keys(spark: SparkSession, source: _Source) -> DataFrame:
-    """The keys with their places, and whether they are the log's (1) or the latest snapshot's (0)."""
+def _keys(spark: SparkSession, source: _Source, *, by_tasks: bool) -> DataFrame:
+    """The keys with their places, and whether they are the log's (1) or the latest snapshot's (0); read by Spark's
+    own reader, or by Python tasks."""
     work, log, leader = source.work, source.log, source.work.replicas.leader
     schema = record_schema(*(spark_type(type_to_json(work.schema.field(name).type)) for name in ("key", "value")))
+    of_keys = StructType([schema["offset"], schema["key"]])
     pieces = list(_committed_pieces(source))
-    readable = PartitionPieces(
-        leader.topic, leader.partition, log.local_start, source.end, pieces, log.local_start
-    )
-    ranges = file_ranges(readable, source.start, source.end)
     for piece in {piece.file.name: piece for piece in pieces}.values():
         check_tail(piece.store, piece.file.object)
-    keys = _placed(scan(spark, leader.topic, ranges, schema), F.col("offset"), touched=1)
+    if by_tasks:
+        logged = slices_frame(spark, pieces, of_keys)
+    else:
+        readable = PartitionPieces(
+            leader.topic, leader.partition, log.local_start, source.end, pieces, log.local_start
+        )
+        logged = scan(spark, leader.topic, file_ranges(readable, source.start, source.end), schema)
+    keys = _placed(logged, F.col("offset"), touched=1)
     if source.earlier is not None:
-        uri = leader.store.uri_of(source.earlier.object.name)
+        if by_tasks:
+            whole = FileSlice(leader.store, source.earlier, 1, source.earlier_records + 1)
+            earlier = slices_frame(spark, [whole], of_keys)
+        else:
+            earlier = snapshot_rows(spark, [leader.store.uri_of(source.earlier.object.name)], schema)
         place = F.col("offset") - F.lit(source.earlier_records + 1)  # a control record is its first one
-        keys = _placed(snapshot_rows(spark, [uri], schema), place, touched=0).unionAll(keys)
+        keys = _placed(earlier, place, touched=0).unionAll(keys)
     return keys.where(F.col("key").isNotNull())
 
 

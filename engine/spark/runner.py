@@ -20,6 +20,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
 from stratalog.engine.driver.context import R, W
+from stratalog.engine.driver.running import OPERATION
+from stratalog.engine.spark.described import described
 from stratalog.engine.spark.given_up import why_given_up
 from stratalog.partitions.errors import EnvironmentUnusableError, RetriableError
 from stratalog.partitions.runner import Failed, Outcome, ThreadRunner
@@ -77,7 +79,7 @@ class SparkRunner:
         slices = pack(listed, slice_count(len(listed), self.processes), weigh)
         jobs = [slices[start : start + self.processes] for start in range(0, len(slices), self.processes)]
         with ThreadPoolExecutor(_JOBS_IN_FLIGHT) as pool:
-            futures = [pool.submit(self._run_job, function, job) for job in jobs]
+            futures = [pool.submit(self._run_job, function, job, OPERATION.get()) for job in jobs]
             for future in as_completed(futures):
                 for outcomes, counts in future.result():
                     with self._counting:  # several threads of a driver may each run something
@@ -85,7 +87,7 @@ class SparkRunner:
                     yield from outcomes
 
     def _run_job(
-        self, function: Callable[[W], R], slices: list[list[W]]
+        self, function: Callable[[W], R], slices: list[list[W]], operation: str | None
     ) -> list[tuple[list[Outcome[W, R]], StoreCounts]]:
         count = len(slices)
         pickled = [_pickled(items) for items in slices]
@@ -98,7 +100,8 @@ class SparkRunner:
                     yield result(run_counted(function, items))
 
         try:
-            return results(self._spark.range(0, count, 1, count).mapInArrow(task, RESULT).toArrow())
+            with described(self._spark, operation):
+                return results(self._spark.range(0, count, 1, count).mapInArrow(task, RESULT).toArrow())
         except Exception as error:
             why = why_given_up(error)
             if why is None:

@@ -51,14 +51,20 @@ def scan_plan(spark: SparkSession, plan: ReadPlan) -> DataFrame:
             raise
         raise SourceChangedError(f"a file is gone since the read was planned: {error}") from error
     except Exception as error:  # of several kinds: py4j's, Spark Connect's
-        if (lacking := _NO_FILE_SYSTEM.search(str(error))) is None:
+        if (lacking := without_file_system(error)) is None:
             raise
-        raise EnvironmentUnusableError(
-            f"this Spark session cannot read the log's files itself ({lacking[0]}): give it Hadoop's connector "
-            "(python -m stratalog.jobs.jars fetches such), or read in Python, which needs no jar: "
-            'spark.read.format("stratalog")'
-        ) from error
+        raise lacking from error
     return reduce(DataFrame.unionAll, (of_times(frame, plan.times) for frame in frames))
+
+
+def without_file_system(error: Exception) -> EnvironmentUnusableError | None:
+    """The error for a session in which Hadoop has no file system for the storage; None for other errors."""
+    lacking = _NO_FILE_SYSTEM.search(str(error))
+    return lacking and EnvironmentUnusableError(
+        f"this Spark session cannot read the log's files itself ({lacking[0]}): give it Hadoop's connector "
+        "(python -m stratalog.jobs.jars fetches such), or read in Python, which needs no jar: "
+        'spark.read.format("stratalog")'
+    )
 
 
 def of_times(frame: DataFrame, times: TimeRange | None) -> DataFrame:

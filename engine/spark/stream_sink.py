@@ -126,6 +126,10 @@ class StreamWriter:
         self._bad_records = bad_records
         self._order_by = tuple(order_by)
 
+    def __repr__(self) -> str:
+        said = f"topic {self._topic!r}, producer {self._producer!r}, acks={self._acks!r}"
+        return printable(f"StreamWriter({said}): df.writeStream.foreachBatch(it)")
+
     def __getstate__(self) -> dict[str, object]:
         """The writer as a session of Spark Connect has it run: in a process beside the server, one for each query,
         which opens the cluster anew with the key of its own environment.

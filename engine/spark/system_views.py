@@ -12,20 +12,19 @@ from collections.abc import Iterator
 from pyspark.sql import SparkSession
 from pyspark.sql.functions import udtf
 
-from stratalog.engine.admin.system_tables import OFFSETS, SYSTEM_TABLES, SystemTable, offset_rows
+from stratalog.engine.admin.system_tables import OFFSETS, SYSTEM_TABLES, Cell, SystemTable, offset_rows
 from stratalog.engine.config.cluster_file import ClusterFile
 from stratalog.engine.driver.opening import open_driver
-from stratalog.engine.driver.report import Value
 from stratalog.engine.spark import providers  # noqa: F401 - a provider that was given travels
 from stratalog.engine.spark.views import check_name
 
-Found = Iterator[tuple[Value, ...]]
+Found = Iterator[tuple[Cell, ...]]
 
 
 def create_system_views(spark: SparkSession, file: ClusterFile, prefix: str) -> None:
-    """Temporary views ``<prefix>_topics``, ``_partitions``, ``_groups`` and ``_files``, table functions of the
-    same names that take a topic, and the function ``<prefix>_offsets(topic, position)``. Those that are there are
-    replaced.
+    """Temporary views ``<prefix>_topics``, ``_partitions``, ``_groups``, ``_operations`` and ``_files``, table
+    functions of the same names that take a topic, and the function ``<prefix>_offsets(topic, position)``. Those
+    that are there are replaced.
 
     Raises: InvalidCallError for no name.
     """

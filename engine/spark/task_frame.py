@@ -1,17 +1,19 @@
-"""A read plan as a DataFrame of Python tasks: where a provider gives the credentials, Spark's own reader has none.
+"""A DataFrame of Python tasks: where a provider gives the credentials, Spark's own reader has none.
 
-Tasks on executors ask the provider for themselves, and read what the tasks of a stream read, in the same way. Only
-the offsets of the plan are read, but all columns of them: Spark filters and projects behind Python.
+Tasks on executors ask the provider for themselves. Those of a read plan read what the tasks of a stream read, in
+the same way: only the offsets of the plan, but all columns of them; Spark filters and projects behind Python.
 """
 
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TypeVar
 
 import pyarrow as pa
 from pyspark import cloudpickle
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
 
 from stratalog.engine.driver.context import Context
 from stratalog.engine.reading.plan import FileRange
@@ -26,14 +28,17 @@ from stratalog.partitions.listing import DataFile
 from stratalog.partitions.lookup import FileSlice
 from stratalog.partitions.paths import DataName
 from stratalog.partitions.runner import values
+from stratalog.partitions.segment import read_row_groups
 from stratalog.partitions.store import Store
 from stratalog.partitions.store.protocol import StoredObject
 
+Work = TypeVar("Work")
 
-def has_provider(context: Context, plan: ReadPlan) -> bool:
-    """Whether a provider gives the credentials of a root that the plan reads."""
-    stores = {store.uri for each in plan if (store := store_of(context, each)) is not None}
-    return any(options.credentials is not None for root, options in context.file.roots.items() if root in stores)
+
+def has_provider(context: Context, stores: Iterable[Store | None]) -> bool:
+    """Whether a provider gives the credentials of the root of one of these stores."""
+    roots = {store.uri for store in stores if store is not None}
+    return any(options.credentials is not None for root, options in context.file.roots.items() if root in roots)
 
 
 def store_of(context: Context, file: FileRange) -> Store | None:
@@ -49,18 +54,42 @@ def task_frame(context: Context, spark: SparkSession, plan: ReadPlan) -> DataFra
     """
     schema = stream_schema(record_schema(spark_type(plan.key_schema), spark_type(plan.value_schema)), None)
     arrow, columns = arrow_schema(schema), parquet_columns(schema)
-    pickled = [cloudpickle.dumps(task) for task in _tasks(context, plan)]  # type: ignore[no-untyped-call]
+
+    def read(task: StreamTask) -> Iterator[pa.RecordBatch]:
+        for records in read_task(task, columns):
+            yield from conformed(records, arrow, task.topic)
+
+    return _by_tasks(spark, _tasks(context, plan), read, schema)
+
+
+def slices_frame(spark: SparkSession, slices: Iterable[FileSlice], schema: StructType) -> DataFrame:
+    """The columns of ``schema`` of parts of files, a task for each; what a file has not is null."""
+    arrow, columns = arrow_schema(schema), parquet_columns(schema)
+
+    def read(piece: FileSlice) -> Iterator[pa.RecordBatch]:
+        for _, rows in read_row_groups(piece.store, piece.file, piece.start, piece.end, columns):
+            yield from conformed(rows, arrow, "")
+
+    return _by_tasks(spark, slices, read, schema)
+
+
+def _by_tasks(
+    spark: SparkSession,
+    works: Iterable[Work],
+    read: Callable[[Work], Iterator[pa.RecordBatch]],
+    schema: StructType,
+) -> DataFrame:
+    """What ``read`` gives of each work, in batches of exactly ``schema``."""
+    pickled = [cloudpickle.dumps(work) for work in works]  # type: ignore[no-untyped-call]
     if not pickled:
         return spark.createDataFrame([], schema)
 
-    def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for number in batch.column(0).to_pylist():
-                task = pickle.loads(pickled[number])  # noqa: S301 - of this very function, by its driver
-                for records in read_task(task, columns):
-                    yield from conformed(records, arrow, task.topic)
+                yield from read(pickle.loads(pickled[number]))  # noqa: S301 - of this very function, by its driver
 
-    return spark.range(0, len(pickled), 1, len(pickled)).mapInArrow(read, schema)
+    return spark.range(0, len(pickled), 1, len(pickled)).mapInArrow(rows, schema)
 
 
 def _tasks(context: Context, plan: ReadPlan) -> Iterator[StreamTask]:

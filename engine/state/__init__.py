@@ -13,6 +13,7 @@ Purpose
         transaction_steps   the decisions of a coordinator      present state + request -> next state
         latest_by_key       the latest record of each key       of any topic of a user
         keyed               machines of keys and values as rows of a log
+        operations          the events of __operations      an event <-> a record
         internal_topics     names, configs, and the partition of a key
 
 Data in and out

@@ -7,13 +7,19 @@ from dataclasses import dataclass
 
 from stratalog.engine.config.cluster_config import ClusterConfig
 from stratalog.engine.config.topic_config import SNAPSHOT
+from stratalog.engine.state.operations import KEY_SCHEMA, VALUE_SCHEMA
 from stratalog.partitions.errors import InvalidCallError, InvalidTopicError
 from stratalog.partitions.paths import METADATA_TOPIC
 
 OFFSETS_TOPIC = "__consumer_offsets"
 TRANSACTIONS_TOPIC = "__transaction_state"
-INTERNAL_TOPICS = frozenset({METADATA_TOPIC, OFFSETS_TOPIC, TRANSACTIONS_TOPIC})
-"""Topics that only the engine itself creates, appends to, alters, and deletes."""
+OPERATIONS_TOPIC = "__operations"
+INTERNAL_TOPICS = frozenset({METADATA_TOPIC, OFFSETS_TOPIC, TRANSACTIONS_TOPIC, OPERATIONS_TOPIC})
+"""Topics that only the engine itself creates, appends to, and deletes; and alters, but for the configs of
+``__operations``."""
+
+_OPERATIONS_REPLICAS = 3
+_NINETY_DAYS_MS = 90 * 24 * 60 * 60 * 1000
 
 _SMALLEST_INT = -(1 << 31)
 
@@ -25,9 +31,11 @@ class InternalTopic:
     name: str
     partitions: int
     replication_factor: int
-    factor_config: str
+    factor_config: str | None
     """Of which cluster config the replication factor comes; errors name it."""
     configs: Mapping[str, str]
+    key_schema: str | None = None
+    value_schema: str | None = None
 
 
 METADATA_CONFIGS: Mapping[str, str] = {"cleanup.policy": SNAPSHOT}
@@ -54,6 +62,28 @@ def transactions_topic(config: ClusterConfig) -> InternalTopic:
         factor,
         "transaction.state.log.replication.factor",
         {**_configs(), "min.insync.replicas": str(min(config.transaction_state_log_min_isr, factor))},
+    )
+
+
+def operations_topic(brokers: int, *, tiered: bool) -> InternalTopic:
+    """``__operations`` on a cluster with this number of brokers; ``tiered``: it has a remote tier. A log like
+    any other, on as many brokers as there are: a cluster of one has a history, too.
+    """
+    return InternalTopic(
+        OPERATIONS_TOPIC,
+        1,
+        max(1, min(brokers, _OPERATIONS_REPLICAS)),
+        None,
+        {
+            "retention.ms": str(_NINETY_DAYS_MS),
+            "remote.storage.enable": str(tiered).lower(),
+            "min.insync.replicas": "1",
+            "unclean.leader.election.enable": "false",
+            "message.timestamp.type": "CreateTime",
+            "cleanup.policy": "delete",
+        },
+        KEY_SCHEMA,
+        VALUE_SCHEMA,
     )
 
 

@@ -15,6 +15,7 @@ to it. ``open_store(uri, options)`` picks the implementation by scheme.
                     ``local_copy``, ``local_birth``, ``local_rights``, ``local_space``
     object          what all object stores share; ``requests`` (repeated, and what a failure tells),
                     ``upload_writer`` (a file that goes up in parts)
+    encryption      no plain HTTP unless it is said, no object without its key
     credentials     those that a provider of the caller's gives, in each process
     s3              buckets by botocore; ``s3_session`` (its credentials), ``s3_connection`` (its errors),
                     ``s3_bucket`` (by keys), ``s3_upload`` and ``s3_put`` (the bytes first, the name later; or both

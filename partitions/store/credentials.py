@@ -9,7 +9,7 @@ or message: of what a provider raises or returns, messages have the type alone.
 
     s3://              access_key and secret_key, maybe token
     az://, abfss://    account_key, sas_token, or token (of an identity)
-    gs://              service_account (a mapping, or its JSON), or token
+    gs://              service_account (a mapping, or its JSON), or token (not for the remote tier)
 ``expiration``, a time with its zone or its ISO 8601 text, is left out where they do not expire.
 """
 

@@ -27,6 +27,7 @@ from azure.core.rest import HttpRequest as PipelineRequest
 from stratalog.partitions.clock import SystemClock
 from stratalog.partitions.errors import StorageError, UnsupportedStoreError
 from stratalog.partitions.store.credentials import CredentialSource, NoCredentialsFoundError, renewing
+from stratalog.partitions.store.encryption import check_connection
 from stratalog.partitions.store.object_http import (
     HttpObjects,
     HttpRequest,
@@ -38,6 +39,7 @@ from stratalog.partitions.store.object_http import (
 from stratalog.partitions.store.object_loop import loop, of_this_process, wait_for
 from stratalog.partitions.store.protocol import StoredObject, StoreOptions
 from stratalog.partitions.store.requests import CONNECT_TIMEOUT_S, Wording
+from stratalog.partitions.store.rules import media_type
 
 API_VERSION = "2021-12-02"
 SHOW_CREDENTIALS = (
@@ -68,6 +70,7 @@ _WORDING = Wording(
     },
     credentials=SHOW_CREDENTIALS,
 )
+_SCOPE = "x-ms-encryption-scope"
 _BYTES = {"Content-Type": "application/octet-stream"}
 _TAKEN = frozenset({"BlobAlreadyExists", "PathAlreadyExists", "TargetConditionNotMet", "ConditionNotMet"})
 _CONFLICT = frozenset({"InvalidBlockList"})
@@ -98,6 +101,7 @@ class AzureSession:
         self._service = service._client
         self._transport = service._pipeline._transport
         base, _, self._signature = str(service.url).partition("?")
+        check_connection(base, options)  # which the environment may have named
         self._base = f"{base.rstrip('/')}/{quote(container)}"
         self._timeouts = {
             "connection_timeout": min(options.timeout_s, CONNECT_TIMEOUT_S),
@@ -272,18 +276,35 @@ class AzureObjects(HttpObjects):
         return listed, page.findtext("NextMarker") or ""
 
     def put_request(self, key: str, data: bytes, of: bytes, *, exclusive: bool) -> HttpRequest:
-        headers = {"x-ms-blob-type": "BlockBlob", "Content-MD5": _md5(of), **_exclusively(exclusive)}
-        return HttpRequest("PUT", key, headers={**headers, **_BYTES}, body=data)
+        headers = {
+            "x-ms-blob-type": "BlockBlob",
+            "Content-MD5": _md5(of),
+            "Content-Type": media_type(key),
+            **self._scope,
+            **_exclusively(exclusive),
+        }
+        return HttpRequest("PUT", key, headers=headers, body=data)
 
     def part_request(self, key: str, upload: str, index: int, data: bytes) -> HttpRequest:
         params = {"comp": "block", "blockid": _block_id(upload, index)}
-        return HttpRequest("PUT", key, params, {"Content-MD5": _md5(data), **_BYTES}, data)
+        return HttpRequest("PUT", key, params, {"Content-MD5": _md5(data), **self._scope, **_BYTES}, data)
 
     def complete_request(self, key: str, upload: str, parts: int, *, exclusive: bool) -> HttpRequest:
         blocks = "".join(f"<Latest>{_block_id(upload, index)}</Latest>" for index in range(parts))
         body = f'<?xml version="1.0" encoding="utf-8"?><BlockList>{blocks}</BlockList>'.encode()
-        headers = {"Content-Type": "application/xml", **_exclusively(exclusive)}
+        headers = {"Content-Type": "application/xml", **self._scope, **_exclusively(exclusive)}
         return HttpRequest("PUT", key, {"comp": "blocklist"}, headers, body)
+
+    @property
+    def key(self) -> str | None:
+        return self.requests.options.encryption_scope
+
+    def key_in(self, response: HttpResponse) -> str | None:
+        return response.headers.get(_SCOPE)
+
+    @property
+    def _scope(self) -> dict[str, str]:
+        return {} if self.key is None else {_SCOPE: self.key}
 
 
 def _only_if(version: str) -> dict[str, str]:

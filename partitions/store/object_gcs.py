@@ -27,6 +27,7 @@ from yarl import URL
 from stratalog.partitions.bounded import parse_json
 from stratalog.partitions.errors import StorageError
 from stratalog.partitions.store.credentials import NoCredentialsFoundError, renewing
+from stratalog.partitions.store.encryption import check_connection
 from stratalog.partitions.store.object_http import (
     HttpObjects,
     HttpRequest,
@@ -38,6 +39,7 @@ from stratalog.partitions.store.object_http import (
 from stratalog.partitions.store.object_loop import loop, of_this_process
 from stratalog.partitions.store.protocol import StoredObject, StoreOptions
 from stratalog.partitions.store.requests import CONNECT_TIMEOUT_S, Wording
+from stratalog.partitions.store.rules import media_type
 
 EMULATOR = "STORAGE_EMULATOR_HOST"
 """The variable with the address of a server that is not Google's; gcsfs reads it, too."""
@@ -67,6 +69,7 @@ class GcsSession:
     def __init__(self, bucket: str, options: StoreOptions) -> None:
         """Raises: NoCredentialsFoundError."""
         endpoint = options.endpoint_url or os.environ.get(EMULATOR, "")
+        check_connection(endpoint, options)
         plain = endpoint.startswith("http://")  # where credentials could be read on the way
         try:
             self.fs = GCSFileSystem(
@@ -132,7 +135,8 @@ class GcsSession:
             account = renewing(self._source).current().values.get("service_account")
             if not account:
                 raise NoCredentialsFoundError(
-                    f"{self._source} gave no service_account, which Delta's writer takes"
+                    f"{self._source} gave a token alone, and delta-rs, which writes the remote tier's tables, "
+                    "takes none: give a service_account, or no provider where the machine has an identity"
                 )
             return {"google_service_account_key": account if isinstance(account, str) else json.dumps(account)}
         return {}
@@ -192,17 +196,19 @@ class GcsObjects(HttpObjects):
         return [self._stored(item) for item in said.get("items", [])], said.get("nextPageToken", "")
 
     def put_request(self, key: str, data: bytes, of: bytes, *, exclusive: bool) -> HttpRequest:
-        about = json.dumps({"name": key, "crc32c": _crc32c(of), "contentType": "application/octet-stream"})
+        about = json.dumps({"name": key, "crc32c": _crc32c(of), "contentType": media_type(key)})
         body = b"".join(
             (
                 f"--{_BOUNDARY}\r\nContent-Type: application/json; charset=UTF-8\r\n\r\n{about}\r\n".encode(),
-                f"--{_BOUNDARY}\r\nContent-Type: application/octet-stream\r\n\r\n".encode(),
+                f"--{_BOUNDARY}\r\nContent-Type: {media_type(key)}\r\n\r\n".encode(),
                 data,
                 f"\r\n--{_BOUNDARY}--\r\n".encode(),
             )
         )
         headers = {"Content-Type": f'multipart/related; boundary="{_BOUNDARY}"'}
-        return HttpRequest("POST", key, {"uploadType": "multipart", **_exclusively(exclusive)}, headers, body)
+        return HttpRequest(
+            "POST", key, {"uploadType": "multipart", **self._with_key, **_exclusively(exclusive)}, headers, body
+        )
 
     def part_request(self, key: str, upload: str, index: int, data: bytes) -> HttpRequest:
         return self.put_request(_part(upload, 0, index), data, data, exclusive=False)
@@ -214,12 +220,29 @@ class GcsObjects(HttpObjects):
                 first, last = index * MOST_COMPOSED, min((index + 1) * MOST_COMPOSED, _levels(parts)[level - 1])
                 names = [_part(upload, level - 1, each) for each in range(first, last)]
                 target = _part(upload, level, index)
-                self.put(key, "put together", _compose(target, names, exclusive=False))
+                self.put(key, "put together", self._compose(target, names, exclusive=False))
 
     def complete_request(self, key: str, upload: str, parts: int, *, exclusive: bool) -> HttpRequest:
         levels = _levels(parts)
         names = [_part(upload, len(levels) - 1, each) for each in range(levels[-1])]
-        return _compose(key, names, exclusive=exclusive)
+        return self._compose(key, names, exclusive=exclusive)
+
+    def _compose(self, key: str, names: Sequence[str], *, exclusive: bool) -> HttpRequest:
+        body = json.dumps({"sourceObjects": [{"name": name} for name in names], "destination": {}}).encode()
+        params = {**self._with_key, **_exclusively(exclusive)}
+        return HttpRequest("POST", f"{key}\0compose", params, {"Content-Type": "application/json"}, body)
+
+    @property
+    def key(self) -> str | None:
+        return self.requests.options.kms_key_id
+
+    def key_in(self, response: HttpResponse) -> str | None:
+        said = self._said(response)
+        return said.get("kmsKeyName") if isinstance(said, dict) else None
+
+    @property
+    def _with_key(self) -> dict[str, str]:
+        return {} if self.key is None else {"kmsKeyName": self.key}
 
     def drop(self, upload: str, parts: int) -> None:
         self.delete(list(_all_parts(upload, parts)))
@@ -281,9 +304,3 @@ def _all_parts(upload: str, parts: int) -> Iterator[str]:
     for level, count in enumerate(_levels(parts)):
         for index in range(count):
             yield _part(upload, level, index)
-
-
-def _compose(key: str, names: Sequence[str], *, exclusive: bool) -> HttpRequest:
-    body = json.dumps({"sourceObjects": [{"name": name} for name in names], "destination": {}}).encode()
-    headers = {"Content-Type": "application/json"}
-    return HttpRequest("POST", f"{key}\0compose", _exclusively(exclusive), headers, body)

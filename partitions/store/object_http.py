@@ -17,6 +17,7 @@ from typing import Any, Protocol
 import aiohttp
 
 from stratalog.partitions.errors import StorageAuthorizationError, StorageError
+from stratalog.partitions.store.encryption import check_key
 from stratalog.partitions.store.object import Upload, is_missing
 from stratalog.partitions.store.object_loop import wait_for
 from stratalog.partitions.store.protocol import StoredObject
@@ -182,6 +183,15 @@ class HttpObjects(ABC):
     def drop(self, upload: str, parts: int) -> None:  # noqa: B027 - where the storage does by itself
         """Remove what ``part_request`` and ``gather`` made."""
 
+    @property
+    @abstractmethod
+    def key(self) -> str | None:
+        """The key that requests name which make something; None: as the bucket says."""
+
+    @abstractmethod
+    def key_in(self, response: HttpResponse) -> str | None:
+        """The key with which the storage says that it has encrypted what was made."""
+
     # ---------------------------------------------------------------------------------- Objects
 
     def check(self) -> None:
@@ -250,7 +260,10 @@ class HttpObjects(ABC):
 
         def attempt(session: HttpSession) -> HttpResponse:
             self._tally.add(**counts)
-            return self.requests.send(session, request)
+            response = self.requests.send(session, request)
+            if "creates" in counts and self.key is not None:
+                check_key(self.key, self.key_in(response), f"{self.uri}/{request.key}")
+            return response
 
         return attempt
 

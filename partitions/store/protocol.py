@@ -79,7 +79,11 @@ class StoreOptions:
     account: str | None = None
     """The storage account of ``az://``; None: the environment names it."""
     kms_key_id: str | None = None
-    """The key with which S3 encrypts what is written (SSE-KMS); None: as the bucket says."""
+    """The key with which S3 (SSE-KMS), or Google, encrypts what is written; None: as the bucket says."""
+    encryption_scope: str | None = None
+    """The scope with whose key Azure encrypts what is written; None: as the container says."""
+    plain_http: bool = False
+    """Whether a server other than this machine may be reached without TLS."""
     credentials: CredentialSource | None = None
     """The provider that gives credentials; None: the environment, the profile, the machine."""
     timeout_s: float = 30.0

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import botocore.config
@@ -33,6 +33,7 @@ from botocore.exceptions import (
 from botocore.parsers import ResponseParserError
 
 from stratalog.partitions.errors import Right
+from stratalog.partitions.store.encryption import check_connection, check_key
 from stratalog.partitions.store.protocol import StoreOptions
 from stratalog.partitions.store.requests import CONNECT_TIMEOUT_S, FailedAttempt, Requests, Wording
 from stratalog.partitions.store.s3_session import s3_session
@@ -85,6 +86,9 @@ class S3Connection(Requests):
 
     wording = Wording(_UNKNOWN_CALLER, NOT_ALLOWED, _ACTIONS, _SHOW_CREDENTIALS)
 
+    _holds_key = False
+    """Whether the server has told that it encrypts with the key."""
+
     def client(self) -> Any:
         return client_of(self.options)
 
@@ -93,6 +97,24 @@ class S3Connection(Requests):
         """The parameters of requests that make an object."""
         key = self.options.kms_key_id
         return {} if key is None else {"ServerSideEncryption": "aws:kms", "SSEKMSKeyId": key}
+
+    def check_key(
+        self, answer: Mapping[str, Any], uri: str, look: Callable[[], Mapping[str, Any]] | None = None
+    ) -> None:
+        """Of the answer to a request with ``encryption``. Some servers do not tell the key in it: then ``look``
+        asks for the object that was made, once.
+
+        Raises: UnsupportedStoreError.
+        """
+        if self.options.kms_key_id is None:
+            return
+        told = _key_in(answer)
+        if told is None:
+            if look is None or self._holds_key:
+                return
+            told = _key_in(look())
+        check_key(self.options.kms_key_id, told, uri)
+        self._holds_key = True
 
     def failure_of(self, error: Exception) -> FailedAttempt | None:
         if isinstance(error, ClientError):
@@ -109,6 +131,11 @@ class S3Connection(Requests):
             timed_out=isinstance(error, ReadTimeoutError | ConnectTimeoutError),
             no_credentials=isinstance(error, _NO_CREDENTIALS),
         )
+
+
+def _key_in(answer: Mapping[str, Any]) -> str | None:
+    """The key of SSE-KMS, or the kind of another encryption."""
+    return answer.get("SSEKMSKeyId") or answer.get("ServerSideEncryption")
 
 
 _clients_lock = threading.Lock()
@@ -146,9 +173,11 @@ def _make_client(options: StoreOptions) -> Any:
             "payload_signing_enabled": (options.endpoint_url or "").startswith("http://"),
         },
     )
-    return s3_session(options).create_client(
+    client = s3_session(options).create_client(
         "s3", region_name=options.region, endpoint_url=options.endpoint_url, config=config
     )
+    check_connection(client.meta.endpoint_url, options)  # which the environment may have named
+    return client
 
 
 def _forget_clients() -> None:

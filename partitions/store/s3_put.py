@@ -46,7 +46,7 @@ class StagedPut:
         def attempt(client: Any) -> None:
             self._place.tally.add(creates=1)
             with self._reader() as body:
-                client.put_object(
+                answer = client.put_object(
                     Bucket=self._place.bucket,
                     Key=self._place.key,
                     Body=body,
@@ -55,6 +55,7 @@ class StagedPut:
                     IfNoneMatch="*",
                     **self._place.connection.encryption,
                 )
+            self._place.check_key(answer, client)
 
         created = name_by(self._place, attempt)
         if created:

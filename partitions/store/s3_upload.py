@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import base64
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -30,7 +30,7 @@ from stratalog.partitions.errors import (
 )
 from stratalog.partitions.store.crc32 import PiecewiseCrc32
 from stratalog.partitions.store.requests import Refusal, harmless, name_exclusively
-from stratalog.partitions.store.rules import Tally
+from stratalog.partitions.store.rules import Tally, media_type
 from stratalog.partitions.store.s3_connection import S3Connection
 
 MOST_COPY_BYTES = 5 * 1024**3
@@ -51,6 +51,16 @@ class Place:
         """For messages."""
         return f"s3://{self.bucket}/{self.key}"
 
+    def check_key(self, answer: Mapping[str, Any], client: Any) -> None:
+        """That the object which was made has the key of the root. Raises: UnsupportedStoreError."""
+
+        def look() -> Mapping[str, Any]:
+            self.tally.add(reads=1)
+            found: Mapping[str, Any] = client.head_object(Bucket=self.bucket, Key=self.key)
+            return found
+
+        self.connection.check_key(answer, self.uri, look)
+
 
 def crc32_text(crc32: int) -> str:
     """The header with which the server refuses bytes that were damaged on the way (``ChecksumCRC32``)."""
@@ -68,7 +78,7 @@ def put_exclusively(place: Place, data: bytes, crc32: int) -> bool:
 
     def attempt(client: Any) -> None:
         place.tally.add(creates=1)
-        client.put_object(
+        answer = client.put_object(
             Bucket=place.bucket,
             Key=place.key,
             Body=data,
@@ -76,6 +86,7 @@ def put_exclusively(place: Place, data: bytes, crc32: int) -> bool:
             IfNoneMatch="*",
             **place.connection.encryption,
         )
+        place.check_key(answer, client)
 
     created = name_by(place, attempt)
     if created:
@@ -116,13 +127,15 @@ class StagedBytes:
 
         def attempt(client: Any) -> None:
             place.tally.add(creates=1)
-            client.put_object(
+            answer = client.put_object(
                 Bucket=place.bucket,
                 Key=place.key,
                 Body=data,
                 ChecksumCRC32=crc32_text(self.crc32),
+                ContentType=media_type(place.key),
                 **place.connection.encryption,
             )
+            place.check_key(answer, client)
 
         harmless(place.connection, place.uri, "replace", attempt)
         place.tally.add(written_bytes=self.size_bytes)
@@ -147,8 +160,13 @@ class StagedUpload:
         def attempt(client: Any) -> str:
             place.tally.add(creates=1)
             answer = client.create_multipart_upload(
-                Bucket=place.bucket, Key=self._key, ChecksumAlgorithm="CRC32", **place.connection.encryption
+                Bucket=place.bucket,
+                Key=self._key,
+                ChecksumAlgorithm="CRC32",
+                ContentType=media_type(place.key),
+                **place.connection.encryption,
             )
+            place.connection.check_key(answer, place.uri)
             return str(answer["UploadId"])
 
         self._upload_id = harmless(place.connection, place.uri, "begin", attempt)
@@ -268,13 +286,14 @@ class StagedUpload:
 
     def _copy_to_name(self, client: Any, **condition: str) -> None:
         self._place.tally.add(copies=1)
-        client.copy_object(
+        answer = client.copy_object(
             Bucket=self._place.bucket,
             Key=self._place.key,
             CopySource={"Bucket": self._place.bucket, "Key": self._key},
             **condition,
             **self._place.connection.encryption,
         )
+        self._place.check_key(answer, client)
 
     def _arrived(self, index: int, part: dict[str, str], crc32: int, size_bytes: int) -> None:
         with self._lock:

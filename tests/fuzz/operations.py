@@ -262,7 +262,7 @@ OPERATIONS: Mapping[str, Operation] = {
     "verify_deep": lambda scene: scene.cluster.verify(scene.topics(), deep=True),
     "heal": lambda scene: scene.cluster.heal(scene.topics()),
     "heal_vacuumed": heal_vacuumed,
-    "history": lambda scene: scene.cluster.history(scene.topics()),
+    "discarded": lambda scene: scene.cluster.discarded(scene.topics()),
     "recover": recover,
     "replicate": topics_of(Cluster.replicate),
     "merge": topics_of(Cluster.merge),
@@ -303,7 +303,7 @@ MANY = frozenset(
     {
         *("describe", "describe_brokers", "describe_topics", "describe_quorum", "verify", "verify_deep", "heal"),
         *("replicate", "merge", "tier", "tier_due", "retain", "vacuum", "snapshot", "snapshots", "register"),
-        *("elect", "metrics", "history", "recover"),
+        *("elect", "metrics", "discarded", "recover"),
     }
 )
 """Those over everything: what one root holds fails in their report, and they go on."""
@@ -313,7 +313,7 @@ _LOG = (
     "verify",
     "verify_deep",
     "heal",
-    "history",
+    "discarded",
     "recover",
     "replicate",
     "append",

@@ -161,7 +161,7 @@ class Oracle:
     def check_report(self, report: Report) -> None:
         """Raises: WrongError for a failure that is none of ours, of what is sound; for what a terminal obeys."""
         # What the remote tier says; what lies where a replica was once.
-        sound = () if report.operation in ("restore --drill", "history", "recover") else self.sound
+        sound = () if report.operation in ("restore --drill", "discarded", "recover") else self.sound
         for failure in report.failures:
             if failure.code not in CODES:
                 raise WrongError("foreign", f"a failure in the report: {failure}")

@@ -1,5 +1,6 @@
 """A process of its own, whose JVM has the connectors of Azure and Google, and the clouds' variables: it opens each
-cluster file that is named, and prints what Spark reads of topic ``t``."""
+cluster file that is named, and prints what Spark reads of topic ``t``, all settings, and which pools of threads
+would keep a JVM of spark-submit from its end."""
 
 from __future__ import annotations
 
@@ -22,7 +23,11 @@ def main() -> None:
         print("SETTING", *setting)
     for key, value in spark.sql("SET").collect():
         print("SETTING", key, value)
+    jvm = spark.sparkContext._jvm
     spark.stop()
+    threads = jvm.java.lang.Thread.getAllStackTraces().keySet()  # type: ignore[union-attr]
+    names = [str(thread.getName()) for thread in threads if not thread.isDaemon()]
+    print("LASTING", [name for name in names if name.startswith("pool-")])
 
 
 if __name__ == "__main__":

@@ -69,6 +69,7 @@ def test_spark_reads_both_tiers_on_azure_and_google(
     read = [line for line in done.stdout.splitlines() if line.startswith("READ")]
     assert read == ["READ [False, True] ['a', 'b', 'c'] 2"] * 2
     assert "SETTING" in done.stdout
+    assert "LASTING []" in done.stdout
     assert ACCOUNT_KEY not in done.stdout + done.stderr
     for file in files:
         Cluster.open(file).verify(deep=True).raise_for_failures()  # what a connector leaves harms nobody

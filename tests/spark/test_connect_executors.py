@@ -11,7 +11,7 @@ from stratalog import register_format
 from stratalog.engine.spark.runner import SparkRunner
 from tests.spark.spark_cluster import TIERED
 from tests.spark.standalone import session_settings, standalone
-from tests.spark.streams import Numbers, stream_cluster
+from tests.spark.streams import Numbers, Seen, drain, source, stream_cluster
 from tests.spark_session import ON_CONNECT, connect_server
 
 pytestmark = [
@@ -48,3 +48,15 @@ def live(spark: SparkSession, folder: Path) -> None:
         job().raise_for_failures()
     cluster.verify(deep=True).raise_for_failures()
     assert sorted(row.n for row in cluster.read("t").select("value.n").collect()) == list(range(2_000))
+    cluster.topics.create("copy", partitions=2, replication_factor=2, key="STRING", value=shape["value"])
+    seen = Seen()
+    stream = source(spark, folder / "cluster", "t")
+    drain(stream, folder / "seen", seen)
+    assert seen.all == list(range(2_000))
+    drain(stream, folder / "written", cluster.stream_writer("copy", producer="w", key="key", value="value"))
+    writer = cluster.records(stream, "copy", key="key", value="value").writeStream.format("stratalog")
+    writer = writer.option("cluster", str(folder / "cluster" / "cluster.toml")).trigger(availableNow=True)
+    writer.option("checkpointLocation", str(folder / "sunk")).start("copy").awaitTermination()
+    assert sorted(row.n for row in cluster.read("copy").select("value.n").collect()) == [
+        n for n in range(2_000) for _ in range(2)
+    ]

@@ -170,7 +170,7 @@ DRY_RUNS = [
     ("vacuum",),
     ("bootstrap", "--brokers", "2"),
     ("verify",),
-    ("verify", "--history"),
+    ("verify", "--discarded"),
     ("verify", "--deep", "--heal"),
     ("recover", "--topics", "t", "--to", "OUT"),
     ("describe",),
@@ -348,6 +348,7 @@ THREADS = [
 ]
 
 
+@pytest.mark.classic("it asks the JVM which jobs were started")
 def test_no_job_hands_tasks_to_executors_with_runner_threads(filled: Place, spark: SparkSession) -> None:
     """Although a session is there. Spark reads the input of an append, and scans what is read: JVM alone. Jobs
     that compute in the driver anyway have no such option.
@@ -415,7 +416,7 @@ BAD_CALLS = [
     (("bootstrap", "--brokers", "9"), "BROKER_ID_NOT_REGISTERED"),
     (("format", "--brokers", "9"), "BROKER_ID_NOT_REGISTERED"),
     (("verify", "--heal"), "--heal needs --deep"),
-    (("verify", "--history", "--deep"), "do not go together"),
+    (("verify", "--discarded", "--deep"), "do not go together"),
     (("recover", "--topics", "t", "--to", "nix"), "LOG_DIR_NOT_FOUND"),
     (("recover", "--topics", "t", "--to", "gopher://nix"), "UNSUPPORTED_STORE"),
 ]

@@ -1,4 +1,6 @@
-"""The README's example as a notebook, in a kernel of its own: with a classic session, and one of Spark Connect."""
+"""Notebooks in kernels: the README's example with a classic session, and one of Spark Connect; those of the
+documentation, all in one kernel, twice from top to bottom.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +11,7 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 
+from tests.notebooks import NOTEBOOKS, run
 from tests.pages import ROOT, blocks, make_cluster_file
 from tests.spark_session import connect_server
 
@@ -40,3 +43,26 @@ def test_the_readme_runs_as_a_notebook(kind: str, tmp_path: Path, monkeypatch: p
     module, found = output.text.split(maxsplit=1)
     assert module.startswith("pyspark.sql.connect") == (kind == "connect")
     assert found.strip() == "[('t1', 3.5)]"
+
+
+def test_the_notebooks_of_the_documentation_run_twice(tmp_path: Path) -> None:
+    """They assert what they say themselves, and show tables, a short traceback, and no progress that stays."""
+    shown: dict[str, list[str]] = {}
+    for path, book in run(tmp_path, times=2):
+        outputs = [out for cell in book.cells for out in cell.get("outputs", ())]
+        shown.setdefault(path.stem, []).append(
+            "".join(
+                str(out.get("data", {}).get("text/html", "")) + str(out.get("traceback", "")) for out in outputs
+            )
+        )
+        bars = [out for out in outputs if out.output_type == "display_data"]
+        assert not any(out.data["text/html"] for out in bars)
+    assert sorted(shown) == [path.stem for path in NOTEBOOKS]
+    assert "acknowledged" in shown["quick-start"][0]
+    assert "acknowledged" not in shown["quick-start"][1]
+    assert "a segment is sealed at 1 GiB or 7 days" in shown["quick-start"][0]
+    assert "did you mean" in shown["quick-start"][0]
+    assert "site-packages" not in shown["quick-start"][0]
+    for first, second in shown.values():
+        assert first.count("duplicate") < second.count("duplicate")
+    assert all("another one than it was" in one or "does not answer" in one for one in shown["lost-region"])

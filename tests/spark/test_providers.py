@@ -126,3 +126,34 @@ def test_a_read_is_of_tasks_that_ask_where_spark_s_own_reader_could_not(
         cluster.create_view("provided", "t", isolation="read_committed")
     assert spark.sql("SELECT count(*), sum(value.n) FROM provided").first() == (300, sum(range(300)))
     assert SECRET_KEY not in str(spark.sql("SET").collect())
+
+
+@pytest.mark.connect
+def test_the_latest_snapshots_are_read_by_tasks_that_ask(spark: SparkSession, file: Path, tmp_path: Path) -> None:
+    """Of one that was made in a task's memory, and of one that Spark has reduced."""
+    cluster = Cluster.format(file, spark, credentials=f"{__name__}:named", keeps_short=False)
+    kept = {"cleanup.policy": "snapshot", "retention.ms": "-1"}
+    cluster.topics.create("t", partitions=2, replication_factor=1, key="k STRING", value="n INT", configs=kept)
+    assert cluster.read_snapshot("t").count() == 0
+
+    def snapshot(start: int, memory_bytes: int) -> set[tuple[str, int]]:
+        """Of a hundred keys more, from ``start`` on, which is their value."""
+        rows = spark.range(start, start + 100, numPartitions=1).selectExpr(
+            "struct(cast(id AS STRING) AS k) AS key", f"struct({start} AS n) AS value"
+        )
+        cluster.append(rows, "t", key="key", value="value").raise_for_failures()
+        made = cluster.snapshot("t", by_hand=True, memory_bytes=memory_bytes).raise_for_failures()
+        assert made.totals["made"] == 2
+        return {(str(n), start) for n in range(start, start + 100)}
+
+    first = snapshot(0, 1 << 30)
+    cluster.topics.alter("t", key="k STRING", value="n INT, more STRING")
+    columns = "topic", "partition", "end_offset", "key.k", "value.n", "value.more"
+    rows = cluster.read_snapshot("t").select(*columns).collect()
+    assert {(row.k, row.n) for row in rows} == first
+    assert sum({row.partition: row.end_offset for row in rows}.values()) == 100
+    assert {(row.topic, row.more) for row in rows} == {("t", None)}
+    later = snapshot(50, 0)
+    rows = cluster.read_snapshot("t").select("key.k", "value.n").collect()
+    assert {tuple(row) for row in rows} == later | {(str(n), 0) for n in range(50)}
+    assert SECRET_KEY not in str(spark.sql("SET").collect())

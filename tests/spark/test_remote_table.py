@@ -207,6 +207,7 @@ def test_skipping_files_and_row_groups_loses_no_row(
     assert wanted
 
 
+@pytest.mark.classic("it asks the JVM which files a scan has listed")
 @pytest.mark.parametrize(
     ("condition", "files"),
     [

@@ -14,6 +14,7 @@ import pytest
 from stratalog.jobs.hadoop import s3a_settings
 from stratalog.jobs.session import local_cores, read_properties
 from stratalog.partitions.store.protocol import StoreOptions
+from tests.spark.spark_cluster import format_cluster
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -97,3 +98,14 @@ def test_a_profile_is_named_and_no_secret_is_copied() -> None:
     settings = s3a_settings("b", StoreOptions(profile="ops"), {"AWS_SECRET_ACCESS_KEY": "hidden"})
     assert settings["fs.s3a.bucket.b.auth.profile.name"] == "ops"
     assert "hidden" not in str(settings)
+
+
+@pytest.mark.spark
+def test_sparks_pages_name_the_operation_of_a_job(spark: SparkSession, tmp_path: Path) -> None:
+    cluster = format_cluster(spark, tmp_path)
+    cluster.topics.create("t", partitions=1, replication_factor=1)
+    cluster.replicate("t").raise_for_failures()
+    jobs = spark.sparkContext._jsc.sc().statusStore().jobsList(None)
+    described = [jobs.apply(number).description() for number in range(jobs.size())]
+    assert "Some(stratalog replicate)" in {each.toString() for each in described}
+    assert spark.sparkContext.getLocalProperty("spark.job.description") is None

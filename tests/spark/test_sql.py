@@ -26,7 +26,9 @@ OWN_CATALOG = "spark.sql.catalog.spark_catalog"
 @pytest.fixture(scope="module")
 def cluster(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Cluster:
     """The topic trips: 0 to 39 tiered, and 40 to 49 local only; ``g`` has committed for it."""
-    made = format_cluster(spark, tmp_path_factory.mktemp("sql"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("STRATALOG_HISTORY", "on")
+        made = format_cluster(spark, tmp_path_factory.mktemp("sql"))
     made.topics.alter_configs(None, {"offsets.topic.replication.factor": "2", "offsets.topic.num.partitions": "1"})
     made.topics.create("trips", partitions=2, replication_factor=2, key="STRING", value=VALUE, configs=TIERED)
     for start in range(0, 40, 10):
@@ -72,6 +74,8 @@ def test_system_views_show_what_is_there_when_they_are_queried(cluster: Cluster,
     assert answer(spark, lag) == [(30,)]
     append(cluster, spark, 50, 2)
     assert answer(spark, lag) == [(32,)]
+    done = "SELECT operation, totals['trips/remote_end'] FROM stratalog_operations('trips') WHERE outcome = 'done'"
+    assert ("tier", 40) in answer(spark, done)
     latest = "SELECT partition, offset FROM stratalog_offsets('trips', '{}') ORDER BY partition"
     assert answer(spark, latest.format("latest")) == [(0, 26), (1, 26)]
     assert answer(spark, latest.format("last-tiered")) == [(0, 19), (1, 19)]

@@ -54,7 +54,7 @@ RIGHTS = (
     needs("open", voters=READ),
     needs("describe", voters=READ, leader=READ, followers=READ, internal=READ, delta=READ),
     needs("health", voters=READ, leader=READ, followers=READ, internal=READ, delta=READ),
-    needs("quorum.describe, brokers.list, topics.list", voters=READ),
+    needs("quorum.describe, brokers.list, topics.list, policy", voters=READ),
     needs("fetch, tail", voters=READ, leader=READ),
     needs("fetch of tiered records", voters=READ, leader=READ, remote="r", delta=READ),
     needs("offsets, plan_read", voters=READ, leader=READ, remote="r", delta=READ),
@@ -64,7 +64,7 @@ RIGHTS = (
     needs("transactions.list", voters=READ, internal=READ),
     needs("transactions.hanging, epochs", voters=READ, leader=READ),
     needs("reassignments, plan_replicas", voters=READ),
-    needs("history", voters=READ, leader=READ, followers=READ, internal=READ),
+    needs("discarded", voters=READ, leader=READ, followers=READ, internal=READ),
     needs("recover", voters=READ, leader=READ, followers=READ, internal="l"),
     needs("verify", voters=READ, leader=READ, followers=READ, internal=READ, remote=READ, delta=READ),
     needs("drill", voters=READ, leader=READ, remote=READ, delta=READ),
@@ -122,7 +122,9 @@ RIGHTS = (
     needs("quorum.add_voter, quorum.remove_voter", voters=WRITE),
     needs("quorum.replace_voter", voters=WRITE),
     needs("sign", voters=ALL),
-    needs("topics.create, topics.create_partitions, topics.alter, topics.alter_configs", voters=WRITE),
+    needs(
+        "topics.create, topics.create_partitions, topics.alter, topics.alter_configs, topics.protect", voters=WRITE
+    ),
     needs("topics.delete_records", voters=WRITE, leader=READ),
     needs("elect", voters=WRITE),
     needs("brokers.fence, brokers.unfence", voters=WRITE),

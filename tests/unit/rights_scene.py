@@ -157,10 +157,11 @@ ACTS: Mapping[str, tuple[Act, ...]] = {
     "open": (lambda live, driver: live.driver(),),
     "describe": (lambda live, driver: driver.describe(),),
     "health": (lambda live, driver: driver.health(),),
-    "quorum.describe, brokers.list, topics.list": (
+    "quorum.describe, brokers.list, topics.list, policy": (
         lambda live, driver: driver.quorum.describe(),
         lambda live, driver: driver.brokers.list(),
         lambda live, driver: driver.topics.list(),
+        lambda live, driver: driver.policy("reader", storage="posix"),
     ),
     "fetch, tail": (
         lambda live, driver: driver.fetch("u", 0, 0),
@@ -193,7 +194,7 @@ ACTS: Mapping[str, tuple[Act, ...]] = {
         lambda live, driver: driver.reassignments(),
         lambda live, driver: driver.plan_replicas("u", replication_factor=2),
     ),
-    "history": (lambda live, driver: driver.history(),),
+    "discarded": (lambda live, driver: driver.discarded(),),
     "recover": (export,),
     "verify": (lambda live, driver: driver.verify(deep=True),),
     "drill": (lambda live, driver: driver.drill(opener=live.open_root),),
@@ -233,11 +234,12 @@ ACTS: Mapping[str, tuple[Act, ...]] = {
     ),
     "quorum.replace_voter": (lambda live, driver: driver.quorum.replace_voter(2),),
     "sign": (lambda live, driver: sign(live),),
-    "topics.create, topics.create_partitions, topics.alter, topics.alter_configs": (
+    "topics.create, topics.create_partitions, topics.alter, topics.alter_configs, topics.protect": (
         lambda live, driver: driver.topics.create("n"),
         grow,
         lambda live, driver: driver.topics.create_partitions("u", 2),
         lambda live, driver: driver.topics.alter_configs("u", {"segment.bytes": "100"}),
+        lambda live, driver: driver.topics.protect("u", days=1),
     ),
     "topics.delete_records": (lambda live, driver: driver.topics.delete_records("u", {0: 2}),),
     "elect": (lambda live, driver: driver.elect("u", leader=live.followers("u")[0]),),
@@ -343,7 +345,7 @@ def has_three_voters_and_one_is_new(live: Guarded) -> None:
     live.cluster.bootstrap(2).raise_for_failures()
 
 
-def has_a_topic_with_types(live: Guarded) -> None:
+def has_typed_topic(live: Guarded) -> None:
     narrow = type_to_json(pa.struct([("a", pa.string())]))
     create_topic(context_of(live.cluster), "w", partitions=1, replication_factor=1, value_schema=narrow)
 
@@ -371,14 +373,14 @@ PREPARED: Mapping[str, Callable[[Guarded], object]] = {
     "snapshot with a table": has_a_snapshot_table,
     "groups.delete_offsets, groups.delete": lambda live: live.cluster.groups.commit("h", {("u", 0): 1}),
     "transactions.abort, transactions.finish": is_open,
-    "history": has_truncated,
+    "discarded": has_truncated,
     "recover": has_truncated,
     "brokers.add": has_a_new_broker,
     "brokers.register, brokers.decommission": has_an_idle_broker,
     "bootstrap": lambda live: live.wipe(spare(live)),
     "quorum.add_voter, quorum.remove_voter": has_two_voters,
     "quorum.replace_voter": has_three_voters_and_one_is_new,
-    "topics.create, topics.create_partitions, topics.alter, topics.alter_configs": has_a_topic_with_types,
+    "topics.create, topics.create_partitions, topics.alter, topics.alter_configs, topics.protect": has_typed_topic,
     "cancel_reassignments": is_stuck,
 }
 

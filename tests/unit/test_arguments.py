@@ -123,7 +123,7 @@ def test_what_options_need_and_what_they_bar(argv: str, said: str | None) -> Non
     [
         ("describe --brokers --topics t", "--brokers and --topics do not go together"),
         ("verify --heal", "--heal needs --deep"),
-        ("verify --history --deep", "--history and --deep do not go together"),
+        ("verify --discarded --deep", "--discarded and --deep do not go together"),
     ],
 )
 def test_no_option_is_ignored_in_silence(argv: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -55,7 +55,7 @@ OPERATIONS: dict[str, tuple[Callable[[RemoteFaults], Report], set[str]]] = {
     "describe": (lambda live: live.cluster.describe(), {"t"}),
     "describe brokers": (lambda live: live.cluster.brokers.list(), set()),
     "describe topics": (lambda live: live.cluster.topics.list(), set()),
-    "history": (lambda live: live.cluster.history(), set()),
+    "discarded": (lambda live: live.cluster.discarded(), set()),
     "elect": (lambda live: live.cluster.elect("t", leader=live.followers()[0]), set()),
     "snapshot": (lambda live: live.cluster.snapshot(), set()),
     "register": (lambda live: live.cluster.brokers.register(), set()),

@@ -125,7 +125,7 @@ def run_all(live: LiveCluster) -> Iterator[Report | StratalogError]:
         lambda cluster: cluster.tier(),
         lambda cluster: cluster.retain(),
         lambda cluster: cluster.vacuum(),
-        lambda cluster: cluster.history(),
+        lambda cluster: cluster.discarded(),
         lambda cluster: cluster.groups.commit("group", {("t", 0): 1}),
         lambda cluster: cluster.groups.lag("group"),
         lambda cluster: cluster.brokers.register([2], trust_copy=True),

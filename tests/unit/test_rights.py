@@ -136,3 +136,13 @@ def test_whoever_may_only_read_changes_nothing_by_dry_runs(tmp_path: Path) -> No
 def test_the_table_of_the_docs_is_the_one_that_is_tested() -> None:
     document = Path(__file__).parents[2] / "SECURITY.md"
     assert as_markdown() in document.read_text()
+
+
+def test_a_fetch_without_the_right_to_read_is_refused_at_once(tmp_path: Path) -> None:
+    live = Guarded(tmp_path)
+    driver, began_s = live.driver(), live.clock.monotonic_s()
+    with live.guarded(lambda place, right: place == "voters" or right == "list"):
+        for act in (lambda: driver.fetch("u", 0, 0), lambda: next(iter(driver.tail("u", start=0)))):
+            with pytest.raises(StorageAuthorizationError, match="cannot read"):
+                act()
+    assert live.clock.monotonic_s() == began_s

@@ -1,4 +1,4 @@
-"""Rights on a real S3 server, which gives users those of the policies in SECURITY.md and no others."""
+"""Rights on a real S3 server: users have what the policies allow that `stratalog policy` prints, and no more."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import botocore.config
 import botocore.session
@@ -34,29 +33,37 @@ from tests.unit.transact_harness import rows
 pytestmark = pytest.mark.s3
 
 PREFIX = "stratalog"
-USERS = ("reader", "producer", "nobody")
+TOPICS = ["t", "u"]
+"""Of those roles that have some. There is another one, ``other``."""
+ROLES: Mapping[str, tuple[str, list[str] | None]] = {
+    "reader": ("reader", TOPICS),
+    "producer": ("producer", TOPICS),
+    "operator": ("operator", TOPICS),
+    "readsall": ("reader", None),
+    "appendsall": ("producer", None),
+    "chief": ("operator", None),
+}
+"""Users, each with a role and its topics."""
+USERS = (*ROLES, "nodelete", "nobody")
 
 
-def policies() -> tuple[list[dict[str, Any]], list[str]]:
-    """Of the document: the statements of a reader, and what a producer may do besides."""
-    document = (Path(__file__).parents[2] / "SECURITY.md").read_text()
-    (reader,) = re.findall(r"```json\n(.*?)```", document, re.DOTALL)
-    found = re.search(r"A producer has these, and `(.*?)` on", document, re.DOTALL)
-    assert found is not None
-    return json.loads(reader)["Statement"], re.findall(r'"(s3:\w+)"', found[1])
-
-
-def bucket_policy(bucket: str) -> str:
-    """The document's policies, for the users of the server."""
-    reader, more = policies()
-    objects = f"arn:aws:s3:::BUCKET/{PREFIX}/*"
-    producer = [*reader, {"Effect": "Allow", "Action": more, "Resource": objects}]
+def bucket_policy(admin: Cluster, bucket: str) -> str:
+    """The printed policies, as they are, for the users of the server: only who they are for is added."""
     statements = [
-        {**statement, "Principal": {"AWS": principal(user)}}
-        for user, given in (("reader", reader), ("producer", producer))
-        for statement in given
+        {**statement, "Sid": f"{user}{statement['Sid']}", "Principal": {"AWS": principal(user)}}
+        for user, (role, topics) in ROLES.items()
+        for statement in json.loads(admin.policy(role, topics, storage="aws"))["Statement"]
     ]
-    return json.dumps({"Version": "2012-10-17", "Statement": statements}).replace("BUCKET", bucket)
+    objects = f"arn:aws:s3:::{bucket}/{PREFIX}/new/*"
+    statements += [
+        {"Effect": "Allow", "Action": action, "Resource": on, "Principal": {"AWS": principal("nodelete")}}
+        for action, on in (
+            ("s3:ListBucket", f"arn:aws:s3:::{bucket}"),
+            ("s3:GetObject", objects),
+            ("s3:PutObject", objects),
+        )
+    ]
+    return json.dumps({"Version": "2012-10-17", "Statement": statements})
 
 
 @dataclass
@@ -97,7 +104,17 @@ class OnS3:
             admin.tier().raise_for_failures()
             admin.retain().raise_for_failures()
         append(admin, "t", "d")
+        admin.topics.create("other", partitions=1, replication_factor=3, configs=TIERED)
+        append(admin, "other", "secret")
+        admin.tier(["other"]).raise_for_failures()
         return self
+
+
+def names_in(on_s3: OnS3) -> set[str]:
+    """Every object of the cluster that is no hint."""
+    options = StoreOptions(on_s3.endpoint.url, on_s3.endpoint.region, profile="admin")
+    root = open_store(f"s3://{on_s3.endpoint.bucket}/{PREFIX}", options)
+    return {stored.name for stored in root.walk("") if not stored.name.endswith(".schedule")}
 
 
 def append(cluster: Cluster, topic: str, value: str) -> Report:
@@ -120,44 +137,78 @@ def on_s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OnS3]:
         patch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(folder / "credentials"))
         patch.setenv("AWS_CONFIG_FILE", str(folder / "config"))
         delta_options._session.cache_clear()
+        made = OnS3(folder, endpoint).begin()
         session = botocore.session.Session(profile="admin")
         path_style = botocore.config.Config(s3={"addressing_style": "path"})
         client = session.create_client(
             "s3", endpoint_url=endpoint.url, region_name=endpoint.region, config=path_style
         )
-        client.put_bucket_policy(Bucket=endpoint.bucket, Policy=bucket_policy(endpoint.bucket))
-        yield OnS3(folder, endpoint).begin()
+        policy = bucket_policy(made.driver("admin"), endpoint.bucket)
+        client.put_bucket_policy(Bucket=endpoint.bucket, Policy=policy)
+        yield made
     delta_options._session.cache_clear()
 
 
 READS: Mapping[str, Callable[[Cluster], object]] = {
-    "describe": lambda driver: driver.describe().raise_for_failures(),
+    "describe": lambda driver: driver.describe(TOPICS).raise_for_failures(),
+    "health": lambda driver: driver.health(),
     "quorum.describe": lambda driver: driver.quorum.describe().raise_for_failures(),
     "fetch": lambda driver: driver.fetch("u", 0, 0),
     "fetch of tiered records": lambda driver: driver.fetch("t", 0, 0),
     "tail": lambda driver: next(iter(driver.tail("u", start=0))),
     "plan_read": lambda driver: driver.plan_read("t"),
+    "offsets": lambda driver: driver.offsets("t", "2000-01-01T00:00:00Z"),
     "committed": lambda driver: driver.groups.committed("g"),
     "lag": lambda driver: driver.groups.lag("g").raise_for_failures(),
     "groups": lambda driver: driver.groups.list().raise_for_failures(),
     "brokers.list": lambda driver: driver.brokers.list().raise_for_failures(),
-    "history": lambda driver: driver.history().raise_for_failures(),
+    "topics.list": lambda driver: driver.topics.list().raise_for_failures(),
+    "discarded": lambda driver: driver.discarded().raise_for_failures(),
     "snapshots": lambda driver: driver.snapshots().raise_for_failures(),
     "metrics": lambda driver: driver.metrics().raise_for_failures(),
     "transactions": lambda driver: driver.transactions.list().raise_for_failures(),
-    "hanging_transactions": lambda driver: driver.transactions.hanging().raise_for_failures(),
     "reassignments": lambda driver: driver.reassignments().raise_for_failures(),
-    "verify": lambda driver: driver.verify(deep=True).raise_for_failures(),
+    "verify": lambda driver: driver.verify(TOPICS, deep=True).raise_for_failures(),
+    "tier --dry-run": lambda driver: driver.tier(TOPICS, dry_run=True).raise_for_failures(),
+    "retain --dry-run": lambda driver: driver.retain(TOPICS, dry_run=True).raise_for_failures(),
+    "policy": lambda driver: driver.policy("reader", storage="aws"),
+}
+READS_OF_ALL: Mapping[str, Callable[[Cluster], object]] = {
     "drill": lambda driver: driver.drill().raise_for_failures(),
-    "tier --dry-run": lambda driver: driver.tier(dry_run=True).raise_for_failures(),
-    "retain --dry-run": lambda driver: driver.retain(dry_run=True).raise_for_failures(),
+    "hanging": lambda driver: driver.transactions.hanging().raise_for_failures(),
+    "verify of all": lambda driver: driver.verify(deep=True).raise_for_failures(),
+    "health of all": lambda driver: driver.health().raise_for_failures(),
 }
 
 
-def test_a_reader_reads_everything(on_s3: OnS3) -> None:
-    driver = on_s3.driver("reader")
+@pytest.mark.parametrize("user", ROLES)
+def test_every_role_reads_its_topics(on_s3: OnS3, user: str) -> None:
+    driver = on_s3.driver(user)
     for read in READS.values():
         read(driver)
+
+
+@pytest.mark.parametrize("user", [user for user, (_, topics) in ROLES.items() if topics is None])
+def test_a_role_of_all_topics_reads_everything(on_s3: OnS3, user: str) -> None:
+    driver = on_s3.driver(user)
+    for read in READS_OF_ALL.values():
+        read(driver)
+
+
+@pytest.mark.parametrize("user", ["reader", "producer", "operator"])
+def test_records_of_another_topic_are_nobody_elses(on_s3: OnS3, user: str) -> None:
+    """In both tiers; nor are they written, or deleted."""
+    driver = on_s3.driver(user)
+    refused = [
+        said_by(lambda: driver.fetch("other", 0, 0)),
+        said_by(lambda: driver.verify(["other"], deep=True)),
+        said_by(lambda: driver.append_batches("other", {0: [batch(["x"])]})),
+        said_by(lambda: driver.describe(["other"])),
+    ]
+    for said in refused:
+        assert "CLUSTER_AUTHORIZATION_FAILED: " in said
+        assert re.search(rf"cannot .*s3://{on_s3.endpoint.bucket}/{PREFIX}/(b\d/.*/|remote/)other-", said), said
+    assert on_s3.driver("admin").fetch("other", 0, 0).records.num_rows
 
 
 def said_by(act: Callable[[], object]) -> str:
@@ -181,38 +232,75 @@ def test_a_reader_that_writes_is_told_what_it_lacks_and_where(on_s3: OnS3) -> No
         "remote/": lambda: driver.tier(),
         "__cluster_metadata/.*claim": lambda: driver.quorum.remove_voter(3),
     }
+    before = names_in(on_s3)
     for path, write in writes.items():
         said = said_by(write)
         assert "CLUSTER_AUTHORIZATION_FAILED: " in said, path
         assert re.search(rf"cannot .*s3://{on_s3.endpoint.bucket}/{PREFIX}.*{path}.*\(s3:PutObject\)", said), said
+    assert names_in(on_s3) == before
 
 
-def test_a_producer_does_its_work_and_deletes_nothing(on_s3: OnS3) -> None:
-    driver = on_s3.driver("producer")
+@pytest.mark.parametrize("user", ["producer", "appendsall"])
+def test_a_producer_does_its_work_and_deletes_nothing(on_s3: OnS3, user: str) -> None:
+    driver = on_s3.driver(user)
     for value in "ef":
         append(driver, "t", value)
         append(driver, "u", value)
     driver.groups.commit("g", {("u", 0): 2}).raise_for_failures()
     with driver.transactions.begin("y") as transaction:
         transaction.append_batches("u", {0: rows("g")})
-    driver.topics.create("made", partitions=1, replication_factor=3)
     driver.groups.reset_offsets("g", "u", to=0).raise_for_failures()
-    driver.groups.delete("g").raise_for_failures()
     driver.transactions.finish().raise_for_failures()
-    for work in (driver.replicate, driver.merge, driver.tier, driver.heal):
-        work().raise_for_failures()
-    for work in (driver.retain, driver.vacuum):
-        report = work()
-        assert {failure.code for failure in report.failures} == {"CLUSTER_AUTHORIZATION_FAILED"}, report
-        assert all("(s3:DeleteObject)" in failure.message for failure in report.failures)
+    before = names_in(on_s3)
+    for work in (lambda: driver.retain(TOPICS), driver.vacuum, lambda: driver.topics.delete("t")):
+        said = said_by(work)
+        assert "CLUSTER_AUTHORIZATION_FAILED: " in said
+        assert re.search(r"\(s3:(Delete|Put)Object\)|let its owner create there", said), said
+    assert before <= names_in(on_s3)
+    assert "t" in on_s3.driver("admin").image.topic_ids
+
+
+def test_what_a_producer_may_not_delete_fails_no_append_and_is_left_to_the_operator(on_s3: OnS3) -> None:
+    """The driver merges behind its appends, and wants to delete what that has hidden."""
+    configs = {"segment.merge.min.files": "2", "file.delete.delay.ms": "0", "retention.ms": "-1"}
     admin = on_s3.driver("admin")
-    for work in (admin.retain, admin.vacuum):
+    admin.topics.alter_configs("u", configs)
+    driver = Cluster.open(on_s3.file("producer"))
+    for value in "hijklm":
+        append(driver, "u", value)
+    assert driver.fetch("u", 0, 0).records.num_rows
+    operator = on_s3.driver("operator")
+    assert operator.retain(["u"]).raise_for_failures().totals["deleted_files"]
+
+
+def test_an_operator_keeps_its_topics_up(on_s3: OnS3) -> None:
+    driver = on_s3.driver("operator")
+    append(on_s3.driver("producer"), "t", "n")
+    for work in (driver.replicate, driver.merge, driver.heal, driver.tier, driver.retain):
+        work(TOPICS).raise_for_failures()  # type: ignore[operator]
+    driver.topics.alter_configs("t", {"retention.ms": "-1"})
+    driver.topics.delete_records("t", {0: 1}).raise_for_failures()
+    driver.quorum.snapshot().raise_for_failures()
+    driver.verify(TOPICS, deep=True).raise_for_failures()
+    for work in (driver.retain, driver.tier):
+        assert "/other-" in said_by(lambda work=work: work(["other"]))  # type: ignore[misc]
+
+
+def test_the_operator_of_all_topics_does_everything(on_s3: OnS3) -> None:
+    driver = on_s3.driver("chief")
+    driver.topics.create("made", partitions=1, replication_factor=3)
+    append(driver, "made", "x")
+    driver.maintain().raise_for_failures()
+    for work in (driver.retain, driver.vacuum, driver.health):
         work().raise_for_failures()
-    admin.verify(deep=True).raise_for_failures()
+    driver.topics.delete("made").raise_for_failures()
+    driver.groups.delete("g").raise_for_failures()
+    driver.verify(deep=True).raise_for_failures()
+    assert "made" not in driver.image.topic_ids
 
 
 def test_a_root_is_formatted_by_who_may_not_delete(on_s3: OnS3, caplog: pytest.LogCaptureFixture) -> None:
-    options = StoreOptions(on_s3.endpoint.url, on_s3.endpoint.region, profile="producer")
+    options = StoreOptions(on_s3.endpoint.url, on_s3.endpoint.region, profile="nodelete")
     root = open_store(f"s3://{on_s3.endpoint.bucket}/{PREFIX}/new", options)
     root.check()
     assert "probes stay in" in caplog.text

@@ -69,7 +69,7 @@ def test_a_topics_own_value_goes_before_the_clusters_and_that_before_the_default
 
 def test_local_retention_follows_the_total_unless_it_is_set() -> None:
     config = topic_config({"retention.ms": "100", "local.retention.bytes": "7"}, {})
-    assert config.retention == RetentionLimits(100, UNLIMITED)
+    assert config.retention(0) == RetentionLimits(100, UNLIMITED)
     assert config.local_retention == RetentionLimits(100, 7)
 
 

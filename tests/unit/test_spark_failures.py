@@ -1,4 +1,4 @@
-"""Which failures of a Spark job are the loss of machines, and which are bugs."""
+"""Which failures of a Spark job are the loss of machines, which a lack of file systems, and which are bugs."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from pyspark.errors.exceptions.connect import (
 )
 
 from stratalog.engine.spark.given_up import why_given_up
+from stratalog.engine.spark.scanning import without_file_system
 
 ABORTED = "Job aborted due to stage failure: Task 0 in stage 5.0 failed 4 times, most recent failure: "
 
@@ -27,6 +28,9 @@ class FromJavaError(Py4JJavaError):
 
     def getMessage(self) -> str:  # noqa: N802 - Java's name
         return self._message
+
+    def __str__(self) -> str:
+        return f"An error occurred while calling o55.parquet.\n: {self._message}"
 
 
 @pytest.mark.parametrize(
@@ -77,3 +81,32 @@ def test_lost_machines_are_a_reason_in_one_line(error: Exception, why: str) -> N
 )
 def test_bugs_are_no_reason(error: Exception) -> None:
     assert why_given_up(error) is None
+
+
+@pytest.mark.parametrize(
+    ("error", "lacking"),
+    [
+        (
+            FromJavaError('org.apache.hadoop.fs.UnsupportedFileSystemException: No FileSystem for scheme "s3"'),
+            'No FileSystem for scheme "s3"',
+        ),
+        (
+            SparkConnectGrpcException(
+                "(java.lang.RuntimeException) java.lang.ClassNotFoundException: "
+                "Class org.apache.hadoop.fs.s3a.S3AFileSystem not found"
+            ),
+            "Class org.apache.hadoop.fs.s3a.S3AFileSystem not found",
+        ),
+        (FromJavaError("java.nio.file.AccessDeniedException: s3://bucket/b1/t-0: 403"), None),
+    ],
+    ids=["scheme", "class", "another"],
+)
+def test_a_session_without_the_storage_s_file_system_is_told_what_to_do(
+    error: Exception, lacking: str | None
+) -> None:
+    found = without_file_system(error)
+    if lacking is None:
+        assert found is None
+    else:
+        assert str(found).startswith(f"this Spark session cannot read the log's files itself ({lacking})")
+        assert 'spark.read.format("stratalog")' in str(found)

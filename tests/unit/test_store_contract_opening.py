@@ -120,6 +120,8 @@ def test_options_hold_no_secret() -> None:
         "profile",
         "account",
         "kms_key_id",
+        "encryption_scope",
+        "plain_http",
         "credentials",
         "timeout_s",
         "retries",

@@ -62,6 +62,8 @@ class Handler(BaseHTTPRequestHandler):
 
     protocol_version = "HTTP/1.1"
     scripted: ScriptedServer
+    more: Mapping[str, str] = {}
+    """Headers of the answer."""
 
     def handle_one_request(self) -> None:
         try:
@@ -83,6 +85,8 @@ class Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(body)))
         if etag:
             self.send_header("ETag", f'"{etag}"')
+        for name, text in self.more.items():
+            self.send_header(name, text)
         self.end_headers()
         if self.command != "HEAD":
             self.wfile.write(body)
@@ -190,6 +194,7 @@ def test_the_key_of_encryption_goes_with_every_request_that_makes_an_object(serv
 
     def begin_an_upload(request: Handler) -> None:
         keys.append((request.command, request.headers.get("x-amz-server-side-encryption-aws-kms-key-id")))
+        request.more = {name: text for name, text in request.headers.items() if "server-side" in name.lower()}
         if request.command == "POST":
             body = b"<InitiateMultipartUploadResult><UploadId>u</UploadId></InitiateMultipartUploadResult>"
             request.answer(200, body=body)

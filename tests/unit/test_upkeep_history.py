@@ -82,14 +82,14 @@ def test_a_log_that_never_lost_anything_has_no_history(tmp_path: Path) -> None:
     live.topic()
     live.fill("abc")
     with live.unchanged():
-        assert live.cluster.history().rows == []
+        assert live.cluster.discarded().rows == []
 
 
 def test_what_an_unclean_election_has_truncated_is_shown_with_the_reason(tmp_path: Path) -> None:
     live = diverged(tmp_path)
     (old,), lost = live.followers(), live.replicas().epoch
     with live.unchanged():
-        found = live.cluster.history()
+        found = live.cluster.discarded()
     why = f"truncated by epoch {lost} at offset 2"
     assert rows_of(found, "broker", "start", "end", "records", "why") == [
         (old, 2, 3, 1, why),
@@ -101,11 +101,11 @@ def test_what_an_unclean_election_has_truncated_is_shown_with_the_reason(tmp_pat
 def test_what_is_above_the_high_watermark_may_come_back_and_has_no_date(tmp_path: Path) -> None:
     """V6 of the attack on the protocol. X reaches to offset 3: c is below it, d is not."""
     live = diverged(tmp_path)
-    c, d = (str(row["deletable"]) for row in live.cluster.history().rows)
+    c, d = (str(row["deletable"]) for row in live.cluster.discarded().rows)
     assert c.startswith("20")
     assert d == "not yet: it is above the high watermark"
     live.append(["Y"]).raise_for_failures()
-    assert all(str(row["deletable"]).startswith("20") for row in live.cluster.history().rows)
+    assert all(str(row["deletable"]).startswith("20") for row in live.cluster.discarded().rows)
 
 
 def test_nothing_truncated_is_deleted_before_its_delay_counted_from_the_truncation(tmp_path: Path) -> None:
@@ -115,10 +115,10 @@ def test_nothing_truncated_is_deleted_before_its_delay_counted_from_the_truncati
     diverge(live, "XYZ", before=lambda: live.clock.advance_ms(100 * DELAY_MS))
     live.clock.advance_ms(DELAY_MS - 1)
     live.cluster.retain().raise_for_failures()
-    assert len(live.cluster.history().rows) == 2
+    assert len(live.cluster.discarded().rows) == 2
     live.clock.advance_ms(1)
     live.cluster.retain().raise_for_failures()
-    assert live.cluster.history().rows == []
+    assert live.cluster.discarded().rows == []
     assert live.read() == {0: list("abXYZ")}
 
 
@@ -149,7 +149,7 @@ def test_what_was_truncated_is_shown_and_exported_also_below_the_local_start(tmp
     """A file whose epoch is not the lineage's at its offsets is of another history, wherever the log starts."""
     live = LiveCluster(tmp_path, brokers=2)
     old = passed_by(live)
-    lost = [row for row in live.cluster.history().rows if str(row["why"]).startswith("truncated")]
+    lost = [row for row in live.cluster.discarded().rows if str(row["why"]).startswith("truncated")]
     assert [(row["broker"], row["start"]) for row in lost] == [(old, 2), (old, 3)]
     live.cluster.recover("t", str(out)).raise_for_failures()
     assert list(exported(out).values()) == [[(2, "c")], [(3, "d")]]
@@ -166,7 +166,7 @@ def test_what_was_truncated_below_the_local_start_stays_for_its_delay_too(tmp_pa
     assert list(exported(out).values()) == [[(2, "c")], [(3, "d")]]
     live.clock.advance_ms(1)
     live.cluster.retain().raise_for_failures()
-    assert [row for row in live.cluster.history().rows if str(row["why"]).startswith("truncated")] == []
+    assert [row for row in live.cluster.discarded().rows if str(row["why"]).startswith("truncated")] == []
 
 
 def orphaned(live: LiveCluster) -> int:
@@ -193,7 +193,7 @@ def test_what_a_reassigned_replica_has_alone_is_shown_and_exported(tmp_path: Pat
     old = orphaned(live)
     why = f"truncated by epoch {live.replicas().epoch} at offset 2"
     with live.unchanged():
-        report = live.cluster.history()
+        report = live.cluster.discarded()
         assert rows_of(report, "broker", "start", "end", "why") == [(old, 2, 3, why), (old, 3, 4, why)]
     assert {row["deletable"] for row in report.rows} == {"not yet: vacuum has not found it"}
     live.cluster.recover("t", str(out)).raise_for_failures()
@@ -219,13 +219,13 @@ def test_a_vacuum_keeps_what_a_reassigned_replica_has_alone_for_its_delay(tmp_pa
     live.clock.advance_ms(DELAY_MS - 1)
     live.cluster.vacuum().raise_for_failures()
     assert held() == {2, 3}
-    assert all(str(row["deletable"]).startswith("20") for row in live.cluster.history().rows)
+    assert all(str(row["deletable"]).startswith("20") for row in live.cluster.discarded().rows)
     live.cluster.recover("t", str(out)).raise_for_failures()
     assert list(exported(out).values()) == [[(2, "c")], [(3, "d")]]
     live.clock.advance_ms(1)
     live.cluster.vacuum().raise_for_failures()
     assert held() == set()
-    assert live.cluster.history().rows == []
+    assert live.cluster.discarded().rows == []
 
 
 @pytest.mark.slow
@@ -252,17 +252,17 @@ def test_files_below_the_local_start_and_hidden_ones_are_shown_with_theirs(tmp_p
     )
     live.fill("abcdefgh")
     live.cluster.merge().raise_for_failures()
-    why = {str(row["why"]) for row in live.cluster.history().rows}
+    why = {str(row["why"]) for row in live.cluster.discarded().rows}
     assert any(text.startswith("hidden by 00000000000000000000-") for text in why)
     live.cluster.topics.alter_configs("t", {"segment.bytes": "4500"})  # by now they are segments of their own
     live.cluster.tier().raise_for_failures()
     live.cluster.retain().raise_for_failures()
     start = live.log(1).local_start
     assert start > 0
-    assert f"below the local log start {start}" in {str(row["why"]) for row in live.cluster.history().rows}
+    assert f"below the local log start {start}" in {str(row["why"]) for row in live.cluster.discarded().rows}
     live.clock.advance_ms(DELAY_MS)
     live.cluster.retain().raise_for_failures()
-    assert live.cluster.history().rows == []
+    assert live.cluster.discarded().rows == []
 
 
 # -------------------------------------------------------------------------------------- recover
@@ -378,7 +378,7 @@ def test_what_only_retention_discards_is_not_exported(tmp_path: Path, out: Path)
     live.fill("abcdefgh")
     live.cluster.merge().raise_for_failures()
     live.cluster.retain().raise_for_failures()
-    assert live.cluster.history().rows
+    assert live.cluster.discarded().rows
     assert live.cluster.recover(None, str(out)).rows == []
 
 

@@ -243,4 +243,4 @@ def test_names_of_snapshots_are_no_strangers_to_the_other_jobs(live: Keyed) -> N
     assert names == [CheckpointName(1, 1)]
     assert [name for name, _ in live.log(1).listing.local_starts] == [LocalStartName(1)]
     assert live.cluster.verify("t", deep=True).ok
-    assert live.cluster.history("t").ok
+    assert live.cluster.discarded("t").ok

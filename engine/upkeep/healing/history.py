@@ -104,10 +104,10 @@ def history(context: Context, topics: Sequence[str] | None = None) -> Report:
 
     Raises: UnknownTopicOrPartitionError; a replica that cannot be looked at is a failure.
     """
-    with context.run("history") as run:
+    with context.run("discarded") as run:
         image = context.metadata.image()
         works = _plan(context, image, topics, run)
-        context.progress.start("history", len(works), "partitions")
+        context.progress.start("discarded", len(works), "partitions")
         for outcome in context.tasks.run(read_history, works):
             match outcome:
                 case Done(work, (relics, failed)):

@@ -222,6 +222,7 @@ class _Maintenance:
             except StratalogError as error:
                 report = Report(name, (), [Failure.of(name, error)])
             failures.extend(self._told(name, report))
+            self._run.parts.append(report)
             return report
 
         context = self._context

@@ -23,7 +23,7 @@ from stratalog.engine.upkeep.tiering.schedule import load_schedule
 from stratalog.partitions.clock import Clock
 from stratalog.partitions.errors import RetriableError
 from stratalog.partitions.identity import TopicIdPartition
-from stratalog.partitions.merge import MergePolicy, next_merge_ms, plan_merges
+from stratalog.partitions.merge import MergePolicy, next_merge_ms, plan_merges, why_not_merged
 from stratalog.partitions.replica import errors_of
 from stratalog.partitions.rewrite import merge_run
 from stratalog.partitions.runner import Done, Failed
@@ -54,11 +54,14 @@ class MergeResult:
     left: int
     next_ms: int
     """Before that time (ms) nothing is to be merged, if nothing was, and the log stays as it is."""
+    why: str | None
+    """Why nothing was to be merged."""
 
     def after(self, before: MergeResult) -> MergeResult:
         """Of this piece of the work and of those before it."""
         return replace(
             self,
+            why=before.why,
             segments=before.segments + self.segments,
             files=before.files + self.files,
             read_bytes=before.read_bytes + self.read_bytes,
@@ -89,6 +92,7 @@ def _merge_once(work: MergeWork) -> MergeResult:
         written_bytes=written,
         left=len(planned) - len(runs),
         next_ms=next_merge_ms(log, work.policy, now_ms),
+        why=None if planned else why_not_merged(log, work.policy, work.from_offset, now_ms, transactions),
     )
 
 
@@ -244,4 +248,5 @@ def _row(view: PartitionView, done: MergeResult) -> dict[str, Value]:
         "files": done.files,
         "read_bytes": done.read_bytes,
         "written_bytes": done.written_bytes,
+        "why": done.why,
     }

@@ -14,7 +14,7 @@ from stratalog.engine.config.settings import check_config, topic_config
 from stratalog.engine.config.topic_config import TopicConfig
 from stratalog.engine.driver.report import Failure, Value
 from stratalog.engine.metadata.description import ClusterDescription, PartitionDescription, TopicDescription
-from stratalog.engine.state.internal_topics import INTERNAL_TOPICS
+from stratalog.engine.state.internal_topics import INTERNAL_TOPICS, OPERATIONS_TOPIC
 from stratalog.engine.upkeep.tiering.point import read_description
 from stratalog.partitions import paths
 from stratalog.partitions.clock import Clock
@@ -119,7 +119,12 @@ def plan_restore(
     tiered: set[str] = set()
     for topic in description.topics:
         if topic.name in INTERNAL_TOPICS:
-            notes.append(f"{topic.name} is lost: it is kept on brokers only, and begins empty")
+            notes.append(
+                f"{topic.name} begins anew: the tiered part of the former one stays where it is, in "
+                f"{paths.topic_folder(topic.name, topic.topic_id)} of the remote tier"
+                if topic.name == OPERATIONS_TOPIC
+                else f"{topic.name} is lost: it is kept on brokers only, and begins empty"
+            )
             continue
         try:
             config = _checked_config(topic, description)

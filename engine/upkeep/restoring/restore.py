@@ -32,6 +32,7 @@ from stratalog.engine.metadata.description import ClusterDescription, PartitionD
 from stratalog.engine.metadata.image import ClusterImage, TopicImage
 from stratalog.engine.metadata.restore_commands import EPOCH_GAP, RestoreTopic
 from stratalog.engine.metadata.topic_commands import AlterConfigs
+from stratalog.engine.state.internal_topics import OPERATIONS_TOPIC
 from stratalog.engine.upkeep.replication.elect import elect
 from stratalog.engine.upkeep.replication.replicate import replicate
 from stratalog.engine.upkeep.restoring.plan import RestorePlan, plan_restore
@@ -46,14 +47,16 @@ def restore(
     file: ClusterFile,
     former: str,
     heir: Callable[[], Context],
+    around: Callable[[Context, Callable[[], Report]], Report],
     *,
     opener: OpenStore,
     clock: Clock,
     key: ClusterKey | None,
     dry_run: bool,
 ) -> Report:
-    """All steps: the brokers of ``file``, which ``heir`` formats, become what cluster ``former`` was. While a
-    topic cannot be restored, which is a failure in the report, nothing is changed.
+    """All steps: the brokers of ``file``, which ``heir`` formats, become what cluster ``former`` was. ``around``
+    is given all that follows the format, and calls it. While a topic cannot be restored, which is a failure in
+    the report, nothing is changed.
 
     Raises: InvalidCallError for wrong arguments; as ``plan_restore`` and ``heir``.
     """
@@ -69,13 +72,17 @@ def restore(
     if plan.failures or dry_run:
         return replace(_planned(plan), dry_run=dry_run)
     context = heir()
-    with context.measured() as measure:
-        check_target(context.metadata.image(), plan)
-        take_over(context, plan, former)
-        # The commits of the former cluster until it lost the tables belong to the history, too.
-        plan = plan_restore(file, remote, former, clock, key)
-        report = _planned(plan) if plan.failures else bring_back(context, plan)
-    return replace(report, dry_run=False, seconds=measure.seconds, counts=measure.counts)
+
+    def take_over_and_bring_back() -> Report:
+        with context.measured() as measure:
+            check_target(context.metadata.image(), plan)
+            take_over(context, plan, former)
+            # The commits of the former cluster until it lost the tables belong to the history, too.
+            latest = plan_restore(file, remote, former, clock, key)
+            report = _planned(latest) if latest.failures else bring_back(context, latest)
+        return replace(report, dry_run=False, seconds=measure.seconds, counts=measure.counts)
+
+    return around(context, take_over_and_bring_back)
 
 
 def restored_description(plan: RestorePlan, cluster_id: str) -> ClusterDescription:
@@ -98,7 +105,11 @@ def check_target(image: ClusterImage, plan: RestorePlan) -> None:
 
     Raises: InvalidCallError.
     """
-    foreign = sorted(topic.name for topic in image.topics.values() if topic.topic_id not in _ids(plan))
+    foreign = sorted(
+        topic.name
+        for topic in image.topics.values()
+        if topic.topic_id not in _ids(plan) and topic.name != OPERATIONS_TOPIC  # which tells of this restore
+    )
     if foreign:
         raise InvalidCallError(
             f"cluster {image.cluster_id!r} has topics of its own, {', '.join(foreign[:3])}: restore to brokers "

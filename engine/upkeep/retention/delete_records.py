@@ -73,7 +73,7 @@ def delete_records(
             if attempt == 0 and bad_call is not None:
                 raise bad_call
             refused |= errors
-            errors = {} if dry_run else _commit(context, found)
+            errors = _commit(context, found, dry_run)
             rows |= {one: _row(one, start) for one, start in found.items() if one not in errors}
             waiting = {one: wanted[one] for one, e in errors.items() if isinstance(e, FencedLeaderEpochError)}
             if attempt == _ATTEMPTS - 1:
@@ -133,12 +133,14 @@ def _start(context: Context, image: ClusterImage, one: TopicPartition, before: i
     return _Start(present, LogStart(replicas.view.topic_id, partition, wanted, replicas.epoch))
 
 
-def _commit(context: Context, found: Mapping[TopicPartition, _Start]) -> dict[TopicPartition, StratalogError]:
+def _commit(
+    context: Context, found: Mapping[TopicPartition, _Start], dry_run: bool
+) -> dict[TopicPartition, StratalogError]:
     """Step 2; which partitions were refused, and why."""
     grown = {one: start.wanted for one, start in found.items() if start.wanted.log_start_offset > start.present}
     if not grown:
         return {}
-    answers = context.metadata.submit(AdvanceLogStart(tuple(grown.values())))
+    answers = context.metadata.submit(AdvanceLogStart(tuple(grown.values())), dry_run=dry_run)
     return {
         one: answer.error
         for one, answer in zip(grown, answers, strict=True)

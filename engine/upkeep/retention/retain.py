@@ -15,7 +15,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
 
 from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.report import Failure, Report, Value
@@ -34,6 +33,7 @@ from stratalog.engine.upkeep.retention.tasks import (
 )
 from stratalog.engine.upkeep.tiering.point import describe_first
 from stratalog.engine.upkeep.tiering.remote_logs import ask_remote
+from stratalog.partitions.clock import time_text
 from stratalog.partitions.errors import LogGapError, RemoteObjectMissingError, StratalogError
 from stratalog.partitions.identity import TopicIdPartition
 from stratalog.partitions.runner import Done, Failed
@@ -83,7 +83,7 @@ def retain(
         context.progress.start("retain", len(works), "partitions")
         for work, dropped in _drop(context, works, over, run):
             key = work.replicas.view.key
-            run.rows.append(_row(work, dropped, log_starts, removed))
+            run.rows.append(_row(work, dropped, log_starts, removed, wanted[key][1].why))
             run.failures += [Failure.of(where, error) for where, error in dropped.failed]
             bad = _still_bad(context, image, work, dropped.bad)
             run.failures += [Failure.of(f"{work} in the remote tier", error) for error in bad]
@@ -176,7 +176,7 @@ def _plan(
         works += [
             RetainWork(
                 replicas=context.replicas(view),
-                total=config.retention,
+                total=config.retention(context.clock.now_ms()),
                 local=config.local_retention,
                 remote=remote.get(view.partition),
                 delay_ms=config.file_delete_delay_ms,
@@ -219,11 +219,7 @@ def _wanted(
 
 def _note(work: RetainWork, wanted: Wanted, run: OperationRun) -> None:
     if wanted.ahead is not None:
-        try:
-            moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=wanted.ahead.max_timestamp_ms)
-            when = f"{moment:%F %T}Z"
-        except OverflowError:  # the log takes what Python's calendar has no name for
-            when = f"{wanted.ahead.max_timestamp_ms} ms after 1970"
+        when = time_text(wanted.ahead.max_timestamp_ms)
         run.notes.append(
             f"{work}: offsets [{wanted.ahead.start}, {wanted.ahead.end}) have a timestamp in the future, "
             f"{when}; retention counts from when they were written"
@@ -256,9 +252,11 @@ def _row(
     dropped: Dropped,
     log_starts: dict[TopicIdPartition, int],
     removed: dict[TopicIdPartition, list[RemoteSegment]],
+    why_kept: str | None,
 ) -> dict[str, Value]:
     view = work.replicas.view
     expired = removed.get(work.replicas.view.key, ())
+    something = expired or dropped.deleted or view.key in log_starts
     return {
         "topic": view.topic,
         "partition": view.partition,
@@ -268,4 +266,5 @@ def _row(
         "remote_removed_bytes": sum(segment.size_bytes for segment in expired),
         "deleted_files": dropped.deleted,
         "deleted_bytes": dropped.deleted_bytes,
+        "why": None if something else dropped.why or why_kept,
     }

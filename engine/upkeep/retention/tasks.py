@@ -26,6 +26,7 @@ from stratalog.engine.replication.hidden import covered
 from stratalog.engine.replication.leader import look_at_leader
 from stratalog.engine.replication.partition import PartitionWork
 from stratalog.engine.replication.snapshots import latest_snapshot, newest_id, usable_snapshot
+from stratalog.partitions.amounts import span_text
 from stratalog.partitions.clock import FOREVER_MS, Clock
 from stratalog.partitions.errors import CorruptSegmentError, LogGapError, StratalogError
 from stratalog.partitions.listing import Link, ReplicaLog
@@ -42,6 +43,7 @@ from stratalog.partitions.retention import (
     next_removal_ms,
     removable,
     retained_from,
+    why_kept,
 )
 from stratalog.partitions.store import Store, StoredObject
 from stratalog.snapshots.start_offset import follower_start_offset
@@ -106,6 +108,8 @@ class Wanted:
     """A file with a timestamp that is yet to come."""
     next_ms: int = FOREVER_MS
     """Before that time (ms) it is no other offset, if the log stays as it is."""
+    why: str | None = None
+    """Why it is where it was."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +129,8 @@ class Dropped:
     """Before that time (ms) nothing more is let go, if the replicas stay as they are now."""
     left: bool = False
     """Whether a replica may let go of more, by further segments."""
+    why: str | None = None
+    """Why the last of them has let nothing go, for another reason than that of ``Wanted``."""
 
     def after(self, before: Dropped) -> Dropped:
         """Of this piece of the work and of those before it."""
@@ -146,7 +152,7 @@ def wanted_log_start(work: RetainWork) -> Wanted:
     leader, view = work.replicas.leader, work.replicas.view
     log = look_at_leader(work.replicas)
     if work.snapshots:
-        return Wanted(view.log_start_offset)
+        return Wanted(view.log_start_offset, why="snapshots shorten this log, and no limit (cleanup.policy)")
     now_ms = work.clock.now_ms()
     start = max(view.log_start_offset, 0 if work.tiered else log.local_start)
     if work.remote is not None:
@@ -156,7 +162,9 @@ def wanted_log_start(work: RetainWork) -> Wanted:
     by_limits = retained_from(extents, work.total, now_ms) or 0
     ahead = None if work.total.retention_ms == UNLIMITED else in_future(extents, by_limits, now_ms)
     next_ms = next_expiry_ms(extents, work.total, now_ms)
-    return Wanted(max(start, min(by_limits, log.high_watermark)), ahead, next_ms)
+    log_start = max(start, min(by_limits, log.high_watermark))
+    why = why_kept(extents, work.total, now_ms) if log_start == start else None
+    return Wanted(log_start, ahead, next_ms, why)
 
 
 def _check_gap(work: RetainWork, log: ReplicaLog, remote: tuple[RemoteSegment, ...]) -> None:
@@ -197,7 +205,14 @@ def drop(work: RetainWork) -> Dropped:
             dropping.on(broker)
     starts, failed = tuple(dropping.starts), tuple(dropping.failed)
     return Dropped(
-        starts, dropping.deleted, dropping.deleted_bytes, failed, dropping.bad, dropping.next_ms, dropping.left
+        starts,
+        dropping.deleted,
+        dropping.deleted_bytes,
+        failed,
+        dropping.bad,
+        dropping.next_ms,
+        dropping.left,
+        dropping.why,
     )
 
 
@@ -217,6 +232,8 @@ class _Dropping:
     next_ms: int = FOREVER_MS
     """As in ``Dropped``."""
     left: bool = False
+    """As in ``Dropped``."""
+    why: str | None = None
     """As in ``Dropped``."""
     objects: dict[str, StoredObject] = field(init=False)
     """The objects of the remote segments, by path."""
@@ -247,7 +264,13 @@ class _Dropping:
         if names and not work.dry_run:
             replica.store.delete([replica.path(name) for name in names])
         self.starts.append((broker, start))
-        self.next_ms = min(self.next_ms, next_removal_ms(log, work.clock.now_ms(), work.delay_ms))
+        now_ms = work.clock.now_ms()
+        removal_ms = next_removal_ms(log, now_ms, work.delay_ms)
+        self.next_ms = min(self.next_ms, removal_ms)
+        if start > log.local_start:
+            self.why = f"files below offset {start} leave this broker after {span_text(work.delay_ms)}"
+        elif removal_ms < FOREVER_MS:
+            self.why = f"what has left the log is deleted in {span_text(removal_ms - now_ms)}"
         gone = [sizes[name] for name in names if name in sizes]
         self.deleted += len(gone)
         self.deleted_bytes += sum(gone)
@@ -264,6 +287,10 @@ class _Dropping:
         extents, now_ms = local_extents(replica, log, work.local), work.clock.now_ms()
         by_limits = retained_from(extents, at_least, now_ms) or 0
         self.next_ms = min(self.next_ms, next_expiry_ms(extents, at_least, now_ms))
+        if not safe and extents:
+            self.why = "nothing of it is in the remote tier, hence all of it stays on the brokers"
+        elif extents and work.local != work.total:
+            self.why = f"on brokers {why_kept(extents, at_least, now_ms)}"
         return max(min(by_limits, safe[-1].next_offset if safe else 0), log_start)
 
     def _snapshot_end(self, replica: Replica, log: ReplicaLog) -> int:

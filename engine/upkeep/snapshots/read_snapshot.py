@@ -20,9 +20,9 @@ from stratalog.engine.upkeep.snapshots.snapshot import snapshot_topics
 from stratalog.partitions.clock import Clock
 from stratalog.partitions.errors import LogGapError, StratalogError
 from stratalog.partitions.listing import ReplicaLog
-from stratalog.partitions.paths import join
 from stratalog.partitions.replica import Replica
 from stratalog.partitions.runner import values
+from stratalog.partitions.store.protocol import StoredObject
 from stratalog.snapshots.reader import Snapshot
 from stratalog.snapshots.snapshot_id import SnapshotId
 
@@ -41,7 +41,10 @@ class Located:
 
     partition: int
     snapshot_id: SnapshotId
-    uri: str
+    broker_id: int
+    stored: StoredObject
+    """In the store of this broker."""
+    records: int
     ms: float
     """LoadSnapshotLatencyMs: of reading and verifying every byte."""
 
@@ -65,8 +68,8 @@ def _locate_once(work: LocateWork) -> Located | None:
         holder, found = _of_a_follower(replicas, log, needed)
     if found is None:
         return None
-    uri = holder.store.uri_of(join(holder.folder, str(found.snapshot_id.name)))
-    return Located(holder.partition, found.snapshot_id, uri, 1000 * (work.clock.monotonic_s() - began_s))
+    ms = 1000 * (work.clock.monotonic_s() - began_s)
+    return Located(holder.partition, found.snapshot_id, holder.broker_id, found.stored, found.records, ms)
 
 
 def _of_a_follower(replicas: PartitionReplicas, log: ReplicaLog, needed: int) -> tuple[Replica, Snapshot]:

@@ -32,6 +32,7 @@ from stratalog.engine.driver.report import Failure, Report, Value
 from stratalog.engine.driver.run import OperationRun
 from stratalog.engine.metadata.image import ClusterImage, TopicImage
 from stratalog.engine.metadata.partition_commands import AdvanceLogStart, LogStart, RefusedPartition
+from stratalog.engine.metadata.protection import is_protected
 from stratalog.engine.records.coordinator import end_overdue
 from stratalog.engine.records.groups import forget_expired
 from stratalog.engine.state.internal_topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, without_metadata
@@ -196,6 +197,7 @@ def _works(
                 memory_bytes=memory_bytes,
                 published=config.snapshot_table and topic.name not in FORMATS,
                 clock=context.clock,
+                protected=is_protected(image, topic.topic_id, context.clock.now_ms()),
             )
             for view in views
         ]
@@ -352,6 +354,7 @@ def _advance(context: Context, states: Sequence[_State]) -> dict[TopicIdPartitio
         LogStart(*state.work.replicas.view.key, state.spread.log_start, state.work.replicas.epoch)
         for state in states
         if state.spread is not None and state.spread.log_start > state.work.replicas.view.log_start_offset
+        if not state.work.protected
     )
     if not wanted:
         return {}

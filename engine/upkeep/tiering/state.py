@@ -182,6 +182,7 @@ class PartitionTiering:
             "backlog_ms": max(0, now_ms - oldest_ms),
             "attempts": after.attempts,
             "failing_ms": max(0, now_ms - after.failing_since_ms) if after.attempts else 0,
+            "why": None if self.planned is None or self.error is not None else self.planned.why,
         }
 
 

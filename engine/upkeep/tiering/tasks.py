@@ -20,7 +20,15 @@ from stratalog.partitions.store import Store
 from stratalog.partitions.transactions import transactions_of
 from stratalog.tiering.copier import upload
 from stratalog.tiering.divergence import agreeing
-from stratalog.tiering.plan import CopyLag, UploadPlan, changes_at_ms, earliest_pending_upload, plan_uploads
+from stratalog.tiering.plan import (
+    CopyLag,
+    UploadPlan,
+    changes_at_ms,
+    earliest_pending_upload,
+    plan_uploads,
+    waiting_as_before,
+    why_not_due,
+)
 from stratalog.tiering.remote_segment import RemoteSegment, Uploaded
 from stratalog.tiering.schedule import Entry
 
@@ -57,6 +65,8 @@ class PlannedUploads:
     seen: str = ""
     quiet_until_ms: int = 0
     """Both as in ``Entry``."""
+    why: str | None = None
+    """Why nothing is due."""
 
 
 def plan_partition(work: PlanWork) -> PlannedUploads:
@@ -73,7 +83,10 @@ def plan_partition(work: PlanWork) -> PlannedUploads:
             start = work.segments[-1].next_offset if work.segments else work.replicas.view.log_start_offset
             entry = work.entry
             plan = UploadPlan(start, ())
-            return PlannedUploads(plan, entry.pending_bytes, seen=entry.seen, quiet_until_ms=entry.quiet_until_ms)
+            why = waiting_as_before(entry.pending_bytes, start, work.policy)
+            return PlannedUploads(
+                plan, entry.pending_bytes, seen=entry.seen, quiet_until_ms=entry.quiet_until_ms, why=why
+            )
     log = look_at_leader(work.replicas) if work.dry_run else leader_log(work.replicas)
 
     def latest_ms(link: Link) -> int:
@@ -88,6 +101,7 @@ def plan_partition(work: PlanWork) -> PlannedUploads:
         if foreign:
             check_agreed(work.replicas, log)
         start = earliest_pending_upload(log, segments, log_start, str(work.replicas))
+    transactions = transactions_of(log, leader.footer, start)
     plan = plan_uploads(
         log,
         start,
@@ -97,7 +111,7 @@ def plan_partition(work: PlanWork) -> PlannedUploads:
         expires_ms=work.expires_ms,
         latest_ms=latest_ms,
         oldest_ms=oldest_by(leader.footer),
-        transactions=transactions_of(log, leader.footer, start),
+        transactions=transactions,
     )
     pending = sum(link.file.object.size_bytes for link in log.chain if link.start >= plan.end)
     if plan.runs or foreign or work.segments is None:
@@ -112,7 +126,18 @@ def plan_partition(work: PlanWork) -> PlannedUploads:
         latest_ms=latest_ms,
         oldest_ms=oldest_by(leader.footer),
     )
-    return PlannedUploads(plan, pending, log.lineage, seen=_seen(work, log.listing), quiet_until_ms=until_ms)
+    why = why_not_due(
+        log,
+        plan,
+        policy=work.policy,
+        lag=work.lag,
+        now_ms=now_ms,
+        oldest_ms=oldest_by(leader.footer),
+        transactions=transactions,
+    )
+    return PlannedUploads(
+        plan, pending, log.lineage, seen=_seen(work, log.listing), quiet_until_ms=until_ms, why=why
+    )
 
 
 def _seen(work: PlanWork, listing: Listing) -> str:

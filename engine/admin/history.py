@@ -1,0 +1,146 @@
+"""The history of a cluster: the events of ``__operations``, the latest first."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.report import Report, Value, utc_text
+from stratalog.engine.reading.fetch import fetch
+from stratalog.engine.reading.list_offsets import list_offsets
+from stratalog.engine.reading.positions import micros, time_of
+from stratalog.engine.state.internal_topics import OPERATIONS_TOPIC
+from stratalog.engine.state.operations import EVENT_COLUMNS, Event, from_values
+from stratalog.partitions.bounded import parse_json
+from stratalog.partitions.errors import InvalidCallError
+from stratalog.partitions.offsets import FoundOffset, OffsetSpec
+
+MOST = 100
+_STRETCH = 500
+"""Records that are read at once."""
+_AGE = re.compile(r"(\d{1,9})([smhd])")
+_UNITS_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_TOPIC_ARGUMENTS = ("name", "topic", "topics")
+
+
+@dataclass(frozen=True, slots=True)
+class EventFilter:
+    """Which events."""
+
+    since_ms: int | None = None
+    """Not before this time, in milliseconds since the epoch."""
+    operation: str | None = None
+    topic: str | None = None
+    """Those that name it among their arguments, or have figures of it."""
+
+    def takes(self, event: Event) -> bool:
+        """Whether an event is wanted."""
+        return (
+            (self.since_ms is None or event.time_ms >= self.since_ms)
+            and (self.operation is None or event.operation == self.operation)
+            and (self.topic is None or _names(event, self.topic))
+        )
+
+
+def history(context: Context, wanted: EventFilter, *, limit: int = MOST) -> Report:
+    """The latest ``limit`` of the wanted events, the latest first; a row each, with the columns of ``Event``: its
+    time as text, ``totals`` and ``notes`` as JSON. Without Spark, from both tiers.
+
+    Raises: InvalidCallError for no limit; as ``fetch``.
+    """
+    if limit < 1:
+        raise InvalidCallError(f"limit is {limit}: it is at least 1")
+    with context.run("history") as run:
+        for event in events(context, wanted):
+            run.rows.append(event_row(event))
+            if len(run.rows) == limit:
+                break
+    return run.report()
+
+
+def since_time_ms(since: datetime | str, now_ms: int) -> int:
+    """A time, or an age such as ``90s``, ``15m``, ``12h``, ``7d``, in milliseconds since the epoch. Raises:
+    InvalidCallError."""
+    if isinstance(since, str) and (age := _AGE.fullmatch(since.strip())):
+        return now_ms - int(age[1]) * _UNITS_MS[age[2]]
+    return micros(time_of(since, "since =")) // 1000
+
+
+def events(context: Context, wanted: EventFilter = EventFilter()) -> Iterator[Event]:
+    """The wanted events, the latest first; none where nothing has happened yet. Raises: as ``fetch``."""
+    if OPERATIONS_TOPIC not in context.metadata.image().topic_ids:
+        return
+    first, end = (_position(context, spec) for spec in (OffsetSpec.EARLIEST, OffsetSpec.LATEST))
+    while first < end:
+        start = max(first, end - _STRETCH)
+        found, _ = events_between(context, start, end)
+        yield from filter(wanted.takes, reversed(found))
+        if found and wanted.since_ms is not None and found[0].time_ms < wanted.since_ms:
+            return
+        end = start
+
+
+def events_between(context: Context, start: int, end: int | None = None) -> tuple[list[Event], int]:
+    """The events of the offsets ``[start, end)``, up to the high watermark when it is None; and the next offset.
+
+    Raises: as ``fetch``.
+    """
+    found: list[Event] = []
+    while end is None or start < end:
+        got = fetch(context, OPERATIONS_TOPIC, 0, start)
+        if got.next_offset == start:
+            break
+        rows = zip(got.records["offset"].to_pylist(), got.records["value"].to_pylist(), strict=True)
+        found += from_values(value for offset, value in rows if end is None or offset < end)
+        start = got.next_offset
+    return found, start if end is None else min(start, end)
+
+
+class NewEvents:
+    """The events that come after it was made: each call gives those that no call has given yet, in order."""
+
+    def __init__(self, context: Context) -> None:
+        """Use ``Cluster.new_events``."""
+        self._context = context
+        self._next = _position(context, OffsetSpec.LATEST) if self._is_there() else 0
+
+    def __call__(self) -> list[Event]:
+        """The new ones. Raises: as ``fetch``."""
+        if not self._is_there():
+            return []
+        found, self._next = events_between(self._context, self._next)
+        return found
+
+    def _is_there(self) -> bool:
+        return OPERATIONS_TOPIC in self._context.metadata.image().topic_ids
+
+
+def event_row(event: Event) -> dict[str, Value]:
+    """An event as a row of a report."""
+    texts = {
+        "time": utc_text(event.time_ms),
+        "totals": json.dumps(dict(event.totals)),
+        "notes": json.dumps(list(event.notes)),
+    }
+    return {name: texts.get(name, getattr(event, name)) for name in EVENT_COLUMNS}
+
+
+def _position(context: Context, spec: OffsetSpec) -> int:
+    answer = list_offsets(context, OPERATIONS_TOPIC, spec)[0]
+    return answer.offset if isinstance(answer, FoundOffset) else 0
+
+
+def _names(event: Event, topic: str) -> bool:
+    if any(name.startswith(f"{topic}/") for name in event.totals):
+        return True
+    try:
+        given = parse_json(event.arguments, dict[str, Any])
+    except ValueError:  # a stranger's
+        return False
+    said = (given.get(name) for name in _TOPIC_ARGUMENTS)
+    return any(topic == one or (isinstance(one, list) and topic in one) for one in said)

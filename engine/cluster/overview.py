@@ -1,0 +1,71 @@
+"""The overview of a cluster in a notebook: its health, and its topics.
+
+A look takes one listing of each broker, as ``health`` does, and no longer than ``DEADLINE_S``: a notebook asks
+whenever the cluster stands last in a cell. Whatever goes wrong is text. Nothing is written.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+
+from stratalog.engine.admin.describe_cluster import describe_topics
+from stratalog.engine.driver.context import Context, Silent
+from stratalog.engine.driver.folding import folded
+from stratalog.engine.driver.opening import local_tasks
+from stratalog.engine.driver.report import show
+from stratalog.engine.health.health import health
+from stratalog.partitions.errors import StratalogError
+from stratalog.partitions.html_table import head_line, html_table, marked_line
+
+DEADLINE_S = 10.0
+_COLUMNS = ("topic", "partitions", "replication_factor", "key", "value", "configs")
+
+
+class Overview:
+    """The overview of one cluster. At most one look goes on at a time."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = replace(context, tasks=local_tasks(), progress=Silent())
+        self._looking = threading.Lock()
+
+    def html(self, title: str, deadline_s: float = DEADLINE_S) -> str:
+        """The look, or the reason why it is missing. Never raises."""
+        head = head_line(title)
+        if not self._looking.acquire(blocking=False):
+            return head + _missing("an earlier look has not ended yet")
+        found: dict[str, str] = {}
+
+        def look() -> None:
+            try:
+                found["topics"] = _told("topics", lambda: _topics(self._context))
+                found["health"] = _told("health", lambda: replace(health(self._context), totals={})._repr_html_())
+            finally:
+                self._looking.release()
+
+        thread = threading.Thread(target=look, name="stratalog-overview", daemon=True)
+        thread.start()
+        thread.join(deadline_s)
+        late = _missing(f"no answer within {deadline_s:g} s")
+        return head + found.get("health", late) + found.get("topics", "")
+
+
+def _missing(why: str) -> str:
+    return marked_line("warn", "health", f"{why}: cluster.health() waits for one")
+
+
+def _told(what: str, render: Callable[[], str]) -> str:
+    """The rendered part, or its error."""
+    try:
+        return render()
+    except StratalogError as error:
+        return marked_line("bad", what, f"{error.code}: {error}")
+    except Exception as error:  # of storage or of ours: the cell is to show the cluster all the same
+        return marked_line("bad", what, f"{type(error).__name__}: {error}")
+
+
+def _topics(context: Context) -> str:
+    rows = folded(describe_topics(context).rows)
+    texts = [[show(row.get(name)) for name in _COLUMNS] for row in rows]
+    return html_table(_COLUMNS, texts, numbers=("partitions", "replication_factor"))

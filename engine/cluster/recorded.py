@@ -1,0 +1,238 @@
+"""The frame of every operation of the door: a line in the log as it begins and as it ends, and an event of it in
+``__operations``, where it changes something. The one place that writes events.
+
+    appends, mirrors, offsets, transactions     none: the log is their record; an event would double their cost
+    dry runs, bad calls                         none
+    maintain                                    one a round that did something, or failed as the one before did not
+    what destroys                               one before it acts, too
+    everything else                             one, if it changed anything
+
+An operation never fails for its event: where that cannot be written, the report has a note; without a report the
+log has a warning. Nothing else is one: Python prints warnings where nobody has configured logging.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import json
+import logging
+import re
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from typing import TYPE_CHECKING, ParamSpec, Protocol, TypeVar, cast
+
+from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.figures import ROUND, figures, has_changed, have_written
+from stratalog.engine.driver.report import Report
+from stratalog.engine.driver.running import OPERATION
+from stratalog.engine.records.operations import append_event
+from stratalog.engine.state.operations import DONE, ENDED, FAILED, STARTED, Event, event_time
+from stratalog.partitions.errors import StratalogError
+from stratalog.partitions.printable import printable
+from stratalog.partitions.store import StoreCounts
+from stratalog.partitions.version import VERSION
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+Given = Mapping[str, object]
+"""Arguments by name."""
+
+_MOST_CHARACTERS = 4000
+"""Of the arguments in an event."""
+_MOST_NOTES = 50
+_LOGIN = re.compile(r"(?<=://)[^/@\s]+@")
+
+_log = logging.getLogger("stratalog.engine.operations")
+
+
+class _Door(Protocol):
+    _context: Context
+
+
+def never(given: Given) -> bool:
+    """Nothing is destroyed."""
+    return False
+
+
+def always(given: Given) -> bool:
+    """Something is destroyed that cannot be had back."""
+    return True
+
+
+def forced(given: Given) -> bool:
+    """... where it is forced."""
+    return bool(given.get("force") or given.get("unclean"))
+
+
+def operation(
+    name: str,
+    *,
+    destroys: Callable[[Given], bool] = never,
+    leaves_event: bool = True,
+    secret: str | None = None,
+) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """A method of the door as the operation ``name``. ``destroys`` says by its arguments whether a call does;
+    ``secret`` names an argument that may hold passwords, which is told nowhere.
+    """
+
+    def framed(method: Callable[P, R]) -> Callable[P, R]:
+        signature = inspect.signature(method)
+
+        @functools.wraps(method)
+        def call(*args: P.args, **kwargs: P.kwargs) -> R:
+            self = cast(_Door, args[0])
+            try:
+                given = dict(signature.bind(*args, **kwargs).arguments)
+            except TypeError:  # the method itself says so
+                given = {}
+            given.pop(secret or "", None)
+            frame = Frame(self._context, name, given, destroys=destroys(given), leaves_event=leaves_event)
+            with _described(getattr(self, "_spark", None), name):
+                return frame.around(lambda: method(*args, **kwargs))
+
+        return call
+
+    return framed
+
+
+def _described(spark: SparkSession | None, name: str) -> AbstractContextManager[None]:
+    """Spark's own pages name the operation."""
+    if spark is None:
+        return nullcontext()
+    from stratalog.engine.spark.described import described
+
+    return described(spark, name)
+
+
+class Frame:
+    """One call of an operation."""
+
+    def __init__(
+        self, context: Context, name: str, given: Given, *, destroys: bool = False, leaves_event: bool = True
+    ) -> None:
+        self._context, self._name = context, name
+        self._arguments = arguments_text(given)
+        self._destroys = destroys
+        self._leaves_event = leaves_event and context.operations_log is not None and not given.get("dry_run")
+        self._notes: list[str] = []
+
+    def around(self, act: Callable[[], R]) -> R:
+        """The result of ``act``; a report has a note where an event could not be written."""
+        context = self._context
+        token = OPERATION.set(self._name)
+        _log.info("%s: begins: %s", self._name, printable(self._arguments))
+        began_s, before = context.clock.monotonic_s(), context.counts()
+        try:
+            if self._destroys:
+                self._leave(STARTED, None, (), {}, None)
+            result = act()
+        except Exception as error:
+            self._failed(error, began_s, context.counts() - before)
+            raise
+        finally:
+            OPERATION.reset(token)
+        return self._ended(result, began_s)
+
+    def _failed(self, error: Exception, began_s: float, did: StoreCounts) -> None:
+        code = error.code if isinstance(error, StratalogError) else type(error).__name__
+        said = f"{code}: {error}"
+        _log.info("%s: failed: %s", self._name, printable(said))
+        if self._destroys or have_written(did):
+            self._leave(ENDED, FAILED, [said], {}, began_s)
+        self._warn()
+
+    def _warn(self) -> None:
+        for note in self._notes:
+            _log.warning("%s: %s", self._name, printable(note))
+
+    def _ended(self, result: R, began_s: float) -> R:
+        if not isinstance(result, Report):
+            _log.info("%s: done", self._name)
+            self._leave(ENDED, DONE, (), {}, began_s)
+            self._warn()
+            return result
+        _log.info("%s: ends: %s", self._name, result.headline)
+        if self._leaves_event and (self._destroys or self._is_told(result)):
+            failures = [f"{one.item}: {one.code}: {one.message}" for one in result.failures]
+            self._leave(ENDED, DONE if result.ok else FAILED, [*failures, *result.notes], result, began_s)
+        return replace(result, notes=[*result.notes, *self._notes]) if self._notes else result
+
+    def _is_told(self, report: Report) -> bool:
+        log = self._context.operations_log
+        assert log is not None
+        if report.operation != ROUND:
+            return has_changed(report) or not report.ok
+        before, log.failing = log.failing, frozenset(f"{one.item} {one.code}" for one in report.failures)
+        return has_changed(report) or not log.failing <= before
+
+    def _leave(
+        self,
+        phase: str,
+        outcome: str | None,
+        notes: Sequence[str],
+        of: Report | Mapping[str, int],
+        began_s: float | None,
+    ) -> None:
+        """Write an event, or note why it could not be."""
+        context, log = self._context, self._context.operations_log
+        if not self._leaves_event or log is None:
+            return
+        lasted_ms = None if began_s is None else round(1000 * (context.clock.monotonic_s() - began_s))
+        try:
+            image = context.metadata.image()
+            event = Event(
+                time=event_time(context.clock.now_ms()),
+                operation=self._name,
+                phase=phase,
+                outcome=outcome,
+                user=log.origin.user,
+                host=log.origin.host,
+                job=log.origin.job,
+                run=log.origin.run,
+                cluster=context.file.cluster_id,
+                version=VERSION,
+                arguments=self._arguments,
+                totals=figures(of, image) if isinstance(of, Report) else of,
+                notes=tuple(_LOGIN.sub("", note) for note in notes[:_MOST_NOTES]),
+                duration=lasted_ms,
+            )
+            append_event(context, image, event)
+        except (StratalogError, OSError) as error:
+            code = error.code if isinstance(error, StratalogError) else type(error).__name__
+            self._notes.append(f"the history lacks that it has {phase}: {code}: {error}")
+
+
+def arguments_text(given: Given) -> str:
+    """A JSON object of arguments: those that say anything, without the logins of addresses. A long one is cut."""
+    said = {
+        name: _plain(value)
+        for name, value in given.items()
+        if name not in ("self", "dry_run") and value is not None and value is not False and value != ()
+    }
+    text = json.dumps(said, default=lambda value: type(value).__name__, allow_nan=False)
+    return text if len(text) <= _MOST_CHARACTERS else json.dumps({"cut_off": text[:_MOST_CHARACTERS]})
+
+
+def _plain(value: object) -> object:
+    match value:
+        case bool() | int():
+            return value
+        case float():
+            return str(value)
+        case str():
+            return _LOGIN.sub("", value)
+        case Mapping():
+            return {_name(key): _plain(one) for key, one in value.items()}
+        case list() | tuple() | set() | frozenset():
+            return [_plain(one) for one in value]
+    return type(value).__name__ if value is not None else None
+
+
+def _name(key: object) -> str:
+    return "-".join(map(str, key)) if isinstance(key, tuple) else str(key)

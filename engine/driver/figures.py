@@ -1,0 +1,114 @@
+"""The work that a report tells of: whether anything was changed, and its figures for an event. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping
+
+from stratalog.engine.driver.report import Report, Value
+from stratalog.engine.metadata.image import ClusterImage
+from stratalog.engine.state.internal_topics import OPERATIONS_TOPIC
+from stratalog.partitions.store import StoreCounts
+
+_WORK: Mapping[str, tuple[str, ...]] = {
+    "replicate": ("copied_bytes",),
+    "elect": ("elected",),
+    "merge": ("segments",),
+    "tier": ("uploaded_files", "uploaded_bytes"),
+    "retain": ("deleted_files", "deleted_bytes", "remote_removed", "remote_removed_bytes"),
+    "snapshot": ("made",),
+    "vacuum": ("deleted_files", "deleted_bytes"),
+    "scrub": (),
+    "heal": (),
+}
+"""Totals that count what was changed, of jobs that are run again and again."""
+_WRITE_NO_HINTS = {"retain"}
+"""Of these, those that have changed something whenever they wrote or deleted anything, as all other operations."""
+
+ROUND = "maintain"
+"""A round of these jobs: its report has theirs as its parts."""
+
+_FLOWS = (
+    *("records", "deleted_records", "copied_bytes", "uploaded_files", "uploaded_bytes", "segments"),
+    *("deleted_files", "deleted_bytes", "remote_removed_bytes"),
+)
+"""Columns of rows that are summed by topic."""
+_LEVELS = ("log_start", "log_end", "high_watermark", "remote_end", "pending_bytes", "backlog_bytes")
+"""Likewise, where the rows have all partitions of a topic: of some of them a sum would be of no use."""
+_MOST_TOPICS = 100
+"""Of which an event has figures: those with the most."""
+
+
+def has_changed(report: Report) -> bool:
+    """Whether an operation has changed anything but hints, and but the log of events: an event of the upkeep of
+    events would need upkeep, and so on."""
+    if report.operation == ROUND:
+        return any(map(_has_worked, report.parts))
+    if report.operation in _WORK.keys() - _WRITE_NO_HINTS:
+        return _has_worked(report)
+    return have_written(report.counts)
+
+
+def have_written(counts: StoreCounts) -> bool:
+    """Whether storage was written to, or anything deleted there."""
+    return counts.creates + counts.deletes + counts.copies > 0
+
+
+def _has_worked(report: Report) -> bool:
+    return any(_work(report).values()) or any(
+        row.get("joined_s") is not None or row.get("outcome") == "mended" for row in _others(report)
+    )
+
+
+def figures(report: Report, image: ClusterImage) -> dict[str, int]:
+    """Totals by name; and of each topic, its name, a slash, and the name."""
+    found: Counter[str] = Counter()
+    for part in report.parts:
+        found.update(_work(part))
+    found.update({name: value for name, value in report.totals.items() if _is_number(value)})
+    found["requests"] = report.counts.requests
+    found["read_bytes"], found["written_bytes"] = report.counts.read_bytes, report.counts.written_bytes
+    return {name: value for name, value in found.items() if value} | _by_topic(report, image)
+
+
+def _work(report: Report) -> dict[str, int]:
+    """The totals that count as work, without what was done for the log of events."""
+    found = {}
+    for name in _WORK.get(report.operation, ()):
+        own = sum(_number(row.get(name)) for row in report.rows if row.get("topic") == OPERATIONS_TOPIC)
+        found[name] = _number(report.totals.get(name)) - own
+    return found
+
+
+def _others(report: Report) -> Iterator[Mapping[str, Value]]:
+    return (row for row in report.rows if row.get("topic") != OPERATIONS_TOPIC)
+
+
+def _by_topic(report: Report, image: ClusterImage) -> dict[str, int]:
+    flows: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    levels: defaultdict[str, dict[tuple[str, object], int]] = defaultdict(dict)
+    for part in (report, *report.parts):
+        for row in _others(part):
+            if isinstance(topic := row.get("topic"), str):
+                flows[topic].update({name: _number(row.get(name)) for name in _FLOWS})
+                numbers = ((name, row.get(name)) for name in _LEVELS)
+                levels[topic].update(
+                    {(name, row.get("partition")): _number(value) for name, value in numbers if value is not None}
+                )
+    found: dict[str, int] = {}
+    for topic in sorted(flows, key=lambda name: -flows[name].total())[:_MOST_TOPICS]:
+        found |= {f"{topic}/{name}": value for name, value in flows[topic].items() if value}
+        partitions = len(image.topics[image.topic_ids[topic]].partitions) if topic in image.topic_ids else 0
+        for name in _LEVELS:
+            of_it = [value for (named, _), value in levels[topic].items() if named == name]
+            if len(of_it) == partitions > 0:
+                found[f"{topic}/{name}"] = sum(of_it)
+    return found
+
+
+def _is_number(value: Value) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _number(value: Value) -> int:
+    return int(value) if isinstance(value, int | float) else 0

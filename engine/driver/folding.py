@@ -1,0 +1,69 @@
+"""The rows of a report as people read them: what is alike stands once.
+
+    the engine's own topics     one row for all of them, where other topics have rows, too
+    rows that differ in nothing but their partition     one row, which names the first and the last
+    of a wide table, columns of nothing but zeros     a line below it
+
+Machines get every row: this is for tables alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from itertools import groupby
+
+DIFFERS = "..."
+"""In place of the values of rows that were folded, and do not have the same one."""
+
+NARROW = 8
+"""A table with more columns is wide."""
+_SUBJECTS = ("topic", "partition", "broker")
+
+Row = Mapping[str, str | int | float | bool | None]
+
+
+def folded(rows: Sequence[Row]) -> Sequence[Row]:
+    """The rows for people, in their order; the engine's own topics come last."""
+    from stratalog.engine.state.internal_topics import INTERNAL_TOPICS  # here: --help does without Arrow
+
+    own = [row for row in rows if row.get("topic") in INTERNAL_TOPICS]
+    if not own or len(own) == len(rows):
+        return _by_partition(rows)
+    return [*_by_partition([row for row in rows if row.get("topic") not in INTERNAL_TOPICS]), _one(own)]
+
+
+def _one(own: Sequence[Row]) -> Row:
+    """One row for all of these: in each column the value that all of them have."""
+    if len(own) == 1:
+        return own[0]
+    columns = dict.fromkeys(name for row in own for name in row)
+    shared = {name: _shared([row.get(name) for row in own]) for name in columns}
+    return {**shared, "topic": f"{len(own)} rows of internal topics"}
+
+
+def _shared(values: Sequence[str | int | float | bool | None]) -> str | int | float | bool | None:
+    return values[0] if all(value == values[0] for value in values) else DIFFERS
+
+
+def _by_partition(rows: Sequence[Row]) -> Sequence[Row]:
+    found: list[Row] = []
+    for _, group in groupby(rows, _but_for_its_partition):
+        alike = list(group)
+        whole = [row["partition"] for row in alike if isinstance(row.get("partition"), int)]
+        if len(alike) > 1 and len(whole) == len(alike) and whole[-1] == int(whole[0] or 0) + len(alike) - 1:
+            found.append({**alike[0], "partition": f"{whole[0]}-{whole[-1]}"})
+        else:
+            found += alike
+    return found
+
+
+def _but_for_its_partition(row: Row) -> Hashable:
+    return tuple((name, value) for name, value in row.items() if name != "partition")
+
+
+def zeros(columns: Sequence[str], rows: Sequence[Row]) -> list[str]:
+    """The columns of a wide table that say nothing: in all rows zero, no, or not known."""
+    if len(columns) <= NARROW:
+        return []
+    found = [name for name in columns if all(row.get(name) in (None, 0, "") for row in rows)]
+    return [name for name in found if name not in _SUBJECTS]

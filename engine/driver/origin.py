@@ -1,0 +1,69 @@
+"""The origin of this process: the user, the machine, the scheduler's job and run, as the environment tells them.
+
+``STRATALOG_JOB`` and ``STRATALOG_RUN`` come first: a scheduler that sets none by itself sets these. (A task of
+Databricks: ``{{job.id}}`` and ``{{job.run_id}}``.) Airflow's are known. ``STRATALOG_HISTORY=off``: this process
+leaves no events.
+"""
+
+from __future__ import annotations
+
+import getpass
+import os
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from stratalog.partitions.errors import InvalidCallError
+
+_JOBS = (("STRATALOG_JOB",), ("AIRFLOW_CTX_DAG_ID", "AIRFLOW_CTX_TASK_ID"))
+_RUNS = (("STRATALOG_RUN",), ("AIRFLOW_CTX_DAG_RUN_ID", "AIRFLOW_CTX_TRY_NUMBER"))
+_SWITCH = "STRATALOG_HISTORY"
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where an operation comes from."""
+
+    user: str
+    host: str
+    job: str | None
+    run: str
+
+
+@dataclass(slots=True)
+class OperationsLog:
+    """How a driver leaves events."""
+
+    origin: Origin
+    failing: frozenset[str] = field(default_factory=frozenset)
+    """The failures of the latest round of ``maintain``: rounds that do nothing but fail alike are told once."""
+
+
+def origin(environ: Mapping[str, str] = os.environ) -> Origin:
+    """That of this process."""
+    return Origin(
+        _user(), socket.gethostname(), _first(environ, _JOBS), _first(environ, _RUNS) or f"{os.getpid()}"
+    )
+
+
+def operations_log(environ: Mapping[str, str] = os.environ) -> OperationsLog | None:
+    """How this process leaves events; None: it does not. Raises: InvalidCallError."""
+    switch = environ.get(_SWITCH, "on")
+    if switch not in ("on", "off"):
+        raise InvalidCallError(f"{_SWITCH} is {switch!r}: it is 'on' or 'off'")
+    return OperationsLog(origin(environ)) if switch == "on" else None
+
+
+def _first(environ: Mapping[str, str], choices: tuple[tuple[str, ...], ...]) -> str | None:
+    """The values of the first choice of which the first variable is set."""
+    for names in choices:
+        if environ.get(names[0]):
+            return ".".join(environ[name] for name in names if environ.get(name))
+    return None
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError, ImportError):  # a container's user without a name
+        return f"{os.getuid()}" if hasattr(os, "getuid") else "unknown"

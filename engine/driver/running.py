@@ -1,0 +1,55 @@
+"""The operation that a thread is in the middle of: its name for Spark's pages, and its heartbeat in the log."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from contextvars import ContextVar
+
+from stratalog.engine.driver.context import Progress
+from stratalog.partitions.clock import Clock
+
+OPERATION: ContextVar[str | None] = ContextVar("stratalog_operation", default=None)
+"""The operation that the caller has asked for; None outside of any."""
+
+HEARTBEAT_S = 30.0
+"""At most one line in so long."""
+
+_log = logging.getLogger("stratalog.engine.operations")
+
+
+class Heartbeat:
+    """Passes progress on, and tells the log of it: of long work a line each ``HEARTBEAT_S``. Thread-safe."""
+
+    def __init__(self, to: Progress, clock: Clock) -> None:
+        self._to, self._clock = to, clock
+        self._lock = threading.Lock()
+        self._what, self._unit = "", ""
+        self._items = self._done = self._bytes = 0
+        self._began_s = self._told_s = 0.0
+
+    def start(self, operation: str, items: int, unit: str) -> None:
+        """As ``Progress``."""
+        with self._lock:
+            self._what, self._items, self._unit = operation, items, unit
+            self._done = self._bytes = 0
+            self._began_s = self._told_s = self._clock.monotonic_s()
+        self._to.start(operation, items, unit)
+
+    def advance(self, size_bytes: int = 0) -> None:
+        """As ``Progress``."""
+        with self._lock:
+            self._done += 1
+            self._bytes += size_bytes
+            now_s = self._clock.monotonic_s()
+            due = now_s - self._told_s >= HEARTBEAT_S
+            if due:
+                self._told_s = now_s
+            told = self._what, self._done, self._items, self._unit, self._bytes, now_s - self._began_s
+        if due:
+            _log.info("%s: %d of %d %s, %d bytes, %.0f s", *told)
+        self._to.advance(size_bytes)
+
+    def finish(self) -> None:
+        """As ``Progress``."""
+        self._to.finish()

@@ -1,0 +1,101 @@
+"""The record of ``__operations``: an event, of one operation that changed something. Pure.
+
+An event says ``started`` before a destructive operation acts, and ``ended`` after each. The columns are those of
+the topic's value; its key is the operation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pyarrow as pa
+
+from stratalog.partitions.records import TIMESTAMP, physical_schema, type_to_json
+
+STARTED, ENDED = "started", "ended"
+DONE, FAILED = "done", "failed"
+
+_TEXTS = ("operation", "phase", "outcome", "user", "host", "job", "run", "cluster", "version", "arguments")
+EVENT = pa.struct(
+    [
+        ("time", TIMESTAMP),
+        *((name, pa.string()) for name in _TEXTS),
+        ("totals", pa.map_(pa.string(), pa.int64())),
+        ("notes", pa.list_(pa.field("element", pa.string()))),
+        ("duration", pa.int64()),
+    ]
+)
+"""The type of a value."""
+KEY_SCHEMA, VALUE_SCHEMA = type_to_json(pa.string()), type_to_json(EVENT)
+_SCHEMA = physical_schema(pa.string(), EVENT)
+_NEVER_NULL = ("time", "operation", "phase", "user", "host", "run", "cluster", "version", "arguments")
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """One event."""
+
+    time: datetime
+    """With a zone."""
+    operation: str
+    """As the job is named: ``tier``, ``topics create``."""
+    phase: str
+    """``started``, or ``ended``."""
+    outcome: str | None = None
+    """``done`` or ``failed``; None where it has only started."""
+    user: str
+    host: str
+    job: str | None = None
+    """The scheduler's, if one is known."""
+    run: str
+    """The scheduler's id of this run, else that of the process."""
+    cluster: str
+    version: str
+    """Of this package."""
+    arguments: str = "{}"
+    """A JSON object of what was given."""
+    totals: Mapping[str, int] = field(default_factory=dict)
+    """Figures by name; those of one topic have its name and a slash before their own."""
+    notes: Sequence[str] = ()
+    """Failures, as ``item: CODE: message``, and the notes of the report."""
+    duration: int | None = None
+    """Milliseconds."""
+
+    @property
+    def time_ms(self) -> int:
+        """Its time, in milliseconds since the epoch."""
+        return (self.time - _EPOCH) // timedelta(milliseconds=1)
+
+
+EVENT_COLUMNS = tuple(one.name for one in fields(Event))
+
+
+def event_time(time_ms: int) -> datetime:
+    """A time as events have it."""
+    return _EPOCH + timedelta(milliseconds=time_ms)
+
+
+def to_batch(event: Event) -> pa.RecordBatch:
+    """The record of an event, as it is appended."""
+    value: dict[str, Any] = {name: getattr(event, name) for name in EVENT_COLUMNS}
+    value |= {"totals": list(event.totals.items()), "notes": list(event.notes)}
+    schema = pa.schema([_SCHEMA.field(name) for name in ("timestamp", "key", "value", "headers")])
+    columns = {"timestamp": [event.time], "key": [event.operation], "value": [value], "headers": [None]}
+    return pa.RecordBatch.from_pydict(columns, schema)
+
+
+def from_values(values: Iterable[Mapping[str, Any] | None]) -> Iterator[Event]:
+    """The events of values of records, as Arrow gives them to Python. A value without something that every event
+    has is a stranger's, and left out.
+    """
+    for value in values:
+        if value is None or any(value[name] is None for name in _NEVER_NULL):
+            continue
+        given = {name: value[name] for name in EVENT_COLUMNS}
+        totals = {name: figure for name, figure in value["totals"] or () if figure is not None}
+        notes = tuple(note for note in value["notes"] or () if note is not None)
+        yield Event(**given | {"totals": totals, "notes": notes})

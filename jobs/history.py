@@ -1,0 +1,65 @@
+"""The history of a cluster: operations, when, by whom, and how they ended. The latest first; changes nothing.
+
+  jobs/history.py                                  the latest 100 events
+  jobs/history.py --since 7d --operation tier      of the last seven days
+  jobs/history.py --topic flights --limit 20       that name a topic, or have figures of it
+  jobs/history.py --json                           with all columns
+
+Appends and commits of offsets leave no event: the log is their record. Destructive operations leave one
+before they act, too. A process with STRATALOG_HISTORY=off leaves none. The events are the topic __operations.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from dataclasses import replace
+
+from stratalog import Report
+from stratalog.jobs.arguments import count
+from stratalog.jobs.run import Job, JobMain
+from stratalog.partitions.bounded import parse_json
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--since", metavar="TIME", help="not before this time, or so long ago (90s, 15m, 12h, 7d)")
+    parser.add_argument("--operation", metavar="NAME", help="only these, as jobs are named: tier, 'topics delete'")
+    parser.add_argument("--topic", metavar="NAME", help="only those that name this topic, or have figures of it")
+    parser.add_argument("--limit", metavar="N", type=count, default=100, help="at most this number (100)")
+
+
+def history(job: Job) -> Report:
+    given = job.arguments
+    found = job.cluster().history(
+        since=given.since, operation=given.operation, topic=given.topic, limit=given.limit
+    )
+    return found if given.json else short(found)
+
+
+def short(report: Report) -> Report:
+    """The history as a table for people: totals of all topics together, and the first note."""
+    rows = []
+    for row in report.rows:
+        totals = {name: value for name, value in parse_json(str(row["totals"])).items() if "/" not in name}
+        notes = parse_json(str(row["notes"]))
+        rows.append(
+            {
+                "time": str(row["time"])[:19],
+                "operation": row["operation"],
+                "outcome": row["outcome"] or row["phase"],
+                "user": row["user"],
+                "run": row["run"] if row["job"] is None else f"{row['job']} {row['run']}",
+                "ms": row["duration"],
+                "arguments": row["arguments"],
+                "did": " ".join(f"{name}={value}" for name, value in totals.items()),
+                "first note": notes[0] if notes else None,
+            }
+        )
+    return replace(report, rows=rows)
+
+
+main = JobMain("history", __doc__, arguments, history, runs="driver")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,25 @@
+"""Bytes and times as people write them."""
+
+from __future__ import annotations
+
+_TIMES = (("day", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1_000))
+
+
+def bytes_text(count: int) -> str:
+    """``1 GiB``, ``512 MiB``: whole ones; else the number of bytes."""
+    for unit, size in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if count and count % size == 0:
+            return f"{count // size:,} {unit}"
+    return f"{count:,} byte{'' if count == 1 else 's'}"
+
+
+def span_text(ms: int) -> str:
+    """``7 days``, ``3 s``: the largest unit of which there are two, or exactly one; rounded down. Below a second,
+    ``250 ms``.
+    """
+    left = max(0, ms)
+    for unit, length in _TIMES:
+        if left >= 2 * length or left == length:
+            count = left // length
+            return f"{count:,} {unit}{'s' if unit == 'day' and count > 1 else ''}"
+    return f"{left:,} ms" if left < 1000 else f"{left // 1000} s"

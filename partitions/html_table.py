@@ -1,0 +1,84 @@
+"""Our values in notebooks: tables and marked lines as HTML, every text of others escaped.
+
+Text has the colour of the notebook's theme, light or dark; a mark brings its own ground with it. No scripts, no
+classes: it looks the same wherever HTML is shown.
+"""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterable, Sequence
+
+from stratalog.partitions.printable import printable
+
+MOST_ROWS = 30
+LONGEST_CELL = 200
+_WIDE_CELL = 40
+_MARKS = {
+    "bad": ("#b71c1c", "#fff"),
+    "warn": ("#ffca28", "#000"),
+    "good": ("#1b5e20", "#fff"),
+    "": ("#546e7a", "#fff"),
+}
+"""By kind of mark, its ground and its text."""
+
+
+def escaped(text: str) -> str:
+    """The text, printable, for HTML."""
+    return html.escape(printable(text))
+
+
+def mark(kind: str, text: str) -> str:
+    """A word on a ground of its own. ``kind``: ``bad``, ``warn``, ``good``, or empty."""
+    ground, colour = _MARKS[kind]
+    style = f"background:{ground};color:{colour};padding:0 .4em;border-radius:3px"
+    return f'<b style="{style}">{escaped(text)}</b>'
+
+
+def marked_line(kind: str, word: str, text: str) -> str:
+    """A paragraph that begins with a mark."""
+    return f'<p style="margin:.2em 0;max-width:100ch">{mark(kind, word)} {escaped(text)}</p>'
+
+
+def head_line(text: str, kind: str = "", word: str = "") -> str:
+    """The line above a table, and in front of it a mark where there is a word for one."""
+    return marked_line(kind, word, text) if word else f'<p style="margin:.2em 0">{escaped(text)}</p>'
+
+
+def code_line(command: str) -> str:
+    """A command to be copied."""
+    return f'<p style="margin:.2em 0 .6em 2em"><code>{escaped(command)}</code></p>'
+
+
+def html_table(
+    columns: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    *,
+    numbers: Iterable[str] = (),
+    total: int | None = None,
+    most: int = MOST_ROWS,
+) -> str:
+    """A table of texts. The columns named in ``numbers`` go to the right. Rows after the first ``most`` are left
+    out, and counted; ``total``: there are that many, of which these are the first.
+    """
+    if not rows:
+        return ""
+    right = set(numbers)
+    styles = []
+    for number, name in enumerate(columns):
+        wide = ";min-width:20em" if any(len(row[number]) > _WIDE_CELL for row in rows[:most]) else ""
+        styles.append(f' style="text-align:{"right" if name in right else "left"}{wide}"')
+
+    def line(tag: str, texts: Sequence[str]) -> str:
+        cells = zip(styles, texts, strict=True)
+        return "<tr>" + "".join(f"<{tag}{style}>{escaped(short(text))}</{tag}>" for style, text in cells) + "</tr>"
+
+    body = "".join(line("td", row) for row in rows[:most])
+    left = (len(rows) if total is None else total) - min(len(rows), most)
+    more = head_line(f"... and {left:,} more") if left > 0 else ""
+    return f"<table><thead>{line('th', columns)}</thead><tbody>{body}</tbody></table>{more}"
+
+
+def short(text: str) -> str:
+    """The text, or its beginning where it is longer than a cell should be."""
+    return text if len(text) <= LONGEST_CELL else f"{text[: LONGEST_CELL - 3]}..."
