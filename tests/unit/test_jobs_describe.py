@@ -1,4 +1,4 @@
-"""describe on a terminal: a row a partition, words for what is not well, the cluster's own topics a row each."""
+"""describe on a terminal: a row a partition, words for what is not well, the cluster's own topics in one."""
 
 from __future__ import annotations
 
@@ -42,9 +42,8 @@ def test_a_partition_is_a_row_of_at_most_100_columns(
     live.topic(LONG)
     capsys.readouterr()
     assert run(live) == 0
-    (own, *_), first, *others = shown = table(capsys)
-    assert own == OFFSETS_TOPIC
-    assert shown[0][1:4] == ["-", "-", "-"]
+    first, *others, own = table(capsys)
+    assert own[0] == OFFSETS_TOPIC
     assert first[0] == LONG
     leaders = {partition: live.leader("t", partition) for partition in (0, 1)}
     isr = ",".join(map(str, live.cluster.image.topic("t").partitions[0].isr))
@@ -56,7 +55,9 @@ def test_the_clusters_own_topics_are_shown_whole_where_they_are_asked_for(
     live: LiveCluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(live, "--topics", OFFSETS_TOPIC) == 0
-    assert len(table(capsys)) == len(live.cluster.image.topic(OFFSETS_TOPIC).partitions)
+    shown = table(capsys)
+    assert {row[0] for row in shown} == {OFFSETS_TOPIC}
+    assert len(shown) > 10
 
 
 def test_wide_and_json_have_every_replica(live: LiveCluster, capsys: pytest.CaptureFixture[str]) -> None:
