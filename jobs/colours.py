@@ -8,13 +8,14 @@ from typing import TextIO
 
 _RED, _YELLOW, _BOLD, _PLAIN = "\x1b[31m", "\x1b[33m", "\x1b[1m", "\x1b[0m"
 _WORDS = {
-    "error": _RED,
+    "ERROR": _RED,
     "failed": _RED,
     "unavailable": _RED,
     "under-min-isr": _RED,
     "unreachable": _RED,
+    "replica unreachable": _RED,
     "leader, unreachable": _RED,
-    "warning": _YELLOW,
+    "WARNING": _YELLOW,
     "under-replicated": _YELLOW,
     "out of sync": _YELLOW,
     "fenced": _YELLOW,
@@ -36,7 +37,7 @@ def coloured(report: str) -> str:
     """The text of a report in colours; without them it says the same."""
     first, *others = report.splitlines()
     operation, colon, said = first.partition(":")
-    said = re.sub(r"^ (\d+ FAILED)", rf" {_RED}\1{_PLAIN}", said)
+    said = re.sub(r"^ (\d+ (?:FAILED|errors?))", rf" {_RED}\1{_PLAIN}", said)
     return "\n".join([f"{_BOLD}{operation}{_PLAIN}{colon}{said}", *map(_line, others)])
 
 

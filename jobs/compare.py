@@ -1,6 +1,6 @@
 """Compare topics of a Kafka cluster with what was mirrored of them, record for record; needs no Spark.
 
-  jobs/compare.py --with kafka-1:9092 --topics trips,fares
+  stratalog compare --with kafka-1:9092 --topics trips,fares
 
 Offset, timestamp, key, value and headers of every committed record that both sides can have. The exit status is 1
 where any differs; the report names offsets. Records that the source has compacted away since are counted, and no

@@ -1,6 +1,6 @@
 """Every partition of the topics, or every broker, as a table. Changes nothing.
 
-  stratalog describe                   a row a partition; the cluster's own topics have a row each
+  stratalog describe                   a row a partition; the cluster's own topics are one row
   stratalog describe --topics flights  of these, the cluster's own as well
   stratalog describe --wide            a row a replica, with all that is known of it; so it is with --json
   stratalog describe --brokers         brokers in place of partitions
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
 
@@ -38,18 +38,18 @@ def describe(job: Job) -> Report:
     if given.brokers:
         return cluster.brokers.list()
     report = cluster.describe(given.topics)
-    return report if given.wide or given.json else narrow(report, fold=given.topics is None)
+    return report if given.wide or given.json else narrow(report)
 
 
-def narrow(report: Report, *, fold: bool) -> Report:
-    """The report of replicas with a row a partition; with ``fold`` one for each of the cluster's own topics."""
+def narrow(report: Report) -> Report:
+    """The report of replicas with a row a partition."""
     rows = [
         _partition(list(group)) for _, group in groupby(report.rows, lambda row: (row["topic"], row["partition"]))
     ]
     totals: dict[str, Value] = {"partitions": len(rows)}
     if (empty := report.totals.get("empty_internal_replicas")) is not None:
         totals["empty_internal_replicas"] = empty
-    return replace(report, rows=list(_folded(rows)) if fold else rows, totals=totals)
+    return replace(report, rows=rows, totals=totals)
 
 
 def _partition(replicas: Sequence[Row]) -> Row:
@@ -80,31 +80,7 @@ def _state(replicas: Sequence[Row], leader: Row | None) -> str:
         return "leader, unreachable"
     if len(str(replicas[0]["isr"]).split(",")) < len(replicas):
         return "under-replicated"
-    return "unreachable" if away else "ok"
-
-
-def _folded(rows: Sequence[Row]) -> Iterator[Row]:
-    """The rows, those of each internal topic as one: sums of ends, the longest lag, the first state that is not
-    ok."""
-    from stratalog.engine.state.internal_topics import (
-        INTERNAL_TOPICS,
-    )  # here: ``--help`` does without what this loads
-
-    for topic, group in groupby(rows, lambda row: row["topic"]):
-        found = list(group)
-        if topic not in INTERNAL_TOPICS:
-            yield from found
-            continue
-        yield {
-            "topic": topic,
-            "partition": None,
-            "leader": None,
-            "isr": None,
-            "end": sum(int(row["end"] or 0) for row in found),
-            "lag": max((int(row["lag"]) for row in found if row["lag"] is not None), default=None),
-            "tiered": None,
-            "state": next((row["state"] for row in found if row["state"] != "ok"), f"{len(found)} partitions"),
-        }
+    return "replica unreachable" if away else "ok"
 
 
 main = JobMain("describe", __doc__, arguments, describe, runs="driver")

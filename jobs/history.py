@@ -1,9 +1,9 @@
 """The history of a cluster: operations, when, by whom, and how they ended. The latest first; changes nothing.
 
-  jobs/history.py                                  the latest 100 events
-  jobs/history.py --since 7d --operation tier      of the last seven days
-  jobs/history.py --topic flights --limit 20       that name a topic, or have figures of it
-  jobs/history.py --json                           with all columns
+  stratalog history                                  the latest 100 events
+  stratalog history --since 7d --operation tier      of the last seven days
+  stratalog history --topic flights --limit 20       that name a topic, or have figures of it
+  stratalog history --json                           with all columns
 
 Appends and commits of offsets leave no event: the log is their record. Destructive operations leave one
 before they act, too. A process with STRATALOG_HISTORY=off leaves none. The events are the topic __operations.

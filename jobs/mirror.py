@@ -1,13 +1,13 @@
 """Mirror topics of a Kafka cluster: the same records at the same offsets; needs no Spark.
 
-  jobs/mirror.py --from kafka-1:9092 --topics trips,fares           what is new, once
-  jobs/mirror.py --from kafka-1:9092 --topics trips --every 10s     again and again, until interrupted
-  jobs/mirror.py --from kafka-1:9092 --topics trips --archive       records stay when the source's go
-  jobs/mirror.py --from kafka-1:9093 --topics trips --config security.protocol=SSL --config ssl.ca.location=ca.pem
-  jobs/mirror.py --end --topics trips                               a topic like any other from now on
+  stratalog mirror --from kafka-1:9092 --topics trips,fares           what is new, once
+  stratalog mirror --from kafka-1:9092 --topics trips --every 10s     again and again, until interrupted
+  stratalog mirror --from kafka-1:9092 --topics trips --archive       records stay when the source's go
+  stratalog mirror --from kafka-1:9093 --topics trips --config security.protocol=SSL --config ssl.ca.location=ca
+  stratalog mirror --end --topics trips                               a topic like any other from now on
 
-Any number of mirrors may run, and be killed: the log's end is the place in the source. jobs/compare.py compares
-both sides. It takes confluent-kafka: pip install 'stratalog[kafka]'.
+Any number of mirrors may run, and be killed: the log's end is the place in the source. stratalog compare looks
+at both sides. It takes confluent-kafka: pip install 'stratalog[kafka]'.
 """
 
 from __future__ import annotations

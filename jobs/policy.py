@@ -1,8 +1,8 @@
 """Print the least policy of a role on the storage of the cluster. Changes nothing.
 
-  jobs/policy.py --role reader --topics trips --for aws > reader.json
-  jobs/policy.py --role producer --topics trips,fares --for aws > producer.json
-  jobs/policy.py --role operator --for posix > operator.sh
+  stratalog policy --role reader --topics trips --for aws > reader.json
+  stratalog policy --role producer --topics trips,fares --for aws > producer.json
+  stratalog policy --role operator --for posix > operator.sh
 
 A reader writes nothing, a producer deletes nothing, an operator runs the upkeep. Without --topics it is for all
 topics, also those to come; only such an operator formats, bootstraps and vacuums. aws: a policy for a user or a

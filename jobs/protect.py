@@ -1,7 +1,7 @@
 """Protect the records of a topic: before a time no job deletes any of them, nor the topic.
 
-  jobs/protect.py trips --until 2030-01-01
-  jobs/protect.py trips --days 365
+  stratalog protect trips --until 2030-01-01
+  stratalog protect trips --days 365
 
 Retention, delete_records, snapshots, topics delete and the end of tiering are held (POLICY_VIOLATION). The time
 can be put later, never sooner. It is protect.until.ms among the configs of the topic. Storage does not know of it:

@@ -1,7 +1,7 @@
 """Write one page of HTML that shows the state of the cluster: health, topics, partitions, brokers, tiers, groups.
 
-  jobs/report.py -o report.html
-  jobs/report.py -o s3://bucket/report.html    from cron, for everybody who may read the bucket
+  stratalog report -o report.html
+  stratalog report -o s3://bucket/report.html    from cron, for everybody who may read the bucket
 
 The page is one file, which loads nothing. It costs what health costs, and changes nothing of the cluster. The exit
 status tells whether it was written; that of health tells whether anybody is needed.
