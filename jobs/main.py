@@ -27,6 +27,7 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
     "is it well?": {
         "health": "what needs a person, since when, and the command that mends it",
         "describe": "every partition, replica or broker",
+        "report": "all of it on one page of HTML, in a file or a bucket",
         "metrics": "all figures of health, in OpenMetrics",
         "history": "what was done, by whom, and what came of it",
         "verify": "compare all replicas and the remote tier; --heal mends damage",
@@ -46,6 +47,10 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
         "protect": "the records of a topic, from everybody, until a time",
         "groups": "list, describe with lag, move offsets, delete",
         "transactions": "list, describe, end abandoned ones, find hanging ones",
+    },
+    "Kafka": {
+        "mirror": "topics of a Kafka cluster, at the same offsets; --end: producers may append",
+        "compare": "every record, there and here",
     },
     "brokers and clusters": {
         "check_store": "is a storage good enough for a log?",

@@ -121,6 +121,9 @@ class ProducerAppend(msgspec.Struct, frozen=True):
     come again at once, it means that the stream has gone back."""
     late: bool = False
     """Other partitions have later sequences: whatever does not have this one will not get it."""
+    base_offset: int | None = None
+    """Of a mirror: the offset that its first record has in the source. The append is there or nowhere, and its
+    timestamps and gaps (``records.GAP``) are the source's. None: the log end, wherever that is."""
 
     def __post_init__(self) -> None:
         try:

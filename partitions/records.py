@@ -34,6 +34,10 @@ RECORD_COLUMNS = ("timestamp", "key", "value", "headers")
 
 ABORT, COMMIT = 0, 1
 """``control`` of a marker, which ends a transaction in its partition: Kafka's types of control records."""
+GAP = -1
+"""``control`` of a row that stands for an offset without a record, in a topic that mirrors another: there the
+source has a marker, a record of an aborted transaction, or one that compaction has removed. Every other column but
+the partition and the offset is null."""
 ABORTED = 2
 """``control`` of a record whose transaction was aborted; only merged segments say so. All other records have null
 there: a reader of ``control IS NULL`` in merged segments (``stratalog.partitions.transactions``) gets the

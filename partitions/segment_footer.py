@@ -70,7 +70,8 @@ class SegmentFooter(msgspec.Struct, frozen=True, kw_only=True):
     """Of an append in a transaction, and of a marker. None for all others, and in merged segments: their records
     say by themselves what became of them."""
     last_transactional_offset: Int64 | None = None
-    """Where the last such append up to this file's end begins, of the whole partition; None without one."""
+    """Where the last such append, or one with gaps (``records.GAP``), up to this file's end begins, of the whole
+    partition; None without one."""
     markers: tuple[TransactionPart, ...] = ()
     """Of a merged segment: the markers in it that end transactions which began before it."""
     first_created_ms: Int64 | None = None
@@ -85,7 +86,8 @@ class SegmentFooter(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def may_hold_control(self) -> bool:
-        """Whether records of the file may have a ``control``; those of an append tell by ``transaction``."""
+        """Whether rows of the file may have a ``control``; of an append in a transaction ``transaction`` says what
+        they are."""
         return self.last_transactional_offset is not None and self.last_transactional_offset >= self.base_offset
 
     @property

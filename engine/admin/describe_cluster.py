@@ -36,7 +36,7 @@ def describe_brokers(context: Context) -> Report:
                 {
                     "broker": broker_id,
                     "rack": None if registered is None else registered.rack,
-                    "state": "not registered" if registered is None else _state(registered, finding),
+                    "state": "not registered" if registered is None else broker_state(registered, finding),
                     "broker_epoch": None if registered is None else registered.broker_epoch,
                     "replicas": sum(broker_id in p.replicas for p in partitions),
                     "leads": sum(broker_id == p.leader for p in partitions),
@@ -46,7 +46,8 @@ def describe_brokers(context: Context) -> Report:
     return run.report()
 
 
-def _state(registered: BrokerImage, finding: Finding | None) -> str:
+def broker_state(registered: BrokerImage, finding: Finding | None) -> str:
+    """``ok``, or the words for all that is not as it should be."""
     words = []
     if registered.fenced:
         words.append("fenced by hand" if registered.fenced_by_hand else "fenced")

@@ -50,10 +50,12 @@ def create_topic(
     value_schema: str | None = None,
     configs: Mapping[str, str | float] | None = None,
     if_not_exists: bool = False,
+    log_starts: Sequence[int] = (),
     dry_run: bool = False,
 ) -> TopicCreated:
     """Create a topic; schemas are Spark's JSON text of a type, None for binary. ``if_not_exists``: one that is
-    there with this shape is fine, as ``CreateTopic`` tells. ``dry_run`` only checks.
+    there with this shape is fine, as ``CreateTopic`` tells. ``log_starts``: where the logs of the first partitions
+    begin. ``dry_run`` only checks.
 
     Raises: TopicAlreadyExistsError, InvalidReplicationFactorError, InvalidConfigError, InvalidCallError.
     """
@@ -68,6 +70,7 @@ def create_topic(
         value_schema=value_schema,
         configs=texts,
         if_not_exists=if_not_exists,
+        log_starts=log_starts,
     )
     try:
         return context.metadata.submit(command, dry_run=dry_run)

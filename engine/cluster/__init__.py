@@ -1,8 +1,9 @@
 """The cluster as one object: what a notebook, a job, and a test hold.
 
-``producer`` has the appends of every day, ``client`` the reads, ``jobs`` the upkeep; ``topics``, ``brokers``,
-``groups``, ``transactions``, ``quorum`` and ``catalog`` are its groups; ``arguments`` says once how names and
-x
+``producer`` has the appends of every day, ``client`` the reads, ``jobs`` the upkeep, ``mirrors`` what comes of
+Kafka; ``topics``, ``brokers``, ``groups``, ``transactions``, ``quorum`` and ``catalog`` are its groups;
+``arguments`` says once how names and bounds are given; ``recorded`` is the frame of them all: the log, and the
+history. Of a notebook: ``overview`` is the view of it in a cell, ``notebook`` how work and errors look.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from stratalog.engine.cluster.catalog import Catalog
 from stratalog.engine.cluster.client import Client
 from stratalog.engine.cluster.groups import Groups
 from stratalog.engine.cluster.jobs import Jobs
+from stratalog.engine.cluster.mirrors import Mirrors
 from stratalog.engine.cluster.notebook import settle
 from stratalog.engine.cluster.overview import Overview
 from stratalog.engine.cluster.quorum import Quorum
@@ -51,7 +53,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-class Cluster(Client, Jobs):
+class Cluster(Client, Jobs, Mirrors):
     """A cluster of storage roots, as one driver sees it.
 
         cluster = Cluster.open("cluster.toml", spark)

@@ -17,6 +17,7 @@ from stratalog.engine.driver.report import Report
 from stratalog.engine.health.finding import HealthReport
 from stratalog.engine.health.health import health
 from stratalog.engine.metadata.reassignment_plan import ReplicaChange, ReplicaPlan
+from stratalog.engine.page.report import StatePage, report
 from stratalog.engine.policy import printed
 from stratalog.engine.upkeep.healing import heal as healing
 from stratalog.engine.upkeep.healing import history as histories
@@ -111,6 +112,15 @@ class Jobs:
         Raises: InvalidCallError, UnknownTopicOrPartitionError, InvalidTopicError.
         """
         return printed.policy(self._context, role, names(topics), storage)
+
+    @operation("report", leaves_event=False)
+    def report(self) -> StatePage:
+        """The state of the cluster as one page of HTML: health, topics, partitions and their tiers, brokers,
+        groups, and what was done. It only reads, and costs what ``health`` costs.
+
+            cluster.report().save("report.html")
+        """
+        return report(self._context, lambda: self.history(limit=10_000).rows)
 
     @operation("describe", leaves_event=False)
     def describe(self, topics: TopicNames = None) -> Report:

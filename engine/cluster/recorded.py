@@ -1,7 +1,7 @@
 """The frame of every operation of the door: a line in the log as it begins and as it ends, and an event of it in
 ``__operations``, where it changes something. The one place that writes events.
 
-    appends, commits of offsets, transactions   none: the log is their record; an event would double their cost
+    appends, mirrors, offsets, transactions     none: the log is their record; an event would double their cost
     dry runs, bad calls                         none
     maintain                                    one a round that did something, or failed as the one before did not
     what destroys                               one before it acts, too
@@ -72,9 +72,15 @@ def forced(given: Given) -> bool:
 
 
 def operation(
-    name: str, *, destroys: Callable[[Given], bool] = never, leaves_event: bool = True
+    name: str,
+    *,
+    destroys: Callable[[Given], bool] = never,
+    leaves_event: bool = True,
+    secret: str | None = None,
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """A method of the door as the operation ``name``. ``destroys`` says by its arguments whether a call does."""
+    """A method of the door as the operation ``name``. ``destroys`` says by its arguments whether a call does;
+    ``secret`` names an argument that may hold passwords, which is told nowhere.
+    """
 
     def framed(method: Callable[P, R]) -> Callable[P, R]:
         signature = inspect.signature(method)
@@ -86,6 +92,7 @@ def operation(
                 given = dict(signature.bind(*args, **kwargs).arguments)
             except TypeError:  # the method itself says so
                 given = {}
+            given.pop(secret or "", None)
             frame = Frame(self._context, name, given, destroys=destroys(given), leaves_event=leaves_event)
             with _described(getattr(self, "_spark", None), name):
                 return frame.around(lambda: method(*args, **kwargs))

@@ -9,6 +9,7 @@ are read.
     definition            what a config key is: its type, its default, its bounds
     topic_config          the keys of a topic, each stated once
     cluster_config        the keys of the cluster
+    mirrored              topics that nobody but the mirror appends to
     kafka_keys            what becomes of those of Kafka
     settings              what applies to a topic, to the cluster
 

@@ -58,6 +58,10 @@ ICEBERG_NAME = Takes(
     "a catalog of pyiceberg's, a namespace and a table, as in lake.flights.trips, or nothing",
     lambda value: re.fullmatch(r"(?=.{0,255}\Z)(?:[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]+){2,})?", value) is not None,
 )
+SOURCE_TOPIC = Takes(
+    "the ids of a Kafka cluster and of a topic, as in 4L6g3nShT-eMCtK--X86sw/oX3uHkRbTS6eNWJkT0n5kw, or nothing",
+    lambda value: re.fullmatch(r"(?:[A-Za-z0-9_.-]{1,255}/[A-Za-z0-9_-]{22})?", value) is not None,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from stratalog.engine.config.definition import (
     ICEBERG_NAME,
+    SOURCE_TOPIC,
     TRUE_OR_FALSE,
     Scope,
     at_least,
@@ -25,6 +26,8 @@ AS_LOCAL = -1
 """Of the copy lag: the same as local retention."""
 SNAPSHOT = "snapshot"
 """The value of cleanup.policy."""
+MIRROR_SOURCE = "mirror.source"
+"""The key of ``TopicConfig.mirror_source``."""
 
 _DAY_MS = 24 * 60 * 60 * 1000
 _SEVEN_DAYS_MS = 7 * _DAY_MS
@@ -215,6 +218,18 @@ class TopicConfig:
         unit="ms",
         doc="How long the log start waits for live replicas that have not fetched a snapshot yet (KIP-630). "
         "The metadata log takes the value of the cluster.",
+    )
+
+    mirror_source: str = key(
+        "",
+        SOURCE_TOPIC,
+        doc="The topic of a Kafka cluster that this one mirrors: cluster id and topic id. Only `stratalog mirror` "
+        "appends then. It is set when the topic is created, and taken away by `mirror --end`.",
+    )
+    mirror_archive_enable: bool = key(
+        False,
+        TRUE_OR_FALSE,
+        doc="Of a mirror: the log start stays where it is when the source's moves on.",
     )
 
     @property

@@ -15,5 +15,5 @@ what looks suspicious there, of tiered topics' tables, and of those partitions o
 anything. Everything but that is a function of the look. Nothing is written: so whether a storage takes writes is
 told by rights and mounts of folders, and by what failed when ``maintain`` last tried.
 
-``cluster`` may ask this, and nothing below knows of it.
+``page`` and ``cluster`` may ask this, and nothing below knows of it.
 """

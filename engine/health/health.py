@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
+
 from stratalog.engine.driver.context import Context
 from stratalog.engine.health.brokers import broker_findings, folder_findings, quorum_findings
 from stratalog.engine.health.expiry import expiry_findings
@@ -16,9 +19,25 @@ from stratalog.engine.health.remote import remote_findings
 from stratalog.engine.health.sight import Sight, look
 from stratalog.engine.health.state import group_findings, transaction_findings
 from stratalog.engine.health.upkeep import upkeep_figures, upkeep_findings
+from stratalog.tiering.remote_log import RemoteLog
+
+
+@dataclass(frozen=True, slots=True)
+class Examined:
+    """The report, and all that it was judged by."""
+
+    report: HealthReport
+    sight: Sight
+    remotes: Mapping[str, RemoteLog]
+    """By topic id, of tiered topics whose tables could be read."""
 
 
 def health(context: Context) -> HealthReport:
+    """The report of ``examine``."""
+    return examine(context).report
+
+
+def examine(context: Context) -> Examined:
     """All that needs somebody: a row a finding, the most urgent first. Those that need a person are
     failures of the report, too, and so is what could not be looked at. ``totals`` are the figures, with Kafka's
     names where Kafka has them. Nothing is written.
@@ -29,7 +48,7 @@ def health(context: Context) -> HealthReport:
         sight = look(context, run)
         isr, figures = isr_findings(sight)
         copies, lag = copies_findings(context, sight, run)
-        remote, backlog = remote_findings(context, sight)
+        remote, backlog, remotes = remote_findings(context, sight)
         groups, lags = group_findings(context, sight, run)
         late, transactions = transaction_findings(context, sight, run)
         found = grouped(
@@ -54,7 +73,7 @@ def health(context: Context) -> HealthReport:
             **transactions,
             **upkeep_figures(sight),
         }
-    return HealthReport(
+    report = HealthReport(
         operation="health",
         rows=[one.row() for one in found],
         failures=[*failures_of(found), *run.failures],
@@ -66,6 +85,7 @@ def health(context: Context) -> HealthReport:
         lags=lags,
         now_ms=sight.now_ms,
     )
+    return Examined(report, sight, remotes)
 
 
 def _broker_figures(sight: Sight) -> dict[str, int | None]:

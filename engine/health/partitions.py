@@ -127,13 +127,13 @@ def copies_findings(
             continue
         if any(not isinstance(other, Listing) or _contradict(leader, other) for other in others.values()):
             odd.append(seen)
-        if any(isinstance(other, Listing) and _end(other) < _end(leader) for other in others.values()):
+        if any(isinstance(other, Listing) and known_end(other) < known_end(leader) for other in others.values()):
             behind.append(seen)
     lagging, figures = _lagging(context, sight, behind, run)
     return [*lagging, *_damaged(context, sight, odd, run)], figures
 
 
-def _end(listing: Listing) -> int:
+def known_end(listing: Listing) -> int:
     """An offset up to which a folder surely goes, by its names: the same of two that hold the same records in the
     same files.
     """
@@ -151,7 +151,7 @@ def _contradict(leader: Listing, other: Listing) -> bool:
 def _lacks(listing: Listing, whole: Listing) -> bool:
     """Whether a folder lacks a file of another one that lies between its own files."""
     held = {file.name for file in listing.data}
-    end = _end(listing)
+    end = known_end(listing)
     merged = sorted((n.base_offset, n.next_offset or 0) for n in held if n.merged)
     return any(
         file.name not in held

@@ -13,15 +13,21 @@ from stratalog.partitions.errors import StratalogError
 from stratalog.partitions.runner import Done, Failed
 from stratalog.partitions.store.opening import scheme_of
 from stratalog.tiering.foreign_commits import ForeignWriteError
+from stratalog.tiering.remote_log import RemoteLog
 
 
-def remote_findings(context: Context, sight: Sight) -> tuple[list[HealthFinding], dict[str, int | None]]:
-    """Findings and figures. Each table is read once; the backlog is that of the look."""
+def remote_findings(
+    context: Context, sight: Sight
+) -> tuple[list[HealthFinding], dict[str, int | None], dict[str, RemoteLog]]:
+    """Findings, figures, and the remote logs that could be read, by topic id. Each table is read once; the backlog
+    is that of the look.
+    """
     tiered = [one for one in sight.partitions if one.config is not None and one.config.remote_storage_enable]
     if not tiered:
-        return [], {}
+        return [], {}, {}
     waiting, figures = _waiting(sight, [one for one in tiered if one.config and one.config.copies_to_remote])
-    return [*_failing(sight, tiered), *waiting, *_tables(context, sight)], figures
+    tables, logs = _tables(context, sight)
+    return [*_failing(sight, tiered), *waiting, *tables], figures, logs
 
 
 def _failing(sight: Sight, tiered: list[SeenPartition]) -> Iterator[HealthFinding]:
@@ -77,22 +83,28 @@ def _waiting(sight: Sight, copied: list[SeenPartition]) -> tuple[list[HealthFind
     }
 
 
-def _tables(context: Context, sight: Sight) -> Iterator[HealthFinding]:
+def _tables(context: Context, sight: Sight) -> tuple[list[HealthFinding], dict[str, RemoteLog]]:
     """Each topic's table, as others have left it."""
+    findings: list[HealthFinding] = []
+    logs: dict[str, RemoteLog] = {}
     topics = [topic for _, topic in sorted(sight.image.topics.items())]
     known = {seen.view.topic_id for seen in sight.partitions if seen.config is not None}
-    asked = ask_for_logs(context, sight.image, [topic for topic in topics if topic.topic_id in known])
-    for outcome in asked:
+    for outcome in ask_for_logs(context, sight.image, [topic for topic in topics if topic.topic_id in known]):
         topic = outcome.item.name
         match outcome:
             case Failed(_, ForeignWriteError() as error):
                 what = "somebody else has changed the records of its table, and it is read and added to no more "
-                yield _of_table(topic, f"{what}until it is restored: {error}", _restore(error))
+                findings.append(_of_table(topic, f"{what}until it is restored: {error}", _restore(error)))
             case Failed(_, error):
-                yield _of_table(topic, f"its table cannot be read: {error}", _remedy(sight, topic, error))
-            case Done(_, log) if log.rewrite is not None:
-                heal = sight.commands("verify", "--deep", "--heal", topics=[topic])
-                yield _of_table(topic, f"{log.rewrite}. This takes it back", heal)
+                findings.append(
+                    _of_table(topic, f"its table cannot be read: {error}", _remedy(sight, topic, error))
+                )
+            case Done(_, log):
+                logs[outcome.item.topic_id] = log
+                if log.rewrite is not None:
+                    heal = sight.commands("verify", "--deep", "--heal", topics=[topic])
+                    findings.append(_of_table(topic, f"{log.rewrite}. This takes it back", heal))
+    return findings, logs
 
 
 def _of_table(topic: str, what: str, do: str) -> HealthFinding:

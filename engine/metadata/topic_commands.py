@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from stratalog.engine.config.definition import Scope
@@ -14,6 +14,7 @@ from stratalog.engine.config.settings import (
     find_config,
     topic_config,
 )
+from stratalog.engine.config.topic_config import MIRROR_SOURCE
 from stratalog.engine.metadata.commands import Decision
 from stratalog.engine.metadata.image import ClusterImage, TopicImage
 from stratalog.engine.metadata.placement import Placer, place_replicas
@@ -30,6 +31,7 @@ from stratalog.engine.state.internal_topics import OPERATIONS_TOPIC, check_not_i
 from stratalog.engine.state.latest_by_key import check_key
 from stratalog.partitions.errors import (
     InvalidCallError,
+    InvalidConfigError,
     InvalidPartitionsError,
     InvalidReplicationFactorError,
     TopicAlreadyExistsError,
@@ -69,6 +71,8 @@ class CreateTopic:
     configs: Mapping[str, str] = field(default_factory=dict)
     if_not_exists: bool = False
     """A topic of this name is the answer where it has this shape (``_shape_differs``)."""
+    log_starts: Sequence[int] = ()
+    """Where the logs of the first partitions begin, which is 0 for all others."""
     internal: bool = False
     """The engine itself creates it: one of ``stratalog.engine.state.internal_topics``, and no other."""
 
@@ -110,7 +114,11 @@ class CreateTopic:
             ConfigRecord(resource=ConfigResource.TOPIC, name=self.name, key=key, value=value)
             for key, value in configs.items()
         )
-        records += (_new_partition(self.topic_id, number, replicas) for number, replicas in enumerate(placed))
+        starts = (*self.log_starts, *[0] * (partitions - len(self.log_starts)))
+        records += (
+            _new_partition(self.topic_id, number, replicas, log_start=starts[number])
+            for number, replicas in enumerate(placed)
+        )
         return Decision(tuple(records), TopicCreated(self.topic_id, partitions, factor))
 
     def _exists_already(self, image: ClusterImage) -> Decision[TopicCreated]:
@@ -208,11 +216,17 @@ class CreatePartitions:
 
 
 def _new_partition(
-    topic_id: str, partition: int, replicas: tuple[int, ...], *, added: bool = False
+    topic_id: str, partition: int, replicas: tuple[int, ...], *, added: bool = False, log_start: int = 0
 ) -> PartitionRecord:
     """Led by the replica that is preferred, all of them in sync: there is nothing to lack yet."""
     return PartitionRecord(
-        topic_id=topic_id, partition=partition, replicas=replicas, isr=replicas, leader=replicas[0], added=added
+        topic_id=topic_id,
+        partition=partition,
+        replicas=replicas,
+        isr=replicas,
+        leader=replicas[0],
+        added=added,
+        log_start_offset=log_start,
     )
 
 
@@ -297,6 +311,11 @@ class AlterConfigs:
                 after.pop(name, None)
             else:
                 after[name] = check_config(scope, name, text, what)
+        if (source := after.get(MIRROR_SOURCE, "")) not in ("", present.get(MIRROR_SOURCE, "")):
+            raise InvalidConfigError(
+                f"{what}: {MIRROR_SOURCE} = {source!r}: a topic mirrors another from its beginning; create it by "
+                "stratalog mirror"
+            )
         if self.topic is None:
             topic_config({}, after, what)
             # One topic for all that have the same configs: there are few kinds, and any number of topics.

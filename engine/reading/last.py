@@ -47,7 +47,7 @@ def leader_has_last(seen: SeenLeader, records: int, end: int, isolation: Isolati
     sure = sum(
         max(0, min(link.end, end) - link.start)
         for link in log.chain
-        if link.name not in hidden and not (link.name.merged and link.name.base_offset < marked_below)
+        if link.name not in hidden and link.name.base_offset >= marked_below
     )
     return sure >= records
 

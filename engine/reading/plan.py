@@ -37,7 +37,7 @@ class FileRange(msgspec.Struct, frozen=True, gc=False):
     broker: int | None = None
     """Whose replica it is of; None: it is remote, or nobody has asked."""
     marked: bool = False
-    """It may hold markers and records of aborted transactions, and says so in ``control`` (``Isolation``)."""
+    """It may hold markers, gaps, and records of aborted transactions, and says so in ``control``."""
 
     @property
     def whole(self) -> bool:
@@ -61,7 +61,7 @@ class PartitionPieces:
     hidden: frozenset[DataName] = frozenset()
     """Files of which the reader gets nothing: markers, and appends of aborted transactions."""
     marked_below: int = 0
-    """Merged and remote files that begin below this offset may be ``FileRange.marked``."""
+    """Files that begin below this offset may be ``FileRange.marked``."""
 
     def is_remote(self, piece: FileSlice) -> bool:
         """Whether it lies in the remote tier."""
@@ -73,8 +73,7 @@ class PartitionPieces:
 
     def may_be_marked(self, piece: FileSlice) -> bool:
         """Whether it may hold what the reader does not see, and says so in ``control``."""
-        name = piece.file.name
-        return name.base_offset < self.marked_below and (name.merged or self.is_remote(piece))
+        return piece.file.name.base_offset < self.marked_below
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,6 +34,7 @@ import pyarrow as pa
 from msgspec.structs import replace
 
 from stratalog.engine.brokers.probe import probe_brokers
+from stratalog.engine.config.mirrored import ENDED, check_not_mirrored
 from stratalog.engine.config.topic_config import TopicConfig
 from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.report import Report
@@ -55,6 +56,7 @@ from stratalog.engine.state.internal_topics import check_not_internal
 from stratalog.partitions.errors import (
     ChangedReplayError,
     InvalidCallError,
+    PolicyViolationError,
 )
 from stratalog.partitions.growth import grew
 from stratalog.partitions.producers import OnChangedReplay, ProducerAppend
@@ -160,7 +162,7 @@ def append_given(
     """
     image = probed or image or context.metadata.image()
     image_of_topic = image.topic(topic)
-    options = append_options(image_of_topic, context.topic_config(image, image_of_topic), acks)
+    options = append_options(image_of_topic, context.topic_config(image, image_of_topic), acks, who)
     schema = options.schema
     rule = BadRecordRule(topic, schema, options.keys_required)
     batches = {partition: [typed_nulls(batch, schema) for batch in given] for partition, given in batches.items()}
@@ -185,6 +187,24 @@ def append_given(
         probed=probed is not None,
         lane=lane,
     )
+
+
+def append_mirrored(
+    context: Context,
+    image: ClusterImage,
+    topic: TopicImage,
+    partition: int,
+    rows: Sequence[pa.RecordBatch],
+    who: ProducerAppend,
+) -> Report:
+    """Append rows of the source (``records.GAP`` for offsets without a record) at ``who.base_offset``, with
+    acks=all. ``image`` is the metadata as it was read after the log end that the rows begin at. The roots were
+    looked at a short while ago.
+
+    Raises: PolicyViolationError; as ``append_with``.
+    """
+    tasks = in_threads(context, {partition: rows})
+    return _append_as(context, image, topic, tasks, who, "all", _NONE, probed=True)
 
 
 def in_threads(context: Context, batches: Mapping[int, Sequence[pa.RecordBatch]]) -> RunTasks:
@@ -285,7 +305,7 @@ def _append_as(
         if not probed:
             found = probe_brokers(context, image)
             image, notes = found.image, [*found.notes]
-        options = append_options(topic, context.topic_config(image, topic), acks)
+        options = append_options(topic, context.topic_config(image, topic), acks, who)
         states = _append_by_turns(context, image, topic, tasks, who, options, earlier, notes, lane)
     return answer(topic.name, who, states, measure, notes, named=named)
 
@@ -356,8 +376,19 @@ def check_acks(acks: str) -> None:
         raise InvalidCallError(f"acks is {acks!r}: it takes 'all' or 'leader'")
 
 
-def append_options(topic: TopicImage, config: TopicConfig, acks: str) -> AppendOptions:
-    """How to append to a topic as it is configured."""
+def append_options(
+    topic: TopicImage, config: TopicConfig, acks: str, who: ProducerAppend | None = None
+) -> AppendOptions:
+    """How to append to a topic as it is configured.
+
+    Raises: PolicyViolationError for a topic that mirrors another, where ``who`` is not the mirror; for one that
+    does
+        not, or not any more, where it is.
+    """
+    if who is None or who.base_offset is None:
+        check_not_mirrored(topic.name, config, "append to")
+    elif not config.mirror_source:
+        raise PolicyViolationError(f"topic {topic.name!r} mirrors no other one, or not any more: {ENDED}")
     return AppendOptions(
         schema=schema_of(topic.key_schema, topic.value_schema),
         acks_all=acks == "all",

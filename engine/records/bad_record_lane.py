@@ -21,6 +21,7 @@ from typing import Literal
 import pyarrow as pa
 from msgspec.structs import replace as with_changes
 
+from stratalog.engine.config.mirrored import check_not_mirrored
 from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.report import Report, Value
 from stratalog.engine.metadata.image import ClusterImage, TopicImage
@@ -138,6 +139,7 @@ def topic_of_bad_records(context: Context, image: ClusterImage, policy: LeaveOut
             f"bad_record_topic {topic.name!r} has cleanup.policy = snapshot, and would keep one bad record of "
             "each key: name another topic"
         )
+    check_not_mirrored(topic.name, context.topic_config(image, topic), "send bad records to")
     return topic
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterable
 
 from stratalog.engine.brokers.probe import with_leaders
+from stratalog.engine.config.mirrored import check_not_mirrored
 from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.state_cache import ReadState
 from stratalog.engine.metadata.image import ClusterImage, PartitionView, TopicImage
@@ -114,13 +115,15 @@ def add_partitions(
     """The transaction also writes to these partitions (topic id, number); the first ones begin it. ``probed`` is
     the metadata as it was just read, with a look at the roots.
 
-    Raises: UnknownTopicOrPartitionError, InvalidProducerIdMappingError, ProducerFencedError,
-        ConcurrentTransactionsError; as ``append_state``.
+    Raises: UnknownTopicOrPartitionError, PolicyViolationError for a topic that mirrors another,
+        InvalidProducerIdMappingError, ProducerFencedError, ConcurrentTransactionsError; as ``append_state``.
     """
     image = probed or context.metadata.image()
     wanted = sorted(set(partitions))
     for key in wanted:
         image.partition(*key)
+    for topic in {key.topic_id: image.topics[key.topic_id] for key in wanted}.values():
+        check_not_mirrored(topic.name, context.topic_config(image, topic), "append to")
     return _changed(
         context,
         producer.transactional_id,

@@ -26,6 +26,7 @@ from stratalog.partitions.errors import (
     DuplicateSequenceNumberError,
     InvalidRecordError,
     NotEnoughReplicasError,
+    OffsetOutOfRangeError,
     RetriableError,
     SourceChangedError,
     StratalogError,
@@ -166,7 +167,8 @@ def append(
 
     NotAppended has StaleMetadataError kinds when the view is stale; NotEnoughReplicasError before anything
     is written; DuplicateSequenceNumberError, OutOfOrderSequenceNumberError, InvalidProducerEpochError,
-    InvalidRecordError; CorruptionError kinds with the broker that is to blame; RetriableError kinds.
+    InvalidRecordError; OffsetOutOfRangeError where the log does not end at the offset that was given;
+    CorruptionError kinds with the broker that is to blame; RetriableError kinds.
     """
     attempt = _Attempt()
     try:
@@ -288,6 +290,7 @@ def _append_to_leader(
                 bytes=attempt.written,
                 end=end if earlier.next_offset == end.log_end else None,
             )
+        _check_place(replicas, producer, end)
         if options.acks_all and not replicas.view.has_min_isr(options.min_insync_replicas):
             raise NotEnoughReplicasError(
                 f"{replicas}: {len(replicas.view.isr)} replicas are in sync, min.insync.replicas is "
@@ -310,6 +313,15 @@ def _append_to_leader(
         # 4. Look again, in step 1 and 2 of the next round: the append counts if the log holds it (a
         #    zombie can re-create a name that retention or a merge had freed).
     raise RetriableError(f"{replicas}: {_ATTEMPTS} times another append was faster; try again, or less at once")
+
+
+def _check_place(replicas: PartitionReplicas, producer: ProducerAppend, end: LogEnd) -> None:
+    """Raises: OffsetOutOfRangeError for records of a mirror that begin elsewhere than at the log end."""
+    if producer.base_offset not in (None, end.log_end):
+        raise OffsetOutOfRangeError(
+            f"{replicas}: the log ends at {end.log_end}, these records begin at {producer.base_offset}: another "
+            "mirror was faster, or the log has lost its end; look at the log end again"
+        )
 
 
 def _commit(staged: StagedWriter, name: DataName, attempt: _Attempt) -> bool:
@@ -340,11 +352,15 @@ def _encode(
         base_offset=end.log_end,
         compression=options.compression,
     )
+    marked = producer.transactional
     try:
         for batch in source:
-            if options.keys_required and producer.control is None:
-                _check_keys(batch, replicas)
-            batch = _stamped(batch, now_ms, every=options.log_append_time)
+            if producer.base_offset is None:
+                if options.keys_required and producer.control is None:
+                    _check_keys(batch, replicas)
+                batch = _stamped(batch, now_ms, every=options.log_append_time)
+            else:
+                marked = marked or has_gaps(batch)
             writer.write(_in_transaction(batch, producer) if producer.transactional else batch)
     except BaseException:
         writer.abort()
@@ -365,7 +381,7 @@ def _encode(
         part=partial(part_after, end.state.producers, end.state.levels, producer.producer_id, end.log_end),
         created_ms=now_ms,
         transaction=transaction,
-        last_transactional_offset=end.state.last_transactional_offset if transaction is None else end.log_end,
+        last_transactional_offset=end.log_end if marked else end.state.last_transactional_offset,
     )
 
 
@@ -382,6 +398,12 @@ def _in_transaction(batch: pa.RecordBatch, producer: ProducerAppend) -> pa.Recor
     if producer.control is None:
         return batch
     return batch.append_column("control", constant(producer.control, pa.int32(), batch.num_rows))
+
+
+def has_gaps(batch: pa.RecordBatch) -> bool:
+    """Whether some of its rows stand for offsets without a record."""
+    index = batch.schema.get_field_index("control")
+    return bool(index >= 0 and batch.column(index).null_count < batch.num_rows)
 
 
 def _check_keys(batch: pa.RecordBatch, replicas: PartitionReplicas) -> None:

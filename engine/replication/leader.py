@@ -14,7 +14,8 @@ from stratalog.partitions.errors import (
     StratalogError,
 )
 from stratalog.partitions.listing import Listing, ReplicaLog
-from stratalog.partitions.paths import EpochName
+from stratalog.partitions.paths import EpochName, LocalStartName
+from stratalog.partitions.producers import encode
 from stratalog.partitions.register import REGISTER_BYTES
 from stratalog.partitions.replica import Replica
 from stratalog.partitions.transactions import FooterOf
@@ -31,6 +32,9 @@ def leader_log(replicas: PartitionReplicas) -> ReplicaLog:
     leader = replicas.leader
     for _ in range(_ATTEMPTS):
         log = _own_log(replicas)
+        if _begins_later(replicas, log):
+            leader.store.create(leader.path(LocalStartName(replicas.view.log_start_offset)), encode({}))
+            continue
         if log.joined_epoch == replicas.epoch:
             return log
         # The members first: the leader, listed after them, holds all that they know of.
@@ -43,6 +47,14 @@ def leader_log(replicas: PartitionReplicas) -> ReplicaLog:
         lineage = log.lineage.continued_by(replicas.epoch, log.log_end)
         leader.store.create(leader.path(EpochName(replicas.epoch)), lineage.to_json())
     raise RetriableError(f"{leader}: epoch {replicas.epoch} was created, and yet listings do not show it")
+
+
+def _begins_later(replicas: PartitionReplicas, log: ReplicaLog) -> bool:
+    """Whether the log never had a record, and is to begin at another offset than 0: the partition was created so.
+    It is the same offset for all drivers, since a log start only moves up to what is committed; so nobody can
+    hide with it what another has appended.
+    """
+    return not log.listing.data and not log.listing.watermarks and log.log_end < replicas.view.log_start_offset
 
 
 def look_at_leader(replicas: PartitionReplicas, footer_of: FooterOf | None = None) -> ReplicaLog:

@@ -39,6 +39,7 @@ from stratalog.partitions.store.object_http import (
 from stratalog.partitions.store.object_loop import loop, of_this_process, wait_for
 from stratalog.partitions.store.protocol import StoredObject, StoreOptions
 from stratalog.partitions.store.requests import CONNECT_TIMEOUT_S, Wording
+from stratalog.partitions.store.rules import media_type
 
 API_VERSION = "2021-12-02"
 SHOW_CREDENTIALS = (
@@ -278,10 +279,11 @@ class AzureObjects(HttpObjects):
         headers = {
             "x-ms-blob-type": "BlockBlob",
             "Content-MD5": _md5(of),
+            "Content-Type": media_type(key),
             **self._scope,
             **_exclusively(exclusive),
         }
-        return HttpRequest("PUT", key, headers={**headers, **_BYTES}, body=data)
+        return HttpRequest("PUT", key, headers=headers, body=data)
 
     def part_request(self, key: str, upload: str, index: int, data: bytes) -> HttpRequest:
         params = {"comp": "block", "blockid": _block_id(upload, index)}

@@ -39,6 +39,7 @@ from stratalog.partitions.store.object_http import (
 from stratalog.partitions.store.object_loop import loop, of_this_process
 from stratalog.partitions.store.protocol import StoredObject, StoreOptions
 from stratalog.partitions.store.requests import CONNECT_TIMEOUT_S, Wording
+from stratalog.partitions.store.rules import media_type
 
 EMULATOR = "STORAGE_EMULATOR_HOST"
 """The variable with the address of a server that is not Google's; gcsfs reads it, too."""
@@ -195,11 +196,11 @@ class GcsObjects(HttpObjects):
         return [self._stored(item) for item in said.get("items", [])], said.get("nextPageToken", "")
 
     def put_request(self, key: str, data: bytes, of: bytes, *, exclusive: bool) -> HttpRequest:
-        about = json.dumps({"name": key, "crc32c": _crc32c(of), "contentType": "application/octet-stream"})
+        about = json.dumps({"name": key, "crc32c": _crc32c(of), "contentType": media_type(key)})
         body = b"".join(
             (
                 f"--{_BOUNDARY}\r\nContent-Type: application/json; charset=UTF-8\r\n\r\n{about}\r\n".encode(),
-                f"--{_BOUNDARY}\r\nContent-Type: application/octet-stream\r\n\r\n".encode(),
+                f"--{_BOUNDARY}\r\nContent-Type: {media_type(key)}\r\n\r\n".encode(),
                 data,
                 f"\r\n--{_BOUNDARY}--\r\n".encode(),
             )

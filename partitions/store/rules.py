@@ -227,3 +227,8 @@ def drop_probes(store: Store, probes: Sequence[str]) -> None:
         store.delete(probes)
     except StorageAuthorizationError as error:
         _log.warning("probes stay in %s, which harms nobody: %s", store.uri, error)
+
+
+def media_type(name: str) -> str:
+    """The type under which object storage gives an object out: a browser shows a page, and saves the rest."""
+    return "text/html; charset=utf-8" if name.endswith(".html") else "application/octet-stream"

@@ -30,7 +30,7 @@ from stratalog.partitions.errors import (
 )
 from stratalog.partitions.store.crc32 import PiecewiseCrc32
 from stratalog.partitions.store.requests import Refusal, harmless, name_exclusively
-from stratalog.partitions.store.rules import Tally
+from stratalog.partitions.store.rules import Tally, media_type
 from stratalog.partitions.store.s3_connection import S3Connection
 
 MOST_COPY_BYTES = 5 * 1024**3
@@ -132,6 +132,7 @@ class StagedBytes:
                 Key=place.key,
                 Body=data,
                 ChecksumCRC32=crc32_text(self.crc32),
+                ContentType=media_type(place.key),
                 **place.connection.encryption,
             )
             place.check_key(answer, client)
@@ -159,7 +160,11 @@ class StagedUpload:
         def attempt(client: Any) -> str:
             place.tally.add(creates=1)
             answer = client.create_multipart_upload(
-                Bucket=place.bucket, Key=self._key, ChecksumAlgorithm="CRC32", **place.connection.encryption
+                Bucket=place.bucket,
+                Key=self._key,
+                ChecksumAlgorithm="CRC32",
+                ContentType=media_type(place.key),
+                **place.connection.encryption,
             )
             place.connection.check_key(answer, place.uri)
             return str(answer["UploadId"])

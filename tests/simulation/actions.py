@@ -35,7 +35,7 @@ from stratalog.partitions.errors import CorruptionError, StratalogError
 from stratalog.partitions.paths import base_name
 from stratalog.partitions.producers import ProducerAppend
 from stratalog.partitions.records import physical_schema
-from tests.simulation import reading, transacting
+from tests.simulation import mirroring, reading, transacting
 from tests.simulation.configuration import Operation, Shape
 from tests.simulation.oracle import Key
 from tests.simulation.remote import uncommitted
@@ -421,6 +421,7 @@ ACTIONS: dict[str, Action] = {
     "offsets": Action(_nothing, lambda a: reading.offsets(a.world, a.context)),
     "transact": Action(_a_transaction, transacting.transact),
     "finish": Action(_nothing, transacting.finish),
+    "mirror": Action(lambda rng, s, slot, i: (rng.choice((1, 3, 8)),), mirroring.mirror),
 }
 
 

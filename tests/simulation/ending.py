@@ -22,6 +22,7 @@ from stratalog.partitions.paths import BROKER_FILE, DataName
 from tests.simulation import reading
 from tests.simulation.actions import Actor, append_try, check_report, named_by
 from tests.simulation.content import content_of
+from tests.simulation.mirroring import check_mirrored
 from tests.simulation.oracle import Key
 from tests.simulation.scheduler import Driver, Violation
 from tests.simulation.sweeping import check_sweep
@@ -136,6 +137,7 @@ class LoneDriver:
             for partition in topic.partitions:
                 self._check_partition((topic_id, partition.partition))
         world.ledger.check_accounts()
+        check_mirrored(world.oracle)
         self._check_litter()
 
     def _check_litter(self) -> None:

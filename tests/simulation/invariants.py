@@ -258,13 +258,13 @@ class Invariants:
         """A member of the ISR holds all that was acknowledged, and all below any high watermark."""
         state = self.state(broker, self.folder(broker, key))
         who = f"on broker {broker}, in the ISR of {self.name(key)}"
-        if state.log.log_end < history.acknowledged:
+        if max(state.log.log_end, history.begin) < history.acknowledged:
             raise Violation(
                 f"I1: the log ends at {state.log.log_end}, {history.acknowledged} is acknowledged {who}"
             )
-        if state.log.log_end < history.high:
+        if max(state.log.log_end, history.begin) < history.high:
             raise Violation(f"I4: the log ends at {state.log.log_end}, a high watermark is {history.high} {who}")
-        self._commit(history, state, max(history.acknowledged, history.high), who)
+        self._commit(history, state, min(state.log.log_end, max(history.acknowledged, history.high)), who)
 
     def _prove(self, key: Key) -> None:
         """I9: what the ISR holds may be committed while it has enough members. One whose storage is lost by now

@@ -37,7 +37,7 @@ from stratalog.partitions import paths
 from stratalog.partitions.lineage import Lineage
 from stratalog.partitions.replica import Replica
 from tests.simulation import variants
-from tests.simulation.configuration import Configuration, configuration_of, small
+from tests.simulation.configuration import Configuration, configuration_of, small, with_mirrors
 from tests.simulation.running import Result, Run
 from tests.simulation.strategies import Script, Seeded
 
@@ -422,6 +422,14 @@ MUTATIONS: Sequence[Mutation] = (
         "a sequence that was appended is a duplicate, however many came after it",
         variants.patched(stratalog.engine.replication.append, "earlier_attempt", variants.only_the_last_is_known),
         theme="base",
+    ),
+    Mutation(
+        "a mirror appends wherever the log ends",
+        "records of a mirror are appended at their offset, or not at all",
+        variants.patched(stratalog.engine.replication.append, "_check_place", variants.true),
+        theme="base",
+        shaped=with_mirrors,
+        first=60,
     ),
     Mutation(
         "register keeps the last member",

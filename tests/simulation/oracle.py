@@ -30,6 +30,8 @@ Token = bytes
 class History:
     """One partition, as it must be."""
 
+    begin: int = 0
+    """Where the log begins: the partition was created so. Nothing is below, so everybody has it."""
     committed: dict[int, Token] = field(default_factory=dict)
     offsets: dict[Token, int] = field(default_factory=dict)
     """Where each token is committed."""
@@ -128,6 +130,9 @@ class Oracle:
                     self.changed[key] = None
                     if was is not None:
                         self._note(key, was, partition)
+                    elif partition.log_start_offset:
+                        history = self.history(key)
+                        history.begin = history.proven = partition.log_start_offset
 
     def _note(self, key: Key, was: PartitionImage, now: PartitionImage) -> None:
         counts = self.counts

@@ -300,7 +300,14 @@ def _find_short(
                 # A member may be the one that is right: nobody takes its register away.
                 damage = None if broker in replicas.view.isr else BadEpoch(found.joined_epoch)
                 findings.append(Finding(str(replica), error, broker, damage))
+        if _has_not_begun(look, log) and must_reach <= replicas.view.log_start_offset:
+            continue
         findings += _gaps(replica, look, must_reach, why)
+
+
+def _has_not_begun(look: ReplicaStructure, log: ReplicaLog) -> bool:
+    """Whether a replica of a log that begins above 0 has neither had a record of it nor learnt where it begins."""
+    return look.end == 0 and log.claimed_high_watermark == 0
 
 
 def _known_of(

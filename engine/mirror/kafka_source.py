@@ -1,0 +1,251 @@
+"""A Kafka cluster as the source of a mirror, by ``confluent-kafka``: librdkafka, in this process, without a JVM.
+
+Reading goes by ``isolation.level=read_committed``: what a consumer does not get below its position is a marker,
+part of an aborted transaction, or compacted away. It never begins anew by itself (``auto.offset.reset=error``),
+and asks the brokers whether they still have the history of the record before (OffsetsForLeaderEpoch, KIP-320).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from typing import Any
+
+from stratalog.engine.mirror.source import (
+    MirrorSource,
+    SourceBounds,
+    SourceRange,
+    SourceRead,
+    SourceRecord,
+    SourceTopic,
+    SourceTruncatedError,
+)
+from stratalog.engine.state.group_commits import OffsetAndMetadata
+from stratalog.partitions.errors import (
+    EnvironmentUnusableError,
+    InvalidCallError,
+    OffsetOutOfRangeError,
+    RetriableError,
+    StorageAuthorizationError,
+    StratalogError,
+    UnknownTopicOrPartitionError,
+)
+from stratalog.partitions.identity import TopicPartition
+
+TIMEOUT_S = 30.0
+_MESSAGES = 5000
+"""That are taken over from librdkafka at once."""
+_OURS = frozenset({"bootstrap.servers", "isolation.level", "auto.offset.reset", "group.id", "enable.auto.commit"})
+_LOG = logging.getLogger("stratalog.mirror.librdkafka")
+
+
+def open_source(bootstrap: str, configs: Mapping[str, str] | None = None) -> MirrorSource:
+    """A Kafka cluster at ``host:port,...``. ``configs`` are more of librdkafka's: ``security.protocol``,
+    ``sasl.*``, ``ssl.*``.
+
+    Raises: EnvironmentUnusableError without ``confluent-kafka``; InvalidCallError for a config that it does not
+    take,
+        or that is the mirror's own.
+    """
+    try:
+        import confluent_kafka  # noqa: F401 - an extra
+    except ModuleNotFoundError as error:
+        raise EnvironmentUnusableError(
+            "a Kafka cluster is read by confluent-kafka, which is not installed: pip install 'stratalog[kafka]'"
+        ) from error
+    if own := sorted(_OURS.intersection(configs or {})):
+        raise InvalidCallError(f"{own[0]} is not to be set: a mirror has it by itself")
+    return KafkaSource(bootstrap, configs or {})
+
+
+class KafkaSource:
+    """See ``stratalog.engine.mirror.source.MirrorSource``."""
+
+    def __init__(self, bootstrap: str, configs: Mapping[str, str]) -> None:
+        """Use ``open_source``."""
+        from confluent_kafka import KafkaException
+        from confluent_kafka.admin import AdminClient
+
+        self._configs = {**configs, "bootstrap.servers": bootstrap, "logger": _LOG}
+        try:
+            self._admin = AdminClient(self._configs)
+        except KafkaException as error:
+            raise InvalidCallError(f"the configs of the source: {error.args[0].str()}") from error
+
+    def topics(self, names: Sequence[str]) -> dict[str, SourceTopic]:
+        from confluent_kafka import TopicCollection
+        from confluent_kafka.admin import ConfigResource, ResourceType
+
+        cluster_id = self._answer(self._admin.describe_cluster(request_timeout=TIMEOUT_S), "the source").cluster_id
+        described = self._admin.describe_topics(TopicCollection(list(names)), request_timeout=TIMEOUT_S)
+        resources = {ConfigResource(ResourceType.TOPIC, name): name for name in names}
+        found = {name: self._answer(future, f"topic {name!r} of the source") for name, future in described.items()}
+        configs = {
+            resources[resource]: self._answer(future, f"configs of topic {resources[resource]!r} of the source")
+            for resource, future in self._admin.describe_configs(
+                list(resources), request_timeout=TIMEOUT_S
+            ).items()
+        }
+        return {
+            name: SourceTopic(
+                name,
+                f"{cluster_id}/{_url_safe(found[name].topic_id)}",
+                len(found[name].partitions),
+                {key: entry.value for key, entry in configs[name].items() if entry.value is not None},
+            )
+            for name in names
+        }
+
+    def bounds(self, keys: Sequence[TopicPartition]) -> dict[TopicPartition, SourceBounds]:
+        from confluent_kafka import IsolationLevel
+        from confluent_kafka.admin import OffsetSpec
+
+        starts = self._offsets(keys, OffsetSpec.earliest(), IsolationLevel.READ_UNCOMMITTED)
+        stable = self._offsets(keys, OffsetSpec.latest(), IsolationLevel.READ_COMMITTED)
+        ends = self._offsets(keys, OffsetSpec.latest(), IsolationLevel.READ_UNCOMMITTED)
+        return {key: SourceBounds(starts[key], max(starts[key], stable[key]), ends[key]) for key in keys}
+
+    def read(self, ranges: Mapping[TopicPartition, SourceRange]) -> Generator[SourceRead, None, None]:
+        from confluent_kafka import Consumer, KafkaException
+        from confluent_kafka import TopicPartition as Assigned
+
+        consumer = Consumer(
+            {
+                **self._configs,
+                "group.id": "stratalog-mirror",  # librdkafka wants one; nothing is ever committed under it
+                "enable.auto.commit": False,
+                "enable.auto.offset.store": False,
+                "isolation.level": "read_committed",
+                "auto.offset.reset": "error",
+                "enable.partition.eof": True,
+                "fetch.message.max.bytes": 8 * 1024 * 1024,
+                "queued.max.messages.kbytes": 128 * 1024,
+            }
+        )
+        try:
+            consumer.assign(
+                [
+                    Assigned(topic, partition, wanted.start)
+                    if wanted.leader_epoch is None
+                    else Assigned(topic, partition, wanted.start, leader_epoch=wanted.leader_epoch)
+                    for (topic, partition), wanted in ranges.items()
+                ]
+            )
+            silent = 0.0
+            while True:
+                messages = consumer.consume(_MESSAGES, 1.0)
+                silent = 0.0 if messages else silent + 1.0
+                if silent > TIMEOUT_S:
+                    raise RetriableError(f"the source sent nothing for {TIMEOUT_S:g} s; try again")
+                yield from _reads(messages)
+        except KafkaException as error:
+            raise _translated(error.args[0], "the source") from error
+        finally:
+            consumer.close()
+
+    def group_offsets(self, topics: Sequence[str]) -> dict[str, dict[TopicPartition, OffsetAndMetadata]]:
+        from confluent_kafka import ConsumerGroupTopicPartitions
+
+        listed = self._answer(self._admin.list_consumer_groups(request_timeout=TIMEOUT_S), "groups of the source")
+        wanted, found = set(topics), {}
+        for group in sorted(one.group_id for one in listed.valid):
+            asked = [ConsumerGroupTopicPartitions(group)]
+            (future,) = self._admin.list_consumer_group_offsets(asked, request_timeout=TIMEOUT_S).values()
+            answer = self._answer(future, f"group {group!r} of the source")
+            offsets = {
+                (one.topic, one.partition): OffsetAndMetadata(one.offset, None, one.metadata or "")
+                for one in answer.topic_partitions
+                if one.topic in wanted and one.error is None and one.offset >= 0
+            }
+            if offsets:
+                found[group] = offsets
+        return found
+
+    def close(self) -> None:
+        """The admin client ends with this object."""
+
+    def _offsets(self, keys: Sequence[TopicPartition], spec: Any, isolation: Any) -> dict[TopicPartition, int]:
+        from confluent_kafka import TopicPartition as Asked
+
+        if not keys:
+            return {}
+        asked = {Asked(topic, partition): spec for topic, partition in keys}
+        answers = self._admin.list_offsets(asked, isolation_level=isolation, request_timeout=TIMEOUT_S)
+        return {
+            (one.topic, one.partition): self._answer(future, f"{one.topic}-{one.partition} of the source").offset
+            for one, future in answers.items()
+        }
+
+    def _answer(self, future: Any, what: str) -> Any:
+        """Raises: one of our errors."""
+        from concurrent.futures import TimeoutError as TooLateError
+
+        from confluent_kafka import KafkaException
+
+        try:
+            return future.result(TIMEOUT_S + 5)
+        except KafkaException as error:
+            raise _translated(error.args[0], what) from error
+        except TooLateError as error:
+            raise RetriableError(f"{what}: no answer within {TIMEOUT_S:g} s; try again") from error
+
+
+def _reads(messages: Sequence[Any]) -> Iterator[SourceRead]:
+    """Messages as they came, by partition."""
+    from confluent_kafka import KafkaError
+
+    records: dict[TopicPartition, list[SourceRecord]] = {}
+    positions: dict[TopicPartition, int] = {}
+    failed: dict[TopicPartition, StratalogError] = {}
+    for message in messages:
+        error = message.error()
+        if error is not None and message.topic() is None:
+            raise _translated(error, "the source")
+        key = message.topic(), message.partition()
+        if error is None:
+            records.setdefault(key, []).append(_record(message))
+            positions[key] = message.offset() + 1
+        elif error.code() == KafkaError._PARTITION_EOF:
+            positions[key] = max(positions.get(key, 0), message.offset())
+        else:
+            failed[key] = _translated(error, f"{key[0]}-{key[1]} of the source")
+    for key, position in positions.items():
+        yield SourceRead(key, records.get(key, ()), position)
+    for key, why in failed.items():
+        yield SourceRead(key, (), 0, why)
+
+
+def _record(message: Any) -> SourceRecord:
+    kind, stamp = message.timestamp()
+    return SourceRecord(
+        message.offset(),
+        stamp if kind else None,  # 0: the record has no time
+        message.key(),
+        message.value(),
+        message.headers() or (),
+        message.leader_epoch(),
+    )
+
+
+def _translated(error: Any, what: str) -> StratalogError:
+    """Our error for one of librdkafka's."""
+    from confluent_kafka import KafkaError
+
+    kinds: Mapping[int, Callable[[str], StratalogError]] = {
+        KafkaError._AUTO_OFFSET_RESET: OffsetOutOfRangeError,
+        KafkaError.OFFSET_OUT_OF_RANGE: OffsetOutOfRangeError,
+        KafkaError._LOG_TRUNCATION: SourceTruncatedError,
+        KafkaError.UNKNOWN_TOPIC_OR_PART: UnknownTopicOrPartitionError,
+        KafkaError._UNKNOWN_TOPIC: UnknownTopicOrPartitionError,
+        KafkaError._UNKNOWN_PARTITION: UnknownTopicOrPartitionError,
+        KafkaError.TOPIC_AUTHORIZATION_FAILED: StorageAuthorizationError,
+        KafkaError.GROUP_AUTHORIZATION_FAILED: StorageAuthorizationError,
+        KafkaError.CLUSTER_AUTHORIZATION_FAILED: StorageAuthorizationError,
+        KafkaError._AUTHENTICATION: StorageAuthorizationError,
+    }
+    return kinds.get(error.code(), RetriableError)(f"{what}: {error.name()}: {error.str()}")
+
+
+def _url_safe(topic_id: Any) -> str:
+    """A topic id as Kafka shows it."""
+    return str(topic_id).rstrip("=").replace("+", "-").replace("/", "_")

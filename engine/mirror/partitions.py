@@ -1,0 +1,126 @@
+"""One run's state of each partition: where it is, how far it is to go, and what waits to be appended. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from stratalog.engine.mirror.rows import MOST_ROWS
+from stratalog.engine.mirror.source import (
+    SourceBounds,
+    SourceRange,
+    SourceRead,
+    SourceRecord,
+    SourceTruncatedError,
+)
+from stratalog.partitions.errors import StratalogError
+from stratalog.partitions.identity import TopicPartition
+
+PIECE_BYTES = 32 * 1024 * 1024
+"""Of records that are appended at once, about."""
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Of one append: the offsets ``[start, end)``, and all records there; of one leader epoch."""
+
+    key: TopicPartition
+    start: int
+    end: int
+    records: tuple[SourceRecord, ...]
+    size_bytes: int
+    leader_epoch: int
+
+
+@dataclass(slots=True)
+class MirroredPartition:
+    """A partition that is being mirrored."""
+
+    key: TopicPartition
+    log_end: int
+    """Here. All of the source below it is here."""
+    leader_epoch: int | None
+    """Of the source, when the last record below ``log_end`` was appended there; None: nobody knows."""
+    bounds: SourceBounds
+    """When the run began."""
+    position: int = 0
+    """Up to here the source was read."""
+    records: list[SourceRecord] = field(default_factory=list)
+    """Those of ``[log_end, position)``."""
+    size_bytes: int = 0
+    mirrored: int = 0
+    gaps: int = 0
+    mirrored_bytes: int = 0
+    passed_by: int = 0
+    """How often another mirror was faster."""
+    error: StratalogError | None = None
+
+    def __post_init__(self) -> None:
+        """Raises: SourceTruncatedError where the source ends before this log does."""
+        if self.log_end > self.bounds.log_end:
+            raise SourceTruncatedError(
+                f"{self}: it ends at offset {self.bounds.log_end} there, at {self.log_end} here"
+            )
+        self.position = max(self.log_end, self.bounds.log_start)
+
+    def __str__(self) -> str:
+        return f"{self.key[0]}-{self.key[1]}"
+
+    @property
+    def done(self) -> bool:
+        """Whether nothing is left to do in this run."""
+        return self.error is not None or self.log_end >= self.bounds.stable_end
+
+    @property
+    def lost(self) -> int:
+        """How many offsets had left the source before they were mirrored. They become gaps."""
+        return max(0, self.bounds.log_start - self.log_end)
+
+    def range(self) -> SourceRange:
+        """To be read next."""
+        return SourceRange(self.position, self.bounds.stable_end, self.leader_epoch)
+
+    def begin_at(self, log_end: int, leader_epoch: int | None) -> None:
+        """The log ends here now; records that wait are forgotten."""
+        self.log_end, self.leader_epoch = log_end, leader_epoch
+        self.records, self.size_bytes = [], 0
+        self.position = max(log_end, self.bounds.log_start)
+
+    def pieces(self, read: SourceRead) -> Iterator[Piece]:
+        """The appends that are due now that this was read, in order; each is here (``appended``) before the next
+        one is asked for. Records beyond the end of the run wait for the next run.
+        """
+        end = self.bounds.stable_end
+        for record in read.records:
+            if record.offset >= end:
+                break
+            epoch = record.leader_epoch
+            changed = epoch is not None and self.records and epoch != self._epoch_of(self.records)
+            if changed or self.size_bytes >= PIECE_BYTES or record.offset - self.log_end >= MOST_ROWS:
+                yield from self._cut(self.position)
+            self.records.append(record)
+            self.size_bytes += record.size_bytes
+            self.position = record.offset + 1
+        self.position = max(self.position, min(read.position, end))
+        if self.position >= end or self.position - self.log_end >= MOST_ROWS:
+            yield from self._cut(self.position)
+
+    def _cut(self, end: int) -> Iterator[Piece]:
+        while self.log_end < end:
+            until = min(end, self.log_end + MOST_ROWS)
+            records = tuple(record for record in self.records if record.offset < until)
+            self.records = self.records[len(records) :]
+            size = sum(record.size_bytes for record in records)
+            self.size_bytes -= size
+            yield Piece(self.key, self.log_end, until, records, size, self._epoch_of(records))
+
+    def _epoch_of(self, records: list[SourceRecord] | tuple[SourceRecord, ...]) -> int:
+        known = (record.leader_epoch for record in reversed(records) if record.leader_epoch is not None)
+        return next(known, self.leader_epoch or 0)
+
+    def appended(self, piece: Piece) -> None:
+        """The piece is in the log, and acknowledged."""
+        self.log_end, self.leader_epoch = piece.end, piece.leader_epoch
+        self.mirrored += len(piece.records)
+        self.gaps += piece.end - piece.start - len(piece.records)
+        self.mirrored_bytes += piece.size_bytes

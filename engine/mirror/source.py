@@ -1,0 +1,119 @@
+"""The questions of a mirror to the cluster that it mirrors, in terms of Kafka; and its findings there."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from stratalog.engine.state.group_commits import OffsetAndMetadata
+from stratalog.partitions.errors import InvalidCallError, StratalogError
+from stratalog.partitions.identity import TopicPartition
+
+
+class InconsistentTopicIdError(InvalidCallError):
+    """A topic has another id than it had: it was deleted, and made again under its name."""
+
+    code = "INCONSISTENT_TOPIC_ID"
+
+
+class SourceTruncatedError(InvalidCallError):
+    """The source has lost records that are here, and others take their place, or will."""
+
+    code = "LOG_TRUNCATION"
+
+    def __init__(self, what: str) -> None:
+        super().__init__(
+            f"{what}: the source has lost its last records that are here (an unclean election, or a lost disk), "
+            "and others take their place. Keep what is here, and mirror no more: stratalog mirror --end; or "
+            "delete the topic here, and mirror it anew"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class SourceTopic:
+    """A topic there."""
+
+    name: str
+    source: str
+    """Cluster id and topic id, as ``mirror.source`` has them."""
+    partitions: int
+    configs: Mapping[str, str]
+    """All that apply to it, by Kafka's names."""
+
+
+@dataclass(frozen=True, slots=True)
+class SourceBounds:
+    """A partition's log there, ``log_start <= stable_end <= log_end``."""
+
+    log_start: int
+    stable_end: int
+    """The last stable offset: committed records end there."""
+    log_end: int
+    """The high watermark."""
+
+
+class SourceRecord(NamedTuple):
+    """A committed record."""
+
+    offset: int
+    timestamp_ms: int | None
+    key: bytes | None
+    value: bytes | None
+    headers: Sequence[tuple[str, bytes | None]]
+    leader_epoch: int | None
+    """Under which it was appended; None where the format of its batch does not say."""
+
+    @property
+    def size_bytes(self) -> int:
+        """About what it takes."""
+        of_headers = sum(len(name) + len(value or b"") for name, value in self.headers)
+        return len(self.key or b"") + len(self.value or b"") + of_headers
+
+
+@dataclass(frozen=True, slots=True)
+class SourceRange:
+    """Committed records that are to be read, ``[start, end)`` of a partition."""
+
+    start: int
+    end: int
+    leader_epoch: int | None = None
+    """Of the record before ``start``, where it is known: the source finds out whether it has that history."""
+
+
+@dataclass(frozen=True, slots=True)
+class SourceRead:
+    """The next records of a partition: all committed ones from where its last read ended up to ``position``."""
+
+    key: TopicPartition
+    records: Sequence[SourceRecord]
+    position: int
+    error: StratalogError | None = None
+    """OffsetOutOfRangeError where retention is faster; SourceTruncatedError where the source has lost the record
+    before the range, and others took its place. Nothing more comes of the partition then."""
+
+
+class MirrorSource(Protocol):
+    """A cluster of topics. Errors of all calls: RetriableError kinds; StorageAuthorizationError kinds."""
+
+    def topics(self, names: Sequence[str]) -> dict[str, SourceTopic]:
+        """The topics of these names. Raises: UnknownTopicOrPartitionError."""
+        ...
+
+    def bounds(self, keys: Sequence[TopicPartition]) -> dict[TopicPartition, SourceBounds]:
+        """Where logs start and end now. Raises: UnknownTopicOrPartitionError."""
+        ...
+
+    def read(self, ranges: Mapping[TopicPartition, SourceRange]) -> Generator[SourceRead, None, None]:
+        """All committed records of the ranges, of each partition in the order of offsets, those of several mixed.
+        A read may go beyond the end of its range. A reader that has enough stops to iterate.
+        """
+        ...
+
+    def group_offsets(self, topics: Sequence[str]) -> dict[str, dict[TopicPartition, OffsetAndMetadata]]:
+        """The offsets that each consumer group has committed for the topics; groups without any are left out."""
+        ...
+
+    def close(self) -> None:
+        """Let go of what it holds."""
+        ...

@@ -1,0 +1,88 @@
+"""Mirror topics of a Kafka cluster: the same records at the same offsets; needs no Spark.
+
+  jobs/mirror.py --from kafka-1:9092 --topics trips,fares           what is new, once
+  jobs/mirror.py --from kafka-1:9092 --topics trips --every 10s     again and again, until interrupted
+  jobs/mirror.py --from kafka-1:9092 --topics trips --archive       records stay when the source's go
+  jobs/mirror.py --from kafka-1:9093 --topics trips --config security.protocol=SSL --config ssl.ca.location=ca.pem
+  jobs/mirror.py --end --topics trips                               a topic like any other from now on
+
+Any number of mirrors may run, and be killed: the log's end is the place in the source. jobs/compare.py compares
+both sides. It takes confluent-kafka: pip install 'stratalog[kafka]'.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from stratalog import Report
+from stratalog.jobs.arguments import add_dry_run, check_options, count, duration, names, pair, size
+from stratalog.jobs.repeat import repeat
+from stratalog.jobs.run import Job, JobMain
+from stratalog.partitions.clock import SystemClock
+
+_OF_A_RUN = ("config", "replication_factor", "archive", "no_groups", "throttle", "budget", "every")
+
+
+def add_source(parser: argparse.ArgumentParser) -> None:
+    """``--topics``, and ``--config`` of librdkafka."""
+    parser.add_argument("--topics", dest="mirrored", metavar="A,B", type=names, required=True)
+    parser.add_argument(
+        "--config",
+        metavar="KEY=VALUE",
+        type=pair,
+        action="append",
+        default=[],
+        help="one of librdkafka's, such as security.protocol=SASL_SSL; any number of them",
+    )
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--from", dest="bootstrap", metavar="HOST:PORT", help="brokers of the source, with commas")
+    what.add_argument("--end", action="store_true", help="the topics mirror no more: producers may append")
+    add_source(parser)
+    add_dry_run(parser, "say which topics and partitions would be made; read and append nothing")
+    parser.add_argument("--replication-factor", metavar="N", type=count, help="of topics that are made")
+    parser.add_argument(
+        "--archive", action="store_true", help="of topics that are made: keep what the source deletes"
+    )
+    parser.add_argument("--no-groups", action="store_true", help="leave offsets of consumer groups alone")
+    parser.add_argument("--throttle", metavar="SIZE", type=size, help="at most these bytes a second (20MB)")
+    parser.add_argument(
+        "--budget", metavar="TIME", type=duration, help="begin no further piece after this time (5m)"
+    )
+    parser.add_argument("--every", metavar="TIME", type=duration, help="run again, this time after each run (10s)")
+
+
+def mirror(job: Job) -> Report:
+    given = job.arguments
+    check_options(given, bars=[("end", *_OF_A_RUN)])
+    if given.end:
+        return job.cluster().end_mirror(given.mirrored, dry_run=given.dry_run)
+
+    def once() -> Report:
+        return job.cluster().mirror(
+            given.bootstrap,
+            given.mirrored,
+            configs=dict(given.config),
+            replication_factor=given.replication_factor,
+            archive=given.archive,
+            groups=not given.no_groups,
+            throttle=given.throttle,
+            budget_s=given.budget,
+            dry_run=given.dry_run,
+        )
+
+    return (
+        once()
+        if given.every is None
+        else repeat("mirror", once, job.show_line, lambda _: given.every, SystemClock())
+    )
+
+
+main = JobMain("mirror", __doc__, arguments, mirror, runs="driver")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

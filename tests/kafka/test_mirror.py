@@ -1,0 +1,279 @@
+"""Topics of a real Kafka broker in a log of ours: equal after each run, whatever happens there, and here."""
+
+from __future__ import annotations
+
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import (
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewPartitions,
+    NewTopic,
+    ResourceType,
+)
+
+from stratalog import Cluster, Report
+from stratalog.partitions.errors import EnvironmentUnusableError
+from tests.kafka.kafka_clients import CLIENT, PRODUCER, WAIT_S, KafkaClients, only, wait_until
+
+pytestmark = pytest.mark.kafka
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    for root in ("b1", "b2"):
+        (tmp_path / root).mkdir()
+    brokers = "".join(f'[[brokers]]\nid = {n}\nlog_dir = "b{n}"\n' for n in (1, 2))
+    (tmp_path / "cluster.toml").write_text(f'[cluster]\nid = "c"\nvoters = [1]\n{brokers}')
+    with closing(Cluster.format(tmp_path / "cluster.toml")) as made:
+        made.topics.alter_configs(None, {"offsets.topic.replication.factor": 1, "offsets.topic.num.partitions": 1})
+        yield made
+
+
+class Topic:
+    """A topic there, and what is done to it."""
+
+    def __init__(self, clients: KafkaClients, name: str, partitions: int = 3, **configs: str) -> None:
+        self.clients, self.name = clients, name
+        given = {"retention.ms": "-1", **{key.replace("_", "."): value for key, value in configs.items()}}
+        only(clients.admin.create_topics([NewTopic(name, partitions, 1, config=given)]))
+        self._ids = self.now_ms = 0
+        self.knows_partitions_anew()
+
+    def knows_partitions_anew(self) -> None:
+        """A producer knows the partitions that were there when it first asked."""
+        self.plain = Producer({**self.clients.server, **PRODUCER})
+
+    def append(self, *values: str | None, partition: int = 0, key: str | None = None) -> None:
+        self._produce(self.plain, values, partition, key)
+        assert self.plain.flush(WAIT_S) == 0
+
+    def transact(self, *values: str | None, commit: bool = True, partition: int = 0) -> None:
+        """As one transaction, of a producer of its own."""
+        self._ids += 1
+        producer = Producer({**self.clients.server, **PRODUCER, "transactional.id": f"{self.name}-{self._ids}"})
+        producer.init_transactions(WAIT_S)
+        producer.begin_transaction()
+        self._produce(producer, values, partition, None)
+        producer.flush(WAIT_S)
+        if commit:
+            producer.commit_transaction(WAIT_S)
+        else:
+            producer.abort_transaction(WAIT_S)
+
+    def configure(self, **configs: str) -> None:
+        entries = [
+            ConfigEntry(key.replace("_", "."), value, incremental_operation=AlterConfigOpType.SET)
+            for key, value in configs.items()
+        ]
+        resource = ConfigResource(ResourceType.TOPIC, self.name, incremental_configs=entries)
+        only(self.clients.admin.incremental_alter_configs([resource]))
+
+    def records(self) -> int:
+        """How many a consumer of committed records gets from partition 0."""
+        with self.clients.consumer("read_committed") as consumer:
+            consumer.assign([TopicPartition(self.name, 0, 0)])
+            found = 0
+            while (message := consumer.poll(WAIT_S)) is not None and message.error() is None:
+                found += 1
+            return found
+
+    def _produce(
+        self, producer: Producer, values: tuple[str | None, ...], partition: int, key: str | None
+    ) -> None:
+        for number, value in enumerate(values):
+            headers = [("h", b"1"), ("h", None)] if number % 2 else []
+            self.now_ms += 100
+            stamp = 1_700_000_000_000 + self.now_ms
+            producer.produce(self.name, value, key, partition=partition, headers=headers, timestamp=stamp)
+
+
+def mirrored(cluster: Cluster, topic: Topic, *, archive: bool = False) -> Report:
+    """Once, and compared."""
+    address = topic.clients.address
+    report = cluster.mirror(address, topic.name, replication_factor=2, archive=archive).raise_for_failures()
+    compared = cluster.compare(address, topic.name).raise_for_failures()
+    assert compared.totals["differences"] == 0
+    assert all(row["ranges"] == row["equal_ranges"] for row in compared.rows)
+    return report
+
+
+def test_transactions_tombstones_and_new_partitions_are_the_same_here(
+    clients: KafkaClients, cluster: Cluster, prefix: str
+) -> None:
+    topic = Topic(clients, f"{prefix}all")
+    topic.append("a", None, "b")
+    topic.transact("c", "d")
+    topic.transact("never", "ever", commit=False)
+    topic.transact("e", partition=1)
+    report = mirrored(cluster, topic)
+    assert [(row["log_end"], row["records"], row["gaps"]) for row in report.rows] == [
+        (9, 5, 4),
+        (2, 1, 1),
+        (0, 0, 0),
+    ]
+    topic.append("f", partition=2)
+    topic.transact("g", commit=False)
+    only(clients.admin.create_partitions([NewPartitions(topic.name, 4)]))
+    wait_until(lambda: len(clients.admin.list_topics(topic.name).topics[topic.name].partitions) == 4)
+    topic.knows_partitions_anew()
+    topic.append("h", partition=3)
+    report = mirrored(cluster, topic)
+    assert [row["lag"] for row in report.rows] == [0, 0, 0, 0]
+    assert report.rows[3]["records"] == 1
+    cluster.verify(deep=True).raise_for_failures()
+
+
+def test_an_open_transaction_holds_its_records_back(clients: KafkaClients, cluster: Cluster, prefix: str) -> None:
+    topic = Topic(clients, f"{prefix}open", 1)
+    topic.append("a")
+    producer = Producer({**clients.server, **PRODUCER, "transactional.id": f"{prefix}open"})
+    producer.init_transactions(WAIT_S)
+    producer.begin_transaction()
+    producer.produce(topic.name, "b")
+    producer.flush(WAIT_S)
+    topic.append("c")
+    assert mirrored(cluster, topic).rows[0]["log_end"] == 1
+    producer.commit_transaction(WAIT_S)
+    assert mirrored(cluster, topic).rows[0]["log_end"] == 4
+
+
+def test_what_is_compacted_there_is_a_gap_or_was_here_before(
+    clients: KafkaClients, cluster: Cluster, prefix: str
+) -> None:
+    often = {"segment_ms": "100", "min_cleanable_dirty_ratio": "0.0001", "delete_retention_ms": "0"}
+    topic = Topic(clients, f"{prefix}compact", 1, cleanup_policy="compact", **often)
+    topic.append(*map(str, range(20)), key="k")
+    first = mirrored(cluster, topic).rows[0]["records"]
+    topic.now_ms += 10_000  # a segment of its own
+    topic.append(*map(str, range(20, 40)), key="k")
+    topic.now_ms += 10_000
+    topic.append("last", key="other")
+    wait_until(lambda: topic.records() == 2)
+    report = mirrored(cluster, topic)
+    assert [report.rows[0][name] for name in ("log_end", "records", "gaps")] == [41, 2, 19]
+    compared = cluster.compare(clients.address, topic.name).rows[0]
+    assert [compared[name] for name in ("there", "here", "compacted")] == [2, 22, 20]
+    assert first == 20
+
+
+@pytest.mark.parametrize("archive", [False, True])
+def test_deleted_records_go_here_too_but_not_from_an_archive(
+    archive: bool, clients: KafkaClients, cluster: Cluster, prefix: str
+) -> None:
+    topic = Topic(clients, f"{prefix}delete", 1)
+    topic.append(*map(str, range(10)))
+    mirrored(cluster, topic, archive=archive)
+    only(clients.admin.delete_records([TopicPartition(topic.name, 0, 7)]))
+    assert mirrored(cluster, topic, archive=archive).rows[0]["log_start"] == (0 if archive else 7)
+    late = Topic(clients, f"{prefix}late", 1)
+    late.append(*map(str, range(10)))
+    only(clients.admin.delete_records([TopicPartition(late.name, 0, 10)]))
+    assert mirrored(cluster, late).rows[0]["log_end"] == 10, "it is empty, and begins there"
+    late.append("x")
+    assert mirrored(cluster, late).rows[0]["log_end"] == 11
+
+
+def test_groups_go_on_here_at_the_same_record(clients: KafkaClients, cluster: Cluster, prefix: str) -> None:
+    topic = Topic(clients, f"{prefix}groups", 1)
+    topic.append(*map(str, range(10)))
+    settings = {**clients.server, **CLIENT, "group.id": f"{prefix}readers", "enable.auto.commit": False}
+    with closing(Consumer(settings)) as consumer:
+        consumer.commit(offsets=[TopicPartition(topic.name, 0, 4)], asynchronous=False)
+    mirrored(cluster, topic)
+    assert {key: one.offset for key, one in cluster.groups.committed(f"{prefix}readers").items()} == {
+        (topic.name, 0): 4
+    }
+
+
+def test_a_topic_that_was_made_again_is_left_alone(clients: KafkaClients, cluster: Cluster, prefix: str) -> None:
+    topic = Topic(clients, f"{prefix}again", 1)
+    topic.append("a")
+    mirrored(cluster, topic)
+    only(clients.admin.delete_topics([topic.name]))
+    wait_until(lambda: topic.name not in clients.admin.list_topics().topics)
+    Topic(clients, topic.name, 1).append("x", "y")
+    report = cluster.mirror(clients.address, topic.name)
+    assert [(f.item, f.code) for f in report.failures] == [(topic.name, "INCONSISTENT_TOPIC_ID")]
+    assert cluster.end_mirror(topic.name).rows[0]["topic"] == topic.name
+    cluster.produce(topic.name, [{"value": b"mine"}]).raise_for_failures()
+
+
+def test_a_config_of_the_mirror_itself_is_refused(clients: KafkaClients, cluster: Cluster) -> None:
+    with pytest.raises(Exception, match=r"isolation\.level is not to be set"):
+        cluster.mirror(clients.address, "t", configs={"isolation.level": "read_uncommitted"})
+    with pytest.raises(Exception, match="the configs of the source"):
+        cluster.mirror(clients.address, "t", configs={"no.such": "config"})
+    assert EnvironmentUnusableError.code
+
+
+KILLS = 6
+
+
+def test_mirrors_are_killed_and_one_stands_still_and_there_is_one_copy(
+    clients: KafkaClients, cluster: Cluster, prefix: str, tmp_path: Path
+) -> None:
+    """kill -9 at some moment of a run, time after time; and a zombie that slept through all of it goes on."""
+    topic = Topic(clients, f"{prefix}killed", 2)
+    topic.append("first")
+    mirrored(cluster, topic)
+    rng, stop = random.Random(7), threading.Event()
+
+    def fill() -> None:
+        number = 0
+        while not stop.is_set():
+            number += 1
+            topic.transact(*(f"{number}/{n}" for n in range(20)), commit=number % 3 > 0, partition=number % 2)
+            topic.append(*(f"{number}/{n}" for n in range(20)), partition=number % 2)
+
+    def start() -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-m", "stratalog.jobs.mirror", "--cluster", str(tmp_path / "cluster.toml")]
+        command += ["--from", clients.address, "--topics", topic.name, "--every", "1ms"]
+        return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+    def ends() -> list[object]:
+        with closing(Cluster.open(tmp_path / "cluster.toml")) as looking:
+            return [row["log_end"] for row in looking.describe(topic.name).rows]
+
+    filling = threading.Thread(target=fill)
+    filling.start()
+    processes: list[subprocess.Popen[bytes]] = []
+    try:
+        zombie = start()
+        processes.append(zombie)
+        before = ends()
+        wait_until(lambda: ends() != before)
+        zombie.send_signal(signal.SIGSTOP)
+        for _ in range(KILLS):
+            before, victim = ends(), start()
+            processes.append(victim)
+            wait_until(lambda before=before: ends() != before)  # type: ignore[misc]
+            time.sleep(rng.random() / 4)
+            victim.kill()
+            victim.wait()
+        zombie.send_signal(signal.SIGCONT)
+        beside = start()
+        processes.append(beside)
+        before = ends()
+        wait_until(lambda: ends() != before)
+    finally:
+        stop.set()
+        for process in processes:
+            process.kill()
+            process.wait()
+        filling.join()
+    mirrored(cluster, topic)
+    assert mirrored(cluster, topic).totals["records"] == 0
+    cluster.verify(deep=True).raise_for_failures()

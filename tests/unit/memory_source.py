@@ -1,0 +1,76 @@
+"""A source of a mirror in memory: topics with offsets, gaps and leader epochs as a test puts them there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from stratalog.engine.mirror.source import SourceBounds, SourceRange, SourceRead, SourceRecord, SourceTopic
+from stratalog.engine.state.group_commits import OffsetAndMetadata
+from stratalog.partitions.errors import OffsetOutOfRangeError, UnknownTopicOrPartitionError
+from stratalog.partitions.identity import TopicPartition
+
+TOPIC_ID, OTHER_ID = "oX3uHkRbTS6eNWJkT0n5kw", "pY3uHkRbTS6eNWJkT0n5kw"
+
+
+@dataclass
+class MemoryLog:
+    """A partition: its committed records by offset; all else up to the end is gaps."""
+
+    records: dict[int, SourceRecord] = field(default_factory=dict)
+    start: int = 0
+    end: int = 0
+    epoch: int = 0
+
+    def append(self, *values: str | None, gaps: int = 0) -> None:
+        """Records with keys and headers, and then offsets without."""
+        for value in values:
+            data = None if value is None else value.encode()
+            headers = [("h", data), ("h", None)] if self.end % 3 == 0 else []
+            stamp = None if self.end % 7 == 6 else 1_700_000_000_000 + self.end
+            self.records[self.end] = SourceRecord(
+                self.end, stamp, b"k%d" % (self.end % 5), data, headers, self.epoch
+            )
+            self.end += 1
+        self.end += gaps
+
+
+class MemorySource:
+    """See ``stratalog.engine.mirror.source.MirrorSource``. ``between`` is called before each read."""
+
+    def __init__(self, partitions: int = 1, name: str = "t", **configs: str) -> None:
+        self.name, self.topic_id, self.configs = name, TOPIC_ID, configs
+        self.logs = [MemoryLog() for _ in range(partitions)]
+        self.groups: dict[str, dict[TopicPartition, OffsetAndMetadata]] = {}
+        self.records_a_read = 3
+        self.between: Callable[[], None] = lambda: None
+
+    def topics(self, names: Sequence[str]) -> dict[str, SourceTopic]:
+        if unknown := [name for name in names if name != self.name]:
+            raise UnknownTopicOrPartitionError(f"topic {unknown[0]!r} of the source is not there")
+        source = f"kafka-1/{self.topic_id}"
+        return {name: SourceTopic(name, source, len(self.logs), self.configs) for name in names}
+
+    def bounds(self, keys: Sequence[TopicPartition]) -> dict[TopicPartition, SourceBounds]:
+        return {key: SourceBounds(log.start, log.end, log.end) for key in keys for log in [self.logs[key[1]]]}
+
+    def read(self, ranges: Mapping[TopicPartition, SourceRange]) -> Generator[SourceRead, None, None]:
+        positions = {key: wanted.start for key, wanted in ranges.items()}
+        while positions:
+            for key, position in list(positions.items()):
+                self.between()
+                log = self.logs[key[1]]
+                if position < log.start:
+                    yield SourceRead(key, (), position, OffsetOutOfRangeError(f"{position} is gone"))
+                    del positions[key]
+                    continue
+                later = sorted(offset for offset in log.records if offset >= position)[: self.records_a_read]
+                positions[key] = later[-1] + 1 if later else log.end
+                yield SourceRead(key, [log.records[offset] for offset in later], positions[key])
+                if positions[key] >= log.end:
+                    del positions[key]
+
+    def group_offsets(self, topics: Sequence[str]) -> dict[str, dict[TopicPartition, OffsetAndMetadata]]:
+        return self.groups
+
+    def close(self) -> None: ...
