@@ -20,6 +20,9 @@ from stratalog.jobs.arguments import count
 from stratalog.jobs.run import Job, JobMain
 from stratalog.partitions.bounded import parse_json
 
+_WIDEST = 80
+"""Characters of a cell; --json has all of them."""
+
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--since", metavar="TIME", help="not before this time, or so long ago (90s, 15m, 12h, 7d)")
@@ -50,12 +53,16 @@ def short(report: Report) -> Report:
                 "user": row["user"],
                 "run": row["run"] if row["job"] is None else f"{row['job']} {row['run']}",
                 "ms": row["duration"],
-                "arguments": row["arguments"],
                 "did": " ".join(f"{name}={value}" for name, value in totals.items()),
-                "first note": notes[0] if notes else None,
+                "arguments": _cut(str(row["arguments"])),
+                "first note": _cut(notes[0]) if notes else None,
             }
         )
     return replace(report, rows=rows)
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _WIDEST else f"{text[: _WIDEST - 3]}..."
 
 
 main = JobMain("history", __doc__, arguments, history, runs="driver")

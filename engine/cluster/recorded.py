@@ -21,6 +21,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, ParamSpec, Protocol, TypeVar, cast
 
 from stratalog.engine.driver.context import Context
@@ -223,8 +224,10 @@ def _plain(value: object) -> object:
     match value:
         case bool() | int():
             return value
-        case float():
+        case float() | timedelta():
             return str(value)
+        case datetime():
+            return value.isoformat()
         case str():
             return _LOGIN.sub("", value)
         case Mapping():

@@ -116,6 +116,7 @@ class Topics:
         """
         topics.alter_configs(self._context, topic, changes, dry_run=dry_run)
 
+    @operation("topics protect")
     def protect(
         self, topic: str, *, until: datetime | str | None = None, days: float | None = None, dry_run: bool = False
     ) -> datetime:

@@ -65,7 +65,7 @@ def figures(report: Report, image: ClusterImage) -> dict[str, int]:
     found: Counter[str] = Counter()
     for part in report.parts:
         found.update(_work(part))
-    found.update({name: value for name, value in report.totals.items() if _is_number(value)})
+    found.update({name: value for name, value in report.totals.items() if _counts(name, value)})
     found["requests"] = report.counts.requests
     found["read_bytes"], found["written_bytes"] = report.counts.read_bytes, report.counts.written_bytes
     return {name: value for name, value in found.items() if value} | _by_topic(report, image)
@@ -106,8 +106,9 @@ def _by_topic(report: Report, image: ClusterImage) -> dict[str, int]:
     return found
 
 
-def _is_number(value: Value) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
+def _counts(name: str, value: Value) -> bool:
+    """Whether a total counts anything: a time, such as when a step is due again, does not."""
+    return isinstance(value, int) and not isinstance(value, bool) and not name.endswith("_ms")
 
 
 def _number(value: Value) -> int:
