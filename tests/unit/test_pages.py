@@ -124,4 +124,6 @@ def test_every_test_of_the_page_of_platforms_is_there() -> None:
 def test_the_documentation_names_every_page_in_its_list() -> None:
     """MkDocs holds it as well (``make docs``); this holds it without MkDocs."""
     nav = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
-    assert [page.name for page in PAGES[1:] if f": {page.name}\n" not in nav] == []
+    notebooks = [path.with_suffix(".md") for path in (ROOT / "docs").glob("*.ipynb")]
+    assert len(notebooks) == 3
+    assert [page.name for page in (*PAGES[1:], *notebooks) if f": {page.name}\n" not in nav] == []
