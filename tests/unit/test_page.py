@@ -145,7 +145,10 @@ def test_findings_have_their_commands_and_a_broker_that_is_away_hides_no_log(liv
 def test_it_costs_what_health_costs_and_changes_nothing(live: LiveCluster) -> None:
     with live.unchanged():
         page, health = live.driver().report(), live.driver().health()
-    assert page.health.counts.requests == health.counts.requests > 0
+    one, other = page.health.counts, health.counts
+    assert one.reads == other.reads > 0
+    assert abs(one.lists - other.lists) <= 2  # a folder is listed until two listings agree
+    assert (one.creates, one.deletes, one.copies) == (0, 0, 0)
 
 
 # ------------------------------------------------------------------------------------------------ the document
