@@ -220,6 +220,8 @@ def _parts(
                     )
             case Failed((topic, partition), error):
                 run.fail(f"{topic}-{partition}", error)
+    for part in found:
+        part.share(len(found))
     return sorted(found, key=lambda part: part.key)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +12,12 @@ import pytest
 from stratalog.engine.driver.report import Report
 from stratalog.engine.mirror.compare import compare
 from stratalog.engine.mirror.mirror import MirrorOptions, end_mirror, mirror
+from stratalog.engine.mirror.partitions import MirroredPartition
 from stratalog.engine.mirror.rows import batches_of
+from stratalog.engine.mirror.source import SourceBounds, SourceRead, SourceRecord
 from stratalog.engine.records.append import append_mirrored
 from stratalog.engine.state.group_commits import OffsetAndMetadata
+from stratalog.jobs.mirror import main as job
 from stratalog.partitions.errors import InvalidConfigError, PolicyViolationError
 from stratalog.partitions.offsets import FoundOffset, OffsetSpec
 from stratalog.partitions.producers import ProducerAppend
@@ -244,3 +249,28 @@ def test_it_is_throttled_and_stops_at_its_budget(tmp_path: Path) -> None:
     assert float(report.totals["left_s"] or 0) > 0
     mirrored(live, source)
     assert len(seen(live)) == 6
+
+
+def test_without_confluent_kafka_one_sentence_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    live = LiveCluster(tmp_path, on_disk=True)
+    monkeypatch.setitem(sys.modules, "confluent_kafka", None)
+    asked = ["--cluster", str(live.file), "--from", "localhost:1", "--topics", "t"]
+    assert job(asked) == 2
+    assert "pip install 'stratalog[kafka]'" in capsys.readouterr().err
+    assert job([*asked[:2], "--end", "--topics", "t"]) == 2
+    assert "UNKNOWN_TOPIC_OR_PARTITION" in capsys.readouterr().err
+
+
+def test_many_partitions_share_the_memory_of_one_process() -> None:
+    part = MirroredPartition(("t", 0), 0, None, SourceBounds(0, 1000, 1000))
+    part.share(100_000)
+    records = [SourceRecord(offset, None, None, b"x" * 100, (), 0) for offset in range(0, 1000, 2)]
+    pieces = []
+    for piece in part.pieces(SourceRead(("t", 0), records, 1000)):
+        pieces.append(piece)
+        part.appended(piece)
+    assert len(pieces) > 50
+    assert [(one.start, one.end) for one in pieces] == list(pairwise([0, *(one.end for one in pieces)]))
+    assert (pieces[-1].end, part.mirrored, part.gaps) == (1000, 500, 500)
