@@ -44,7 +44,7 @@ def test_every_invariant_holds_after_every_step(part: int) -> None:
 
 @pytest.mark.parametrize("part", [0, *(pytest.param(part, marks=pytest.mark.slow) for part in range(1, PARTS))])
 def test_a_mirror_has_what_its_source_has_whatever_happens(part: int) -> None:
-    """Several of them, which die, sleep and are late: an offset holds what the source has there, or nothing yet."""
+    """Several of them, which die, sleep and are late: an offset holds what the source has, or nothing yet."""
     each = 8
     counts: Counter[str] = Counter()
     for seed in range(1 + part * each, 1 + (part + 1) * each):
