@@ -114,6 +114,10 @@ class MirroredPartition:
         if self.position >= end or self.position - self.log_end >= MOST_ROWS:
             yield from self._cut(self.position)
 
+    def rest(self) -> Iterator[Piece]:
+        """As ``pieces``: all that was read and waits."""
+        return self._cut(self.position) if self.records else iter(())
+
     @property
     def _waiting_bytes(self) -> int:
         return self.size_bytes + len(self.records) * _RECORD_BYTES

@@ -187,6 +187,20 @@ def test_the_log_start_follows_the_source_or_stays(archive: bool, tmp_path: Path
     assert seen(live, offset=14 if not archive else 11) == ([(11, "g")] if archive else [])
 
 
+def test_records_that_were_read_before_retention_passed_them_are_here(tmp_path: Path) -> None:
+    live, source = LiveCluster(tmp_path), some()
+    calls = iter(range(100))
+
+    def between() -> None:
+        if next(calls) == 1:
+            source.logs[0].start = 6
+
+    source.between = between
+    report = mirror(context_of(live.cluster), source, ["t"], MirrorOptions(archive=True)).raise_for_failures()
+    assert seen(live) == [(0, "a"), (1, "b"), (4, "c"), (7, "d"), (8, "e"), (9, "f")], "but not the tombstone at 5"
+    assert report.rows[0]["gaps"] == 5
+
+
 def test_partitions_are_added_and_groups_come_along(tmp_path: Path) -> None:
     live, source = LiveCluster(tmp_path), some()
     source.groups = {"g": {("t", 0): OffsetAndMetadata(8, 3, "m"), ("t", 1): OffsetAndMetadata(100)}}
