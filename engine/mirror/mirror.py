@@ -299,7 +299,7 @@ def _round(
 
 
 def _failed(context: Context, source: MirrorSource, part: MirroredPartition, error: StratalogError) -> None:
-    """The source cannot read on: what was read before is appended. Where its log starts later now, the next round
+    """The source cannot read on: records that wait are appended. Where its log starts later now, the next round
     goes on there.
     """
     if not all(_append(context, part, piece) for piece in part.rest()):
