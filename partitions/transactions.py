@@ -49,6 +49,8 @@ class LogTransactions:
     """At least the local start, at most the high watermark."""
     fates: Mapping[DataName, Fate] = field(default_factory=dict)
     """Of unmerged appends in transactions, and of markers."""
+    gaps: frozenset[DataName] = frozenset()
+    """Unmerged appends with gaps (``records.GAP``): their rows say by themselves where."""
 
     def hidden(self, isolation: Isolation) -> frozenset[DataName]:
         """The unmerged files of which such a reader gets nothing; of all others it gets every record."""
@@ -77,15 +79,18 @@ def transactions_of(log: ReplicaLog, footer_of: FooterOf, start: int = 0) -> Log
         stable = min((offset for offset in begun if offset is not None), default=stable)
     latest = last.last_transactional_offset
     fates: dict[DataName, Fate] = {}
+    gaps: set[DataName] = set()
     if latest is not None and latest >= unmerged[0].start:
-        fates = _fates([link for link in committed if link.name.merged or link.start <= latest], footer_of)
+        looked = [link for link in committed if link.name.merged or link.start <= latest]
+        fates = _fates(looked, footer_of, gaps)
         still_open = (link.start for link in unmerged if fates.get(link.name) is Fate.OPEN)
         stable = min(stable, min(still_open, default=stable))
-    return LogTransactions(max(log.local_start, min(stable, log.high_watermark)), fates)
+    return LogTransactions(max(log.local_start, min(stable, log.high_watermark)), fates, frozenset(gaps))
 
 
-def _fates(links: Sequence[Link], footer_of: FooterOf) -> dict[DataName, Fate]:
-    """By file: walked from the end, so that the next marker of each producer is known."""
+def _fates(links: Sequence[Link], footer_of: FooterOf, gaps: set[DataName]) -> dict[DataName, Fate]:
+    """By file: walked from the end, so that the next marker of each producer is known. ``gaps`` gets the unmerged
+    files with gaps."""
     fates: dict[DataName, Fate] = {}
     behind: dict[str, TransactionPart] = {}
     for link in reversed(links):
@@ -93,6 +98,8 @@ def _fates(links: Sequence[Link], footer_of: FooterOf) -> dict[DataName, Fate]:
         behind |= {part.producer_id: part for part in reversed(footer.markers)}
         part = footer.transaction
         if part is None:
+            if not link.name.merged and footer.may_hold_control:
+                gaps.add(link.name)
             continue
         if part.control is not None:
             behind[part.producer_id] = part

@@ -220,6 +220,8 @@ def _parts(
                     )
             case Failed((topic, partition), error):
                 run.fail(f"{topic}-{partition}", error)
+    for part in found:
+        part.share(len(found))
     return sorted(found, key=lambda part: part.key)
 
 
@@ -249,7 +251,7 @@ def _read_and_append(
     def over() -> bool:
         return options.budget_s is not None and context.clock.monotonic_s() - began_s >= options.budget_s
 
-    context.progress.start("mirror", sum(max(0, p.bounds.stable_end - p.log_end) for p in parts), "offsets")
+    context.progress.start("mirror", sum(not part.done for part in parts), "partitions")
     try:
         for _ in range(_ROUNDS):
             left = {part.key: part for part in parts if not part.done}
@@ -278,7 +280,7 @@ def _round(
             if part is None:
                 continue
             if read.error is not None:
-                _failed(source, part, read.error)
+                _failed(context, source, part, read.error)
                 del left[read.key]
             else:
                 for piece in part.pieces(read):
@@ -287,8 +289,8 @@ def _round(
                     if not _append(context, part, piece):
                         del left[read.key]
                         break
-                    context.progress.advance(piece.size_bytes)
                 if part.done:
+                    context.progress.advance(part.mirrored_bytes)
                     left.pop(read.key, None)
             if not left or over():
                 return
@@ -296,8 +298,12 @@ def _round(
         reads.close()
 
 
-def _failed(source: MirrorSource, part: MirroredPartition, error: StratalogError) -> None:
-    """The source cannot read on. Where its log starts later now, the next round goes on there."""
+def _failed(context: Context, source: MirrorSource, part: MirroredPartition, error: StratalogError) -> None:
+    """The source cannot read on: records that wait are appended. Where its log starts later now, the next round
+    goes on there.
+    """
+    if not all(_append(context, part, piece) for piece in part.rest()):
+        return
     if isinstance(error, OffsetOutOfRangeError):
         now = source.bounds([part.key])[part.key]
         if now.log_start > part.position:

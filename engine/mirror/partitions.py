@@ -16,8 +16,11 @@ from stratalog.engine.mirror.source import (
 from stratalog.partitions.errors import StratalogError
 from stratalog.partitions.identity import TopicPartition
 
-PIECE_BYTES = 32 * 1024 * 1024
-"""Of records that are appended at once, about."""
+MOST_BYTES = 256 * 1024 * 1024
+"""Of memory, for the records of all partitions that wait to be appended, about."""
+_PIECE_BYTES = 64 * 1024 * 1024
+_RECORD_BYTES = 500
+"""That Python takes for a record besides its bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +46,8 @@ class MirroredPartition:
     """Of the source, when the last record below ``log_end`` was appended there; None: nobody knows."""
     bounds: SourceBounds
     """When the run began."""
+    most_bytes: int = _PIECE_BYTES
+    """Of memory, for records that wait."""
     position: int = 0
     """Up to here the source was read."""
     records: list[SourceRecord] = field(default_factory=list)
@@ -76,6 +81,10 @@ class MirroredPartition:
         """How many offsets had left the source before they were mirrored. They become gaps."""
         return max(0, self.bounds.log_start - self.log_end)
 
+    def share(self, partitions: int) -> None:
+        """This is one of the ``partitions`` that are mirrored at once."""
+        self.most_bytes = min(_PIECE_BYTES, MOST_BYTES // partitions)
+
     def range(self) -> SourceRange:
         """To be read next."""
         return SourceRange(self.position, self.bounds.stable_end, self.leader_epoch)
@@ -96,7 +105,7 @@ class MirroredPartition:
                 break
             epoch = record.leader_epoch
             changed = epoch is not None and self.records and epoch != self._epoch_of(self.records)
-            if changed or self.size_bytes >= PIECE_BYTES or record.offset - self.log_end >= MOST_ROWS:
+            if changed or self._waiting_bytes >= self.most_bytes or record.offset - self.log_end >= MOST_ROWS:
                 yield from self._cut(self.position)
             self.records.append(record)
             self.size_bytes += record.size_bytes
@@ -104,6 +113,14 @@ class MirroredPartition:
         self.position = max(self.position, min(read.position, end))
         if self.position >= end or self.position - self.log_end >= MOST_ROWS:
             yield from self._cut(self.position)
+
+    def rest(self) -> Iterator[Piece]:
+        """As ``pieces``: all that was read and waits."""
+        return self._cut(self.position) if self.records else iter(())
+
+    @property
+    def _waiting_bytes(self) -> int:
+        return self.size_bytes + len(self.records) * _RECORD_BYTES
 
     def _cut(self, end: int) -> Iterator[Piece]:
         while self.log_end < end:

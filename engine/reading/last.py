@@ -40,14 +40,14 @@ def start_of_last(state: PartitionState, records: int, end: int, isolation: Isol
 
 def leader_has_last(seen: SeenLeader, records: int, end: int, isolation: Isolation) -> bool:
     """Whether a leader's own files surely hold the last records below ``end``, those apart that are marked."""
-    log, hidden = seen.log, seen.transactions.hidden(isolation)
+    log, hidden, gaps = seen.log, seen.transactions.hidden(isolation), seen.transactions.gaps
     if seen.view.log_start_offset >= log.local_start:
         return True
     marked_below = seen.marked_below or 0
     sure = sum(
         max(0, min(link.end, end) - link.start)
         for link in log.chain
-        if link.name not in hidden and link.name.base_offset >= marked_below
+        if link.name not in hidden | gaps and not (link.name.merged and link.name.base_offset < marked_below)
     )
     return sure >= records
 

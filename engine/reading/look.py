@@ -175,6 +175,7 @@ def _state(context: Context, seen: SeenLeader, remote: RemoteLog | None) -> Part
         pieces=readable_pieces(str(seen), cold, local, readable_from, high_watermark),
         remote_until=log.local_start,
         marked_below=high_watermark if seen.marked_below is None else seen.marked_below,
+        gaps=seen.transactions.gaps,
     )
     return PartitionState(seen, positions, readable, cold)
 

@@ -61,7 +61,9 @@ class PartitionPieces:
     hidden: frozenset[DataName] = frozenset()
     """Files of which the reader gets nothing: markers, and appends of aborted transactions."""
     marked_below: int = 0
-    """Files that begin below this offset may be ``FileRange.marked``."""
+    """Merged and remote files that begin below this offset may be ``FileRange.marked``."""
+    gaps: frozenset[DataName] = frozenset()
+    """Other files that are, for they have gaps."""
 
     def is_remote(self, piece: FileSlice) -> bool:
         """Whether it lies in the remote tier."""
@@ -73,7 +75,10 @@ class PartitionPieces:
 
     def may_be_marked(self, piece: FileSlice) -> bool:
         """Whether it may hold what the reader does not see, and says so in ``control``."""
-        return piece.file.name.base_offset < self.marked_below
+        name = piece.file.name
+        return name in self.gaps or (
+            name.base_offset < self.marked_below and (name.merged or self.is_remote(piece))
+        )
 
 
 @dataclass(frozen=True, slots=True)

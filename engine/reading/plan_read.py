@@ -334,6 +334,7 @@ def _near(state: PartitionState, chosen: Chosen, isolation: Isolation) -> Partit
         pieces=pieces,
         remote_until=min(readable.remote_until, chosen.log.local_start),
         hidden=seen.transactions.hidden(isolation) | transactions.hidden(isolation),
+        gaps=seen.transactions.gaps | transactions.gaps,
     )
 
 

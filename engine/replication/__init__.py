@@ -35,6 +35,9 @@ Where this differs from the protocol's text
       merging again there: bytes are copied, never re-encoded, so equal listings stay equal files.
     * An append that loses the race for its base offset encodes again, for offsets stand in the file. It
       keeps what it needs for that up to a bound; a larger one answers ``Raced``, and is run again.
+    * An append may be given its offset, by a mirror of another log: it is made there, or not at all (step 3).
+      A log that is to begin above 0, and never had a record, begins at the log start of its view before it is
+      taken over or appended to; so it does on any replica that leads, and nothing below was ever there.
     * Before it takes an epoch over, a leader is compared with the other members of the ISR, as far as they can be
       looked at: one that has lost its folder would give its offsets away again, and the copies elsewhere would
       be the dead ones.

@@ -15,7 +15,7 @@ from stratalog.engine.upkeep.retention import vacuum
 from stratalog.partitions.errors import OutcomeUnknownError
 from stratalog.partitions.paths import DataName
 from stratalog.tiering.remote_objects import TopicLitter, Why, find_litter
-from tests.simulation.configuration import configuration_of, small
+from tests.simulation.configuration import configuration_of, small, with_mirrors
 from tests.simulation.ending import LoneDriver
 from tests.simulation.hashing import outputs_by_order_of_hashes
 from tests.simulation.many import run_some
@@ -40,6 +40,18 @@ def test_every_invariant_holds_after_every_step(part: int) -> None:
     for what, for_each in expected.items():
         assert counts[what] >= for_each * each, f"{what}: {counts[what]} in {each} seeds: {counts}"
     assert counts["fault: refused"] > 0
+
+
+@pytest.mark.parametrize("part", [0, *(pytest.param(part, marks=pytest.mark.slow) for part in range(1, PARTS))])
+def test_a_mirror_has_what_its_source_has_whatever_happens(part: int) -> None:
+    """Several of them, which die, sleep and are late: an offset holds what the source has, or nothing yet."""
+    each = 8
+    counts: Counter[str] = Counter()
+    for seed in range(1 + part * each, 1 + (part + 1) * each):
+        result = run_configuration(with_mirrors(configuration_of(seed)))
+        assert result.violation is None, f"seed {seed}: {result.violation}"
+        counts += result.counts
+    assert counts["mirrored: acknowledged"] >= each
 
 
 def test_all_kinds_of_runs_have_their_turn() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +12,12 @@ import pytest
 from stratalog.engine.driver.report import Report
 from stratalog.engine.mirror.compare import compare
 from stratalog.engine.mirror.mirror import MirrorOptions, end_mirror, mirror
+from stratalog.engine.mirror.partitions import MirroredPartition
 from stratalog.engine.mirror.rows import batches_of
+from stratalog.engine.mirror.source import SourceBounds, SourceRead, SourceRecord
 from stratalog.engine.records.append import append_mirrored
 from stratalog.engine.state.group_commits import OffsetAndMetadata
+from stratalog.jobs.mirror import main as job
 from stratalog.partitions.errors import InvalidConfigError, PolicyViolationError
 from stratalog.partitions.offsets import FoundOffset, OffsetSpec
 from stratalog.partitions.producers import ProducerAppend
@@ -182,6 +187,20 @@ def test_the_log_start_follows_the_source_or_stays(archive: bool, tmp_path: Path
     assert seen(live, offset=14 if not archive else 11) == ([(11, "g")] if archive else [])
 
 
+def test_records_that_were_read_before_retention_passed_them_are_here(tmp_path: Path) -> None:
+    live, source = LiveCluster(tmp_path), some()
+    calls = iter(range(100))
+
+    def between() -> None:
+        if next(calls) == 1:
+            source.logs[0].start = 6
+
+    source.between = between
+    report = mirror(context_of(live.cluster), source, ["t"], MirrorOptions(archive=True)).raise_for_failures()
+    assert seen(live) == [(0, "a"), (1, "b"), (4, "c"), (7, "d"), (8, "e"), (9, "f")], "but not the tombstone at 5"
+    assert report.rows[0]["gaps"] == 5
+
+
 def test_partitions_are_added_and_groups_come_along(tmp_path: Path) -> None:
     live, source = LiveCluster(tmp_path), some()
     source.groups = {"g": {("t", 0): OffsetAndMetadata(8, 3, "m"), ("t", 1): OffsetAndMetadata(100)}}
@@ -244,3 +263,28 @@ def test_it_is_throttled_and_stops_at_its_budget(tmp_path: Path) -> None:
     assert float(report.totals["left_s"] or 0) > 0
     mirrored(live, source)
     assert len(seen(live)) == 6
+
+
+def test_without_confluent_kafka_one_sentence_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    live = LiveCluster(tmp_path, on_disk=True)
+    monkeypatch.setitem(sys.modules, "confluent_kafka", None)
+    asked = ["--cluster", str(live.file), "--from", "localhost:1", "--topics", "t"]
+    assert job(asked) == 2
+    assert "pip install 'stratalog[kafka]'" in capsys.readouterr().err
+    assert job([*asked[:2], "--end", "--topics", "t"]) == 2
+    assert "UNKNOWN_TOPIC_OR_PARTITION" in capsys.readouterr().err
+
+
+def test_many_partitions_share_the_memory_of_one_process() -> None:
+    part = MirroredPartition(("t", 0), 0, None, SourceBounds(0, 1000, 1000))
+    part.share(100_000)
+    records = [SourceRecord(offset, None, None, b"x" * 100, (), 0) for offset in range(0, 1000, 2)]
+    pieces = []
+    for piece in part.pieces(SourceRead(("t", 0), records, 1000)):
+        pieces.append(piece)
+        part.appended(piece)
+    assert len(pieces) > 50
+    assert [(one.start, one.end) for one in pieces] == list(pairwise([0, *(one.end for one in pieces)]))
+    assert (pieces[-1].end, part.mirrored, part.gaps) == (1000, 500, 500)

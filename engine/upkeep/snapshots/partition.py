@@ -402,7 +402,8 @@ def committed_links(leader: Replica, log: ReplicaLog, start: int, end: int) -> I
     hidden = transactions.hidden(Isolation.READ_COMMITTED)
     for link in log.chain:
         if max(link.start, start) < min(link.end, end) and link.name not in hidden:
-            yield link, leader.footer(link.file).may_hold_control
+            decided = link.name.merged and leader.footer(link.file).may_hold_control
+            yield link, decided or link.name in transactions.gaps
 
 
 def committed_runs(control: pa.Array) -> list[tuple[int, int]]:
