@@ -23,7 +23,7 @@ class Mirrors:
 
     _context: Context
 
-    @operation("mirror", leaves_event=False, secret="configs")
+    @operation("mirror", leaves_event=False, untold="configs")
     def mirror(
         self,
         bootstrap: str,
@@ -67,7 +67,7 @@ class Mirrors:
         """
         return mirroring.end_mirror(self._context, names(topics) or (), dry_run=dry_run)
 
-    @operation("compare", leaves_event=False, secret="configs")
+    @operation("compare", leaves_event=False, untold="configs")
     def compare(self, bootstrap: str, topics: TopicNames, *, configs: Mapping[str, str] | None = None) -> Report:
         """Compare every record of topics, in a Kafka cluster and here: offsets, timestamps, keys, values and
         headers. A partition that differs is a failure, which names offsets. See

@@ -28,7 +28,7 @@ class Producer:
         self._context = context
         self._spark = spark
 
-    @operation("append", leaves_event=False)
+    @operation("append", leaves_event=False, untold="frame")
     def append(
         self,
         frame: DataFrame,
@@ -82,7 +82,7 @@ class Producer:
             dry_run=dry_run,
         )
 
-    @operation("produce", leaves_event=False)
+    @operation("produce", leaves_event=False, untold="rows")
     def produce(
         self,
         topic: str,
@@ -121,7 +121,7 @@ class Producer:
         columns = RowColumns(key, value, partition, headers, timestamp)
         return produce(self._context, topic, rows, columns, who, acks=acks, bad_records=bad)
 
-    @operation("append", leaves_event=False)
+    @operation("append", leaves_event=False, untold="batches")
     def append_batches(
         self,
         topic: str,

@@ -76,10 +76,10 @@ def operation(
     *,
     destroys: Callable[[Given], bool] = never,
     leaves_event: bool = True,
-    secret: str | None = None,
+    untold: str = "",
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """A method of the door as the operation ``name``. ``destroys`` says by its arguments whether a call does;
-    ``secret`` names an argument that may hold passwords, which is told nowhere.
+    ``untold`` names an argument that is told nowhere: records, or settings with passwords.
     """
 
     def framed(method: Callable[P, R]) -> Callable[P, R]:
@@ -92,7 +92,7 @@ def operation(
                 given = dict(signature.bind(*args, **kwargs).arguments)
             except TypeError:  # the method itself says so
                 given = {}
-            given.pop(secret or "", None)
+            given.pop(untold, None)
             frame = Frame(self._context, name, given, destroys=destroys(given), leaves_event=leaves_event)
             with _described(getattr(self, "_spark", None), name):
                 return frame.around(lambda: method(*args, **kwargs))
@@ -118,7 +118,7 @@ class Frame:
         self, context: Context, name: str, given: Given, *, destroys: bool = False, leaves_event: bool = True
     ) -> None:
         self._context, self._name = context, name
-        self._arguments = arguments_text(given)
+        self._given = given
         self._destroys = destroys
         self._leaves_event = leaves_event and context.operations_log is not None and not given.get("dry_run")
         self._notes: list[str] = []
@@ -127,7 +127,8 @@ class Frame:
         """The result of ``act``; a report has a note where an event could not be written."""
         context = self._context
         token = OPERATION.set(self._name)
-        _log.info("%s: begins: %s", self._name, printable(self._arguments))
+        if _log.isEnabledFor(logging.INFO):
+            _log.info("%s: begins: %s", self._name, printable(arguments_text(self._given)))
         began_s, before = context.clock.monotonic_s(), context.counts()
         try:
             if self._destroys:
@@ -198,7 +199,7 @@ class Frame:
                 run=log.origin.run,
                 cluster=context.file.cluster_id,
                 version=VERSION,
-                arguments=self._arguments,
+                arguments=arguments_text(self._given),
                 totals=figures(of, image) if isinstance(of, Report) else of,
                 notes=tuple(_LOGIN.sub("", note) for note in notes[:_MOST_NOTES]),
                 duration=lasted_ms,
@@ -214,7 +215,7 @@ def arguments_text(given: Given) -> str:
     said = {
         name: _plain(value)
         for name, value in given.items()
-        if name not in ("self", "dry_run") and value is not None and value is not False and value != ()
+        if name not in ("self", "dry_run") and value is not None and value is not False
     }
     text = json.dumps(said, default=lambda value: type(value).__name__, allow_nan=False)
     return text if len(text) <= _MOST_CHARACTERS else json.dumps({"cut_off": text[:_MOST_CHARACTERS]})

@@ -122,7 +122,7 @@ def add_partitions(
     wanted = sorted(set(partitions))
     for key in wanted:
         image.partition(*key)
-    for topic in {key.topic_id: image.topics[key.topic_id] for key in wanted}.values():
+    for topic in map(image.topics.__getitem__, {topic_id for topic_id, _ in wanted}):
         check_not_mirrored(topic.name, context.topic_config(image, topic), "append to")
     return _changed(
         context,
