@@ -250,6 +250,10 @@ def printing() -> Iterator[None]:
         raise NobodyReadsError from error
 
 
+_NO_SUCH_FORMAT = "[DATA_SOURCE_NOT_FOUND]"
+"""Of a classic session that is an error of py4j's; of Spark Connect one that is about no analysis."""
+
+
 def explain(error: Exception) -> tuple[str, str, int] | None:
     """Code, message on one line, and exit status of an error that is not a bug of ours; None for bugs."""
     if isinstance(error, StratalogError):
@@ -261,9 +265,10 @@ def explain(error: Exception) -> tuple[str, str, int] | None:
 
         if isinstance(error, PySparkException) and not isinstance(error, PythonException):
             message = next(iter(str(error).strip().splitlines()), type(error).__name__)
-            return "SPARK", _line(message), BAD_CALL if isinstance(error, AnalysisException) else FAILED
+            bad = isinstance(error, AnalysisException) or _NO_SUCH_FORMAT in message
+            return "SPARK", _line(message), BAD_CALL if bad else FAILED
         if (why := why_given_up(error)) is not None:
-            return "SPARK", _line(why), BAD_CALL if why.startswith("[DATA_SOURCE_NOT_FOUND]") else FAILED
+            return "SPARK", _line(why), BAD_CALL if why.startswith(_NO_SUCH_FORMAT) else FAILED
     return None
 
 
