@@ -1,0 +1,38 @@
+"""A topic that mirrors another, as Spark reads it: a gap is no record, hot or cold; nobody else appends."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from stratalog import Cluster
+from stratalog.engine.mirror.mirror import MirrorOptions, mirror
+from stratalog.partitions.errors import PolicyViolationError
+from tests.contexts import context_of
+from tests.spark.spark_cluster import TIERED, format_cluster
+from tests.unit.memory_source import MemorySource
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+
+
+def test_spark_reads_the_records_of_a_mirror_at_their_offsets(spark: SparkSession, tmp_path: Path) -> None:
+    cluster: Cluster = format_cluster(spark, tmp_path)
+    source = MemorySource()
+    source.logs[0].append("a", "b", gaps=2)
+    source.logs[0].append("c", None, gaps=1)
+    mirror(context_of(cluster), source, ["t"], MirrorOptions(replication_factor=2)).raise_for_failures()
+    cluster.topics.alter_configs("t", TIERED)
+    for _ in range(2):
+        found = cluster.read("t").orderBy("offset").collect()
+        assert [(row.offset, row.value) for row in found] == [(0, b"a"), (1, b"b"), (4, b"c"), (5, None)]
+        streamed = spark.read.format("stratalog").option("cluster", str(tmp_path / "cluster.toml"))
+        assert streamed.option("subscribe", "t").load().count() == 4
+        cluster.tier().raise_for_failures()
+        cluster.retain().raise_for_failures()
+    with pytest.raises(PolicyViolationError, match="stratalog mirror --end"):
+        cluster.append(spark.createDataFrame([("k", b"v")], "key STRING, value BINARY"), "t", key="key")
