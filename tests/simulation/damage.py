@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from stratalog.partitions import paths
-from stratalog.partitions.paths import DataName, EpochName, base_name, parse_name
+from stratalog.partitions.paths import DataName, EpochName, LocalStartName, base_name, parse_name
 from tests.simulation.content import content_of
 from tests.simulation.oracle import Key
 from tests.simulation.roots import Root
@@ -129,8 +129,8 @@ class Copies:
                     yield key, None, name
 
     def without_register(self) -> Iterator[Key]:
-        """Partitions whose leader is the last of its ISR, and has a damaged lineage of which no other replica has
-        a good copy: heal touches nothing of them."""
+        """Partitions whose leader is the last of its ISR, and has a damaged lineage, or begin of a log above 0, of
+        which no other replica has a good copy: heal touches nothing of them."""
         world = self._world
         for key in world.damage.partitions:
             partition = world.invariants.partition(key)
@@ -139,8 +139,13 @@ class Copies:
             broker = partition.leader
             folder = world.invariants.folder(broker, key)
             for name, (_, data) in world.roots[broker].folders.get(folder, {}).items():
-                is_lineage = isinstance(parse_name(base_name(name)), EpochName)
-                if is_lineage and world.damage.is_bad(data) and not any(self.elsewhere(key, broker, name)):
+                parsed = parse_name(base_name(name))
+                begins = isinstance(parsed, LocalStartName) and parsed.offset == world.oracle.history(key).begin
+                if (
+                    (begins or isinstance(parsed, EpochName))
+                    and world.damage.is_bad(data)
+                    and not any(self.elsewhere(key, broker, name))
+                ):
                     yield key
                     break
 

@@ -429,7 +429,7 @@ MUTATIONS: Sequence[Mutation] = (
         variants.patched(stratalog.engine.replication.append, "_check_place", variants.true),
         theme="base",
         shaped=with_mirrors,
-        first=60,
+        first=450,
     ),
     Mutation(
         "register keeps the last member",
