@@ -40,6 +40,7 @@ from stratalog.engine.brokers.probe import probe_brokers
 from stratalog.engine.config.cluster_config import ClusterConfig
 from stratalog.engine.config.topic_config import TopicConfig
 from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.figures import has_changed
 from stratalog.engine.driver.opening import local_tasks
 from stratalog.engine.driver.report import Failure, Report, Value
 from stratalog.engine.driver.run import OperationRun
@@ -47,7 +48,7 @@ from stratalog.engine.driver.stored_schedule import StoredSchedule, load_stored,
 from stratalog.engine.metadata.image import ClusterImage, PartitionImage
 from stratalog.engine.upkeep.maintenance.budget import Budget, Spending
 from stratalog.engine.upkeep.maintenance.scrub import due_partitions, scrub
-from stratalog.engine.upkeep.maintenance.sweep import Look, sweep
+from stratalog.engine.upkeep.maintenance.sweep import Look, log_ends, sweep
 from stratalog.engine.upkeep.maintenance.times import (
     LONGEST_MS,
     MOST_TEXT,
@@ -112,6 +113,8 @@ def maintain(
         work = _Maintenance(context, make_snapshots, budget, run, chosen[0] if len(chosen) == 1 else None)
         rows = {name: work.step(name) for name in work.in_turn(chosen)}
         work.keep()
+        if any(map(has_changed, run.parts)):
+            run.parts.append(work.log_ends())
     run.notes = list(dict.fromkeys(run.notes))
     run.rows += [rows[name] for name in chosen]
     did = [str(row["step"]) for row in run.rows if row["outcome"] in {"done", "cut off", "failed", "due"}]
@@ -312,6 +315,10 @@ class _Maintenance:
         if all(of.config is not None and not of.config.remote_storage_enable for of in self._topics.values()):
             return {}
         return dict(load_schedule(self._context, self._image).schedule.entries)
+
+    def log_ends(self) -> Report:
+        """As the look at the brokers showed them."""
+        return log_ends(self._image, self._looks, self._entries)
 
     @cached_property
     def _looks(self) -> dict[TopicIdPartition, Look]:

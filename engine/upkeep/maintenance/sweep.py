@@ -21,11 +21,13 @@ from itertools import groupby
 from typing import TypeVar
 
 from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.report import Report
 from stratalog.engine.metadata.image import BrokerImage, ClusterImage, TopicImage
 from stratalog.partitions import paths
 from stratalog.partitions.identity import TopicIdPartition
 from stratalog.partitions.runner import Done
 from stratalog.partitions.store import StoredObject
+from stratalog.tiering.schedule import Entry
 
 T = TypeVar("T")
 
@@ -40,6 +42,8 @@ class Look:
     """In the leader's folder."""
     size_bytes: int
     """Of these."""
+    log_end: int
+    """At least: as far as names there tell. An append tells its end in its footer alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +51,10 @@ class _Folder:
     digest: bytes
     files: int
     size_bytes: int
+    log_end: int
 
 
-_NO_FOLDER = _Folder(b"", 0, 0)
+_NO_FOLDER = _Folder(b"", 0, 0, 0)
 
 
 def sweep(
@@ -93,8 +98,24 @@ def _looks(
             if broker_id == partition.leader:
                 leading = found
         digest = int.from_bytes(_digest(b"\0".join(parts))) if known else 0
-        looks[key] = Look(digest, leading.files, leading.size_bytes)
+        looks[key] = Look(digest, leading.files, leading.size_bytes, leading.log_end)
     return looks
+
+
+def log_ends(
+    image: ClusterImage, looks: Mapping[TopicIdPartition, Look], tiered: Mapping[TopicIdPartition, Entry]
+) -> Report:
+    """The ends of all logs, local and remote, as a sweep saw them: for the history, which tells of lag by them."""
+    rows = [
+        {
+            "topic": image.topics[key.topic_id].name,
+            "partition": key.partition,
+            "log_end": look.log_end,
+            "remote_end": tiered[key].remote_end if key in tiered else None,
+        }
+        for key, look in looks.items()
+    ]
+    return Report("sweep", rows)
 
 
 def walk(
@@ -130,7 +151,18 @@ def _folder(objects: Iterable[StoredObject]) -> _Folder:
     names = [
         (paths.base_name(one.name), one.version, one.size_bytes, one.modified_ms, one.special) for one in found
     ]
-    return _Folder(_digest(repr(names)), len(found), sum(one.size_bytes for one in found))
+    log_end = max((_reaches(name) for name, *_ in names if name.endswith((".parquet", ".hw"))), default=0)
+    return _Folder(_digest(repr(names)), len(found), sum(one.size_bytes for one in found), log_end)
+
+
+def _reaches(name: str) -> int:
+    """The offset up to which the log is known to go by a name of a data file or of a high watermark."""
+    match paths.parse_name(name):
+        case paths.DataName(base_offset=base, next_offset=end):
+            return base if end is None else end
+        case paths.WatermarkName(offset=offset):
+            return offset
+    return 0
 
 
 def _digest(of: str | bytes) -> bytes:
