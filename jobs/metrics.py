@@ -6,7 +6,8 @@
                                                  without an address as OTEL_EXPORTER_OTLP_* say
   stratalog maintain --every 30s --metrics 9409      served to Prometheus, with counters of what each step has done
 
-It costs what health costs. It needs prometheus-client: pip install 'stratalog[metrics]'; OTLP needs OpenTelemetry:
+It costs what health costs. Of a cluster that cannot be opened stratalog_up is 0, and the exit status 1.
+It needs prometheus-client: pip install 'stratalog[metrics]'; OTLP needs OpenTelemetry:
 pip install 'stratalog[metrics,otlp]'.
 """
 
@@ -14,12 +15,15 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from stratalog import Report
+from stratalog import Failure, Report
+from stratalog.engine.config.cluster_file import load_cluster_file
+from stratalog.engine.health.finding import unopened
 from stratalog.jobs.run import Job, JobMain
 from stratalog.partitions.clock import SystemClock
-from stratalog.partitions.errors import EnvironmentUnusableError, StorageError
+from stratalog.partitions.errors import EnvironmentUnusableError, MetadataLostError, RetriableError, StorageError
 
 if TYPE_CHECKING:
     from stratalog.jobs.exposition import Exposition
@@ -59,20 +63,24 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def metrics(job: Job) -> Report:
-    cluster = job.cluster()
-    shown = exposition(cluster.file.cluster_id)
-    push = None if job.arguments.otlp is None else otlp_push(shown, job.arguments.otlp)
-    shown.look(cluster.health())
+    given = job.arguments
+    shown = exposition(load_cluster_file(given.cluster, given.credentials).cluster_id)
+    push = None if given.otlp is None else otlp_push(shown, given.otlp)
+    failures: Sequence[Failure] = ()
+    try:
+        shown.look(job.cluster().health())
+    except (RetriableError, MetadataLostError) as error:  # stratalog_up is 0: nobody is to go by the last file
+        failures = unopened(given.cluster, error, SystemClock().now_ms()).failures
     if push is not None:
         push.push()
-    if job.arguments.textfile is None and push is None:
+    if given.textfile is None and push is None:
         print(shown.text(), end="")
-    elif job.arguments.textfile is not None:
+    elif given.textfile is not None:
         try:
-            shown.write(job.arguments.textfile)
+            shown.write(given.textfile)
         except OSError as error:
-            raise StorageError(f"{job.arguments.textfile} cannot be written: {error.strerror}") from error
-    return Report("metrics", ())
+            raise StorageError(f"{given.textfile} cannot be written: {error.strerror}") from error
+    return Report("metrics", (), failures)
 
 
 main = JobMain("metrics", __doc__, arguments, metrics, runs="driver", prints=True)

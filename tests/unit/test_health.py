@@ -1,5 +1,7 @@
-"""Health: each fault is played on a real cluster of folders; ``health`` alone names it, and the command that it
-shows mends it. Time is the system's, and a past is made by a clock that was set back."""
+"""Health: each fault is played on a real cluster of folders; ``health`` alone names it, and so does the page, and
+so do the metrics. The command that is shown mends it. Time is the system's, and a past is made by a clock that was
+set back.
+"""
 
 from __future__ import annotations
 
@@ -20,6 +22,8 @@ from stratalog.jobs.main import main
 from stratalog.partitions.errors import StorageAuthorizationError
 from tests.unit.cluster_harness import LiveCluster, fence
 from tests.unit.faulty_store import Faults
+from tests.unit.test_metrics_job import of, samples
+from tests.unit.test_page import content_of
 from tests.unit.test_upkeep_bad_remote import table_of
 from tests.unit.transact_harness import rows
 from tests.unit.without_privileges import run_without_privileges
@@ -46,7 +50,9 @@ class Patient:
         return status
 
     def found(self) -> dict[str, dict[str, Any]]:
-        """The findings by kind, the first of each; the exit status is 1 where one is an error."""
+        """The findings by kind, the first of each; the exit status is 1 where one is an error. The page shows them
+        with their commands, and the metrics count them, but for a cluster that cannot be opened: it is not up.
+        """
         self._capsys.readouterr()
         before = self.live.on_brokers()
         status = main(["health", "--json", "--cluster", str(self.live.file)])
@@ -57,7 +63,22 @@ class Patient:
         found: dict[str, dict[str, Any]] = {}
         for row in report["rows"]:
             found.setdefault(row["finding"], row)
+        assert {kind: row["do"] for kind, row in found.items()} == self._on_the_page()
+        assert found.keys() == self._in_the_metrics()
         return found
+
+    def _on_the_page(self) -> dict[str, str]:
+        page = self.live.folder / "report.html"
+        assert self.job("report", "-o", str(page)) == 0
+        shown = content_of(page.read_text())["health"]["findings"]
+        return {one["kind"]: one["do"] for one in reversed(shown)}
+
+    def _in_the_metrics(self) -> set[str]:
+        main(["metrics", "--cluster", str(self.live.file)])
+        counted = samples(self._capsys.readouterr().out)
+        if counted[of("stratalog_up")] == 0:
+            return {"current-leader"}
+        return {dict(labels)["finding"] for name, labels in counted if name == "stratalog_findings"}
 
     def figures(self) -> dict[str, Any]:
         self._capsys.readouterr()
