@@ -55,6 +55,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     create.add_argument("--key", metavar="TYPE", help=f"the type of keys, {_SCHEMA}")
     create.add_argument("--value", metavar="TYPE", help=f"the type of values, {_SCHEMA}")
     create.add_argument("--config", metavar="K=V", type=pair, action="append", default=[], help="repeatable")
+    create.add_argument(
+        "--if-not-exists", action="store_true", help="a topic of that name is fine, where it has what is asked for"
+    )
     alter = command("alter", "more partitions; declared types that grow by nullable fields at the end of a struct")
     alter.add_argument("name", metavar="NAME")
     alter.add_argument(
@@ -105,10 +108,12 @@ def _create(given: argparse.Namespace, cluster: stratalog.Cluster) -> dict[str, 
         key=_declared(given.key),
         value=_declared(given.value),
         configs=dict(given.config),
+        if_not_exists=given.if_not_exists,
         dry_run=given.dry_run,
     )
     return {
         "topic": given.name,
+        "created": made.created,
         "partitions": made.partitions,
         "replication_factor": made.replication_factor,
         "topic_id": None if given.dry_run else made.topic_id,

@@ -139,7 +139,7 @@ class Frame:
             raise
         finally:
             OPERATION.reset(token)
-        return self._ended(result, began_s)
+        return self._ended(result, began_s, context.counts() - before)
 
     def _failed(self, error: Exception, began_s: float, did: StoreCounts) -> None:
         code = error.code if isinstance(error, StratalogError) else type(error).__name__
@@ -153,10 +153,11 @@ class Frame:
         for note in self._notes:
             _log.warning("%s: %s", self._name, printable(note))
 
-    def _ended(self, result: R, began_s: float) -> R:
+    def _ended(self, result: R, began_s: float, did: StoreCounts) -> R:
         if not isinstance(result, Report):
             _log.info("%s: done", self._name)
-            self._leave(ENDED, DONE, (), {}, began_s)
+            if self._destroys or have_written(did):
+                self._leave(ENDED, DONE, (), {}, began_s)
             self._warn()
             return result
         _log.info("%s: ends: %s", self._name, result.headline)

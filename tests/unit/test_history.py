@@ -129,6 +129,7 @@ def test_what_reads_or_appends_or_only_plans_leaves_none(live: LiveCluster) -> N
     live.topic()
     before = told(live.cluster)
     live.append(["a"]).raise_for_failures()
+    assert not live.cluster.topics.create("t", if_not_exists=True).created
     live.cluster.groups.commit("g", {("t", 0): 1})
     live.cluster.describe()
     live.cluster.verify(deep=True)

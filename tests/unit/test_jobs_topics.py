@@ -30,6 +30,16 @@ def run(live: LiveCluster, command: str, *argv: str) -> int:
     return main([command, "--cluster", str(live.file), *argv])
 
 
+def test_a_topic_that_is_there_is_fine_where_it_may_be(
+    live: LiveCluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    narrow = f"@{live.folder / 'narrow.json'}"
+    assert run(live, "create", "t", "--value", narrow) == 2
+    assert run(live, "create", "t", "--value", narrow, "--if-not-exists") == 0
+    assert run(live, "create", "t", "--if-not-exists") == 2
+    assert "TOPIC_ALREADY_EXISTS" in capsys.readouterr().err
+
+
 def test_a_topic_gets_more_partitions(live: LiveCluster, capsys: pytest.CaptureFixture[str]) -> None:
     for more, added in ((["--dry-run"], 2), ([], 2), ([], 0)):
         capsys.readouterr()
