@@ -16,7 +16,7 @@ import argparse
 import sys
 
 from stratalog import Report
-from stratalog.jobs.arguments import add_dry_run, check_options, count, duration, names, pair, size
+from stratalog.jobs.arguments import add_dry_run, add_yes, check_options, count, duration, names, pair, size
 from stratalog.jobs.repeat import repeat
 from stratalog.jobs.run import Job, JobMain
 from stratalog.partitions.clock import SystemClock
@@ -42,6 +42,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     what.add_argument("--from", dest="bootstrap", metavar="HOST:PORT", help="brokers of the source, with commas")
     what.add_argument("--end", action="store_true", help="the topics mirror no more: producers may append")
     add_source(parser)
+    add_yes(parser)
     add_dry_run(parser, "say which topics and partitions would be made; read and append nothing")
     parser.add_argument("--replication-factor", metavar="N", type=count, help="of topics that are made")
     parser.add_argument(
@@ -59,6 +60,7 @@ def mirror(job: Job) -> Report:
     given = job.arguments
     check_options(given, bars=[("end", *_OF_A_RUN)])
     if given.end:
+        job.confirm(f"end the mirroring of {', '.join(given.mirrored)}, which cannot be begun again")
         return job.cluster().end_mirror(given.mirrored, dry_run=given.dry_run)
 
     def once() -> Report:

@@ -14,7 +14,7 @@ import argparse
 import sys
 
 from stratalog import Report
-from stratalog.jobs.arguments import add_dry_run
+from stratalog.jobs.arguments import add_dry_run, add_yes
 from stratalog.jobs.run import Job, JobMain
 
 
@@ -23,16 +23,19 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     until = parser.add_mutually_exclusive_group(required=True)
     until.add_argument("--until", metavar="TIME", help="ISO 8601; UTC where it names no zone")
     until.add_argument("--days", metavar="N", type=float, help="from now")
+    add_yes(parser)
     add_dry_run(parser, "only check")
 
 
 def protect(job: Job) -> Report:
     given, cluster = job.arguments, job.cluster()
+    until = f"until {given.until}" if given.days is None else f"for {given.days:g} days"
+    job.confirm(f"keep everybody from deleting records of topic {given.topic!r} {until}")
     with cluster.measured() as measure:
-        until = cluster.topics.protect(given.topic, until=given.until, days=given.days, dry_run=given.dry_run)
+        time = cluster.topics.protect(given.topic, until=given.until, days=given.days, dry_run=given.dry_run)
     return Report(
         operation="protect",
-        rows=[{"topic": given.topic, "protected_until": until.isoformat(timespec="milliseconds")}],
+        rows=[{"topic": given.topic, "protected_until": time.isoformat(timespec="milliseconds")}],
         dry_run=given.dry_run,
         seconds=measure.seconds,
         counts=measure.counts,

@@ -274,6 +274,8 @@ def test_without_confluent_kafka_one_sentence_says_what_to_install(
     assert job(asked) == 2
     assert "pip install 'stratalog[kafka]'" in capsys.readouterr().err
     assert job([*asked[:2], "--end", "--topics", "t"]) == 2
+    assert "give --yes" in capsys.readouterr().err
+    assert job([*asked[:2], "--end", "--topics", "t", "--yes"]) == 2
     assert "UNKNOWN_TOPIC_OR_PARTITION" in capsys.readouterr().err
 
 

@@ -122,7 +122,9 @@ def test_a_time_is_text_or_a_datetime(live: LiveCluster) -> None:
 def test_the_job_protects(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     live = LiveCluster(tmp_path, on_disk=True)
     live.topic()
-    assert job(["--cluster", str(live.file), "t", "--until", "2150-01-01"]) == 0
+    assert job(["--cluster", str(live.file), "t", "--until", "2150-01-01"]) == 2
+    assert "give --yes" in capsys.readouterr().err
+    assert job(["--cluster", str(live.file), "t", "--until", "2150-01-01", "--yes"]) == 0
     assert "2150-01-01T00:00:00" in capsys.readouterr().out
-    assert job(["--cluster", str(live.file), "t", "--until", "2140-01-01"]) == 2
+    assert job(["--cluster", str(live.file), "t", "--until", "2140-01-01", "--yes"]) == 2
     assert "protected until 2150-01-01 00:00:00Z" in capsys.readouterr().err
