@@ -101,8 +101,6 @@ class Synced:
     log_end: int
     """Both replicas' log end; where files are left, where the copies end."""
     high_watermark: int
-    started_at: int
-    """The offset from which on the follower took files of the leader."""
     copied_files: int
     copied_bytes: int
     avoided_bytes: int = 0
@@ -242,7 +240,7 @@ def _sync_once(
     for number, group in enumerate(_groups(missing)):
         if number == options.most_groups:
             end = group[0].start
-            return Synced(follower_id, end, mine.high_watermark, missing[0].start, 0, 0, avoided, left)
+            return Synced(follower_id, end, mine.high_watermark, 0, 0, avoided, left)
         left -= len(group)
         if options.throttle is not None:
             options.throttle.spend(sum(link.file.object.size_bytes for link in group))
@@ -258,7 +256,6 @@ def _sync_once(
         broker_id=follower_id,
         log_end=log.log_end,
         high_watermark=log.high_watermark,
-        started_at=missing[0].start if missing else mine.log_end,
         copied_files=0,
         copied_bytes=0,
         avoided_bytes=avoided,
