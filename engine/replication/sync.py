@@ -39,7 +39,7 @@ from stratalog.partitions.listing import (
 from stratalog.partitions.paths import DataName, LocalStartName
 from stratalog.partitions.producers import ProducerEntry, encode
 from stratalog.partitions.replica import Replica, errors_of
-from stratalog.partitions.runner import Done, Failed, Outcome, Runner, SerialRunner, values
+from stratalog.partitions.runner import Done, Failed, Outcome, Runner, SerialRunner
 from stratalog.partitions.segment_check import check_copy
 from stratalog.partitions.store import Staged, Store
 from stratalog.tiering.bootstrap import (
@@ -143,12 +143,6 @@ def sync_followers(
     for runner, some in ((SerialRunner(), idle), (options.copies, [f for f in listed if f not in idle])):
         outcomes += runner.run(lambda follower: _sync(replicas, follower, options, listed[follower], leader), some)
     return leader, outcomes
-
-
-def sync(replicas: PartitionReplicas, follower_id: int, options: SyncOptions) -> Synced:
-    """As ``sync_followers``, for one of them. Raises: what came of it otherwise."""
-    _, outcomes = sync_followers(replicas, [follower_id], options)
-    return values(outcomes)[0]
 
 
 def _list(replicas: PartitionReplicas, follower_id: int) -> Listing:
