@@ -185,6 +185,9 @@ class PartitionView:
     """As in ``PartitionImage``; ``joining`` likewise."""
     joining: tuple[int, ...] = ()
 
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
     @property
     def key(self) -> TopicIdPartition:
         """Which partition this is a view of."""
