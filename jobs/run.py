@@ -149,7 +149,7 @@ class Job:
             print(coloured(str(report)) if in_colour(sys.stdout) else report)
             return
         for failure in report.failures:
-            print(_line(f"FAILED {failure.item}: {failure.code}: {failure.message}"), file=sys.stderr, flush=True)
+            print(_line(f"FAILED {failure}"), file=sys.stderr, flush=True)
         self.print_object(report)
 
     def print_object(self, report: Report) -> None:

@@ -162,8 +162,8 @@ class Frame:
             return result
         _log.info("%s: ends: %s", self._name, result.headline)
         if self._leaves_event and (self._destroys or self._is_told(result)):
-            failures = [f"{one.item}: {one.code}: {one.message}" for one in result.failures]
-            self._leave(ENDED, DONE if result.ok else FAILED, [*failures, *result.notes], result, began_s)
+            told = [*map(str, result.failures), *result.notes]
+            self._leave(ENDED, DONE if result.ok else FAILED, told, result, began_s)
         return replace(result, notes=[*result.notes, *self._notes]) if self._notes else result
 
     def _is_told(self, report: Report) -> bool:

@@ -37,6 +37,9 @@ class Failure:
     def __post_init__(self) -> None:
         object.__setattr__(self, "message", _without_subject(printable(self.item), self.message))
 
+    def __str__(self) -> str:
+        return f"{self.item}: {self.code}: {self.message}"
+
     @classmethod
     def of(cls, item: object, error: StratalogError) -> Failure:
         """The failure of ``item`` with one of our errors."""
@@ -86,9 +89,7 @@ class Report:
         if self.failures:
             first = self.failures[0]
             more = f" (and {len(self.failures) - 1} more)" if len(self.failures) > 1 else ""
-            raise OperationFailedError(
-                f"{self.operation}: {first.item}: {first.code}: {first.message}{more}", self
-            )
+            raise OperationFailedError(f"{self.operation}: {first}{more}", self)
         return self
 
     @property
@@ -121,7 +122,7 @@ class Report:
             lines.append(f"... and {len(rows) - _MOST_LINES} more rows (all of them are in the JSON)")
         lines += [printable(zero)] if zero else []
         lines += [printable(f"note: {note}") for note in self.notes]
-        lines += [printable(f"FAILED {f.item}: {f.code}: {f.message}") for f in self.failures]
+        lines += [printable(f"FAILED {f}") for f in self.failures]
         return "\n".join(lines)
 
     def __repr__(self) -> str:
@@ -133,7 +134,7 @@ class Report:
         return "".join(
             [
                 head_line(self._figures(), kind, f"{self.operation}: {self._state()}"),
-                *(marked_line("bad", "FAILED", f"{f.item}: {f.code}: {f.message}") for f in self.failures),
+                *(marked_line("bad", "FAILED", str(f)) for f in self.failures),
                 *(marked_line("warn", "note", note) for note in self.notes),
                 html_table(
                     columns,

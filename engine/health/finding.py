@@ -144,7 +144,7 @@ class HealthReport(Report):
         for one in self.findings:
             lines += ["", *one.lines(self.now_ms)]
         for failure in self.unread:
-            lines += ["", *_wrapped(f"FAILED   {failure.item}: {failure.code}: {failure.message}", "")]
+            lines += ["", *_wrapped(f"FAILED   {failure}", "")]
         figures = ", ".join(f"{name} {show(value)}" for name, value in self.totals.items())
         notes = [line for note in self.notes for line in _wrapped(f"note: {note}", "")]
         return "\n".join([*lines, "", *notes, *_wrapped(figures, "")])
@@ -157,7 +157,7 @@ class HealthReport(Report):
             since = "" if one.since_ms is None else f" (since {utc_text(one.since_ms // 1000 * 1000)})"
             said = f"{one.kind}, {one.subject}: {one.what}{since}"
             lines += [marked_line(_MARKS[one.severity], str(one.severity), said), code_line(one.do)]
-        lines += [marked_line("bad", "FAILED", f"{one.item}: {one.code}: {one.message}") for one in self.unread]
+        lines += [marked_line("bad", "FAILED", str(one)) for one in self.unread]
         lines += [marked_line("warn", "note", note) for note in self.notes]
         figures = ", ".join(f"{name} {show(value)}" for name, value in self.totals.items())
         return "".join([*lines, head_line(figures) if figures else ""])

@@ -244,7 +244,7 @@ def _damaged(
     said: Mapping[str, list[str]] = {}
     for each in audits:
         if wrong := failures_of([each]):
-            said = {**said, str(each.replicas): [f"{one.item}: {one.code}: {one.message}" for one in wrong]}
+            said = {**said, str(each.replicas): [*map(str, wrong)]}
     if said:
         first, *more = (line for lines in said.values() for line in lines)
         yield HealthFinding(

@@ -122,7 +122,7 @@ def _health(report: HealthReport) -> dict[str, Any]:
             }
             for one in report.findings
         ],
-        "unread": [f"{one.item}: {one.code}: {one.message}" for one in report.unread],
+        "unread": [*map(str, report.unread)],
     }
 
 

@@ -99,7 +99,7 @@ def init_producer(context: Context, transactional_id: str, timeout_ms: int = 60_
             for failure in finish(context, after).failures:
                 raise ConcurrentTransactionsError(
                     f"transactional id {transactional_id!r} is {after.state}, and its transaction cannot be "
-                    f"completed at present: {failure.item}: {failure.code}: {failure.message}"
+                    f"completed at present: {failure}"
                 )
     raise ConcurrentTransactionsError(
         f"transactional id {transactional_id!r}: others take it over all the time; give it to one producer only"

@@ -230,16 +230,15 @@ def _append_together(context: Context, together: Sequence[OwnAppend]) -> None:
 
 
 def _error(failure: Failure, report: Report, *, unknown: bool) -> StratalogError:
-    said = f"{failure.item}: {failure.code}: {failure.message}"
     if unknown:
         return OutcomeUnknownError(
-            f"{said}; the records may be in the log all the same: read before you try again"
+            f"{failure}; the records may be in the log all the same: read before you try again"
         )
     if failure.code in _NOT_ALLOWED:
-        return StorageAuthorizationError(f"{said}; nothing was appended")
+        return StorageAuthorizationError(f"{failure}; nothing was appended")
     if failure.code in _PASSING:
-        return CoordinatorNotAvailableError(f"{said}; nothing was appended, try again")
-    return OperationFailedError(said, report)
+        return CoordinatorNotAvailableError(f"{failure}; nothing was appended, try again")
+    return OperationFailedError(str(failure), report)
 
 
 def _codes(kind: type[StratalogError]) -> set[str]:

@@ -98,7 +98,7 @@ class S3World:
         image, found = self._cluster.image, []
         found += [f"broker {broker.broker_id} is fenced" for broker in image.brokers.values() if broker.fenced]
         described = self._cluster.describe()
-        found += [f"{one.item}: {one.code}: {one.message}" for one in described.failures]
+        found += [*map(str, described.failures)]
         leading = {(row["topic"], row["partition"]): row for row in described.rows if row["role"] == "leader"}
         for row in described.rows:
             found += _open_work_of(row, leading)

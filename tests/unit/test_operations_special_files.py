@@ -61,7 +61,7 @@ def replica_folder(live: LiveCluster, broker: int) -> Path:
 
 
 def said(report: Report) -> str:
-    return "\n".join(f"{failure.item}: {failure.code}: {failure.message}" for failure in report.failures)
+    return "\n".join(map(str, report.failures))
 
 
 # ------------------------------------------------------------------------------ of the review

@@ -37,7 +37,7 @@ def said_by(act):
     except StratalogError as error:
         return f"{error.code}: {error}"
     if isinstance(answer, Report):
-        return "".join(f"{failure.item}: {failure.code}: {failure.message}; " for failure in answer.failures)
+        return "".join(f"{failure}; " for failure in answer.failures)
     return ""
 
 acts = {

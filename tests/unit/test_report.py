@@ -160,7 +160,7 @@ def test_whatever_is_wrong_no_message_says_a_thing_twice(tmp_path: Path, trouble
     lines = []
     for answer in run_all(live):
         if isinstance(answer, Report):
-            lines += [f"{f.item}: {f.code}: {f.message}" for f in answer.failures]
+            lines += [*map(str, answer.failures)]
             lines += answer.notes
         else:
             lines.append(f"{answer.code}: {answer}")

@@ -31,7 +31,7 @@ def said_by(act: Act, live: Guarded, driver: Cluster) -> tuple[bool, str]:
         return False, f"{error.code}: {error}"
     if not isinstance(answer, Report):
         return True, ""
-    return answer.ok, "\n".join([*(f"{f.item}: {f.code}: {f.message}" for f in answer.failures), *answer.notes])
+    return answer.ok, "\n".join([*map(str, answer.failures), *answer.notes])
 
 
 by_name = pytest.mark.parametrize("row", RIGHTS, ids=lambda row: row.operation)
