@@ -34,7 +34,7 @@ from stratalog.jobs.progress import terminal_progress
 from stratalog.partitions.clock import SystemClock
 from stratalog.partitions.errors import EnvironmentUnusableError, InvalidCallError, StratalogError
 from stratalog.partitions.paths import METADATA_TOPIC
-from stratalog.partitions.printable import printable
+from stratalog.partitions.printable import first_line, printable
 from stratalog.partitions.runner import SPARK
 from stratalog.partitions.version import VERSION
 
@@ -264,7 +264,7 @@ def explain(error: Exception) -> tuple[str, str, int] | None:
         from stratalog.engine.spark.given_up import why_given_up
 
         if isinstance(error, PySparkException) and not isinstance(error, PythonException):
-            message = next(iter(str(error).strip().splitlines()), type(error).__name__)
+            message = first_line(error)
             bad = isinstance(error, AnalysisException) or _NO_SUCH_FORMAT in message
             return "SPARK", _line(message), BAD_CALL if bad else FAILED
         if (why := why_given_up(error)) is not None:

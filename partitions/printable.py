@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 
+def first_line(error: Exception) -> str:
+    """The first line of what a library says; its kind where it says nothing."""
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)
+
+
 def printable(text: str) -> str:
     """The text with each character that is not printable (control characters, ends of lines, those that turn the
     direction of writing, halves of surrogate pairs, spaces other than the common one) as Python would write it:

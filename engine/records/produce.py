@@ -22,11 +22,12 @@ from stratalog.engine.records.append import append_given
 from stratalog.engine.records.bad_record_lane import Lane, LeaveOut
 from stratalog.engine.records.earlier import earlier_tries
 from stratalog.engine.records.partitioner import partitions_of
-from stratalog.engine.records.tables import ArrowStream, is_frame, said, to_arrow
+from stratalog.engine.records.tables import ArrowStream, is_frame, to_arrow
 from stratalog.engine.state.internal_topics import check_not_internal
 from stratalog.partitions.bounded import parse_json
 from stratalog.partitions.errors import InvalidRecordError
 from stratalog.partitions.growth import ADDED, grew
+from stratalog.partitions.printable import first_line
 from stratalog.partitions.producers import ProducerAppend
 from stratalog.partitions.records import HEADERS, RECORD_COLUMNS, TIMESTAMP, same_type, schema_of
 from stratalog.partitions.spelling import did_you_mean
@@ -215,7 +216,7 @@ def _built(rows: Sequence[Mapping[str, Any]], name: str, wanted: _Wanted, what: 
                 pa.array([value], wanted.kind)
             except (pa.ArrowException, OverflowError, TypeError, ValueError) as wrong:
                 where = f"{what}: row {number}: column {name!r}"
-                raise InvalidRecordError(f"{where} is declared {wanted.kind}: {said(wrong)}") from error
+                raise InvalidRecordError(f"{where} is declared {wanted.kind}: {first_line(wrong)}") from error
         raise
 
 
@@ -245,7 +246,7 @@ def _fitted(table: pa.Table, name: str, wanted: _Wanted, what: str) -> pa.Array:
             return column.cast(wanted.kind).combine_chunks()
         except pa.ArrowException as error:
             raise InvalidRecordError(
-                f"{what}: column {name!r} is {column.type}, declared is {wanted.kind}: {said(error)}"
+                f"{what}: column {name!r} is {column.type}, declared is {wanted.kind}: {first_line(error)}"
             ) from error
     raise InvalidRecordError(f"{what}: column {name!r} is {column.type}, declared is {wanted.kind}: cast it")
 

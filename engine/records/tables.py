@@ -7,6 +7,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from stratalog.partitions.errors import InvalidRecordError
+from stratalog.partitions.printable import first_line
 
 
 class ArrowStream(Protocol):
@@ -41,17 +42,12 @@ def to_arrow(frame: Any, what: str, takes: str) -> pa.Table:
             table = pa.table(frame)
     except (pa.ArrowException, AttributeError, TypeError, ValueError) as error:
         raise InvalidRecordError(
-            f"{what}: this {type(frame).__name__} is no table of Arrow's: {said(error)}"
+            f"{what}: this {type(frame).__name__} is no table of Arrow's: {first_line(error)}"
         ) from error
     names = table.column_names
     if repeated := sorted({name for name in names if names.count(name) > 1}):
         raise InvalidRecordError(f"{what}: column {repeated[0]!r} is there twice")
     return pa.table({name: _plain(table.column(name)) for name in names})
-
-
-def said(error: Exception) -> str:
-    """The first line of what a library says."""
-    return next(iter(str(error).strip().splitlines()), type(error).__name__)
 
 
 def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:

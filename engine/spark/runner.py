@@ -24,6 +24,7 @@ from stratalog.engine.driver.running import OPERATION
 from stratalog.engine.spark.described import described
 from stratalog.engine.spark.given_up import why_given_up
 from stratalog.partitions.errors import EnvironmentUnusableError, RetriableError
+from stratalog.partitions.printable import first_line
 from stratalog.partitions.runner import Failed, Outcome, ThreadRunner
 from stratalog.partitions.store import StoreCounts
 
@@ -51,10 +52,9 @@ class SparkRunner:
         try:
             spark.range(1).schema  # noqa: B018 - the first that a session that was stopped cannot do
         except Exception as error:  # of many kinds: whatever a session stumbles upon that is no more
-            said = next(iter(str(error).strip().splitlines()), type(error).__name__)
             raise EnvironmentUnusableError(
-                f"this Spark session runs no tasks, as those that were stopped do not ({said}): give a running "
-                "one, or none, for threads of this process"
+                f"this Spark session runs no tasks, as those that were stopped do not ({first_line(error)}): give "
+                "a running one, or none, for threads of this process"
             ) from error
         self._spark = spark
         self._counting = threading.Lock()

@@ -10,6 +10,7 @@ from pyspark.sql.utils import is_remote
 
 from stratalog.partitions.bounded import parse_json
 from stratalog.partitions.errors import InvalidCallError
+from stratalog.partitions.printable import first_line
 
 QUERY_ID = "sql.streaming.queryId"
 """Spark's local property: the id in the checkpoint of the query that runs."""
@@ -48,7 +49,6 @@ def _written_down(spark: SparkSession, checkpoint: str) -> str:
         found: Any = parse_json("".join(row[0] for row in rows))
         return str(found["id"])
     except (PySparkException, ValueError, KeyError, TypeError) as error:
-        said = next(iter(str(error).strip().splitlines()), type(error).__name__)
         raise InvalidCallError(
-            f"{path} does not tell the query's id, is it its checkpointLocation? ({said})"
+            f"{path} does not tell the query's id, is it its checkpointLocation? ({first_line(error)})"
         ) from error
