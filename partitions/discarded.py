@@ -140,8 +140,7 @@ def _hidden(
     """``starts`` are those of the chain."""
     name = file.name
     first = max(bisect_right(starts, name.base_offset) - 1, 0)
-    end = name.base_offset + 1 if name.next_offset is None else name.next_offset
-    covering = log.chain[first : bisect_left(starts, end)]
+    covering = log.chain[first : bisect_left(starts, name.least_end)]
     since = None
     if covering and covering[-1].end <= log.high_watermark:
         since = max(link.file.object.modified_ms for link in covering)
@@ -151,4 +150,4 @@ def _hidden(
 
 def _epoch_offset(name: DataName) -> int:
     """The offset whose epoch decides whether the file is live; finally, once it is below the high watermark."""
-    return name.base_offset if name.next_offset is None else name.next_offset - 1
+    return name.least_end - 1

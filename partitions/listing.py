@@ -191,9 +191,7 @@ class ReplicaLog:
 
 def is_live(name: DataName, lineage: Lineage, local_start: int) -> bool:
     """Whether a file of that name belongs to the history of ``lineage``, and not wholly below the local start."""
-    if name.next_offset is None:
-        return name.base_offset >= local_start and lineage.epoch_at(name.base_offset) == name.epoch
-    return name.next_offset > local_start and lineage.epoch_at(name.next_offset - 1) == name.epoch
+    return name.least_end > local_start and lineage.epoch_at(name.least_end - 1) == name.epoch
 
 
 def resolve(listing: Listing, lineage: Lineage, end_of_append: Callable[[DataFile], int]) -> ReplicaLog:

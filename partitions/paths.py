@@ -89,6 +89,11 @@ class DataName:
         """Whether this is a merged segment."""
         return self.next_offset is not None
 
+    @property
+    def least_end(self) -> int:
+        """Its records end here; those of an append, or later."""
+        return self.base_offset + 1 if self.next_offset is None else self.next_offset
+
     def __lt__(self, other: DataName) -> bool:
         return self._rank() < other._rank()
 

@@ -144,7 +144,7 @@ def find_litter(
         if found.object.modified_ms >= before_ms:
             continue
         lineage = lineages.get(found.partition)
-        next_offset = found.name.next_offset or found.name.base_offset + 1  # of an append: at least
+        next_offset = found.name.least_end
         if not tiered:
             litter[path] = Why.NOT_TIERED
         elif next_offset <= log_starts.get(found.partition, 0):

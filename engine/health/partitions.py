@@ -137,7 +137,7 @@ def known_end(listing: Listing) -> int:
     """An offset up to which a folder surely goes, by its names: the same of two that hold the same records in the
     same files.
     """
-    ends = (file.name.next_offset or file.name.base_offset + 1 for file in listing.data)
+    ends = (file.name.least_end for file in listing.data)
     return max(ends, default=listing.local_start)
 
 
@@ -162,7 +162,7 @@ def _lacks(listing: Listing, whole: Listing) -> bool:
 
 
 def _is_within(name: DataName, start: int, end: int) -> bool:
-    return name.base_offset >= start and (name.next_offset or name.base_offset + 1) <= end
+    return name.base_offset >= start and name.least_end <= end
 
 
 def _is_covered(name: DataName, merged: list[tuple[int, int]], held: Collection[DataName]) -> bool:

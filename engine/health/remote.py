@@ -56,7 +56,7 @@ def _waiting(sight: Sight, copied: list[SeenPartition]) -> tuple[list[HealthFind
             continue
         entry = sight.entries.get(seen.view.key)
         end = max(0 if entry is None else entry.remote_end or 0, seen.view.log_start_offset)
-        files = [f for f in seen.leader.data if (f.name.next_offset or f.name.base_offset + 1) > end]
+        files = [f for f in seen.leader.data if f.name.least_end > end]
         if not files:
             continue
         since_ms = min(file.object.modified_ms for file in files)

@@ -60,7 +60,7 @@ def tiered_log(
         high_watermark = max((mark.offset for mark in copy.watermarks), default=0)
         end = max(known_end(copy), high_watermark, local_start)
         for file, is_live in _live(copy, local_start):
-            tier = (PENDING if copied else HOT) if _end(file) > tiered_to else BOTH
+            tier = (PENDING if copied else HOT) if file.name.least_end > tiered_to else BOTH
             sizes[tier if is_live else EXPIRED] += file.object.size_bytes
     begins = tiered_to if local_start is None else local_start
     sizes[COLD] = sum(segment.size_bytes for segment in live if segment.next_offset <= begins)
@@ -82,15 +82,11 @@ def tiered_log(
     )
 
 
-def _end(file: DataFile) -> int:
-    return file.name.next_offset or file.name.base_offset + 1
-
-
 def _live(copy: Listing, start: int) -> Iterator[tuple[DataFile, bool]]:
     """The data files, and whether each is of the log still: neither below its start nor replaced by a segment."""
     covered = 0
-    for file in sorted(copy.data, key=lambda file: (file.name.base_offset, -_end(file))):
-        is_live = _end(file) > start and file.name.base_offset >= covered
+    for file in sorted(copy.data, key=lambda file: (file.name.base_offset, -file.name.least_end)):
+        is_live = file.name.least_end > start and file.name.base_offset >= covered
         if is_live and file.name.merged:
-            covered = _end(file)
+            covered = file.name.least_end
         yield file, is_live

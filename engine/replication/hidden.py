@@ -17,7 +17,7 @@ def covered(replica: Replica, log: ReplicaLog, names: list[str]) -> tuple[list[s
     damaged: list[CorruptSegmentError] = []
     hidden = [file.name for file in log.hidden if str(file.name) in doomed]
     for link in log.chain:
-        over = [name for name in hidden if link.start < _least_end(name) and name.base_offset < link.end]
+        over = [name for name in hidden if link.start < name.least_end and name.base_offset < link.end]
         if over:
             try:
                 verify_bytes(replica.store, link.file)
@@ -25,7 +25,3 @@ def covered(replica: Replica, log: ReplicaLog, names: list[str]) -> tuple[list[s
                 damaged.append(error)
                 bad |= set(over)
     return [name for name in names if parse_name(name) not in bad], damaged
-
-
-def _least_end(name: DataName) -> int:
-    return name.base_offset + 1 if name.next_offset is None else name.next_offset

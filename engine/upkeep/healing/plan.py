@@ -19,6 +19,7 @@ from stratalog.engine.upkeep.verification.audit import Audited
 from stratalog.engine.upkeep.verification.findings import offsets
 from stratalog.engine.upkeep.verification.structure import PartitionStructure, ReplicaStructure
 from stratalog.partitions.errors import CorruptionError, LeaderNotAvailableError, LogGapError
+from stratalog.partitions.listing import is_live
 from stratalog.partitions.paths import DataName
 
 
@@ -158,8 +159,8 @@ class _CopySources:
         self._ranks: dict[Place, int] = {None: 3}
         for broker in view.replicas:
             self._ranks[broker] = 0 if broker == leader else 1 if broker in view.isr else 2
-        self._good = [copy for copy in good if copy.is_of(looked.lineage)]
-        self._hidden = [copy for copy in spare if copy.is_of(looked.lineage)]
+        self._good = [copy for copy in good if is_live(copy.held.name, looked.lineage, 0)]
+        self._hidden = [copy for copy in spare if is_live(copy.held.name, looked.lineage, 0)]
 
     @property
     def log_end(self) -> int:

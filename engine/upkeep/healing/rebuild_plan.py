@@ -18,7 +18,7 @@ from stratalog.engine.upkeep.verification.findings import Finding, offsets
 from stratalog.partitions import paths
 from stratalog.partitions.errors import LogGapError
 from stratalog.partitions.lineage import Lineage
-from stratalog.partitions.listing import Link
+from stratalog.partitions.listing import Link, is_live
 from stratalog.tiering.remote_segment import RemoteSegment
 
 
@@ -136,7 +136,7 @@ class _ObjectSources:
         self._held: dict[int, list[HeldFile]] = {}
         for broker in sorted(view.replicas, key=lambda b: (b != view.leader, b not in view.isr)):
             copies: Iterable[Copy] = (copy for copy in (*each.good, *each.spare) if copy.place == broker)
-            self._held[broker] = [copy.held for copy in copies if copy.is_of(lineage)]
+            self._held[broker] = [copy.held for copy in copies if is_live(copy.held.name, lineage, 0)]
 
     def plan(self, segments: Sequence[RemoteSegment], log_start: int) -> RebuildPlan | None:
         """The plan for the first of these segments, and as many of the others as need be."""
