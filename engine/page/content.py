@@ -15,6 +15,7 @@ from stratalog.engine.metadata.image import BrokerImage
 from stratalog.engine.page.activity import Row, activity, runs
 from stratalog.engine.page.tiers import PENDING, TIERS, TieredLog, tiered_log
 from stratalog.engine.state.internal_topics import INTERNAL_TOPICS
+from stratalog.partitions.amounts import bytes_text
 from stratalog.partitions.errors import CorruptionError
 from stratalog.partitions.listing import Listing
 from stratalog.partitions.printable import printable
@@ -268,7 +269,7 @@ def _policy(seen: SeenPartition) -> str:
 
 def _limits(ms: int, size_bytes: int) -> str:
     limits = [] if ms == UNLIMITED else [_span(ms)]
-    limits += [] if size_bytes == UNLIMITED else [f"{size_bytes:,} bytes"]
+    limits += [] if size_bytes == UNLIMITED else [bytes_text(size_bytes)]
     return " or ".join(limits) or "for good"
 
 
