@@ -157,13 +157,14 @@ class TopicImage(msgspec.Struct, frozen=True, kw_only=True, gc=False, forbid_unk
             )
         return self.partitions[0]
 
-    def partition(self, partition: int) -> PartitionImage:
-        """Raises: UnknownTopicOrPartitionError; InvalidCallError for a value that is no whole number."""
-        if not 0 <= whole(partition, f"topic {self.name!r}: partition") < len(self.partitions):
-            raise UnknownTopicOrPartitionError(
-                f"topic {self.name!r} has no partition {partition}: it has {len(self.partitions)}, from 0 on"
-            )
-        return self.partitions[partition]
+
+def partition_of(topic: TopicImage, partition: int) -> PartitionImage:
+    """Raises: UnknownTopicOrPartitionError; InvalidCallError for a value that is no whole number."""
+    if not 0 <= whole(partition, f"topic {topic.name!r}: partition") < len(topic.partitions):
+        raise UnknownTopicOrPartitionError(
+            f"topic {topic.name!r} has no partition {partition}: it has {len(topic.partitions)}, from 0 on"
+        )
+    return topic.partitions[partition]
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,7 +275,7 @@ class ClusterImage:
         topic = self.topics.get(topic_id)
         if topic is None:
             raise UnknownTopicOrPartitionError(f"no topic has id {topic_id}; it was deleted")
-        return topic.partition(partition)
+        return partition_of(topic, partition)
 
     def view(self, topic_id: str, partition: int) -> PartitionView:
         """The view of a partition, for replication.

@@ -9,7 +9,7 @@ from weakref import WeakKeyDictionary
 
 from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.while_it_changes import while_it_changes
-from stratalog.engine.metadata.image import ClusterImage, PartitionView, TopicImage
+from stratalog.engine.metadata.image import ClusterImage, PartitionView, TopicImage, partition_of
 from stratalog.engine.reading.plan import PartitionPieces, check_end, readable_pieces
 from stratalog.engine.replicas.nearest import SeenLeader, seen_leader
 from stratalog.engine.replication.replica_selector import NOWHERE, ClientMetadata
@@ -214,4 +214,4 @@ def remote_pieces(
 def check_partitions(topic: TopicImage, partitions: Iterable[int]) -> None:
     """Raises: UnknownTopicOrPartitionError; InvalidCallError for what is no whole number."""
     for partition in partitions:
-        topic.partition(partition)
+        partition_of(topic, partition)
