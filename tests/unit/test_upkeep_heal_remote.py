@@ -147,7 +147,9 @@ def test_records_that_a_replica_has_in_a_longer_segment_take_the_next_objects_al
     assert_healed(live)
 
 
-def test_records_that_a_replica_has_in_a_segment_that_reaches_over_the_end_of_the_remote_log(tmp_path: Path) -> None:
+def test_records_that_a_replica_has_in_a_segment_that_reaches_over_the_end_of_the_remote_log(
+    tmp_path: Path,
+) -> None:
     """A late zombie's merge. The rest of it is tiered first, as new data; then nothing is new any more."""
     live = tiered(tmp_path, "abc", copies=1)
     live.fill("de")

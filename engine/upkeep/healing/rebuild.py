@@ -2,8 +2,8 @@
 
     1. plan (``rebuild_plan``): which verified files stand for which segments
     2. per segment: copy or write the object anew, under a name that nobody has; read back every byte of it
-    3. one commit a topic: the table lists the new objects in place of the lost ones, and changes no data; before it
-       one that adds the rest of files that reach over the end of the remote log: these records are new in the table
+    3. one commit a topic: the table lists the new objects in place of the lost ones, and changes no data; where
+       files reach over the end of the remote log, one before it that adds the rest of them, which is new there
 A crash leaves objects that no table lists: litter. ``retain`` and ``vacuum`` delete damaged objects, like all that
 have left the table, after their delay: so readers that run, or look back in time, find the same objects as before.
 """
@@ -35,7 +35,7 @@ from stratalog.tiering.divergence import Histories, Present
 from stratalog.tiering.plan import expired_segments
 from stratalog.tiering.rebuilder import Beside, rebuild, rebuild_from_records
 from stratalog.tiering.remote_change import Rebuilt
-from stratalog.tiering.remote_segment import Uploaded
+from stratalog.tiering.remote_segment import RemoteSegment, Uploaded
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +137,9 @@ def _rebuild(context: Context, job: RebuildJob, topics: Mapping[str, TopicImage]
         return _Made(job, Rebuilt(plan.lost, (_rebuild_from_table(context, job, topic),), log_start), ())
     config = context.topic_config(context.metadata.image(), topic)
 
-    def bring(pieces: Iterable[RebuiltObject], lost: RemoteSegment | None, of_the_end: bool) -> tuple[Uploaded, ...]:
+    def bring(
+        pieces: Iterable[RebuiltObject], lost: RemoteSegment | None, of_the_end: bool
+    ) -> tuple[Uploaded, ...]:
         uploads: list[Uploaded] = []
         for piece in pieces:
             source = replicas.replica(piece.broker_id)

@@ -44,8 +44,8 @@ class RebuildPlan:
     from_table: bool = False
     """The records exist only in the files that others have put into the table in place of the segment."""
     rest: tuple[RebuiltObject, ...] = ()
-    """What the pieces hold beyond the end of the remote log, where they do: it is tiered before, and the pieces
-    take its place, too."""
+    """The part of the pieces beyond the end of the remote log, where they reach over it: it is tiered before, and
+    the pieces take its place, too."""
 
     @property
     def start(self) -> int:
