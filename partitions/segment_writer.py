@@ -1,7 +1,7 @@
 """Writing a data file: Parquet, in one streaming pass, memory bounded by two row groups.
 
-The same records become the same bytes, in whatever batches they come: merges of one range are equal, of whatever
-files they are made.
+The same records become the same bytes, in whatever batches they come: merges of one range do not differ because of
+the files that they are made of.
 
 It writes nothing that readers refuse (``parquet_footer``, ``parquet_pages``): a record that is too large, row
 groups that take more memory than readers grant them, a footer without end.
