@@ -43,16 +43,16 @@ def conf_file(name: str) -> Path:
     )
 
 
-def jar_folder(environ: Mapping[str, str] = os.environ) -> Path:
+def jar_folder() -> Path:
     """Where the jars lie: ``$STRATALOG_JARS``, else ``.cache/jars`` of the checkout, else a folder of the
     user's, when the packages are installed without their checkout."""
-    named = environ.get("STRATALOG_JARS")
+    named = os.environ.get("STRATALOG_JARS")
     if named:
         return Path(named).absolute()
     root = Path(__file__).resolve().parent.parent
     if (root / "pyproject.toml").is_file():
         return root / ".cache" / "jars"
-    return Path(environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "stratalog" / "jars"
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "stratalog" / "jars"
 
 
 def pinned_jars(pins: str = JARS) -> Sequence[Path]:

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import argparse
 import sys
-from datetime import UTC, datetime, timedelta
 
 from stratalog import FoundOffset, Report
 from stratalog.engine.driver.report import Value
-from stratalog.engine.reading.positions import POSITIONS
+from stratalog.engine.reading.positions import POSITIONS, time_text
 from stratalog.jobs.arguments import add_dry_run, add_isolation, names, position
 from stratalog.jobs.run import Job, JobMain
 from stratalog.partitions.offsets import Answer
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -44,7 +41,7 @@ def _row(topic: str, partition: int, answer: Answer) -> dict[str, Value]:
     row: dict[str, Value] = {"topic": topic, "partition": partition}
     if isinstance(answer, FoundOffset):
         when = answer.timestamp_us
-        time = None if when is None else (_EPOCH + timedelta(microseconds=when)).isoformat()
+        time = None if when is None else time_text(when)
         return {**row, "offset": answer.offset, "timestamp": time, "leader_epoch": answer.leader_epoch}
     return {**row, "offset": None, "unknown": answer.reason}
 

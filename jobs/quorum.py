@@ -1,7 +1,7 @@
 """Describe the quorum of the metadata, shorten its log, change its voters.
 
 Without an option: one row per voter, with its log's end and lag. --snapshot is by hand, with a row per voter;
-jobs/snapshot keeps the log short by its policy, together with the logs of topics. A voter that lost its storage
+``snapshot`` keeps the log short by its policy, together with the logs of topics. A voter that lost its storage
 comes back by ``bootstrap --brokers N`` and then --replace-voter N. Voters change one at a time; after --add-voter
 and --remove-voter let the cluster file name those that the report says.
 """

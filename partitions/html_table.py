@@ -56,25 +56,24 @@ def html_table(
     *,
     numbers: Iterable[str] = (),
     total: int | None = None,
-    most: int = MOST_ROWS,
 ) -> str:
-    """A table of texts. The columns named in ``numbers`` go to the right. Rows after the first ``most`` are left
-    out, and counted; ``total``: there are that many, of which these are the first.
+    """A table of texts. The columns named in ``numbers`` go to the right. Rows after the first ``MOST_ROWS`` are
+    left out, and counted; ``total``: there are that many, of which these are the first.
     """
     if not rows:
         return ""
     right = set(numbers)
     styles = []
     for number, name in enumerate(columns):
-        wide = ";min-width:20em" if any(len(row[number]) > _WIDE_CELL for row in rows[:most]) else ""
+        wide = ";min-width:20em" if any(len(row[number]) > _WIDE_CELL for row in rows[:MOST_ROWS]) else ""
         styles.append(f' style="text-align:{"right" if name in right else "left"}{wide}"')
 
     def line(tag: str, texts: Sequence[str]) -> str:
         cells = zip(styles, texts, strict=True)
         return "<tr>" + "".join(f"<{tag}{style}>{escaped(short(text))}</{tag}>" for style, text in cells) + "</tr>"
 
-    body = "".join(line("td", row) for row in rows[:most])
-    left = (len(rows) if total is None else total) - min(len(rows), most)
+    body = "".join(line("td", row) for row in rows[:MOST_ROWS])
+    left = (len(rows) if total is None else total) - min(len(rows), MOST_ROWS)
     more = head_line(f"... and {left:,} more") if left > 0 else ""
     return f"<table><thead>{line('th', columns)}</thead><tbody>{body}</tbody></table>{more}"
 

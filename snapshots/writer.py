@@ -15,7 +15,7 @@ from stratalog.partitions.lineage import Lineage
 from stratalog.partitions.paths import join
 from stratalog.partitions.producers import ProducerEntry
 from stratalog.partitions.records import RECORD_COLUMNS, check_columns
-from stratalog.partitions.segment_writer import ROW_GROUP_BYTES, SegmentWriter, Sign
+from stratalog.partitions.segment_writer import SegmentWriter, Sign
 from stratalog.partitions.store.protocol import Store
 from stratalog.snapshots.layout import ChecksummedSink, Mark, encode_mark, footer_row, header_row
 from stratalog.snapshots.snapshot_id import SnapshotId, lineage_up_to
@@ -40,7 +40,6 @@ class SnapshotWriter:
         clock: Clock,
         compression: str = "zstd",
         producers: Mapping[str, ProducerEntry] | None = None,
-        row_group_bytes: int = ROW_GROUP_BYTES,
         sign: Sign | None = None,
     ) -> None:
         """``owner`` is the id of the topic, or that of the cluster for its metadata; ``lineage`` that of the log,
@@ -74,7 +73,6 @@ class SnapshotWriter:
                 partition=partition,
                 base_offset=0,
                 compression=compression,
-                row_group_bytes=row_group_bytes,
                 sign=sign,
             )
             self._segment.write(header_row(schema, last_contained_log_timestamp_ms))

@@ -32,7 +32,7 @@ from stratalog.tiering.listed_files import listed_files
 from stratalog.tiering.remote_change import CommittedBatch, Rebuilt, TableChange, decide, decide_rebuilt
 from stratalog.tiering.remote_log import RemoteLog
 from stratalog.tiering.remote_segment import RemoteSegment, Uploaded
-from stratalog.tiering.topic_table import BACKOFF, COMMIT_ATTEMPTS, UNANSWERED_ATTEMPTS
+from stratalog.tiering.topic_table import BACKOFF
 
 T = TypeVar("T")
 
@@ -104,9 +104,7 @@ class DeltaTopicTable(DeltaTopicReader):
                 change = self._undoing(log.rewrite, change if isinstance(change, TableChange) else None)
             if not isinstance(change, TableChange):
                 return change, frozenset(made)
-            races = sum(isinstance(failure, CommitFailedError) for failure in failures)
-            if races == COMMIT_ATTEMPTS or len(failures) - races == UNANSWERED_ATTEMPTS:
-                self._give_up(failures)
+            races = self._races(failures)
             check_writable(table, change, self.uri)
             try:
                 self._put(table, change)

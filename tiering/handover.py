@@ -21,15 +21,6 @@ from stratalog.tiering.topic_table import CLUSTER_ID, COMMIT_ATTEMPTS, TopicTabl
 _PAUSE_S = 0.2
 
 
-def owner(topic: TopicTable, options: StoreOptions) -> str | None:
-    """The cluster that may commit to the topic's table; None when there is no table.
-
-    Raises: StorageError; CorruptionError, as ``check_log``.
-    """
-    table = _open(topic, options)
-    return None if table is None else table.metadata().configuration.get(CLUSTER_ID)
-
-
 def hand_over(topic: TopicTable, former: str, to: str, options: StoreOptions, clock: Clock) -> bool:
     """Let cluster ``to`` be the one that commits to the topic's table, where it was ``former``. Whether there is a
     table. Harmless when repeated.

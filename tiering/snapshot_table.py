@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 from deltalake import DeltaTable, Transaction
-from deltalake.exceptions import CommitFailedError, DeltaError
+from deltalake.exceptions import DeltaError
 from deltalake.transaction import AddAction, RemoveAction
 
 from stratalog.partitions import paths
@@ -36,13 +36,7 @@ from stratalog.tiering.delta_entries import check_log
 from stratalog.tiering.foreign_commits import ListedFile
 from stratalog.tiering.listed_files import whatever_is_listed
 from stratalog.tiering.published import Publication, Published, published_schema, statistics_of
-from stratalog.tiering.topic_table import (
-    BACKOFF,
-    COMMIT_ATTEMPTS,
-    HOUR_MS,
-    UNANSWERED_ATTEMPTS,
-    TopicTable,
-)
+from stratalog.tiering.topic_table import BACKOFF, HOUR_MS, TopicTable
 
 _APPLICATION = "stratalog.{}"
 """Of a partition: its version is the leader epoch of the last publication."""
@@ -119,9 +113,7 @@ class SnapshotTable(TopicTable):
             if not due and not listed.foreign:
                 held = {file.path for file in listed.files.values()}
                 return frozenset(one.partition for one in publications if one.path in held)
-            races = sum(isinstance(failure, CommitFailedError) for failure in failures)
-            if races == COMMIT_ATTEMPTS or len(failures) - races == UNANSWERED_ATTEMPTS:
-                self._give_up(failures)
+            races = self._races(failures)
             try:
                 self._put(table, listed, due)
             except (DeltaError, OSError) as error:

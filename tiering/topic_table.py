@@ -210,9 +210,14 @@ class TopicTable:
         except (DeltaError, OSError) as error:
             self._failed(what, error, "create")
 
-    def _give_up(self, failures: Sequence[Exception]) -> NoReturn:
+    def _races(self, failures: Sequence[Exception]) -> int:
+        """How many failures of a commit were races that it lost. Raises: StorageError or OutcomeUnknownError after
+        the last try."""
+        races = sum(isinstance(failure, CommitFailedError) for failure in failures)
+        if races < COMMIT_ATTEMPTS and len(failures) - races < UNANSWERED_ATTEMPTS:
+            return races
         said = delta_options.said(failures[-1])
-        if all(isinstance(failure, CommitFailedError) for failure in failures):
+        if races == len(failures):
             raise StorageError(f"{self.uri}: other writers were faster {len(failures)} times; try again: {said}")
         raise OutcomeUnknownError(
             f"commits to {self.uri} failed {len(failures)} times, the last may still land; read before you "

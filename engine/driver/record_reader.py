@@ -44,8 +44,8 @@ def free(size_bytes: int) -> None:
 class RecordReader:
     """Reads records of files, and remembers what it has read. Thread-safe."""
 
-    def __init__(self, row_group_bytes: int = ROW_GROUP_BYTES) -> None:
-        self._groups: BoundedCache[tuple[_File, int], pa.Table] = BoundedCache(row_group_bytes)
+    def __init__(self) -> None:
+        self._groups: BoundedCache[tuple[_File, int], pa.Table] = BoundedCache(ROW_GROUP_BYTES)
 
     def read(
         self, what: str, pieces: Iterable[FileSlice], offset: int, max_bytes: int, pay: Pay = free

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from stratalog.engine.driver.report import Failure, Report, Value, show, utc_text
+from stratalog.partitions.amounts import span_text
 from stratalog.partitions.errors import StratalogError
 from stratalog.partitions.html_table import code_line, head_line, marked_line
 from stratalog.partitions.printable import printable
@@ -73,7 +74,7 @@ class HealthFinding:
         head = f"{self.severity.upper():7}  {self.kind}  {self.subject}"
         since = ""
         if self.since_ms is not None:
-            since = f" (since {utc_text(self.since_ms // 1000 * 1000)}, {_span(now_ms - self.since_ms)})"
+            since = f" (since {utc_text(self.since_ms // 1000 * 1000)}, {span_text(now_ms - self.since_ms)})"
         return [*_wrapped(head, ""), *_wrapped(f"{self.what}{since}", "  "), *_command(self.do)]
 
 
@@ -185,14 +186,6 @@ def failures_of(found: Iterable[HealthFinding]) -> list[Failure]:
 def figures_of(named: Mapping[str, int | None]) -> dict[str, Value]:
     """Figures as the totals of a report: those that are known."""
     return {name: value for name, value in named.items() if value is not None}
-
-
-def _span(ms: int) -> str:
-    seconds = max(0, ms) // 1000
-    for unit, length in (("d", 86_400), ("h", 3_600), ("min", 60)):
-        if seconds >= 2 * length:
-            return f"{seconds // length:,} {unit}"
-    return f"{seconds} s"
 
 
 def _wrapped(text: str, indent: str) -> list[str]:

@@ -106,7 +106,7 @@ def _brokers(ids: tuple[int, ...]) -> str:
 
 
 def _of_views(severity: Severity, kind: str, views: Iterable[PartitionView], what: str, do: str) -> HealthFinding:
-    names = tuple(f"{view.topic}-{view.partition}" for view in views)
+    names = tuple(str(view) for view in views)
     return HealthFinding(severity=severity, kind=kind, subjects=names, what=what, do=do)
 
 

@@ -52,7 +52,7 @@ class SeenPartition:
     """Of the brokers that were listed."""
 
     def __str__(self) -> str:
-        return f"{self.view.topic}-{self.view.partition}"
+        return str(self.view)
 
     @property
     def leader(self) -> Listing | None:

@@ -157,6 +157,14 @@ class TopicImage(msgspec.Struct, frozen=True, kw_only=True, gc=False, forbid_unk
             )
         return self.partitions[0]
 
+    def partition(self, partition: int) -> PartitionImage:
+        """Raises: UnknownTopicOrPartitionError; InvalidCallError for a value that is no whole number."""
+        if not 0 <= whole(partition, f"topic {self.name!r}: partition") < len(self.partitions):
+            raise UnknownTopicOrPartitionError(
+                f"topic {self.name!r} has no partition {partition}: it has {len(self.partitions)}, from 0 on"
+            )
+        return self.partitions[partition]
+
 
 @dataclass(frozen=True, slots=True)
 class PartitionView:
@@ -184,6 +192,9 @@ class PartitionView:
     target: tuple[int, ...] = ()
     """As in ``PartitionImage``; ``joining`` likewise."""
     joining: tuple[int, ...] = ()
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
 
     @property
     def key(self) -> TopicIdPartition:
@@ -263,11 +274,7 @@ class ClusterImage:
         topic = self.topics.get(topic_id)
         if topic is None:
             raise UnknownTopicOrPartitionError(f"no topic has id {topic_id}; it was deleted")
-        if not 0 <= whole(partition, f"topic {topic.name!r}: partition") < len(topic.partitions):
-            raise UnknownTopicOrPartitionError(
-                f"topic {topic.name!r} has no partition {partition}: it has {len(topic.partitions)}, from 0 on"
-            )
-        return topic.partitions[partition]
+        return topic.partition(partition)
 
     def view(self, topic_id: str, partition: int) -> PartitionView:
         """The view of a partition, for replication.

@@ -56,8 +56,6 @@ class MirroredPartition:
     mirrored: int = 0
     gaps: int = 0
     mirrored_bytes: int = 0
-    passed_by: int = 0
-    """How often another mirror was faster."""
     error: StratalogError | None = None
 
     def __post_init__(self) -> None:

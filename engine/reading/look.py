@@ -21,13 +21,11 @@ from stratalog.partitions.errors import (
     SourceChangedError,
     StorageAuthorizationError,
     StorageError,
-    UnknownTopicOrPartitionError,
 )
 from stratalog.partitions.isolation import Isolation
 from stratalog.partitions.lineage import Lineage
 from stratalog.partitions.listing import ReplicaLog
 from stratalog.partitions.lookup import FileSlice, LogSlices
-from stratalog.partitions.numbers import whole
 from stratalog.partitions.offsets import OffsetSpec, Positions
 from stratalog.partitions.replica import Replica
 from stratalog.partitions.runner import values
@@ -216,7 +214,4 @@ def remote_pieces(
 def check_partitions(topic: TopicImage, partitions: Iterable[int]) -> None:
     """Raises: UnknownTopicOrPartitionError; InvalidCallError for what is no whole number."""
     for partition in partitions:
-        if not 0 <= whole(partition, f"topic {topic.name!r}: partition") < len(topic.partitions):
-            raise UnknownTopicOrPartitionError(
-                f"topic {topic.name!r} has no partition {partition}: it has {len(topic.partitions)}, from 0 on"
-            )
+        topic.partition(partition)

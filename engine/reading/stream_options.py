@@ -138,9 +138,9 @@ def source_options(given: Mapping[str, str]) -> SourceOptions:
         max_rows=_positive(options, rows),
         max_bytes=_positive(options, "maxBytesPerTrigger"),
         min_partitions=_positive(options, "minPartitions"),
-        fail_on_data_loss=_boolean(options, "failOnDataLoss", otherwise=True),
+        fail_on_data_loss=_boolean(options, "failOnDataLoss"),
         columns=_columns(options.get("columns")),
-        include_headers=_boolean(options, "includeHeaders", otherwise=True),
+        include_headers=_boolean(options, "includeHeaders"),
         group=options.get("group"),
         client_rack=options.get("client.rack"),
         isolation=isolation_of(options.get("isolation", Isolation.READ_UNCOMMITTED)),
@@ -246,10 +246,11 @@ def _positive(options: Mapping[str, str], name: str) -> int | None:
     return int(text)
 
 
-def _boolean(options: Mapping[str, str], name: str, *, otherwise: bool) -> bool:
+def _boolean(options: Mapping[str, str], name: str) -> bool:
+    """True where it is not given."""
     text = options.get(name)
     if text is None:
-        return otherwise
+        return True
     if text.strip().lower() not in ("true", "false"):
         raise InvalidCallError(f"the option {name} is {text!r}: it takes true or false")
     return text.strip().lower() == "true"

@@ -38,7 +38,7 @@ from stratalog.engine.reading.stream_offsets import (
 )
 from stratalog.engine.reading.stream_options import SourceOptions, Start
 from stratalog.engine.reading.stream_read import StreamTask
-from stratalog.engine.reading.stream_tasks import Part, pack, part, split, task_bytes
+from stratalog.engine.reading.stream_tasks import Part, group_ends, pack, part, split, task_bytes
 from stratalog.engine.reading.subscription import Subscription
 from stratalog.engine.replicas.nearest import SeenLeader, nearest, seen_leader
 from stratalog.engine.state.internal_topics import INTERNAL_TOPICS
@@ -286,7 +286,7 @@ class StreamSource:
         threads = self._context.threads
         parts = [(topic, one) for topic, some in values(threads.run(parts_of, list(ranges))) for one in some]
         most = task_bytes(sum(one.size_bytes for _, one in parts), self._options.min_partitions)
-        cut = values(threads.run(lambda of: (of[0], split(of[1], most, _group_ends)), parts))
+        cut = values(threads.run(lambda of: (of[0], split(of[1], most, group_ends)), parts))
         tasks = []
         for topic in sorted({topic for topic, _ in cut}):
             smaller = [one for name, some in cut if name == topic for one in some]
@@ -375,7 +375,3 @@ def _listed(keys: Iterable[TopicPartition]) -> str:
 
 def _extent(piece: FileSlice) -> Extent:
     return Extent(piece.start, piece.end, part(0, piece).size_bytes)
-
-
-def _group_ends(piece: FileSlice) -> list[int]:
-    return piece.segment.row_group_offsets[1:]

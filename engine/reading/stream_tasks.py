@@ -59,6 +59,11 @@ def split(whole: Part, most_bytes: int, group_ends: Callable[[FileSlice], Sequen
     return [*parts, cut(start, last)]
 
 
+def group_ends(piece: FileSlice) -> list[int]:
+    """Where the row groups of its file end, for ``split``: by the file's footer."""
+    return piece.segment.row_group_offsets[1:]
+
+
 def pack(parts: Iterable[Part], most_bytes: int) -> list[list[Part]]:
     """Tasks of at most ``most_bytes``, or of one part that is larger; in order, so that a task reads on in the
     partition in which it began.

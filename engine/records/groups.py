@@ -259,9 +259,7 @@ def _records(
     def check(view: PartitionView) -> None:
         offset, end = wanted[view.topic, view.partition].offset, look_at_leader(context.replicas(view)).log_end
         if offset > end:
-            raise OffsetOutOfRangeError(
-                f"{view.topic}-{view.partition}: offset {offset} cannot be committed: the log ends at {end}"
-            )
+            raise OffsetOutOfRangeError(f"{view}: offset {offset} cannot be committed: the log ends at {end}")
 
     values(context.threads.run(check, views))
     return commit_records(context, image, group, wanted, member_epoch)

@@ -58,10 +58,7 @@ def replace_leaders(context: Context, damaged: Damaged) -> dict[TopicIdPartition
         key = answer.key
         view, error = damaged[key]
         if isinstance(answer, Altered):
-            notes[key] = (
-                f"{view.topic}-{view.partition}: broker {view.leader} leaves the ISR, broker {chosen[key]} leads: "
-                f"{error}"
-            )
+            notes[key] = f"{view}: broker {view.leader} leaves the ISR, broker {chosen[key]} leads: {error}"
             if isinstance(error, CorruptSegmentError) and error.file is not None and view.leader is not None:
                 notes[key] += _mended(context, key, view.leader, error.file)
     return notes
@@ -91,7 +88,7 @@ def check_aside(context: Context, view: PartitionView, broker: int, *, in_place:
 
     Raises: InvalidUpdateVersionError.
     """
-    what = f"{view.topic}-{view.partition} on broker {broker}"
+    what = f"{view} on broker {broker}"
     aside = broker not in (*view.isr, *view.adding)
     last = in_place and view.leader == broker and set(view.isr) == {broker} and not view.adding
     if not is_current(context.metadata.image(), view):

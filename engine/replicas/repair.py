@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from stratalog.partitions.lineage import Lineage
 from stratalog.partitions.listing import DataFile
 from stratalog.partitions.paths import DataName
 from stratalog.partitions.store import Store
@@ -83,6 +84,12 @@ class Copy:
     store: Store
     held: HeldFile
     content: int
+
+    def is_of(self, lineage: Lineage) -> bool:
+        """Whether its records are of this history, by its name."""
+        name = self.held.name
+        last = name.base_offset if name.next_offset is None else name.next_offset - 1
+        return lineage.epoch_at(last) == name.epoch
 
 
 @dataclass(frozen=True, slots=True)

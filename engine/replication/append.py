@@ -49,6 +49,8 @@ from stratalog.partitions.segment_writer import SegmentWriter
 from stratalog.partitions.store import StagedWriter
 
 _ATTEMPTS = 50
+_REPLAY_BYTES = 64 * 1024 * 1024
+"""How much of an append is kept in memory to encode it again after a lost race."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,19 +110,14 @@ class AppendOptions:
     producer_expiration_ms: int
     keys_required: bool = False
     """Refuse records without a key (cleanup.policy=snapshot: no snapshot could hold them)."""
-    replay_bytes: int = 64 * 1024 * 1024
-    """How much of an append is kept in memory to encode it again after a lost race."""
 
 
 class ReplayableBatches:
     """Record batches that can be read again as long as they are small."""
 
-    def __init__(
-        self, batches: Iterator[pa.RecordBatch], limit_bytes: int, digest: RecordsDigest | None = None
-    ) -> None:
+    def __init__(self, batches: Iterator[pa.RecordBatch], digest: RecordsDigest | None = None) -> None:
         """``digest`` is told of every batch, once."""
         self._rest = batches
-        self._limit_bytes = limit_bytes
         self._digest = digest
         self._kept: list[pa.RecordBatch] = []
         self._kept_bytes = 0
@@ -145,7 +142,7 @@ class ReplayableBatches:
 
     def _keep(self, batch: pa.RecordBatch) -> None:
         self._kept_bytes += batch.nbytes
-        if self._kept_bytes > self._limit_bytes:
+        if self._kept_bytes > _REPLAY_BYTES:
             self.replayable = False
             self._kept = []
         if self.replayable:
@@ -269,7 +266,7 @@ def _append_to_leader(
     digest = None
     if producer.on_changed_replay == "refuse":
         digest = RecordsDigest(options.schema, timestamps=not options.log_append_time)
-    source = ReplayableBatches(batches, options.replay_bytes, digest)
+    source = ReplayableBatches(batches, digest)
     leader = replicas.leader
     for _ in range(_ATTEMPTS):
         # 1. The leader's log end, under this epoch.

@@ -19,7 +19,7 @@ class PartitionReplicas:
     stores: Mapping[int, Store]
 
     def __str__(self) -> str:
-        return f"{self.view.topic}-{self.view.partition}"
+        return str(self.view)
 
     @property
     def epoch(self) -> int:

@@ -39,7 +39,7 @@ from stratalog.partitions.listing import (
 from stratalog.partitions.paths import DataName, LocalStartName
 from stratalog.partitions.producers import ProducerEntry, encode
 from stratalog.partitions.replica import Replica, errors_of
-from stratalog.partitions.runner import Done, Failed, Outcome, Runner, SerialRunner, values
+from stratalog.partitions.runner import Done, Failed, Outcome, Runner, SerialRunner
 from stratalog.partitions.segment_check import check_copy
 from stratalog.partitions.store import Staged, Store
 from stratalog.tiering.bootstrap import (
@@ -101,8 +101,6 @@ class Synced:
     log_end: int
     """Both replicas' log end; where files are left, where the copies end."""
     high_watermark: int
-    started_at: int
-    """The offset from which on the follower took files of the leader."""
     copied_files: int
     copied_bytes: int
     avoided_bytes: int = 0
@@ -145,12 +143,6 @@ def sync_followers(
     for runner, some in ((SerialRunner(), idle), (options.copies, [f for f in listed if f not in idle])):
         outcomes += runner.run(lambda follower: _sync(replicas, follower, options, listed[follower], leader), some)
     return leader, outcomes
-
-
-def sync(replicas: PartitionReplicas, follower_id: int, options: SyncOptions) -> Synced:
-    """As ``sync_followers``, for one of them. Raises: what came of it otherwise."""
-    _, outcomes = sync_followers(replicas, [follower_id], options)
-    return values(outcomes)[0]
 
 
 def _list(replicas: PartitionReplicas, follower_id: int) -> Listing:
@@ -242,7 +234,7 @@ def _sync_once(
     for number, group in enumerate(_groups(missing)):
         if number == options.most_groups:
             end = group[0].start
-            return Synced(follower_id, end, mine.high_watermark, missing[0].start, 0, 0, avoided, left)
+            return Synced(follower_id, end, mine.high_watermark, 0, 0, avoided, left)
         left -= len(group)
         if options.throttle is not None:
             options.throttle.spend(sum(link.file.object.size_bytes for link in group))
@@ -258,7 +250,6 @@ def _sync_once(
         broker_id=follower_id,
         log_end=log.log_end,
         high_watermark=log.high_watermark,
-        started_at=missing[0].start if missing else mine.log_end,
         copied_files=0,
         copied_bytes=0,
         avoided_bytes=avoided,

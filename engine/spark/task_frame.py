@@ -7,7 +7,7 @@ the same way: only the offsets of the plan, but all columns of them; Spark filte
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
 import pyarrow as pa
@@ -19,7 +19,7 @@ from stratalog.engine.driver.context import Context
 from stratalog.engine.reading.plan import FileRange
 from stratalog.engine.reading.read_plan import ReadPlan
 from stratalog.engine.reading.stream_read import StreamTask, read_task
-from stratalog.engine.reading.stream_tasks import Part, pack, part, split, task_bytes
+from stratalog.engine.reading.stream_tasks import Part, group_ends, pack, part, split, task_bytes
 from stratalog.engine.spark.stream_columns import conformed, parquet_columns, stream_schema
 from stratalog.engine.spark.types import record_schema, spark_type
 from stratalog.engine.spark.versions import arrow_schema
@@ -96,7 +96,7 @@ def _tasks(context: Context, plan: ReadPlan) -> Iterator[StreamTask]:
     planned = [(topic, _part(context, file)) for topic, files in plan.topics.items() for file in files]
     most = task_bytes(sum(each.size_bytes for _, each in planned), None)
     topics: dict[str, list[Part]] = {}
-    for name, parts in values(context.threads.run(lambda of: (of[0], split(of[1], most, _group_ends)), planned)):
+    for name, parts in values(context.threads.run(lambda of: (of[0], split(of[1], most, group_ends)), planned)):
         topics.setdefault(name, []).extend(parts)
     image = context.metadata.image()
     for name, smaller in topics.items():
@@ -117,7 +117,3 @@ def _part(context: Context, file: FileRange) -> Part:
     stored = StoredObject(file.uri.removeprefix(f"{store.uri}/"), file.size_bytes, 0, "")
     data = DataFile(DataName(file.file_start, file.file_end, 0), stored)
     return part(file.partition, FileSlice(store, data, file.start, file.end))
-
-
-def _group_ends(piece: FileSlice) -> Sequence[int]:
-    return piece.segment.row_group_offsets[1:]

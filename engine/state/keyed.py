@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol, Self, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import pyarrow as pa
 
@@ -15,25 +15,15 @@ from stratalog.engine.state.transaction_state import TransactionRecord, Transact
 from stratalog.partitions.columns import binaries, constant
 from stratalog.partitions.errors import CorruptionError, InvalidCallError
 from stratalog.partitions.records import HEADERS, TIMESTAMP
-from stratalog.snapshots.state_machine import Codec, Load
+from stratalog.snapshots.state_machine import Codec, Load, StateMachine
 
 R = TypeVar("R")
 M = TypeVar("M", bound="KeyedMachine[Any]")
 T = TypeVar("T")
 
 
-class KeyedMachine(Protocol[T]):
-    """A state machine whose snapshots hold the same kind of records as its log
-    (``stratalog.snapshots.state_machine``)."""
-
-    @property
-    def next_offset(self) -> int:
-        """The offset of the record that it waits for."""
-        ...
-
-    def apply(self, offset: int, records: Iterable[T]) -> Self: ...
-
-    def dump(self) -> Iterator[T]: ...
+class KeyedMachine(StateMachine[T, T], Protocol[T]):
+    """A state machine whose snapshots hold the same kind of records as its log."""
 
 
 @dataclass(frozen=True, slots=True)

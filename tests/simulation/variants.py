@@ -171,7 +171,7 @@ def append_without_looking_again(
     end: LogEnd | None = None,
 ) -> Appended:
     """Steps 1 to 3, without step 4: whoever created the file has appended."""
-    source, leader = ReplayableBatches(batches, options.replay_bytes), replicas.leader
+    source, leader = ReplayableBatches(batches), replicas.leader
     for _ in range(50):
         end, _ = look_at_end(replicas, end, clock)
         earlier = earlier_attempt(end.state.producers, producer, str(replicas))

@@ -10,19 +10,25 @@ import pyarrow as pa
 from stratalog.engine.metadata.image import BrokerImage, PartitionView
 from stratalog.engine.replication.append import Appended, AppendOptions, NotAppended, append
 from stratalog.engine.replication.partition import PartitionReplicas
-from stratalog.engine.replication.sync import RemoteTail, Synced, SyncOptions, sync
+from stratalog.engine.replication.sync import RemoteTail, Synced, SyncOptions, sync_followers
 from stratalog.engine.replication.watermark import advance_high_watermark
 from stratalog.partitions.clock import ManualClock
 from stratalog.partitions.producers import ProducerAppend, marker
 from stratalog.partitions.records import physical_schema
 from stratalog.partitions.root import format_root
-from stratalog.partitions.runner import SerialRunner
+from stratalog.partitions.runner import SerialRunner, values
 from stratalog.partitions.segment import read_batches
 from stratalog.partitions.store import Store
 from stratalog.partitions.store.memory import MemoryStore
 from stratalog.tiering.bootstrap import LastTiered
 
 SCHEMA = physical_schema()
+
+
+def sync(replicas: PartitionReplicas, follower_id: int, options: SyncOptions) -> Synced:
+    """As ``sync_followers``, for one of them. Raises: what came of it otherwise."""
+    _, outcomes = sync_followers(replicas, [follower_id], options)
+    return values(outcomes)[0]
 
 
 def batch(values: Iterable[bytes | str | None], timestamp_us: int = 1_000_000) -> pa.RecordBatch:

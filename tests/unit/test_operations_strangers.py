@@ -13,12 +13,13 @@ import pytest
 from stratalog.engine.driver.report import Failure
 from stratalog.engine.replication.leader import leader_log
 from stratalog.engine.replication.log_end import LOOK_AGAIN_MS
-from stratalog.engine.replication.sync import SyncOptions, sync
+from stratalog.engine.replication.sync import SyncOptions
 from stratalog.partitions.lineage import Lineage
 from stratalog.partitions.paths import EpochName, LocalStartName, WatermarkName
 from stratalog.partitions.producers import encode
 from stratalog.partitions.runner import SerialRunner
 from tests.unit.cluster_harness import LiveCluster
+from tests.unit.harness import sync
 
 BROKEN = {
     "brackets": b'{"x":' + b"[" * 5000,

@@ -19,7 +19,6 @@ from stratalog.engine.upkeep.verification.audit import Audited
 from stratalog.engine.upkeep.verification.findings import offsets
 from stratalog.engine.upkeep.verification.structure import PartitionStructure, ReplicaStructure
 from stratalog.partitions.errors import CorruptionError, LeaderNotAvailableError, LogGapError
-from stratalog.partitions.lineage import Lineage
 from stratalog.partitions.paths import DataName
 
 
@@ -159,8 +158,8 @@ class _CopySources:
         self._ranks: dict[Place, int] = {None: 3}
         for broker in view.replicas:
             self._ranks[broker] = 0 if broker == leader else 1 if broker in view.isr else 2
-        self._good = [copy for copy in good if _is_live(copy.held.name, looked.lineage)]
-        self._hidden = [copy for copy in spare if _is_live(copy.held.name, looked.lineage)]
+        self._good = [copy for copy in good if copy.is_of(looked.lineage)]
+        self._hidden = [copy for copy in spare if copy.is_of(looked.lineage)]
 
     @property
     def log_end(self) -> int:
@@ -272,8 +271,3 @@ class _CopySources:
         if not in_place or name is None or copy.place is None or copy.held.name == name:
             return True
         return copy.place in self._looks and copy.held.end <= self._looks[copy.place].high_watermark
-
-
-def _is_live(name: DataName, lineage: Lineage) -> bool:
-    last = name.base_offset if name.next_offset is None else name.next_offset - 1
-    return lineage.epoch_at(last) == name.epoch

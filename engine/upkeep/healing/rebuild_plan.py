@@ -20,7 +20,6 @@ from stratalog.partitions import paths
 from stratalog.partitions.errors import LogGapError
 from stratalog.partitions.lineage import Lineage
 from stratalog.partitions.listing import Link
-from stratalog.partitions.paths import DataName
 from stratalog.tiering.remote_segment import RemoteSegment
 
 
@@ -145,7 +144,7 @@ class _ObjectSources:
         self._held: dict[int, list[HeldFile]] = {}
         for broker in sorted(view.replicas, key=lambda b: (b != view.leader, b not in view.isr)):
             copies: Iterable[Copy] = (copy for copy in (*each.good, *each.spare) if copy.place == broker)
-            self._held[broker] = [copy.held for copy in copies if _is_of(copy.held.name, lineage)]
+            self._held[broker] = [copy.held for copy in copies if copy.is_of(lineage)]
 
     def plan(self, segments: Sequence[RemoteSegment], log_start: int) -> RebuildPlan | None:
         """The plan for the first of these segments, and as many of the others as need be."""
@@ -225,8 +224,3 @@ def _chain(files: Sequence[HeldFile], start: int, until: int | None) -> Iterator
         best = max(there, key=lambda held: (held.end, held.name.merged))
         yield Link(start, best.end, best.file)
         start = best.end
-
-
-def _is_of(name: DataName, lineage: Lineage) -> bool:
-    last = name.base_offset if name.next_offset is None else name.next_offset - 1
-    return lineage.epoch_at(last) == name.epoch

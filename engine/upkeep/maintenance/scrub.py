@@ -2,7 +2,7 @@
 
 The partitions that were not read for the longest time come first. A piece is some partitions, as many as what was
 read so far says will stay below ``scrub.max.bytes`` (``budget``). Damage in a piece is healed at once. The
-metadata log is read with the first piece, and not healed: ``jobs/quorum`` replaces a voter.
+metadata log is read with the first piece, and not healed: ``stratalog quorum`` replaces a voter.
 """
 
 from __future__ import annotations

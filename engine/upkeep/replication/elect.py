@@ -123,7 +123,7 @@ def elect_uncleanly_where_allowed(context: Context, image: ClusterImage) -> tupl
             copies = [lost.broker_id for lost in partition.lost if _is_copied(image, lost)]
             if copies:
                 notes.append(
-                    f"{_name(view)}: no unclean election by itself: broker {copies[0]} was the last in its ISR, "
+                    f"{view}: no unclean election by itself: broker {copies[0]} was the last in its ISR, "
                     "and has a root that was moved, or put back from a copy; bootstrap it with --trust-copy if it "
                     "has everything, else elect --unclean"
                 )
@@ -248,7 +248,7 @@ def _refused(one: _Chosen, error: StratalogError) -> Failure:
     hint = ""
     if one.view.leader is None and one.candidate is None:
         hint = "; it has no leader: bring back a broker of its ISR, or elect uncleanly and lose what only that had"
-    return Failure(_name(one.view), error.code, f"{error}{hint}")
+    return Failure(str(one.view), error.code, f"{error}{hint}")
 
 
 def _row(one: _Chosen, after: ClusterImage, unclean: bool, dry_run: bool) -> dict[str, Value]:
@@ -280,11 +280,7 @@ def _note(one: _Chosen, image: ClusterImage) -> str:
     if one.candidate is not None and one.candidate.start_over is not None:
         begin = f"; its local log starts over at offset {one.candidate.start_over[0]}"
     return (
-        f"{_name(one.view)}: unclean election of broker {one.leader}: lost is "
+        f"{one.view}: unclean election of broker {one.leader}: lost is "
         f"{' and '.join(lost) or 'what no replica has'}{of_it}; where that storage comes back, history shows what "
         f"was truncated, and recover exports it{begin}"
     )
-
-
-def _name(view: PartitionView) -> str:
-    return f"{view.topic}-{view.partition}"

@@ -152,7 +152,7 @@ class KeptShort:
         passing = isinstance(error, SourceChangedError | StaleMetadataError) or error.code in self._told
         self._told.add(error.code)
         if not passing:
-            note = f"{view.topic}-{view.partition} was not kept short: {error.code}: {error}"
+            note = f"{view} was not kept short: {error.code}: {error}"
             _log.warning("%s", printable(note))
 
 

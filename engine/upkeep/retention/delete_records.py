@@ -119,7 +119,7 @@ def _start(context: Context, image: ClusterImage, one: TopicPartition, before: i
     if topic == METADATA_TOPIC or context.topic_config(image, image.topic(topic)).snapshots:
         raise PolicyViolationError(
             f"records of {what} cannot be deleted: cleanup.policy is snapshot, and only a snapshot moves the "
-            "start of such a log (jobs/snapshot)"
+            "start of such a log (stratalog snapshot)"
         )
     replicas = context.replicas(image.view(image.topic(topic).topic_id, partition))
     present = replicas.view.log_start_offset

@@ -1,7 +1,7 @@
 """The metadata log on its voters: what each of them holds, and with ``deep`` every byte of it.
 
 Only a contradiction within a voter is a finding. A voter that is behind is no finding, for a majority is enough;
-nor is one whose broker is fenced, or that was wiped and waits to be replaced: ``jobs/quorum`` tells of them.
+nor is one whose broker is fenced, or that was wiped and waits to be replaced: ``stratalog quorum`` tells of them.
 """
 
 from __future__ import annotations

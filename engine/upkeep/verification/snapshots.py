@@ -1,7 +1,7 @@
 """The snapshots of a partition's replicas: that they stand for what left the log, and with ``deep`` every byte.
 
 A damaged one is no damage of the log. Readers pass over it, and a heal replaces it with a whole copy of
-another replica, and superseded by ``jobs/snapshot``.
+another replica, and superseded by ``stratalog snapshot``.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from stratalog.snapshots.start_offset import check_invariant
 
 MENDED = (
     "; the one before it and the log are used, where they suffice. heal takes a whole copy of another replica, "
-    "jobs/snapshot makes the next one"
+    "stratalog snapshot makes the next one"
 )
 
 

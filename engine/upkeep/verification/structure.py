@@ -34,7 +34,6 @@ from stratalog.partitions.listing import DataFile, Listing, ReplicaLog, resolve
 from stratalog.partitions.paths import DataName
 from stratalog.partitions.replica import Replica
 from stratalog.partitions.segment import read_segment
-from stratalog.partitions.store import Store
 
 _ATTEMPTS = 5
 
@@ -47,10 +46,6 @@ class StructureWork(PartitionWork):
     """Also read the registers, and leave differences between copies to those who read all bytes."""
     snapshots: bool
     """cleanup.policy=snapshot: snapshots stand for what left the log."""
-
-    def stores_used(self) -> Iterable[Store]:
-        """See ``stratalog.engine.driver.context.Work``."""
-        return self.replicas.stores.values()
 
 
 @dataclass(frozen=True, slots=True)
