@@ -11,8 +11,10 @@ nothing nest but what nobody asked for. Whole numbers are bounded where a type s
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from functools import cache
-from typing import Any, TypeVar, overload
+from threading import Lock
+from typing import Any, TypeVar, cast, overload
 
 import msgspec
 
@@ -56,9 +58,21 @@ def decode_json(text: Text, kind: Any, what: str) -> Any:
         raise CorruptionError(f"{what}: {error}") from error
 
 
+def described(kind: type[T]) -> type[T]:
+    """The type, after msgspec has described it to itself: for ``msgspec.convert`` and its like."""
+    _decoder(cast(Hashable, kind))
+    return kind
+
+
 @cache
 def _decoder(kind: Any) -> msgspec.json.Decoder[Any]:  # noqa: TID251 - the one place
-    return msgspec.json.Decoder(kind)  # noqa: TID251 - the one place
+    with _describing:
+        return msgspec.json.Decoder(kind)  # noqa: TID251 - the one place
+
+
+_describing = Lock()
+"""msgspec describes a struct at its first use, and lets other threads see the description while it is half made:
+the process dies of it (segmentation fault, msgspec 0.22)."""
 
 
 def read_bounded(store: Store, name: str, most_bytes: int) -> bytes:

@@ -1,4 +1,7 @@
-"""Writing a data file: Parquet, in one streaming pass, memory bounded by one row group.
+"""Writing a data file: Parquet, in one streaming pass, memory bounded by two row groups.
+
+The same records become the same bytes, in whatever batches they come: merges of one range do not differ because of
+the files that they are made of.
 
 It writes nothing that readers refuse (``parquet_footer``, ``parquet_pages``): a record that is too large, row
 groups that take more memory than readers grant them, a footer without end.
@@ -8,7 +11,9 @@ from __future__ import annotations
 
 import hashlib
 import io
+from bisect import bisect_right
 from collections.abc import Callable, Mapping
+from struct import Struct
 from typing import TYPE_CHECKING, BinaryIO
 
 import pyarrow as pa
@@ -42,11 +47,14 @@ if TYPE_CHECKING:
 
 ROW_GROUP_BYTES = 64 * 1024 * 1024
 MOST_RECORD_BYTES = MOST_GROUP_BYTES // 2
-"""In memory, of a record; and of a row group, whose records are cut apart by the average."""
+"""In memory, of a record; and of a row group."""
 PAGE_ROWS = 2048
 """At most, of every column: a reader of a range skips pages by their offsets, and reads at least one of each."""
 _PAGES = {"max_rows_per_page": PAGE_ROWS} if int(pa.__version__.split(".")[0]) >= 23 else {}
 """Before version 23, Arrow cannot bound them: pages have up to 1 MiB, and readers of a range read more."""
+
+_OFFSET, _OFFSET_BITS = Struct("<i"), 32
+"""Of Arrow, to where the bytes of a value, or those in a list, begin."""
 
 Sign = Callable[[bytes], str]
 """From the SHA-256 of a file without its tag to the tag."""
@@ -76,7 +84,7 @@ class SegmentWriter:
         self._topic_id = topic_id
         self._partition = partition
         self._base_offset = base_offset
-        self._row_group_bytes = row_group_bytes
+        self._row_group_bits = 8 * min(row_group_bytes, MOST_RECORD_BYTES)
         self._signed = sign is not None
         self._sink = _CheckedTail(sink, sign)
         leaves = leaf_types(schema)
@@ -99,11 +107,11 @@ class SegmentWriter:
             **_PAGES,
         )
         self._pending: list[pa.RecordBatch] = []
-        self._pending_bytes = 0
+        self._pending_bits = 0
+        self._bits = 0
         self._min_timestamp_us: int | None = None
         self._max_timestamp_us = 0
         self._max_timestamp_offset: int | None = None
-        self._uncompressed_bytes = 0
         self.next_offset = base_offset
         """The offset after the last record written so far."""
 
@@ -117,31 +125,39 @@ class SegmentWriter:
         batch = self._complete(batch)
         self._note_timestamps(batch.column("timestamp"))
         self.next_offset += batch.num_rows
-        self._cut(batch, memory_bytes(batch))
+        self._add(batch)
 
-    def _cut(self, batch: pa.RecordBatch, size: int) -> None:
-        """Into row groups of about equal records, and where these are of unequal size, once more."""
-        pieces = -(-size // min(self._row_group_bytes, MOST_RECORD_BYTES))
-        rows = -(-batch.num_rows // pieces)
-        for start in range(0, batch.num_rows, rows):
-            part = batch.slice(start, rows)
-            part_size = size if part.num_rows == batch.num_rows else memory_bytes(part)
-            if part_size <= MOST_RECORD_BYTES:
-                self._add(part, part_size)
-            elif part.num_rows > 1:
-                self._cut(part, part_size)
-            else:
-                raise RecordTooLargeError(
-                    f"partition {self._partition} of topic {self._topic_id}: a record takes {part_size} bytes, "
-                    f"more than the {MOST_RECORD_BYTES} that readers have room for: store such a value beside the "
-                    "log, and its address in it; nothing was appended"
-                )
+    def _add(self, batch: pa.RecordBatch) -> None:
+        """Row groups end where the next record does not fit, not where a batch ends."""
+        while batch.num_rows:
+            rows, bits = self._fitting(batch)
+            if rows:
+                self._pending.append(batch.slice(0, rows))
+                self._pending_bits += bits
+                self._bits += bits
+            if rows < batch.num_rows:
+                self._flush()
+            batch = batch.slice(rows)
 
-    def _add(self, batch: pa.RecordBatch, size: int) -> None:
-        if self._pending_bytes + size > self._row_group_bytes:
-            self._flush()
-        self._pending.append(batch)
-        self._pending_bytes += size
+    def _fitting(self, batch: pa.RecordBatch) -> tuple[int, int]:
+        """How many of these records still fit into the row group, and their bits; a larger one has its own."""
+
+        def bits(rows: int) -> int:
+            return _bits(batch.slice(0, rows))
+
+        room, size = self._row_group_bits - self._pending_bits, _bits(batch)
+        if size <= room:
+            return batch.num_rows, size
+        rows = bisect_right(range(1, batch.num_rows), room, key=bits)
+        if rows or self._pending:
+            return rows, bits(rows)
+        if (size := bits(1)) > 8 * MOST_RECORD_BYTES:
+            raise RecordTooLargeError(
+                f"partition {self._partition} of topic {self._topic_id}: a record takes {-(-size // 8)} bytes, "
+                f"more than the {MOST_RECORD_BYTES} that readers have room for: store such a value beside the "
+                "log, and its address in it; nothing was appended"
+            )
+        return 1, size
 
     def close(
         self,
@@ -182,7 +198,7 @@ class SegmentWriter:
             max_timestamp_us=self._max_timestamp_us,
             max_timestamp_offset=self._max_timestamp_offset,
             records=self.next_offset - self._base_offset,
-            uncompressed_bytes=self._uncompressed_bytes,
+            uncompressed_bytes=-(-self._bits // 8),
             created_ms=created_ms,
             batch_id=batch_id,
             transaction=transaction,
@@ -243,30 +259,53 @@ class SegmentWriter:
     def _flush(self) -> None:
         if not self._pending:
             return
-        table = pa.Table.from_batches(self._pending, schema=self._schema)
-        self._pending, self._pending_bytes = [], 0
+        # In one piece: where Parquet's pages end depends on the pieces.
+        table = pa.Table.from_batches(self._pending, schema=self._schema).combine_chunks()
+        self._pending, self._pending_bits = [], 0
         self._chunks += self._leaves
-        self._uncompressed_bytes += table.nbytes
         self._writer.write_table(table, row_group_size=table.num_rows)
 
 
 def memory_bytes(batch: pa.RecordBatch) -> int:
     """The memory of records, and of reading them: at most twice as much by ``parquet_pages``."""
-    return int(batch.nbytes) + sum(_levels_bytes(column, 0, 0) for column in batch.columns)
+    return -(-_bits(batch) // 8)
 
 
-def _levels_bytes(array: pa.Array, around: int, lists: int) -> int:
-    """For the values in lists, and for the lists ``around`` them, which may be empty."""
-    kind = array.type
+def _bits(batch: pa.RecordBatch) -> int:
+    """The sum of that of each record, so that it does not matter which of them are in a batch together: every
+    value has one that says whether it is null, also where a batch has no nulls.
+    """
+    return sum(_bits_of(column, 0, 0) for column in batch.columns)
+
+
+def _bits_of(array: pa.Array, around: int, lists: int) -> int:
+    """Of the values in lists, and of the lists ``around`` them, which may be empty."""
+    kind, rows = array.type, len(array)
     if pa.types.is_struct(kind):
-        return sum(_levels_bytes(child, around, lists) for child in array.flatten())
+        return rows + sum(_bits_of(child, around, lists) for child in array.flatten())
     if pa.types.is_list(kind) or pa.types.is_map(kind):
-        begin, end = array.offsets[0].as_py(), array.offsets[len(array)].as_py()
+        begin, end = _extent(array)
         below = (array.keys, array.items) if pa.types.is_map(kind) else (array.values,)
-        inner = [values.slice(begin, end - begin) for values in below]
-        return sum(_levels_bytes(values, around + len(array), lists + 1) for values in inner)
-    of_value = max(LEVELS_BYTES * lists, kind.bit_width // 8 if pa.types.is_decimal(kind) else 0)
-    return of_value * (around + len(array)) if lists else 0
+        inner = (_bits_of(values.slice(begin, end - begin), around + rows, lists + 1) for values in below)
+        return (1 + _OFFSET_BITS) * rows + sum(inner)
+    if pa.types.is_binary(kind) or pa.types.is_string(kind):
+        begin, end = _extent(array)
+        bits = (1 + _OFFSET_BITS) * rows + 8 * (end - begin)
+    else:
+        bits = (1 + kind.bit_width) * rows
+    if lists:
+        levels = max(8 * LEVELS_BYTES * lists, kind.bit_width if pa.types.is_decimal(kind) else 0)
+        bits += levels * (around + rows)
+    return bits
+
+
+def _extent(array: pa.Array) -> tuple[int, int]:
+    """Where the values of an array of lists, or of bytes, begin and end."""
+    offsets = array.buffers()[1]
+    if offsets is None or not len(array):
+        return 0, 0
+    (begin,), (end,) = (_OFFSET.unpack_from(offsets, 4 * (array.offset + at)) for at in (0, len(array)))
+    return begin, end
 
 
 def _encoded(footer: SegmentFooter) -> bytes:

@@ -37,6 +37,7 @@ from stratalog.engine.config.storage_tables import (
     Table,
     Text,
 )
+from stratalog.partitions.bounded import described
 from stratalog.partitions.errors import EnvironmentUnusableError, InvalidCallError
 from stratalog.partitions.spelling import did_you_mean
 from stratalog.partitions.store.credentials import Provider
@@ -167,7 +168,7 @@ class _ClusterFileReader:
         if "configs" in tables:
             raise self._error("configs", "configs are not set here, but in the cluster: they are dynamic")
         try:
-            checked = msgspec.convert(tables, _Tables)
+            checked = msgspec.convert(tables, described(_Tables))
         except msgspec.ValidationError as error:
             raise self._refused(str(error)) from None
         cluster = checked.cluster

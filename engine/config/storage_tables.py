@@ -20,6 +20,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
+from stratalog.partitions.bounded import described
 from stratalog.partitions.errors import InvalidCallError
 from stratalog.partitions.store.credentials import CredentialSource, GivenProvider, NamedProvider
 from stratalog.partitions.store.encryption import check_connection
@@ -108,7 +109,7 @@ class StorageTables:
                 raise InvalidCallError("a folder takes no storage options")
             return StoreOptions()
         own = own or {}
-        msgspec.convert(own, TABLES[kind])
+        msgspec.convert(own, described(TABLES[kind]))
         if scheme == "abfss" and "account" in own:
             raise InvalidCallError("the address names the account already")
         values = dict(self._common.get(kind, {}))

@@ -45,9 +45,11 @@ class Heartbeat:
             due = now_s - self._told_s >= HEARTBEAT_S
             if due:
                 self._told_s = now_s
-            told = self._what, self._done, self._items, self._unit, self._bytes, now_s - self._began_s
+            told = (
+                f"{self._done} of {self._items} {self._unit}, {self._bytes} bytes, {now_s - self._began_s:.0f} s"
+            )
         if due:
-            _log.info("%s: %d of %d %s, %d bytes, %.0f s", *told)
+            _log.info("%s: %s", self._what, told)
         self._to.advance(size_bytes)
 
     def finish(self) -> None:

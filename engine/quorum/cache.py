@@ -21,6 +21,7 @@ from stratalog.engine.metadata.image import BrokerImage, ClusterImage, Partition
 from stratalog.engine.metadata.records import VoterId
 from stratalog.engine.quorum.contents import Note
 from stratalog.engine.quorum.state import LogState
+from stratalog.partitions.bounded import described
 from stratalog.partitions.errors import CorruptionError
 from stratalog.partitions.lineage import Lineage
 from stratalog.partitions.paths import DataName
@@ -121,7 +122,7 @@ def _decode(file: bytes, cluster_id: str) -> LogState:
     digest, data = file[:_DIGEST_BYTES], memoryview(file)[_DIGEST_BYTES:]
     if digest != _digest(data):
         raise CorruptionError("it is damaged or truncated: its digest is wrong")
-    found = msgspec.msgpack.decode(data, type=_Remembered)
+    found = msgspec.msgpack.decode(data, type=described(_Remembered))
     if found.layout != _layout():
         raise CorruptionError("it was written by another release")
     if found.cluster_id != cluster_id:

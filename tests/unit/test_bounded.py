@@ -192,3 +192,28 @@ def test_a_local_store_reads_a_range_of_a_sparse_file(tmp_path: Path) -> None:
     with pytest.raises(CorruptionError):
         read_bounded(store, "x", 100)
     assert store.counts.read_bytes == 101
+
+
+def test_threads_may_ask_for_a_type_at_once_that_nobody_has_decoded_yet() -> None:
+    """In a process of its own, which died of it."""
+    code = """
+import sys, threading
+import msgspec
+from stratalog.partitions.bounded import described, parse_json
+sys.setswitchinterval(1e-6)
+for _ in range(100):
+    fields = [(f"f{i}", "int | None", None) for i in range(20)]
+    inner = msgspec.defstruct("Inner", fields)
+    outer = msgspec.defstruct("Outer", [("inner", list[inner]), *fields])
+    at_once = threading.Barrier(4)
+    def ask():
+        at_once.wait()
+        assert parse_json(b'{"inner": [{"f19": 2}], "f18": 3}', outer).inner[0].f19 == 2
+        assert msgspec.convert({"f19": 1}, described(inner)).f19 == 1
+    threads = [threading.Thread(target=ask) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+"""
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

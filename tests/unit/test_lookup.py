@@ -22,17 +22,9 @@ Timestamps = Sequence[int | None]
 
 def segment(store: MemoryStore, base: int, timestamps_us: Timestamps, row_group_rows: int = 10**6) -> DataFile:
     """A file of records with these timestamps and some kilobytes of value each, in row groups of that many."""
-    groups = [timestamps_us[i : i + row_group_rows] for i in range(0, len(timestamps_us), row_group_rows)]
-    batches = [records([bytes(4_000)] * len(group), timestamps_us=group) for group in groups]
-    return write_segment(
-        store,
-        DataName(base, None, 1),
-        batches,
-        row_group_bytes=max(batch.nbytes for batch in batches) + 2_000 * row_group_rows
-        if len(groups) > 1
-        else 1 << 30,
-        compression="none",
-    )
+    batch = records([bytes(4_000)] * len(timestamps_us), timestamps_us=timestamps_us)
+    name, row_group_bytes = DataName(base, None, 1), 4_050 * row_group_rows
+    return write_segment(store, name, [batch], row_group_bytes=row_group_bytes, compression="none")
 
 
 def pieces_of(files: Sequence[Timestamps], row_group_rows: int = 10**6) -> tuple[MemoryStore, list[FileSlice]]:

@@ -42,6 +42,8 @@ KNOWN = {
     ("jobs/main.py", "importlib"): "a job by its name",
     ("engine/spark/task_frame.py", "pickle"): "tasks that its own driver has made",
     ("jobs/main.py", "importlib.import_module"): "one of JOBS",
+    ("engine/page/document.py", "importlib.resources.files"): "files of this package",
+    ("engine/page/document.py", "string.Template"): "of a file of this package; what is filled in is no template",
     ("jobs/jars.py", "importlib.resources"): "files of this package",
     ("jobs/package.py", "importlib.resources"): "files of this package",
     ("jobs/package.py", "importlib.resources.abc.Traversable"): "their type",

@@ -179,7 +179,7 @@ def test_what_no_replica_has_is_rebuilt_from_what_others_wrote_in_place_of_it(li
     live.cluster.verify(deep=True).raise_for_failures()
     assert live.read() == {0: list("abcd")}
     assert DeltaTable(table_of(live).table_uri).to_pyarrow_table().sort_by("offset") == before
-    assert table_of(live).history(1)[0]["userMetadata"].startswith("takes back")
+    assert table_of(live).history(1)[0]["userMetadata"].startswith("undo rewrite: takes back")
     live.fill("e")
     live.cluster.tier().raise_for_failures()
     live.wipe(follower)

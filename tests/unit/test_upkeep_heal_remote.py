@@ -147,6 +147,27 @@ def test_records_that_a_replica_has_in_a_longer_segment_take_the_next_objects_al
     assert_healed(live)
 
 
+def test_records_that_a_replica_has_in_a_segment_that_reaches_over_the_end_of_the_remote_log(
+    tmp_path: Path,
+) -> None:
+    """A late zombie's merge. The rest of it is tiered first, as new data; then nothing is new any more."""
+    live = tiered(tmp_path, "abc", copies=1)
+    live.fill("de")
+    replica = live.replica(live.leader())
+    links = replica.log().chain
+    merge_run(replica, Run(links[1:4]), compression="zstd")
+    replica.store.delete([link.file.object.name for link in links[1:4]])
+    remote_spot(live, 1).flip(30)
+    assert rows_of(live.driver().heal(), "start", "end", "outcome") == [(1, 3, "mended")]
+    assert_healed(live, "abcd")
+    assert live.read() == {0: list("abcde")}
+    folder = Path(table(live).table_uri.removeprefix("file://")) / "_delta_log"
+    new = [entry.read_text().count('"dataChange":true') for entry in sorted(folder.glob("*.json"))[-2:]]
+    assert new == [1, 0]
+    live.cluster.tier().raise_for_failures()
+    assert_healed(live)
+
+
 def test_several_replicas_together_stand_for_an_object(tmp_path: Path) -> None:
     live = expired_locally(tiered(tmp_path, "abcdefgh", segment_bytes="12000", segment_merge_min_files="99"))
     end = int(remote_spot(live, 0).name.split(".")[0].split("-")[1])

@@ -2,14 +2,15 @@
 
     1. plan (``rebuild_plan``): which verified files stand for which segments
     2. per segment: copy or write the object anew, under a name that nobody has; read back every byte of it
-    3. one commit a topic: the table lists the new objects in place of the lost ones, and changes no data
+    3. one commit a topic: the table lists the new objects in place of the lost ones, and changes no data; where
+       files reach over the end of the remote log, one before it that adds the rest of them, which is new there
 A crash leaves objects that no table lists: litter. ``retain`` and ``vacuum`` delete damaged objects, like all that
 have left the table, after their delay: so readers that run, or look back in time, find the same objects as before.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -34,7 +35,7 @@ from stratalog.tiering.divergence import Histories, Present
 from stratalog.tiering.plan import expired_segments
 from stratalog.tiering.rebuilder import Beside, rebuild, rebuild_from_records
 from stratalog.tiering.remote_change import Rebuilt
-from stratalog.tiering.remote_segment import Uploaded
+from stratalog.tiering.remote_segment import RemoteSegment, Uploaded
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,41 +63,56 @@ class RebuildJob:
         }
 
 
+@dataclass(frozen=True, slots=True)
+class _Made:
+    """The objects of a job, which no table lists yet."""
+
+    job: RebuildJob
+    rebuilt: Rebuilt
+    rest: tuple[Uploaded, ...]
+    """To be added before: among the lost ones of ``rebuilt``."""
+
+
 def rebuild_remote(
     context: Context, jobs: Sequence[RebuildJob], topics: Mapping[str, TopicImage], run: OperationRun
 ) -> list[dict[str, Value]]:
     """Carry the plans out; ``topics`` by topic id. Failures are noted."""
-    made: dict[str, list[tuple[RebuildJob, Rebuilt]]] = {}
+    made: dict[str, list[_Made]] = {}
     context.progress.start("heal", len(jobs), "remote segments")
     for outcome in context.threads.run(lambda job: _rebuild(context, job, topics), jobs):
         match outcome:
-            case Done(job, rebuilt):
-                made.setdefault(job.each.replicas.view.topic_id, []).append((job, rebuilt))
+            case Done(job, objects):
+                made.setdefault(job.each.replicas.view.topic_id, []).append(objects)
             case Failed(job, error):
                 run.notes.append(f"{job}: {job.plan.what} could not be rebuilt: {error.code}: {error}")
         context.progress.advance()
     context.progress.finish()
     done: set[RebuildPlan] = set()
-    for topic_id, rebuilt_here in made.items():
+    for topic_id, made_here in made.items():
         try:
-            _commit(context, topics[topic_id], rebuilt_here)
+            _commit(context, topics[topic_id], made_here)
         except StratalogError as error:
             run.notes.append(
                 f"{topics[topic_id].name}: the rebuilt objects are not committed: {error.code}: {error}"
             )
         else:
-            done |= {job.plan for job, _ in rebuilt_here}
+            done |= {one.job.plan for one in made_here}
             topic = topics[topic_id]
             follow(context, topic, context.topic_config(context.metadata.image(), topic), run)
     return [job.row("mended" if job.plan in done else "left alone") for job in jobs]
 
 
-def _commit(context: Context, topic: TopicImage, made: Sequence[tuple[RebuildJob, Rebuilt]]) -> None:
-    """Step 3. Objects that the table does not list are added as by any tier run: the commit asks who leads."""
-    table = context.remote_table(topic)
-    if replaced := [rebuilt for job, rebuilt in made if job.plan.lost]:
-        table.replace(replaced)
-    if not (added := [(job.each, rebuilt) for job, rebuilt in made if not job.plan.lost]):
+def _commit(context: Context, topic: TopicImage, made: Sequence[_Made]) -> None:
+    """Step 3."""
+    _add(context, topic, [(one.job.each, one.rest) for one in made if one.rest])
+    if replaced := [one.rebuilt for one in made if one.job.plan.lost]:
+        context.remote_table(topic).replace(replaced)
+    _add(context, topic, [(one.job.each, one.rebuilt.uploads) for one in made if not one.job.plan.lost])
+
+
+def _add(context: Context, topic: TopicImage, added: Sequence[tuple[Audited, tuple[Uploaded, ...]]]) -> None:
+    """Objects of offsets that the table does not list, as by any tier run: the commit asks who leads."""
+    if not added:
         return
 
     def now() -> dict[int, Present]:
@@ -106,42 +122,41 @@ def _commit(context: Context, topic: TopicImage, made: Sequence[tuple[RebuildJob
 
     lineages = {each.replicas.view.partition: each.looked.lineage for each, _ in added if each.looked is not None}
     passed = {each.replicas.view.partition: each.replicas.view.log_start_offset for each, _ in added}
+    table = context.remote_table(topic)
     expired = expired_segments(table.load(), passed)
-    uploads = [upload for _, rebuilt in added for upload in rebuilt.uploads]
-    if table.commit(uploads, expired, Histories(lineages, now)).fenced:
+    if table.commit([one for _, uploads in added for one in uploads], expired, Histories(lineages, now)).fenced:
         raise FencedLeaderEpochError("the leader has changed meanwhile; heal again")
 
 
-def _rebuild(context: Context, job: RebuildJob, topics: Mapping[str, TopicImage]) -> Rebuilt:
+def _rebuild(context: Context, job: RebuildJob, topics: Mapping[str, TopicImage]) -> _Made:
     """Step 2. Raises: as ``stratalog.tiering.rebuilder.rebuild``."""
-    replicas, remote = job.each.replicas, job.each.remote
+    replicas, remote, plan = job.each.replicas, job.each.remote, job.plan
     assert remote is not None
-    if job.plan.from_table:
-        upload = _rebuild_from_table(context, job, topics[replicas.view.topic_id])
-        return Rebuilt(job.plan.lost, (upload,), replicas.view.log_start_offset)
-    topic = topics[replicas.view.topic_id]
+    topic, log_start = topics[replicas.view.topic_id], replicas.view.log_start_offset
+    if plan.from_table:
+        return _Made(job, Rebuilt(plan.lost, (_rebuild_from_table(context, job, topic),), log_start), ())
     config = context.topic_config(context.metadata.image(), topic)
-    lost = job.plan.lost[0] if job.plan.lost else None
-    pieces = job.plan.pieces
-    if lost is None:
-        pieces = tuple(part for piece in pieces for part in _segments(piece, config.merging.segment_bytes))
-    uploads: list[Uploaded] = []
-    for piece in pieces:
-        source = replicas.replica(piece.broker_id)
-        run = _decided_run(source, piece)
-        of_the_end = not job.plan.lost or remote.segments[-1] in job.plan.lost
-        uploads.append(
-            rebuild(
-                source,
-                run,
-                lost,
-                remote.store,
-                remote.folder,
-                compression=config.compression_type,
-                state=partial(_producers_at, source, replicas.leader, run.end) if of_the_end else dict,
+
+    def bring(
+        pieces: Iterable[RebuiltObject], lost: RemoteSegment | None, of_the_end: bool
+    ) -> tuple[Uploaded, ...]:
+        uploads: list[Uploaded] = []
+        for piece in pieces:
+            source = replicas.replica(piece.broker_id)
+            run = _decided_run(source, piece)
+            state = partial(_producers_at, source, replicas.leader, run.end) if of_the_end else dict
+            compression = config.compression_type
+            uploads.append(
+                rebuild(source, run, lost, remote.store, remote.folder, compression=compression, state=state)
             )
-        )
-    return Rebuilt(job.plan.lost, tuple(uploads), replicas.view.log_start_offset)
+        return tuple(uploads)
+
+    if not plan.lost:
+        parts = [part for piece in plan.pieces for part in _segments(piece, config.merging.segment_bytes)]
+        return _Made(job, Rebuilt((), bring(parts, None, True), log_start), ())
+    rest = bring(plan.rest, None, True)
+    uploads = bring(plan.pieces, plan.lost[0], remote.segments[-1] in plan.lost)
+    return _Made(job, Rebuilt((*plan.lost, *(one.segment for one in rest)), uploads, log_start), rest)
 
 
 def _rebuild_from_table(context: Context, job: RebuildJob, topic: TopicImage) -> Uploaded:

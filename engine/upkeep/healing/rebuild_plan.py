@@ -4,7 +4,8 @@ Any file of a replica will do that is of the remote segment's history and of whi
 byte: also one that the log has passed or that a merge has hidden, as long as nobody has deleted it. The very
 file is best; else the records are taken from what holds them, in whatever pieces, and from several replicas
 where none has all. A file is never cut at its end, since what it says of the producers holds there: where one
-reaches over the end of the segment, the remote segments behind it are rebuilt together with it.
+reaches over the end of the segment, the remote segments behind it are rebuilt together with it. Where one reaches
+over the end of the remote log (a late zombie's merge), the rest of it becomes a remote segment first.
 """
 
 from __future__ import annotations
@@ -41,6 +42,9 @@ class RebuildPlan:
     pieces: tuple[RebuiltObject, ...]
     from_table: bool = False
     """The records exist only in the files that others have put into the table in place of the segment."""
+    rest: tuple[RebuiltObject, ...] = ()
+    """The part of the pieces beyond the end of the remote log, where they reach over it: it is tiered before, and
+    the pieces take its place, too."""
 
     @property
     def start(self) -> int:
@@ -90,9 +94,13 @@ def plan_rebuilds(each: Audited) -> tuple[list[RebuildPlan], list[Lacking]]:
         if not segment.is_of(looked.lineage):
             lacking.append(Lacking(finding, f"{segment.path} is of a history that was lost: tier lets it go"))
             continue
-        plan = sources.plan(remote.segments[index:], each.replicas.view.log_start_offset)
+        log_start = each.replicas.view.log_start_offset
+        plan = sources.plan(remote.segments[index:], log_start)
         if plan is None and remote.rewrite and segment.path in remote.missing:
             plan = RebuildPlan((segment,), (), from_table=True)
+        if plan is None and looked.leader_log is not None:
+            committed = looked.leader_log.high_watermark
+            plan = sources.reaching_over(remote.segments[index:], log_start, committed)
         if plan is None:
             gone = offsets(segment.base_offset, segment.next_offset)
             remedy = f"no replica has {gone} any more: restore {segment.path} from a backup of the remote tier"
@@ -151,6 +159,18 @@ class _ObjectSources:
             pieces = self._cover(start, last.next_offset)
             if pieces is not None:
                 return RebuildPlan(tuple(segments[:count]), pieces)
+        return None
+
+    def reaching_over(
+        self, segments: Sequence[RemoteSegment], log_start: int, committed: int
+    ) -> RebuildPlan | None:
+        """The plan for all of these segments, the last ones, from files that reach over the end of the remote log;
+        all of it committed."""
+        start, end = max(segments[0].base_offset, log_start), segments[-1].next_offset
+        for until in sorted({h.end for files in self._held.values() for h in files if end < h.end <= committed}):
+            pieces, rest = self._cover(start, until), self._cover(end, until)
+            if pieces is not None and rest is not None:
+                return RebuildPlan(tuple(segments), pieces, rest=rest)
         return None
 
     def _itself(self, segment: RemoteSegment) -> RebuiltObject | None:
