@@ -291,7 +291,7 @@ class Unattended:
     def _reports(self) -> list[dict[str, object]]:
         """Of the rounds of maintain; a killed one may have left half a line."""
         lines = self._maintain.log.read_text(encoding="utf-8", errors="replace").splitlines()
-        return [json.loads(line) for line in lines if line.startswith('{"operation"') and line.endswith("}")]
+        return [json.loads(line) for line in lines if line.startswith('{"time"') and line.endswith("}")]
 
 
 def _requests(report: dict[str, object]) -> int:

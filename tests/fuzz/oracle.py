@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from stratalog.engine.cluster import Cluster
+from stratalog.engine.driver.folding import folded, zeros
 from stratalog.engine.driver.report import Report
 from stratalog.engine.state.internal_topics import INTERNAL_TOPICS
 from stratalog.partitions.errors import StratalogError
@@ -174,9 +175,10 @@ class Oracle:
         odd = sorted({f"{ord(c):#x}" for c in _CONTROL.findall(text)})
         if odd:
             raise WrongError("unescaped", f"{report.operation} prints {odd}")
-        lines = 1 + len(report.notes) + len(report.failures)
-        if report.rows:
-            lines += 2 + min(len(report.rows), 200) + (len(report.rows) > 200)
+        rows = folded(report.rows)
+        lines = 1 + len(report.notes) + len(report.failures) + bool(zeros(report.columns, rows))
+        if rows:
+            lines += 2 + min(len(rows), 200) + (len(rows) > 200)
         if text.count("\n") + 1 != lines:
             raise WrongError(
                 "unescaped", f"{report.operation} prints {text.count(chr(10)) + 1} lines, not {lines}"
