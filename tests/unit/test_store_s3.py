@@ -207,7 +207,7 @@ def test_the_key_of_encryption_goes_with_every_request_that_makes_an_object(serv
     assert store.create("name", b"data")
     staged = store.stage_writer("large")
     staged.file.write(b"x" * (PART_BYTES + 1))
-    staged.file.flush()
+    staged.abort()  # the part is there by then, and no thread goes on
     assert store.read("name") == b"data"
     assert [key for command, key in keys if command == "POST"] == ["arn:key"]
     assert keys[0] == ("PUT", "arn:key")
