@@ -61,6 +61,19 @@ _DROPPED_LOCALLY = replace(
     ),
     horizon=60,
 )
+_DROPPED_TIERED = replace(
+    small(
+        "retain; retain",
+        "append p1 0 0 1; tier; retain",
+        "replicate",
+        setup="append p9 0 0 1; append p9 1 0 1; append p9 2 0 1; tier",
+        segment_bytes="1",
+        remote_storage_enable="true",
+        local_retention_bytes="0",
+        file_delete_delay_ms="0",
+    ),
+    horizon=60,
+)
 _DROPPED = "nothing local is dropped before what stands for it was compared where it lies"
 
 _HEALED_BESIDE = small("append p0 0 0 1", "heal", "append p2 0 0 1; replicate")
@@ -93,7 +106,7 @@ MUTATIONS_OF_BYTES: Sequence[Mutation] = (
         _DROPPED,
         patched(stratalog.engine.replication.hidden, "verify_bytes", variants.unchecked),
         patched(stratalog.engine.upkeep.retention.tasks, "verify_remote", variants.unchecked),
-        theme="tier",
+        directed=_DROPPED_TIERED,
     ),
     _unread(
         "shortened over what the remote tier stands for",
