@@ -100,7 +100,7 @@ def test_the_job_takes_the_same_words(
     asked = [
         "--cluster",
         str(cluster.file.path),
-        "--topic",
+        "--topics",
         "both",
         "--start",
         "2013-01-10",
