@@ -163,7 +163,7 @@ READS: Mapping[str, Callable[[Cluster], object]] = {
     "groups": lambda driver: driver.groups.list().raise_for_failures(),
     "brokers.list": lambda driver: driver.brokers.list().raise_for_failures(),
     "topics.list": lambda driver: driver.topics.list().raise_for_failures(),
-    "discarded": lambda driver: driver.discarded().raise_for_failures(),
+    "discarded": lambda driver: driver.discarded(TOPICS).raise_for_failures(),
     "snapshots": lambda driver: driver.snapshots().raise_for_failures(),
     "metrics": lambda driver: driver.metrics().raise_for_failures(),
     "transactions": lambda driver: driver.transactions.list().raise_for_failures(),
