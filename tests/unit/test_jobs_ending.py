@@ -17,7 +17,8 @@ from tests.unit.cluster_harness import LiveCluster
 
 AFTER = "ending after the work at hand; told once more: at once\n"
 SLOW = """
-import sys, time
+import signal, sys, time
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell starts what it does not wait for without it
 from stratalog import Cluster, Report
 from stratalog.jobs.main import main
 def tier(self, *args, **options):
