@@ -43,9 +43,11 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 class ForeignWriteError(CorruptionError):
     """Others have changed the records of a table: it is to be restored to ``version``."""
 
-    def __init__(self, *args: object, table: str = "", version: int | None = None) -> None:
-        """``table`` is its address, or its path."""
-        super().__init__(*args)
+    def __init__(
+        self, *args: object, broker_id: int | None = None, table: str = "", version: int | None = None
+    ) -> None:
+        """``table`` is its address, or its path; ``broker_id`` as of every damage, which readers tell alike."""
+        super().__init__(*args, broker_id=broker_id)
         self.table, self.version = table, version
 
 
