@@ -113,7 +113,7 @@ def maintain(
         work = _Maintenance(context, make_snapshots, budget, run, chosen[0] if len(chosen) == 1 else None)
         rows = {name: work.step(name) for name in work.in_turn(chosen)}
         work.keep()
-        if any(map(has_changed, run.parts)):
+        if context.operations_log is not None and any(map(has_changed, run.parts)):
             run.parts.append(work.log_ends())
     run.notes = list(dict.fromkeys(run.notes))
     run.rows += [rows[name] for name in chosen]
