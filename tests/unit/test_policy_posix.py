@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.cluster_harness import TIERED, LiveCluster
+from tests.unit.without_privileges import program
 
 pytestmark = [
     pytest.mark.slow,
@@ -22,25 +23,7 @@ pytestmark = [
 ]
 USERS = {"reader": 4711, "producer": 4712, "operator": 4713}
 """Each with a group of the same number. The roots are root's."""
-PROGRAM = """
-import json, sys
-from stratalog.engine.cluster import Cluster
-from stratalog.engine.driver.report import Report
-from stratalog.partitions.errors import StratalogError
-from tests.unit.harness import batch
-
-driver = Cluster.open(sys.argv[1])
-
-def said_by(act):
-    try:
-        answer = act()
-    except StratalogError as error:
-        return f"{error.code}: {error}"
-    if isinstance(answer, Report):
-        return "".join(f"{failure}; " for failure in answer.failures)
-    return ""
-
-acts = {
+ACTS = """
     "describe": lambda: driver.describe("t"),
     "fetch": lambda: driver.fetch("t", 0, 2),
     "fetch of tiered records": lambda: driver.fetch("t", 0, 0),
@@ -52,8 +35,6 @@ acts = {
     "retain": lambda: driver.retain("t"),
     "fetch of another topic": lambda: driver.fetch("other", 0, 0),
     "append to another topic": lambda: driver.append_batches("other", {0: [batch(["x"])]}),
-}
-print(json.dumps({name: said_by(act) for name, act in acts.items()}))
 """
 READS = {"describe", "fetch", "fetch of tiered records", "verify", "lag"}
 APPENDS = {*READS, "append", "commit"}
@@ -104,7 +85,7 @@ def as_user(user: int, program: str, *arguments: str) -> str:
 
 @pytest.mark.parametrize("role", USERS)
 def test_a_role_does_its_work_and_nothing_else(live: LiveCluster, role: str) -> None:
-    said: dict[str, str] = json.loads(as_user(USERS[role], PROGRAM, str(live.file)))
+    said: dict[str, str] = json.loads(as_user(USERS[role], program(ACTS), str(live.file)))
     assert {name for name, what in said.items() if not what} == MAY[role], said
     for name, what in said.items():
         if name not in MAY[role]:

@@ -13,28 +13,9 @@ from pathlib import Path
 import pytest
 
 from tests.unit.cluster_harness import LiveCluster
-from tests.unit.without_privileges import run_without_privileges
+from tests.unit.without_privileges import program, run_without_privileges
 
-PROGRAM = """
-import json, sys
-import pyarrow as pa
-from stratalog.engine.cluster import Cluster
-from stratalog.engine.driver.report import Report
-from stratalog.partitions.errors import StratalogError
-from tests.unit.harness import batch
-
-driver = Cluster.open(sys.argv[1])
-
-def said_by(act):
-    try:
-        answer = act()
-    except StratalogError as error:
-        return f"{error.code}: {error}"
-    if isinstance(answer, Report):
-        return "".join(f"{failure}; " for failure in answer.failures)
-    return ""
-
-acts = {
+ACTS = """
     "describe": driver.describe,
     "quorum": driver.quorum.describe,
     "fetch": lambda: driver.fetch("t", 0, 3),
@@ -49,8 +30,6 @@ acts = {
     "commit": lambda: driver.groups.commit("g", {("t", 0): 2}),
     "create_topic": lambda: driver.topics.create("n"),
     "tier": driver.tier,
-}
-print(json.dumps({name: said_by(act) for name, act in acts.items()}))
 """
 READS = 10
 
@@ -88,7 +67,7 @@ def cluster(folder: Path) -> LiveCluster:
 def test_who_may_not_write_reads_everything_and_is_told_what_he_lacks(tmp_path: Path) -> None:
     live = cluster(tmp_path)
     with live.unchanged(), modes(tmp_path, 0o555, 0o444):
-        said: dict[str, str] = json.loads(run_without_privileges(PROGRAM, [str(live.file)]))
+        said: dict[str, str] = json.loads(run_without_privileges(program(ACTS), [str(live.file)]))
     reads, writes = dict([*said.items()][:READS]), dict([*said.items()][READS:])
     assert set(reads.values()) == {""}, reads
     for write, folder in {"append": "/t-", "commit": "__consumer_offsets-", "create_topic": ".claim"}.items():
@@ -107,7 +86,7 @@ def test_the_log_of_a_remote_table_that_may_not_be_written_is_named(tmp_path: Pa
     live = cluster(tmp_path)
     (log,) = tmp_path.rglob("_delta_log")
     with modes(log, 0o555, 0o444):
-        said: dict[str, str] = json.loads(run_without_privileges(PROGRAM, [str(live.file)]))
+        said: dict[str, str] = json.loads(run_without_privileges(program(ACTS), [str(live.file)]))
     assert "t-0: CLUSTER_AUTHORIZATION_FAILED: " in said["tier"], said["tier"]
     assert "_delta_log" in said["tier"]
     live.cluster.tier().raise_for_failures()

@@ -21,6 +21,33 @@ os.execv(sys.executable, [sys.executable, "-c", *sys.argv[1:]])
 """
 
 
+def program(acts: str) -> str:
+    """A program that opens the cluster of its first argument as ``driver``, does the ``acts`` (entries of a dict,
+    functions without arguments by name), and prints the error of each, or nothing, as JSON by name."""
+    return f"""
+import json, sys
+from stratalog.engine.cluster import Cluster
+from stratalog.engine.driver.report import Report
+from stratalog.partitions.errors import StratalogError
+from tests.unit.harness import batch
+
+driver = Cluster.open(sys.argv[1])
+
+def said_by(act):
+    try:
+        answer = act()
+    except StratalogError as error:
+        return f"{{error.code}}: {{error}}"
+    if isinstance(answer, Report):
+        return "".join(f"{{failure}}; " for failure in answer.failures)
+    return ""
+
+acts = {{
+{acts}}}
+print(json.dumps({{name: said_by(act) for name, act in acts.items()}}))
+"""
+
+
 def run_without_privileges(program: str, arguments: Sequence[str]) -> str:
     """What a program prints. Raises: AssertionError, with what it says, when it fails."""
     done = subprocess.run(
