@@ -180,7 +180,7 @@ def configuration_of(seed: int, theme_name: str | None = None, voters: int | Non
         shape, operations = _with_transactions(seed, shape, operations)
     operations = _with_litter(seed, theme, shape, operations)
     operations = _with_replays(seed, shape, operations)
-    operations = _with_mirrors(seed, operations)
+    operations = mirrored(seed, operations)
     shape, operations = _with_snapshots(seed, shape, operations)
     horizon = rng.choice((60, 120, 250, 500)) * (2 if large else 1)
     faulty = rng.random() < 0.6
@@ -305,7 +305,7 @@ def _with_replays(
     return tuple(map(tuple, slots))
 
 
-def _with_mirrors(
+def mirrored(
     seed: int, operations: tuple[tuple[Operation, ...], ...], rate: float = 0.06
 ) -> tuple[tuple[Operation, ...], ...]:
     """In some runs, whatever they are about, drivers mirror a topic, too, each other beside."""
@@ -317,12 +317,6 @@ def _with_mirrors(
         for _ in range(rng.choice((0, 1, 2, 3))):
             slot.insert(rng.randint(0, len(slot)), Operation("mirror", (rng.choice((1, 3, 8)),)))
     return tuple(map(tuple, slots))
-
-
-def with_mirrors(configuration: Configuration) -> Configuration:
-    """The configuration, and mirrors in it."""
-    operations = _with_mirrors(configuration.seed, configuration.operations, rate=1.0)
-    return replace(configuration, operations=operations)
 
 
 def _with_snapshots(

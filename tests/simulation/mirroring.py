@@ -7,6 +7,7 @@ held against it.
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -17,6 +18,7 @@ from stratalog.engine.replication.leader import leader_log
 from stratalog.partitions.errors import StratalogError, TopicAlreadyExistsError
 from stratalog.partitions.producers import ProducerAppend
 from stratalog.partitions.records import GAP
+from tests.simulation.configuration import Configuration, mirrored
 from tests.simulation.oracle import Oracle, Token
 from tests.simulation.scheduler import Violation
 
@@ -110,3 +112,9 @@ def check_mirrored(oracle: Oracle) -> None:
             raise Violation(f"M1: the mirror has {token!r} at {offset}, the source {token_at(offset)!r}")
     if history.committed and sorted(history.committed)[0] < _START:
         raise Violation(f"M1: the mirror begins at {min(history.committed)}, the source at {_START}")
+
+
+def with_mirrors(configuration: Configuration) -> Configuration:
+    """The configuration, and mirrors in it."""
+    operations = mirrored(configuration.seed, configuration.operations, rate=1.0)
+    return replace(configuration, operations=operations)

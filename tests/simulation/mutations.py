@@ -37,7 +37,8 @@ from stratalog.partitions import paths
 from stratalog.partitions.lineage import Lineage
 from stratalog.partitions.replica import Replica
 from tests.simulation import variants
-from tests.simulation.configuration import Configuration, configuration_of, small, with_mirrors
+from tests.simulation.configuration import Configuration, configuration_of, small
+from tests.simulation.mirroring import with_mirrors
 from tests.simulation.running import Result, Run
 from tests.simulation.strategies import Script, Seeded
 

@@ -15,10 +15,11 @@ from stratalog.engine.upkeep.retention import vacuum
 from stratalog.partitions.errors import OutcomeUnknownError
 from stratalog.partitions.paths import DataName
 from stratalog.tiering.remote_objects import TopicLitter, Why, find_litter
-from tests.simulation.configuration import configuration_of, small, with_mirrors
+from tests.simulation.configuration import configuration_of, small
 from tests.simulation.ending import LoneDriver
 from tests.simulation.hashing import outputs_by_order_of_hashes
 from tests.simulation.many import run_some
+from tests.simulation.mirroring import with_mirrors
 from tests.simulation.running import Run, replay, run_configuration, run_seed
 from tests.simulation.scheduler import Decision, Driver, Verdict, Violation
 from tests.simulation.strategies import Seeded
