@@ -12,6 +12,7 @@ import pytest
 
 from stratalog.engine.driver.fetching import LOCAL_THREADS, REMOTE_THREADS, Fetching
 from stratalog.engine.reading.fetch import Fetched
+from stratalog.partitions.cache import BoundedCache
 from stratalog.partitions.errors import (
     InvalidCallError,
     LeaderNotAvailableError,
@@ -147,7 +148,7 @@ def test_a_row_group_is_one_request_and_is_asked_for_once(live: LiveCluster, fau
 
 def test_nothing_is_kept_beyond_the_bound(live: LiveCluster) -> None:
     fetching = Fetching()
-    fetching.reader.__init__(row_group_bytes=1)  # type: ignore[misc]
+    fetching.reader._groups = BoundedCache(1)
     context_of(live.cluster).fetching = fetching
     for _ in range(2):
         assert values(live.cluster.fetch("t", 0, 0)) == [f"a{number}" for number in range(5)]
