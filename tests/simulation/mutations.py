@@ -218,7 +218,7 @@ MUTATIONS: Sequence[Mutation] = (
         variants.without_chain,
         theme="reuse",
         shaped=_overlapping,
-        first=4350,
+        first=4895,
     ),
     Mutation(
         "dead files above the high watermark",
@@ -330,7 +330,7 @@ MUTATIONS: Sequence[Mutation] = (
         "a marker carries the raised producer epoch: late appends of the ended transaction are refused",
         variants.without_raised_epoch,
         theme="transactions",
-        first=50,
+        first=125,
     ),
     Mutation(
         "an end that forgets a partition",
@@ -380,6 +380,7 @@ MUTATIONS: Sequence[Mutation] = (
             stratalog.engine.upkeep.maintenance.maintain._Maintenance, "_settle", variants.settled_by_a_later_look
         ),
         theme="maintain",
+        first=455,
     ),
     Mutation(
         "decisions that count on trust",

@@ -130,8 +130,8 @@ def test_every_job_does_its_work(place: Site) -> None:
         ("read", "--topics", "t", "--count"),
         ("read", "--topics", "t", "--output", uri("out")),
         ("tail", "t", "-n", "3"),
-        ("groups", "--list"),
-        ("transactions", "--list"),
+        ("groups", "list"),
+        ("transactions", "list"),
         ("elect",),
         ("reassign", *topic, "--replication-factor", "3"),
         ("replicate",),
@@ -147,7 +147,7 @@ def test_every_job_does_its_work(place: Site) -> None:
     lost.delete([stored.name for stored in lost.list("")])
     back, *_, drilled, packed, checked = run(
         ("bootstrap", "--brokers", "3"),
-        ("quorum", "--replace-voter", "3"),
+        ("quorum", "replace-voter", "3"),
         ("delete_records", "--topic", "t", "--partition", "0", "--offset", "5", "--yes"),
         ("recover", *topic, "--to", uri("recovered")),
         ("restore", "--drill", "--deep"),
