@@ -42,7 +42,7 @@ class MirrorMaker:
         """Its name in the target."""
         self._folder = folder
         self._properties = folder / "mm2.properties"
-        self._properties.write_text(_properties(source, target, alias, topic) + more)
+        self._properties.write_text(properties(source, target, alias, topic) + more)
         (folder / "log4j2.xml").write_text(_LOG_SETTINGS)
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -73,7 +73,8 @@ class MirrorMaker:
             self._process.wait()
 
 
-def _properties(source: str, target: str, alias: str, topic: str) -> str:
+def properties(source: str, target: str, alias: str, topic: str) -> str:
+    """Lines of ``mm2.properties``: the topic goes from the source to the target, and not back."""
     return "".join(
         f"{line}\n"
         for line in (

@@ -63,7 +63,7 @@ def mirror(bench: Bench) -> list[Line]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Copy:
+class Copy:
     """What a copy holds of the source's committed records."""
 
     records: int
@@ -163,12 +163,12 @@ class _Both:
         kafka_topics.fill_by_transactions(self._source, KILLED, KILLED_PARTITIONS, _TRANSACTION, _TRANSACTIONS)
         there = kafka_topics.places(self._source, KILLED, KILLED_PARTITIONS)
         made = self._bench.cluster("killed")
-        ours = _copy(there, *self._killed_here(made))
+        ours = copy_of(there, *self._killed_here(made))
         made.remove()
         lines = []
         for said, more in (("", ""), (", exactly once", _EXACTLY_ONCE)):
             maker = self._maker(KILLED, more)
-            theirs = _copy(there, *self._killed_maker(maker, len(there)))
+            theirs = copy_of(there, *self._killed_maker(maker, len(there)))
             what = f"{len(there):,} records of transactions, kill -9, and another process; MirrorMaker{said}"
             lines.append(
                 Line(
@@ -237,7 +237,8 @@ def _places_here(cluster: Cluster) -> Places:
     return found
 
 
-def _copy(there: Places, copied: Places, killed_at: float) -> _Copy:
+def copy_of(there: Places, copied: Places, killed_at: float) -> Copy:
+    """How the records that are ``there`` came over."""
     kept = sum(where[0] in copied.get(key, ()) for key, where in there.items())
     repeated = sum(len(places) - 1 for places in copied.values())
-    return _Copy(len(there), kept, repeated, len(there.keys() - copied.keys()), killed_at)
+    return Copy(len(there), kept, repeated, len(there.keys() - copied.keys()), killed_at)
