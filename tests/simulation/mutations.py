@@ -194,7 +194,7 @@ MUTATIONS: Sequence[Mutation] = (
         "the directory id stands in the path",
         variants.patched(paths, "replica_path", variants.folder_without_incarnation),
         theme="wipe",
-        first=160,
+        first=830,
     ),
     Mutation(
         "end of epoch",
@@ -357,7 +357,7 @@ MUTATIONS: Sequence[Mutation] = (
                 "merges beyond the last stable offset",
                 "merges stop at the last stable offset",
                 stratalog.engine.upkeep.replication.merge,
-                1,
+                35,
             ),
             (
                 "the remote tier beyond the last stable offset",
