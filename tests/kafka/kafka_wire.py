@@ -46,7 +46,7 @@ class KafkaWire:
 
         Raises: KafkaException.
         """
-        record = self._common.record
+        record = self._common.record.internal
         records = self._gateway.new_array(record.SimpleRecord, 1)
         records[0] = record.SimpleRecord(LATER_MS, value.encode())
         batch = record.MemoryRecords.withIdempotentRecords(
