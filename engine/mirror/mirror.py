@@ -134,7 +134,7 @@ def end_mirror(context: Context, names: Sequence[str], *, dry_run: bool = False)
 
 
 def _group_offsets(run: OperationRun, source: MirrorSource, names: Sequence[str]) -> GroupOffsets:
-    """What groups have committed there; a failure where that cannot be had now, and records come all the same."""
+    """Offsets of groups there; a failure where they cannot be had now, and records come all the same."""
     try:
         return source.group_offsets(names)
     except RetriableError as error:
@@ -351,7 +351,7 @@ def _failed(context: Context, source: MirrorSource, part: MirroredPartition, err
 
 
 def _last_record(context: Context, key: TopicPartition) -> int | None:
-    """The offset of the last record here that is no gap; None: there is none.
+    """The offset of the last record here that is no gap; None where all are gaps.
 
     Raises: errors of reading.
     """

@@ -20,7 +20,7 @@ _TIMEOUT_MS = 30_000
 _CONSUMER, _DEBUGGING = -1, -2
 """Who asks for offsets, as a replica id."""
 _PRODUCE_VERSION = 12
-_LIST_OFFSETS_VERSION = 9
+_LIST_OFFSETS_VERSION = 11
 
 
 class KafkaWire:
