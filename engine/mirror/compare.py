@@ -27,7 +27,7 @@ from stratalog.engine.mirror.source import (
     SourceTopic,
 )
 from stratalog.engine.reading.fetch import fetch
-from stratalog.partitions.errors import InvalidCallError, StratalogError
+from stratalog.partitions.errors import InvalidCallError, LeaderNotAvailableError, StratalogError
 from stratalog.partitions.identity import TopicPartition
 from stratalog.partitions.isolation import Isolation
 from stratalog.partitions.runner import Done
@@ -93,11 +93,14 @@ def compare(context: Context, source: MirrorSource, names: Sequence[str]) -> Rep
         there = source.topics(names)
         keys = [(topic.name, partition) for topic in there.values() for partition in range(topic.partitions)]
         bounds = source.bounds(keys)
+        for topic, partition in [key for key in keys if key not in bounds]:
+            what = f"{topic}-{partition}"
+            run.fail(what, LeaderNotAvailableError(f"{what} of the source has no leader, or it does not answer"))
 
         def one(key: TopicPartition) -> Compared:
             return _compare(context, source, there[key[0]], key, bounds[key])
 
-        for outcome in context.threads.run(one, keys):
+        for outcome in context.threads.run(one, list(bounds)):
             what = f"{outcome.item[0]}-{outcome.item[1]}"
             if not isinstance(outcome, Done):
                 run.fail(what, outcome.error)
