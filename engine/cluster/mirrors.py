@@ -107,7 +107,7 @@ class Mirrors:
         at the same offsets, and what consumer groups have committed here (``groups``). ``new_offsets``: behind
         what topics there hold; ``offset_map`` is the address of a Delta table of which offsets are which.
         ``start`` and ``end`` are a range, as of ``read``; that takes a ``name`` of the export. ``throttle``: bytes
-        a second; ``pace``: records go as far apart as their timestamps are, so many times as fast; ``budget_s``:
+        a second; ``pace``: the speed of records, where 1 is as far apart as their timestamps are; ``budget_s``:
         no further piece is begun after these seconds. See ``stratalog.engine.export``.
 
             cluster.export("kafka-2:9092", ["trips"]).raise_for_failures()

@@ -25,10 +25,10 @@ Exactly once, at the same offsets
     idempotent producer without transactions; the place is the end of the log there, which nobody else writes to.
     Before a piece is written, its offsets are an entry of the journal: a run that was fenced begins no further
     piece, and its successor knows what may be under way: nothing beyond that piece. Where the log ends inside of
-    it, the successor waits until what is under way has arrived or timed out at its producer (``SETTLE_S``).
-    What that cannot exclude is a run that was stopped between handing bytes to its socket and their departure, for
-    longer than that time, and goes on beside its successor. Then records land at other offsets than they should:
-    both see it in the broker's answer, stop, and say so (``RECORDS_DIFFER``); nothing is twice in silence.
+    it, the successor waits until what is under way has arrived or timed out at its producer (``settle_s``).
+    One case is left: a run was stopped between handing bytes to its socket and their departure, for longer than
+    that time, and goes on beside its successor. Then records land at other offsets than they should. Both see it,
+    by the broker's answer or the end of the log, stop, and say so (``RECORDS_DIFFER``); ``compare`` names them.
 
 Gaps, at the same offsets
     An offset that has no committed record here has to be taken there. A marker of a transaction takes one: a gap

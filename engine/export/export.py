@@ -25,7 +25,7 @@ from stratalog.engine.export import kept
 from stratalog.engine.export.group_offsets import commit_there
 from stratalog.engine.export.journal import PREFIX, Begun, Entry, Journal, Range, Written, decode, encode, runs_of
 from stratalog.engine.export.offset_map import write_map
-from stratalog.engine.export.parts import ExportedPartition, Pace, Piece, Read
+from stratalog.engine.export.parts import ExportedPartition, ExportPiece, Pace, Read
 from stratalog.engine.export.target import ExportTarget, Offsets, OffsetsNotKeptError
 from stratalog.engine.mirror.compare import records_of
 from stratalog.engine.mirror.source import InconsistentTopicIdError, SourceRecord, SourceTopic
@@ -75,7 +75,7 @@ class ExportOptions:
     throttle: float | None = None
     """Bytes of records a second, at most."""
     pace: float | None = None
-    """Records go as far apart as their timestamps are, so many times as fast."""
+    """A speed: 1 is as far apart as the timestamps of records are, 10 ten times as fast; None: no waiting."""
     budget_s: float | None = None
     """After so long no further piece is begun; the next run goes on there."""
     dry_run: bool = False
@@ -113,7 +113,7 @@ def export(context: Context, target: ExportTarget, topics: Sequence[str], option
         began_s = context.clock.monotonic_s()
         for name in topics:
             try:
-                _Topic(context, run, target, name, options).export(pace, throttle, began_s)
+                _ExportedTopic(context, run, target, name, options).export(pace, throttle, began_s)
             except StratalogError as error:
                 run.fail(name, error)
         spent_s = context.clock.monotonic_s() - began_s
@@ -125,7 +125,7 @@ def export(context: Context, target: ExportTarget, topics: Sequence[str], option
     return run.report()
 
 
-class _Topic:
+class _ExportedTopic:
     """One topic in one run."""
 
     def __init__(
@@ -139,7 +139,7 @@ class _Topic:
         self.journal = Journal()
 
     def export(self, pace: Pace, throttle: Throttle | None, began_s: float) -> None:
-        """Raises: the error that ends it; what is written by then stays, and is told in rows."""
+        """Raises: the error that ends it; records that are there by then stay, and rows tell of them."""
         ranges, times = self._planned()
         topic = PREFIX + self.export_name
         if len(topic) > _LONGEST_NAME:
@@ -310,7 +310,7 @@ class _Topic:
         finally:
             self.context.progress.finish()
 
-    def _write_pieces(self, pieces: Sequence[Piece], parts: Mapping[int, ExportedPartition]) -> None:
+    def _write_pieces(self, pieces: Sequence[ExportPiece], parts: Mapping[int, ExportedPartition]) -> None:
         if not self.options.keep:
             entries: list[Entry] = []
 
@@ -353,7 +353,8 @@ class _Topic:
             if starts:
                 self.target.delete_records(self.there, starts)
         if options.groups and options.whole:
-            moved = commit_there(self.context, self.run, self.target, name, self.there, self.journal)
+            places = {part.partition: part.position for part in parts}
+            moved = commit_there(self.context, self.run, self.target, name, self.there, self.journal, places)
             self.run.totals["group_offsets"] = int(self.run.totals.get("group_offsets") or 0) + moved
         if options.offset_map is not None:
             rows = write_map(

@@ -5,6 +5,8 @@ An offset only moves on, as a mirror's does. One that is beyond what is exported
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.run import OperationRun
 from stratalog.engine.export.journal import Journal
@@ -16,10 +18,16 @@ from stratalog.partitions.errors import StratalogError
 
 
 def commit_there(
-    context: Context, run: OperationRun, target: ExportTarget, topic: str, target_topic: str, journal: Journal
+    context: Context,
+    run: OperationRun,
+    target: ExportTarget,
+    topic: str,
+    target_topic: str,
+    journal: Journal,
+    places: Mapping[int, int],
 ) -> int:
-    """Commit what groups have committed for the topic here; how many offsets moved. A group that cannot be
-    committed is a failure of its name.
+    """Commit what groups have committed for the topic here, all of which is there below ``places``; how many
+    offsets moved. A group that cannot be committed is a failure of its name.
     """
     image = context.metadata.image()
     found, failures = all_groups(context, image)
@@ -27,7 +35,7 @@ def commit_there(
     moved = 0
     for group, state in sorted(found.items()):
         here = {key[1]: record for key, record in named(image, state) if key[0] == topic}
-        offsets = {p: _there(journal, p, record.offset) for p, record in here.items()}
+        offsets = {p: _there(journal, p, places.get(p, 0), record.offset) for p, record in here.items()}
         if not offsets:
             continue
         try:
@@ -45,8 +53,7 @@ def commit_there(
     return moved
 
 
-def _there(journal: Journal, partition: int, offset: int) -> int | None:
-    place = journal.places.get(partition, 0)
+def _there(journal: Journal, partition: int, place: int, offset: int) -> int | None:
     assert journal.begun is not None
     if not journal.begun.kept:
         return translated(journal.runs.get(partition, []), place, offset)

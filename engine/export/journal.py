@@ -1,4 +1,4 @@
-"""What an export has written: the entries of its journal, and the state that they add up to. Pure.
+"""The entries of an export's journal, which tell its progress, and the state that they add up to. Pure.
 
 The journal is a topic there with one partition, of which nothing is deleted. Entries are JSON.
 """
@@ -13,7 +13,7 @@ import msgspec
 from stratalog.partitions.bounded import decode_json
 
 PREFIX = "stratalog-export."
-"""What the name of a journal begins with; the name of the export follows."""
+"""The beginning of a journal's name; the name of the export follows."""
 
 Range = tuple[int, int]
 """Offsets here, half open."""

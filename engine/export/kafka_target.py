@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from stratalog.engine.export.target import ExportTarget, Offsets, Records
@@ -30,7 +31,7 @@ _OURS = frozenset({"transactional.id", "enable.idempotence", "acks", "linger.ms"
 _JOURNAL = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
 _MESSAGE_TIMEOUT_MS = 10_000
 _LINGER_MS = 5_000
-"""Of transactions: everything is flushed, and only a marker alone waits for it in vain."""
+"""Of transactions: everything is flushed, and a record that is not to leave waits for it."""
 _FILLERS = 100_000
 """Of one aborted transaction."""
 _LARGEST = 64 * 1024 * 1024
@@ -178,7 +179,7 @@ class KafkaTarget:
             self._tried(lambda: self._producer.abort_transaction(TIMEOUT_S), "abort a transaction")
             if fillers:
                 offset += fillers + 1
-                self._until(lambda until=offset: self._end(topic, partition) >= until, "a marker there")
+                self._until(partial(self._reaches, topic, partition, offset), "a marker there")
             elif waits_s < TIMEOUT_S:
                 self._clock.sleep(waits_s)
                 offset = self._end(topic, partition)
@@ -287,8 +288,11 @@ class KafkaTarget:
     def _end(self, topic: str, partition: int) -> int:
         return self.bounds(topic, [partition])[partition].log_end
 
+    def _reaches(self, topic: str, partition: int, offset: int) -> bool:
+        return self._end(topic, partition) >= offset
+
     def _has(self, name: str, partitions: int) -> bool:
-        """Whether leaders answer for so many partitions of the topic."""
+        """Whether leaders answer for the first ``partitions`` of the topic."""
         try:
             return len(self.bounds(name, range(partitions))) == partitions
         except (UnknownTopicOrPartitionError, RetriableError):
@@ -314,8 +318,7 @@ class KafkaTarget:
 
 
 class _Delivered:
-    """What the brokers have answered for the records of a topic: offsets by partition in the order of records, and
-    the first error."""
+    """The answers of brokers for records of a topic: offsets by partition, in the order of records; an error."""
 
     def __init__(self, topic: str) -> None:
         self.topic = topic

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from stratalog.engine.export.journal import Journal
-from stratalog.engine.export.parts import Piece
+from stratalog.engine.export.parts import ExportPiece
 from stratalog.engine.export.target import ExportTarget, OffsetsNotKeptError
 from stratalog.engine.mirror.compare import RecordsDifferError
 from stratalog.engine.mirror.source import SourceBounds, SourceRecord
@@ -37,7 +37,7 @@ def settled(
     return bounds
 
 
-def check_gap(topic: str, piece: Piece) -> None:
+def check_gap(topic: str, piece: ExportPiece) -> None:
     """Raises: OffsetsNotKeptError for a piece with a gap that is too long to be made there."""
     for start, records in _runs(piece):
         if (gap := records[0].offset - start) > MOST_GAP:
@@ -47,7 +47,7 @@ def check_gap(topic: str, piece: Piece) -> None:
             )
 
 
-def write(target: ExportTarget, topic: str, piece: Piece) -> None:
+def write(target: ExportTarget, topic: str, piece: ExportPiece) -> None:
     """Write the piece, whose first offset is the end of the log there.
 
     Raises: RecordsDifferError where a record has come to another offset.
@@ -67,7 +67,7 @@ def write(target: ExportTarget, topic: str, piece: Piece) -> None:
         raise _differ(topic, piece.partition, f"it ends at offset {end}, and was written up to {piece.end}")
 
 
-def _runs(piece: Piece) -> Iterator[tuple[int, list[SourceRecord]]]:
+def _runs(piece: ExportPiece) -> Iterator[tuple[int, list[SourceRecord]]]:
     """Records without a gap between them, each with the end of the ones before."""
     before, run = piece.start, list[SourceRecord]()
     for record in piece.records:

@@ -39,7 +39,7 @@ class Pace:
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class ExportPiece:
     """Written at once: the offsets ``[start, end)`` here, and all records of them that are to be exported."""
 
     partition: int
@@ -92,7 +92,7 @@ class ExportedPartition:
         self.waiting = [record for record in found if record.offset < self.end]
         self.read_to = min(self.end, read_to)
 
-    def cut(self, pace: Pace) -> Piece | None:
+    def cut(self, pace: Pace) -> ExportPiece | None:
         """The next piece, if anything is due. It is written (``written``) before the next one is asked for."""
         due = 0
         while due < len(self.waiting) and pace.wait_s(self.waiting[due]) <= 0:
@@ -103,9 +103,9 @@ class ExportedPartition:
             end = self.read_to
         if end == self.position:
             return None
-        return Piece(self.partition, self.position, end, tuple(self.waiting[:due]))
+        return ExportPiece(self.partition, self.position, end, tuple(self.waiting[:due]))
 
-    def written(self, piece: Piece) -> None:
+    def written(self, piece: ExportPiece) -> None:
         """The piece is there."""
         self.waiting = self.waiting[len(piece.records) :]
         self.position = piece.end

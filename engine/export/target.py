@@ -45,7 +45,7 @@ class ExportTarget(Protocol):
         ...
 
     def create_partitions(self, name: str, partitions: int) -> None:
-        """From now on the topic has so many. A topic that has is fine."""
+        """From now on the topic has this number of them. A topic that has is fine."""
         ...
 
     def bounds(self, topic: str, partitions: Sequence[int]) -> dict[int, SourceBounds]:

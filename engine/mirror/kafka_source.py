@@ -215,7 +215,7 @@ def _record(message: Any) -> SourceRecord:
 
 
 def answer(future: Any, what: str) -> Any:
-    """What an admin client was told. Raises: one of our errors."""
+    """The answer to an admin client. Raises: one of our errors."""
     from concurrent.futures import TimeoutError as TooLateError
 
     from confluent_kafka import KafkaException
