@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.plain_values import raw_bytes
 from stratalog.engine.driver.report import Failure, Report, Value
 from stratalog.engine.mirror.configs import compacts
 from stratalog.engine.mirror.source import (
@@ -217,10 +218,13 @@ def _here(context: Context, key: TopicPartition, start: int, end: int) -> Digest
 
 
 def records_of(table: pa.Table) -> Iterator[SourceRecord]:
-    """Records of a fetch, as the source has them."""
+    """Records of a fetch, as the source has them. Typed keys and values are text as UTF-8, or JSON."""
     for batch in table.to_batches():
         stamps = batch.column("timestamp").cast(pa.int64()).to_pylist()
-        columns = (batch.column(name).to_pylist() for name in ("offset", "key", "value", "headers"))
+        columns = [batch.column(name).to_pylist() for name in ("offset", "key", "value", "headers")]
+        for at, name in ((1, "key"), (2, "value")):
+            if batch.schema.field(name).type != pa.binary():
+                columns[at] = list(map(raw_bytes, columns[at]))
         for stamp, offset, key, value, headers in zip(stamps, *columns, strict=True):
             pairs = [(header["key"], header["value"]) for header in headers or ()]
             yield SourceRecord(offset, None if stamp is None else stamp // 1000, key, value, pairs, None)

@@ -39,6 +39,7 @@ FLOORS = (
         "policy",
         "admin",
         "mirror",
+        "export",
         "health",
         "page",
         "spark",
