@@ -9,6 +9,7 @@ from stratalog.engine.cluster.arguments import TopicNames, names
 from stratalog.engine.cluster.recorded import operation
 from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.report import Report
+from stratalog.engine.formats.typed import typed_values
 from stratalog.engine.mirror import compare as comparing
 from stratalog.engine.mirror import mirror as mirroring
 from stratalog.engine.mirror.kafka_source import open_source
@@ -33,6 +34,9 @@ class Mirrors:
         replication_factor: int | None = None,
         archive: bool = False,
         groups: bool = True,
+        value_format: str | None = None,
+        schema_file: str | None = None,
+        message: str | None = None,
         throttle: float | None = None,
         budget_s: float | None = None,
         dry_run: bool = False,
@@ -40,7 +44,13 @@ class Mirrors:
         """Mirror topics of a Kafka cluster once: what they have got since the last run, at the same offsets, and
         what their consumer groups have committed (``groups``). Topics that are not here are made, with
         ``replication_factor``; of an ``archive`` records stay when the source's go. ``throttle``: bytes a second;
-        ``budget_s``: no further piece is begun after these seconds. Any number of mirrors may run.
+        ``budget_s``: no further piece is begun after these seconds. Any number of mirrors may run. Where much is
+        new, the executors of the cluster's session read and append.
+
+        Values are bytes, or decoded: ``value_format`` is ``avro``, ``confluent-avro``, ``json`` or ``protobuf``,
+        and ``schema_file`` one of Avro; with a type as DDL; with descriptors, of which ``message`` is one. Bytes
+        that are not of the schema are kept in ``value._undecoded``, and counted.
+
         See ``stratalog.engine.mirror.mirror``.
 
             cluster.mirror("kafka-1:9092", ["trips"]).raise_for_failures()
@@ -52,6 +62,7 @@ class Mirrors:
             replication_factor=whole_or_none(replication_factor, "replication_factor"),
             archive=archive,
             groups=groups,
+            values=typed_values(value_format, schema_file, message),
             throttle=throttle,
             budget_s=budget_s,
             dry_run=dry_run,
@@ -68,14 +79,24 @@ class Mirrors:
         return mirroring.end_mirror(self._context, names(topics) or (), dry_run=dry_run)
 
     @operation("compare", leaves_event=False, untold="configs")
-    def compare(self, bootstrap: str, topics: TopicNames, *, configs: Mapping[str, str] | None = None) -> Report:
+    def compare(
+        self,
+        bootstrap: str,
+        topics: TopicNames,
+        *,
+        configs: Mapping[str, str] | None = None,
+        value_format: str | None = None,
+        schema_file: str | None = None,
+        message: str | None = None,
+    ) -> Report:
         """Compare every record of topics, in a Kafka cluster and here: offsets, timestamps, keys, values and
-        headers. A partition that differs is a failure, which names offsets. See
-        ``stratalog.engine.mirror.compare``.
+        headers. A partition that differs is a failure, which names offsets. Of typed values, what was decoded, by
+        ``value_format`` and ``schema_file`` as of ``mirror``. See ``stratalog.engine.mirror.compare``.
 
             cluster.compare("kafka-1:9092", ["trips"]).raise_for_failures()
 
         Raises: as ``mirror``.
         """
+        values = typed_values(value_format, schema_file, message)
         with closing(open_source(bootstrap, configs)) as source:
-            return comparing.compare(self._context, source, names(topics) or ())
+            return comparing.compare(self._context, source, names(topics) or (), values)
