@@ -74,7 +74,7 @@ class Share:
 
 @dataclass(slots=True)
 class Stretched:
-    """A stretch when its task ends: ``part`` is where it came to; nothing of it is acknowledged."""
+    """A stretch when its task ends: ``part`` is as it is then, with nothing of it acknowledged."""
 
     part: MirroredPartition
     view: PartitionView
