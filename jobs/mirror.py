@@ -36,7 +36,7 @@ def add_source(parser: argparse.ArgumentParser) -> None:
         type=pair,
         action="append",
         default=[],
-        help="one of librdkafka's, such as security.protocol=SASL_SSL; any number of them",
+        help="one of librdkafka's, such as security.protocol=SASL_SSL, or schema.registry.url; any number of them",
     )
     parser.add_argument("--format", choices=DECODED, help="values are decoded, by --schema (default: bytes)")
     parser.add_argument(

@@ -9,7 +9,8 @@ from stratalog.engine.cluster.arguments import TopicNames, names
 from stratalog.engine.cluster.recorded import operation
 from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.report import Report
-from stratalog.engine.formats.typed import typed_values
+from stratalog.engine.formats.opening import typed_values
+from stratalog.engine.formats.registry import PREFIX
 from stratalog.engine.mirror import compare as comparing
 from stratalog.engine.mirror import mirror as mirroring
 from stratalog.engine.mirror.kafka_source import open_source
@@ -18,7 +19,8 @@ from stratalog.partitions.numbers import whole_or_none
 
 class Mirrors:
     """An open cluster, as it takes part with Kafka. ``bootstrap`` are addresses of its brokers, ``configs`` more
-    of librdkafka's (``security.protocol``, ``sasl.*``, ``ssl.*``). It takes ``confluent-kafka``
+    of librdkafka's (``security.protocol``, ``sasl.*``, ``ssl.*``), and those of a schema registry
+    (``schema.registry.url``, ``schema.registry.basic.auth.user.info``). It takes ``confluent-kafka``
     (``pip install 'stratalog[kafka]'``).
     """
 
@@ -58,16 +60,17 @@ class Mirrors:
         Raises: EnvironmentUnusableError without confluent-kafka; InvalidCallError, UnknownTopicOrPartitionError;
             RetriableError where the source does not answer.
         """
+        there, registry = _divided(configs)
         options = mirroring.MirrorOptions(
             replication_factor=whole_or_none(replication_factor, "replication_factor"),
             archive=archive,
             groups=groups,
-            values=typed_values(value_format, schema_file, message),
+            values=typed_values(value_format, schema_file, message, registry),
             throttle=throttle,
             budget_s=budget_s,
             dry_run=dry_run,
         )
-        with closing(open_source(bootstrap, configs)) as source:
+        with closing(open_source(bootstrap, there)) as source:
             return mirroring.mirror(self._context, source, names(topics) or (), options)
 
     @operation("mirror end")
@@ -97,6 +100,14 @@ class Mirrors:
 
         Raises: as ``mirror``.
         """
-        values = typed_values(value_format, schema_file, message)
-        with closing(open_source(bootstrap, configs)) as source:
+        there, registry = _divided(configs)
+        values = typed_values(value_format, schema_file, message, registry)
+        with closing(open_source(bootstrap, there)) as source:
             return comparing.compare(self._context, source, names(topics) or (), values)
+
+
+def _divided(configs: Mapping[str, str] | None) -> tuple[dict[str, str], dict[str, str]]:
+    """Those of the brokers, and those of the schema registry."""
+    given = configs or {}
+    of_registry = {name: value for name, value in given.items() if name.startswith(PREFIX)}
+    return {name: value for name, value in given.items() if name not in of_registry}, of_registry

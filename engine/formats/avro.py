@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from stratalog.engine.formats.decoder import UndecodedError
+from stratalog.engine.formats.registry import SchemaRegistry
 from stratalog.partitions.errors import EnvironmentUnusableError, InvalidCallError
 
 _FRAME = 5
@@ -54,41 +55,86 @@ class AvroValues:
 
     def decode(self, value: bytes) -> Any:
         """Raises: UndecodedError."""
-        from fastavro import schemaless_reader
+        import fastavro
 
         if self._framed and (value[:1] != b"\0" or len(value) < _FRAME):
             raise UndecodedError("no id of a schema stands before the value: try --format avro")
+        writer, reader = self._schemas(int.from_bytes(value[1:_FRAME]) if self._framed else None)
         source = io.BytesIO(value[_FRAME:] if self._framed else value)
         try:
-            found = schemaless_reader(source, self._parsed, None)
+            found = fastavro.schemaless_reader(source, writer, reader)
         except Exception as error:  # of many kinds, too
             raise UndecodedError(f"the value is not of {self.path}: {type(error).__name__}: {error}") from error
         if rest := len(source.read()):
             raise UndecodedError(f"the value is not of {self.path}: it has {rest} bytes more than that")
         return found
 
+    def _schemas(self, number: int | None) -> tuple[Any, Any]:
+        """The schema that a value was written by, which has this id, and another one that it is resolved to."""
+        return self._parsed, None
+
 
 class AvroRecords(AvroValues):
-    """See ``stratalog.engine.formats.decoder.Decoder``."""
+    """See ``stratalog.engine.formats.decoder.Decoder``. With a registry a value is read by the schema of its id,
+    and resolved to the schema of the file (Avro, "Schema Resolution"); without one all are read by that."""
 
-    def __init__(self, path: Path, *, framed: bool) -> None:
+    def __init__(self, path: Path, *, framed: bool, registry: SchemaRegistry | None = None) -> None:
         """Raises: as ``AvroValues``; InvalidCallError for a schema that no topic can have."""
         super().__init__(path, framed=framed)
-        tree = _spark(self._parsed, {}, str(path))
-        if not isinstance(tree, dict) or tree["type"] != "struct":
+        self._tree = _spark(self._parsed, {}, str(path))
+        if not isinstance(self._tree, dict) or self._tree["type"] != "struct":
             raise InvalidCallError(f"{path} is no schema of records of Avro: their fields are a topic's columns")
-        self.schema = json.dumps(tree)
-        self._texts = '"uuid"' in json.dumps(self._parsed, default=str)
+        self.schema = json.dumps(self._tree)
+        self._uuids = '"uuid"' in json.dumps(self._parsed, default=str)
+        self._registry = registry
+        self._writers: dict[int, Any] = {}
+        """Schemas by id; None for one by which nothing is decoded."""
 
     def decode(self, value: bytes) -> Any:
-        """Raises: UndecodedError."""
+        """Raises: UndecodedError; as ``SchemaRegistry.schema``."""
         found = super().decode(value)
-        return _texts(found) if self._texts else found
+        return _texts(found) if self._uuids else found
+
+    def _schemas(self, number: int | None) -> tuple[Any, Any]:
+        if self._registry is None or number is None:
+            return super()._schemas(number)
+        if number not in self._writers:
+            self._writers[number] = self._usable(self._registry.schema(number))
+        if self._writers[number] is None:
+            raise UndecodedError(f"the registry has no schema {number}, or {self.path} lacks fields of it")
+        return self._writers[number], self._parsed
+
+    def _usable(self, schema: Any) -> Any:
+        """The schema, parsed; None for one whose values would lose something."""
+        import fastavro
+
+        if schema is None:
+            return None
+        try:
+            parsed = fastavro.parse_schema(schema)
+            return None if _has_more(_spark(parsed, {}, "a writer"), self._tree) else parsed
+        except Exception:  # of many kinds: the registry says what it likes
+            return None
 
 
-def avro_decoder(path: Path, *, framed: bool) -> AvroRecords:
+def avro_decoder(path: Path, *, framed: bool, registry: SchemaRegistry | None = None) -> AvroRecords:
     """Raises: as ``AvroRecords``."""
-    return AvroRecords(path, framed=framed)
+    return AvroRecords(path, framed=framed, registry=registry)
+
+
+def _has_more(writer: Any, reader: Any) -> bool:
+    """Whether the one has fields that the other lacks."""
+    match writer, reader:
+        case {"fields": wrote}, {"fields": reads}:
+            kinds = {field["name"]: field["type"] for field in reads}
+            return any(
+                field["name"] not in kinds or _has_more(field["type"], kinds[field["name"]]) for field in wrote
+            )
+        case {"elementType": wrote}, {"elementType": reads}:
+            return _has_more(wrote, reads)
+        case {"valueType": wrote}, {"valueType": reads}:
+            return _has_more(wrote, reads)
+    return False
 
 
 def _texts(value: Any) -> Any:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from stratalog.engine.formats.decoder import Decoder, UndecodedError, open_decoder
+from stratalog.engine.formats.decoder import Decoder, UndecodedError
 from stratalog.partitions.bounded import parse_json
 from stratalog.partitions.errors import InvalidCallError
 from stratalog.partitions.records import type_from_json
@@ -19,18 +19,6 @@ UNDECODED = "_undecoded"
 
 _WRONG = (pa.ArrowException, UndecodedError, OverflowError, TypeError, ValueError, ArithmeticError)
 """Errors of a value that is not of the type."""
-
-
-def typed_values(how: str | None, schema: str | None, message: str | None = None) -> TypedValues | None:
-    """Values of the format ``how`` by the schema in a file, as ``open_decoder`` takes them; None for neither.
-
-    Raises: InvalidCallError for one without the other; as ``open_decoder``, ``TypedValues``.
-    """
-    if how is None and schema is None and message is None:
-        return None
-    if how is None or schema is None:
-        raise InvalidCallError("a format of values and the file of its schema go together: give both, or neither")
-    return TypedValues(open_decoder(how, schema, message))
 
 
 class TypedValues:

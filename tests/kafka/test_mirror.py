@@ -28,7 +28,7 @@ from confluent_kafka.admin import (
 
 from stratalog import Cluster, Report
 from stratalog.engine.driver.context import LocalTasks
-from stratalog.engine.formats.typed import typed_values
+from stratalog.engine.formats.opening import typed_values
 from stratalog.engine.mirror.kafka_source import open_source
 from stratalog.engine.mirror.mirror import MirrorOptions, mirror
 from stratalog.partitions.errors import EnvironmentUnusableError

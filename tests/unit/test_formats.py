@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
+import base64
 import io
 import json
 import pickle
 import sys
+import threading
+from collections.abc import Iterator
 from datetime import UTC, date, datetime
 from decimal import Decimal
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from uuid import UUID
 
 import pytest
 
-from stratalog.engine.formats.decoder import open_decoder
-from stratalog.engine.formats.typed import TypedValues, typed_values, undecoded
+from stratalog.engine.formats.opening import open_decoder, typed_values
+from stratalog.engine.formats.typed import TypedValues, undecoded
 from stratalog.partitions.declared import ddl
-from stratalog.partitions.errors import EnvironmentUnusableError, InvalidCallError
+from stratalog.partitions.errors import (
+    EnvironmentUnusableError,
+    InvalidCallError,
+    RetriableError,
+    StorageAuthorizationError,
+)
 
 AT = datetime(2026, 1, 2, 3, 4, 5, 6, UTC)
 
@@ -96,6 +105,96 @@ def test_values_of_avro(how: str, frame: bytes, tmp_path: Path) -> None:
         None,
         *({"_undecoded": value} for value in wrong),
     ]
+
+
+def record(*fields: tuple[str, str]) -> str:
+    """A schema of Avro."""
+    given = [{"name": name, "type": ["null", kind], "default": None} for name, kind in fields]
+    return json.dumps({"type": "record", "name": "trip", "fields": given})
+
+
+NARROW, WIDE = record(("id", "int")), record(("id", "long"), ("city", "string"))
+ANSWERS = {
+    1: (200, {"schema": NARROW}),
+    2: (200, {"schema": WIDE}),
+    3: (200, {"schema": record(("id", "long"), ("city", "string"), ("more", "int"))}),
+    4: (200, {"schema": "message T {}", "schemaType": "PROTOBUF"}),
+    5: (200, {"schema": record(("id", "string"))}),
+    6: (404, {"error_code": 40403}),
+    7: (500, {}),
+    8: (403, {}),
+}
+"""Of a registry, by the id of a schema."""
+
+
+@pytest.fixture
+def registry() -> Iterator[dict[str, str]]:
+    """The configs of one that is asked for each schema once."""
+    asked = []
+
+    class Answers(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            assert self.headers["Authorization"] == "Basic " + base64.b64encode(b"me:secret").decode()
+            asked.append(self.path)
+            status, body = ANSWERS[int(self.path.removeprefix("/schemas/ids/"))]
+            self.send_response(status)
+            self.end_headers()
+            self.wfile.write(json.dumps(body).encode())
+
+        def log_message(self, *_: Any) -> None: ...
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Answers) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield {
+            "schema.registry.url": f"http://127.0.0.1:{server.server_port}/",
+            "schema.registry.basic.auth.user.info": "me:secret",
+        }
+        server.shutdown()
+    assert len(asked) == len(set(asked))
+
+
+def test_values_of_avro_are_read_by_the_schema_of_their_id(tmp_path: Path, registry: dict[str, str]) -> None:
+    fastavro = pytest.importorskip("fastavro")
+    file = tmp_path / "trip.avsc"
+    file.write_text(WIDE)
+    values = typed_values("confluent-avro", str(file), None, registry)
+    assert values is not None
+
+    def framed(number: int, schema: str, value: dict[str, Any]) -> bytes:
+        made = io.BytesIO(b"\0" + number.to_bytes(4))
+        made.seek(5)
+        fastavro.schemaless_writer(made, json.loads(schema), value)
+        return made.getvalue()
+
+    narrow, wide = framed(1, NARROW, {"id": 7}), framed(2, WIDE, {"id": 2**40, "city": "Oslo"})
+    wrong = [framed(number, NARROW, {"id": 7}) for number in (3, 4, 5, 6)]
+    assert seen(values, [narrow, wide, *wrong, *wrong, narrow]) == [
+        {"id": 7},
+        {"id": 2**40, "city": "Oslo"},
+        *({"_undecoded": value} for value in [*wrong, *wrong]),
+        {"id": 7},
+    ]
+    with pytest.raises(RetriableError, match="asked for schema 7: 500"):
+        values.column([framed(7, NARROW, {"id": 7})])
+    with pytest.raises(StorageAuthorizationError, match="403"):
+        values.column([framed(8, NARROW, {"id": 7})])
+
+
+def test_a_registry_that_is_none_is_named(tmp_path: Path) -> None:
+    pytest.importorskip("fastavro")
+    file = tmp_path / "trip.avsc"
+    file.write_text(WIDE)
+    for how, configs, said in (
+        ("confluent-avro", {"schema.registry.url": "kafka:8081"}, "https://host:8081"),
+        ("confluent-avro", {"schema.registry.urls": "http://kafka:8081"}, "is no config of the registry"),
+        ("avro", {"schema.registry.url": "http://kafka:8081"}, "is for confluent-avro"),
+    ):
+        with pytest.raises(InvalidCallError, match=said):
+            typed_values(how, str(file), None, configs)
+    gone = typed_values("confluent-avro", str(file), None, {"schema.registry.url": "http://127.0.0.1:1"})
+    assert gone is not None
+    with pytest.raises(RetriableError, match="the schema registry"):
+        gone.column([b"\0\0\0\0\1"])
 
 
 JSON = """id LONG NOT NULL, small TINYINT, name STRING, ok BOOLEAN, ratio FLOAT, fare DECIMAL(6,2), at TIMESTAMP,
