@@ -104,6 +104,7 @@ def mirror_share(share: Share) -> list[Stretched]:
                 one.trouble = True
             else:
                 _append(share, stretch, one, one.part.pieces(read))
+            one.trouble = one.trouble or one.part.error is not None
             if one.trouble or one.part.done:
                 del left[read.key]
             if not left:
