@@ -20,6 +20,7 @@ Purpose
     upkeep       the jobs: replicate, tier, retain, snapshot, verify, heal, restore ...
     policy       the least rights of a role, in the words of each storage
     admin        questions and changes of an operator, and tables of answers
+    formats      bytes of records as values of a declared type: Avro, JSON, Protobuf
     mirror       topics of a Kafka cluster, record for record
     export       ... and back to one
     health       what needs a person: one look, and a list

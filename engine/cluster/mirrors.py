@@ -11,6 +11,8 @@ from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.report import Report
 from stratalog.engine.export import export as exporting
 from stratalog.engine.export.kafka_target import open_target
+from stratalog.engine.formats.opening import typed_values
+from stratalog.engine.formats.registry import PREFIX
 from stratalog.engine.mirror import compare as comparing
 from stratalog.engine.mirror import mirror as mirroring
 from stratalog.engine.mirror.kafka_source import open_source
@@ -20,7 +22,8 @@ from stratalog.partitions.numbers import whole_or_none
 
 class Mirrors:
     """An open cluster, as it takes part with Kafka. ``bootstrap`` are addresses of its brokers, ``configs`` more
-    of librdkafka's (``security.protocol``, ``sasl.*``, ``ssl.*``). It takes ``confluent-kafka``
+    of librdkafka's (``security.protocol``, ``sasl.*``, ``ssl.*``), and those of a schema registry
+    (``schema.registry.url``, ``schema.registry.basic.auth.user.info``). It takes ``confluent-kafka``
     (``pip install 'stratalog[kafka]'``).
     """
 
@@ -36,6 +39,9 @@ class Mirrors:
         replication_factor: int | None = None,
         archive: bool = False,
         groups: bool = True,
+        value_format: str | None = None,
+        schema_file: str | None = None,
+        message: str | None = None,
         throttle: float | None = None,
         budget_s: float | None = None,
         dry_run: bool = False,
@@ -43,7 +49,13 @@ class Mirrors:
         """Mirror topics of a Kafka cluster once: what they have got since the last run, at the same offsets, and
         what their consumer groups have committed (``groups``). Topics that are not here are made, with
         ``replication_factor``; of an ``archive`` records stay when the source's go. ``throttle``: bytes a second;
-        ``budget_s``: no further piece is begun after these seconds. Any number of mirrors may run.
+        ``budget_s``: no further piece is begun after these seconds. Any number of mirrors may run. Where much is
+        new, the executors of the cluster's session read and append.
+
+        Values are bytes, or decoded: ``value_format`` is ``avro``, ``confluent-avro``, ``json`` or ``protobuf``,
+        and ``schema_file`` one of Avro; with a type as DDL; with descriptors, of which ``message`` is one. Bytes
+        that are not of the schema are kept in ``value._undecoded``, and counted.
+
         See ``stratalog.engine.mirror.mirror``.
 
             cluster.mirror("kafka-1:9092", ["trips"]).raise_for_failures()
@@ -51,15 +63,17 @@ class Mirrors:
         Raises: EnvironmentUnusableError without confluent-kafka; InvalidCallError, UnknownTopicOrPartitionError;
             RetriableError where the source does not answer.
         """
+        there, registry = _divided(configs)
         options = mirroring.MirrorOptions(
             replication_factor=whole_or_none(replication_factor, "replication_factor"),
             archive=archive,
             groups=groups,
+            values=typed_values(value_format, schema_file, message, registry),
             throttle=throttle,
             budget_s=budget_s,
             dry_run=dry_run,
         )
-        with closing(open_source(bootstrap, configs)) as source:
+        with closing(open_source(bootstrap, there)) as source:
             return mirroring.mirror(self._context, source, names(topics) or (), options)
 
     @operation("mirror end")
@@ -71,17 +85,28 @@ class Mirrors:
         return mirroring.end_mirror(self._context, names(topics) or (), dry_run=dry_run)
 
     @operation("compare", leaves_event=False, untold="configs")
-    def compare(self, bootstrap: str, topics: TopicNames, *, configs: Mapping[str, str] | None = None) -> Report:
+    def compare(
+        self,
+        bootstrap: str,
+        topics: TopicNames,
+        *,
+        configs: Mapping[str, str] | None = None,
+        value_format: str | None = None,
+        schema_file: str | None = None,
+        message: str | None = None,
+    ) -> Report:
         """Compare every record of topics, in a Kafka cluster and here: offsets, timestamps, keys, values and
-        headers. A partition that differs is a failure, which names offsets. See
-        ``stratalog.engine.mirror.compare``.
+        headers. A partition that differs is a failure, which names offsets. Of typed values, what was decoded, by
+        ``value_format`` and ``schema_file`` as of ``mirror``. See ``stratalog.engine.mirror.compare``.
 
             cluster.compare("kafka-1:9092", ["trips"]).raise_for_failures()
 
         Raises: as ``mirror``.
         """
-        with closing(open_source(bootstrap, configs)) as source:
-            return comparing.compare(self._context, source, names(topics) or ())
+        there, registry = _divided(configs)
+        values = typed_values(value_format, schema_file, message, registry)
+        with closing(open_source(bootstrap, there)) as source:
+            return comparing.compare(self._context, source, names(topics) or (), values)
 
     @operation("export", leaves_event=False, untold="configs")
     def export(
@@ -130,3 +155,10 @@ class Mirrors:
         )
         with closing(open_target(bootstrap, configs, self._context.clock)) as target:
             return exporting.export(self._context, target, names(topics) or (), options)
+
+
+def _divided(configs: Mapping[str, str] | None) -> tuple[dict[str, str], dict[str, str]]:
+    """Those of the brokers, and those of the schema registry."""
+    given = configs or {}
+    of_registry = {name: value for name, value in given.items() if name.startswith(PREFIX)}
+    return {name: value for name, value in given.items() if name not in of_registry}, of_registry

@@ -68,11 +68,16 @@ class KafkaSource:
         from confluent_kafka import KafkaException
         from confluent_kafka.admin import AdminClient
 
+        self._bootstrap, self._given = bootstrap, dict(configs)
         self._configs = {**configs, "bootstrap.servers": bootstrap, "logger": _LOG}
         try:
             self._admin = AdminClient(self._configs)
         except KafkaException as error:
             raise InvalidCallError(f"the configs of the source: {error.args[0].str()}") from error
+
+    def __reduce__(self) -> tuple[Callable[..., MirrorSource], tuple[str, dict[str, str]]]:
+        """In another process it is a connection of its own to the same cluster."""
+        return open_source, (self._bootstrap, self._given)
 
     def topics(self, names: Sequence[str]) -> dict[str, SourceTopic]:
         from confluent_kafka import TopicCollection

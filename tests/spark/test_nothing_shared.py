@@ -38,7 +38,7 @@ ROWS = 3 * PART_ROWS
 ON_THE_DRIVER = {"health", "metrics", "report", "history", "policy", "protect", "produce"} | {
     *("mirror", "compare", "export"),
 }
-"""Jobs that run no task."""
+"""Jobs that run no task; and ``mirror``, whose tasks take brokers of Kafka."""
 
 
 @pytest.fixture(scope="module", params=["wheel", pytest.param("py-files", marks=pytest.mark.proof)])

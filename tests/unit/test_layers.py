@@ -38,6 +38,7 @@ FLOORS = (
         "upkeep.maintenance",
         "policy",
         "admin",
+        "formats",
         "mirror",
         "export",
         "health",
