@@ -35,7 +35,18 @@ PART_ROWS = 11_000
 """More than the driver appends by itself."""
 ROWS = 3 * PART_ROWS
 
-ON_THE_DRIVER = {"health", "metrics", "report", "history", "policy", "protect", "produce", "mirror", "compare"}
+ON_THE_DRIVER = {
+    "health",
+    "metrics",
+    "report",
+    "history",
+    "policy",
+    "protect",
+    "produce",
+    "mirror",
+    "compare",
+    "serve",
+}
 """Jobs that run no task."""
 
 

@@ -39,6 +39,7 @@ FLOORS = (
         "policy",
         "admin",
         "mirror",
+        "serve",
         "health",
         "page",
         "spark",
