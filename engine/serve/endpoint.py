@@ -201,14 +201,16 @@ class KafkaEndpoint:
                 self._totals["refused"] += 1
                 return
             self._connections.add(task)
-            writer.transport.set_write_buffer_limits(0)  # an answer that is not taken is all that it holds
             while True:
-                length = int.from_bytes(await asyncio.wait_for(reader.readexactly(4), _IDLE_S))
+                async with asyncio.timeout(_IDLE_S):
+                    length = int.from_bytes(await reader.readexactly(4))
                 if not 0 < length <= MOST_REQUEST_BYTES:
                     raise MalformedRequestError(f"a request of {length} bytes")
-                frame = await asyncio.wait_for(reader.readexactly(length), _REQUEST_S)
+                async with asyncio.timeout(_REQUEST_S):
+                    frame = await reader.readexactly(length)
                 writer.write(await self._answer(read_request(frame)))
-                await asyncio.wait_for(writer.drain(), _ANSWER_S)
+                async with asyncio.timeout(_ANSWER_S):
+                    await writer.drain()
         except MalformedRequestError as error:
             peer = printable(str(writer.get_extra_info("peername")))
             _log.info("%s: %s; the connection is closed", peer, error)

@@ -57,7 +57,7 @@ class KafkaRequest:
     def answer(self, fields: Fields) -> bytes:
         """The frame of the answer, with its length before it."""
         kind = REQUESTS[self.api_key][self.version].RESPONSE_TYPE.SCHEMA
-        return _frame(self.correlation_id, kind.encode(_placed(kind, fields)))
+        return _frame(self.correlation_id, kind.encode(placed(kind, fields)))
 
 
 def read_request(frame: bytes) -> KafkaRequest | bytes:
@@ -74,11 +74,14 @@ def read_request(frame: bytes) -> KafkaRequest | bytes:
         if key == API_VERSIONS and version not in of_key:
             kind = of_key[0].RESPONSE_TYPE.SCHEMA
             known = {"error_code": UNSUPPORTED_VERSION, "api_versions": api_versions()}
-            return _frame(correlation_id, kind.encode(_placed(kind, known)))
+            return _frame(correlation_id, kind.encode(placed(kind, known)))
         if version not in of_key:
             raise MalformedRequestError(f"api key {key}, version {version}: not answered here")
         schema = of_key[version].SCHEMA
-        return KafkaRequest(key, version, correlation_id, _named(schema, schema.decode(data)))
+        body = named(schema, schema.decode(data))
+        if data.read(1):
+            raise MalformedRequestError(f"api key {key}, version {version}: bytes behind its end")
+        return KafkaRequest(key, version, correlation_id, body)
     except (ValueError, IndexError, OverflowError) as error:  # UnicodeDecodeError, struct.error by aiokafka's word
         raise MalformedRequestError(f"no request of Kafka: {type(error).__name__}") from error
 
@@ -101,20 +104,20 @@ def _frame(correlation_id: int, body: bytes) -> bytes:
     )
 
 
-def _placed(kind: Any, value: Any) -> Any:
+def placed(kind: Any, value: Any) -> Any:
     """Named fields by their places in this version."""
     if isinstance(kind, Schema):
-        return tuple(_placed(field, value[name]) for name, field in zip(kind.names, kind.fields, strict=True))
+        return tuple(placed(field, value[name]) for name, field in zip(kind.names, kind.fields, strict=True))
     if isinstance(kind, Array) and value is not None:
-        return [_placed(kind.array_of, one) for one in value]
+        return [placed(kind.array_of, one) for one in value]
     return value
 
 
-def _named(kind: Any, value: Any) -> Any:
+def named(kind: Any, value: Any) -> Any:
     """Fields in their places by their names."""
     if isinstance(kind, Schema):
         fields = zip(kind.names, kind.fields, value, strict=True)
-        return {name: _named(field, one) for name, field, one in fields}
+        return {name: named(field, one) for name, field, one in fields}
     if isinstance(kind, Array) and value is not None:
-        return [_named(kind.array_of, one) for one in value]
+        return [named(kind.array_of, one) for one in value]
     return value
