@@ -36,7 +36,7 @@ PART_ROWS = 11_000
 ROWS = 3 * PART_ROWS
 
 ON_THE_DRIVER = {"health", "metrics", "report", "history", "policy", "protect", "produce"} | {
-    *("mirror", "compare", "export"),
+    *("mirror", "compare", "export", "serve"),
 }
 """Jobs that run no task; and ``mirror``, whose tasks take brokers of Kafka."""
 
