@@ -33,6 +33,7 @@ start of the session.
     growth_table    the fit of that, and its lines
     hour            a producer for an hour, with nothing beside it but maintain: python -m bench.hour
     shared_tail     a prototype, for docs/shared-tail.md: python -m bench.shared_tail
+    serving         clients of Kafka, beside a fetch: python -m bench.serving
     memory          the peak memory of worker processes, and of this one
     s3_server       a real S3 server on this machine, for tests too
 """

@@ -26,6 +26,7 @@ from stratalog.partitions.errors import (
     UnknownTopicOrPartitionError,
 )
 from stratalog.partitions.identity import TopicPartition
+from stratalog.partitions.printable import printable
 
 _OURS = frozenset({"transactional.id", "enable.idempotence", "acks", "linger.ms", "enable.gapless.guarantee"})
 _JOURNAL = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
@@ -35,7 +36,7 @@ _LINGER_MS = 5_000
 _FILLERS = 100_000
 """Of one aborted transaction."""
 _LARGEST = 64 * 1024 * 1024
-_LOG = logging.getLogger("stratalog.export.librdkafka")
+_log = logging.getLogger("stratalog.export.librdkafka")
 
 
 def open_target(bootstrap: str, configs: Mapping[str, str] | None, clock: Clock) -> ExportTarget:
@@ -62,7 +63,7 @@ class KafkaTarget:
         self._reading = open_source(bootstrap, configs)
         from confluent_kafka.admin import AdminClient
 
-        self._configs = {**configs, "bootstrap.servers": bootstrap, "logger": _LOG}
+        self._configs = {**configs, "bootstrap.servers": bootstrap, "logger": _log}
         self._admin = AdminClient(self._configs)
         self._clock = clock
         self._message_timeout_ms = message_timeout_ms
@@ -283,7 +284,7 @@ class KafkaTarget:
         try:
             self._producer.abort_transaction(TIMEOUT_S)
         except KafkaException as error:
-            _LOG.info("abort a transaction: %s", error.args[0].str())
+            _log.info("abort a transaction: %s", printable(error.args[0].str()))
 
     def _end(self, topic: str, partition: int) -> int:
         return self.bounds(topic, [partition])[partition].log_end

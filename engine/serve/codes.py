@@ -18,6 +18,7 @@ from stratalog.partitions.errors import (
     StratalogError,
     UnknownTopicOrPartitionError,
 )
+from stratalog.partitions.printable import printable
 
 NONE = 0
 UNKNOWN_TOPIC_OR_PARTITION = 3
@@ -62,4 +63,4 @@ def error_code(error: StratalogError, *, of_group: bool = False) -> int:
 
 @lru_cache(maxsize=256)
 def _tell(message: str) -> None:
-    _log.warning(message)
+    _log.warning("%s", printable(message))

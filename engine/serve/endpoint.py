@@ -212,8 +212,8 @@ class KafkaEndpoint:
                 async with asyncio.timeout(_ANSWER_S):
                     await writer.drain()
         except MalformedRequestError as error:
-            peer = printable(str(writer.get_extra_info("peername")))
-            _log.info("%s: %s; the connection is closed", peer, error)
+            peer = writer.get_extra_info("peername")
+            _log.info("%s: %s; the connection is closed", printable(str(peer)), error)
         except (asyncio.IncompleteReadError, TimeoutError, OSError):
             pass  # the client has gone, or hangs
         except asyncio.CancelledError:
