@@ -3,7 +3,8 @@
 1. ask the source: its topics, what its groups have committed, and then where its logs end
 2. make the topics that are not here, and the partitions that were added; one with another id is left alone
 3. look at the log ends here, which are the places in the source
-4. read the source from there on, and append piece by piece, each at its place or nowhere
+4. read the source from there on, and append piece by piece, each at its place or nowhere: where much is new, by
+   tasks (``bulk``), the rest by this process
 5. log starts follow those of the source, but of an archive
 6. groups go on here at what they had committed there
 
@@ -16,38 +17,43 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from stratalog.engine.admin.topics import alter_configs, create_partitions, create_topic
+from stratalog.engine.admin.topics import alter_configs, alter_topic, create_partitions, create_topic
 from stratalog.engine.brokers.probe import probe_brokers
 from stratalog.engine.config.topic_config import MIRROR_SOURCE
 from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.report import Report, Value
 from stratalog.engine.driver.run import OperationRun
 from stratalog.engine.driver.while_it_changes import while_it_changes
+from stratalog.engine.formats.typed import TypedValues
 from stratalog.engine.metadata.image import TopicImage
+from stratalog.engine.mirror.bulk import LEAST_OFFSETS, mirror_in_bulk
 from stratalog.engine.mirror.configs import configs_here
 from stratalog.engine.mirror.group_offsets import GroupOffsets, commit_here
-from stratalog.engine.mirror.partitions import MirroredPartition, Piece
-from stratalog.engine.mirror.rows import batches_of
+from stratalog.engine.mirror.partitions import MIRROR, MirroredPartition, Piece
+from stratalog.engine.mirror.progress import OffsetSteps
+from stratalog.engine.mirror.rows import batches_of, undecoded_of
 from stratalog.engine.mirror.source import InconsistentTopicIdError, MirrorSource, SourceBounds, SourceTopic
+from stratalog.engine.reading.bounds import ReadQuery
+from stratalog.engine.reading.fetch import fetch
+from stratalog.engine.reading.plan_read import plan_read
 from stratalog.engine.records.append import append_mirrored
 from stratalog.engine.replication.leader import leader_log
+from stratalog.engine.replication.replica_selector import NOWHERE
 from stratalog.engine.replication.throttle import Throttle
 from stratalog.engine.upkeep.replication.replicate import replicate
 from stratalog.engine.upkeep.retention.delete_records import delete_records
 from stratalog.partitions.errors import (
     InvalidCallError,
     InvalidTopicError,
+    LeaderNotAvailableError,
     OffsetOutOfRangeError,
     RetriableError,
     StratalogError,
     TopicAlreadyExistsError,
 )
 from stratalog.partitions.identity import TopicPartition
-from stratalog.partitions.producers import ProducerAppend
+from stratalog.partitions.records import same_type, type_from_json
 from stratalog.partitions.runner import Done, Failed
-
-MIRROR = "mirror"
-"""The producer of what is mirrored. Its epoch is the source's leader epoch, its sequence the offset."""
 
 _ROUNDS = 20
 _FASTER = frozenset({"OFFSET_OUT_OF_RANGE", "DUPLICATE_SEQUENCE_NUMBER", "INVALID_PRODUCER_EPOCH"})
@@ -64,10 +70,14 @@ class MirrorOptions:
     """Of topics that are made: their records stay when the source's go."""
     groups: bool = True
     """Whether offsets of consumer groups come along."""
+    values: TypedValues | None = None
+    """How values are decoded; None: they are bytes."""
     throttle: float | None = None
     """Bytes of records a second, at most."""
     budget_s: float | None = None
     """After so long no further piece is begun; the next run goes on there."""
+    bulk_offsets: int = LEAST_OFFSETS
+    """As many as this are new: executors read and append, where there are some."""
     dry_run: bool = False
 
 
@@ -82,8 +92,12 @@ def mirror(context: Context, source: MirrorSource, names: Sequence[str], options
     with context.run("mirror", dry_run=options.dry_run) as run:
         began_s = context.clock.monotonic_s()
         there = source.topics(names)
-        groups: GroupOffsets = source.group_offsets(names) if options.groups else {}
-        bounds = source.bounds([(topic.name, p) for topic in there.values() for p in range(topic.partitions)])
+        groups = _group_offsets(run, source, names) if options.groups else {}
+        keys = [(topic.name, p) for topic in there.values() for p in range(topic.partitions)]
+        bounds = source.bounds(keys)
+        for key in keys:
+            if key not in bounds:
+                run.fail(f"{key[0]}-{key[1]}", _without_leader(key))
         run.notes += probe_brokers(context).notes
         kept = [name for name, topic in there.items() if _is_here(context, run, topic, bounds, options)]
         parts = [] if options.dry_run else _parts(context, run, kept, bounds)
@@ -91,7 +105,9 @@ def mirror(context: Context, source: MirrorSource, names: Sequence[str], options
         starts = _follow_starts(context, run, parts)
         ends = source.bounds([part.key for part in parts]) if parts else {}
         committed = commit_here(context, run, groups, {part.key: part.log_end for part in parts})
-        run.rows += [_row(part, ends[part.key], starts) for part in parts]
+        run.rows += [
+            _row(part, ends.get(part.key, part.bounds), starts, typed=options.values is not None) for part in parts
+        ]
         spent_s = context.clock.monotonic_s() - began_s
     for part in parts:
         if part.error is not None:
@@ -101,6 +117,8 @@ def mirror(context: Context, source: MirrorSource, names: Sequence[str], options
     run.totals |= {"records": records, "bytes": sum(part.mirrored_bytes for part in parts), "lag": lag}
     if records and spent_s > 0:
         run.totals |= {"records_per_s": round(records / spent_s, 1), "left_s": round(lag * spent_s / records, 1)}
+    if options.values is not None:
+        run.totals["undecoded"] = sum(part.undecoded for part in parts)
     if options.groups:
         run.totals["group_offsets"] = committed
     return run.report()
@@ -122,6 +140,21 @@ def end_mirror(context: Context, names: Sequence[str], *, dry_run: bool = False)
             alter_configs(context, name, {MIRROR_SOURCE: None, "mirror.archive.enable": None}, dry_run=dry_run)
             run.rows.append({"topic": name, "mirrored": mirrored})
     return run.report()
+
+
+def _group_offsets(run: OperationRun, source: MirrorSource, names: Sequence[str]) -> GroupOffsets:
+    """Offsets of groups there; a failure where they cannot be had now, and records come all the same."""
+    try:
+        return source.group_offsets(names)
+    except RetriableError as error:
+        run.fail("consumer groups", error)
+        return {}
+
+
+def _without_leader(key: TopicPartition) -> LeaderNotAvailableError:
+    return LeaderNotAvailableError(
+        f"{key[0]}-{key[1]} of the source has no leader, or it does not answer; a later run goes on here"
+    )
 
 
 # ------------------------------------------------------------------------------------------- topics
@@ -148,6 +181,7 @@ def _is_here(
             image = context.metadata.image()
         here = image.topic(topic.name)
         _check_source(here, topic)
+        _check_values(context, here, options)
         if topic.partitions > len(here.partitions):
             create_partitions(context, topic.name, topic.partitions, dry_run=options.dry_run)
             run.notes.append(f"{topic.name}: the source has {topic.partitions} partitions now")
@@ -160,14 +194,20 @@ def _is_here(
 def _create(
     context: Context, topic: SourceTopic, bounds: Mapping[TopicPartition, SourceBounds], options: MirrorOptions
 ) -> None:
+    """Raises: LeaderNotAvailableError while it is not known where all of its logs start."""
+    keys = [(topic.name, partition) for partition in range(topic.partitions)]
+    for key in keys:
+        if key not in bounds:
+            raise _without_leader(key)
     try:
         create_topic(
             context,
             topic.name,
             partitions=topic.partitions,
             replication_factor=options.replication_factor,
+            value_schema=None if options.values is None else options.values.schema,
             configs=configs_here(topic, archive=options.archive),
-            log_starts=[bounds[topic.name, partition].log_start for partition in range(topic.partitions)],
+            log_starts=[bounds[key].log_start for key in keys],
             dry_run=options.dry_run,
         )
     except TopicAlreadyExistsError:
@@ -193,6 +233,28 @@ def _check_source(here: TopicImage, there: SourceTopic) -> None:
     )
 
 
+def _check_values(context: Context, here: TopicImage, options: MirrorOptions) -> None:
+    """The topic's values are of the type that comes now; it grows where fields were added.
+
+    Raises: InvalidCallError.
+    """
+    check_typed(here, options.values)
+    wanted = options.values
+    if wanted is not None and not same_type(type_from_json(here.value_schema or ""), wanted.type):
+        alter_topic(context, here.name, value_schema=wanted.schema, dry_run=options.dry_run)
+
+
+def check_typed(here: TopicImage, values: TypedValues | None) -> None:
+    """Raises: InvalidCallError for a topic whose values are typed, and none that comes, or the other way round."""
+    if (here.value_schema is None) != (values is None):
+        raise InvalidCallError(
+            f"topic {here.name!r} has typed values: say how they are decoded (--format, --schema)"
+            if values is None
+            else f"topic {here.name!r} has values of bytes, and stays so: leave --format and --schema out, or "
+            "delete it here and mirror it anew"
+        )
+
+
 # ---------------------------------------------------------------------------------------- partitions
 
 
@@ -202,10 +264,7 @@ def _parts(
     """The partitions of these topics, as they are here."""
 
     def look(key: TopicPartition) -> MirroredPartition:
-        log_end, epoch, acknowledged = _look(context, key)
-        if not acknowledged:  # a mirror died before the end of its last append
-            replicate(context, [key[0]])
-        return MirroredPartition(key, log_end, epoch, bounds[key])
+        return MirroredPartition(key, *_look_and_acknowledge(context, key), bounds[key])
 
     wanted = set(names)
     found: list[MirroredPartition] = []
@@ -223,6 +282,15 @@ def _parts(
     for part in found:
         part.share(len(found))
     return sorted(found, key=lambda part: part.key)
+
+
+def _look_and_acknowledge(context: Context, key: TopicPartition) -> tuple[int, int | None]:
+    """Where the log ends, and the source's leader epoch of its last record; all of it is acknowledged, if it can
+    be."""
+    log_end, epoch, acknowledged = _look(context, key)
+    if not acknowledged:  # a mirror died before the end of its last append
+        replicate(context, [key[0]])
+    return log_end, epoch
 
 
 def _look(context: Context, key: TopicPartition) -> tuple[int, int | None, bool]:
@@ -248,27 +316,60 @@ def _read_and_append(
 ) -> None:
     throttle = None if options.throttle is None else Throttle(options.throttle, context.clock)
 
-    def over() -> bool:
-        return options.budget_s is not None and context.clock.monotonic_s() - began_s >= options.budget_s
+    def left_s() -> float | None:
+        if options.budget_s is None:
+            return None
+        return max(0.0, options.budget_s - (context.clock.monotonic_s() - began_s))
 
-    context.progress.start("mirror", sum(not part.done for part in parts), "partitions")
+    steps = OffsetSteps(context.progress, parts)
     try:
+        _in_bulk(context, source, run, parts, options, steps, left_s)
         for _ in range(_ROUNDS):
             left = {part.key: part for part in parts if not part.done}
-            if not left or over():
+            if not left or left_s() == 0:
                 break
-            _round(context, source, left, throttle, over)
+            _round(context, source, left, options, throttle, steps, lambda: left_s() == 0)
         else:
             run.notes += [f"{part}: left to another mirror, which is faster" for part in parts if not part.done]
     finally:
         context.progress.finish()
 
 
+def _in_bulk(
+    context: Context,
+    source: MirrorSource,
+    run: OperationRun,
+    parts: Sequence[MirroredPartition],
+    options: MirrorOptions,
+    steps: OffsetSteps,
+    left_s: Callable[[], float | None],
+) -> None:
+    tasks, troubled = mirror_in_bulk(
+        context,
+        source,
+        parts,
+        steps,
+        least_offsets=options.bulk_offsets,
+        throttle=options.throttle,
+        values=options.values,
+        left_s=left_s,
+    )
+    if tasks:
+        run.totals["tasks"] = tasks
+    for part in troubled:
+        try:
+            part.begin_at(*_look_and_acknowledge(context, part.key))
+        except StratalogError as error:
+            part.error = error
+
+
 def _round(
     context: Context,
     source: MirrorSource,
     left: dict[TopicPartition, MirroredPartition],
+    options: MirrorOptions,
     throttle: Throttle | None,
+    steps: OffsetSteps,
     over: Callable[[], bool],
 ) -> None:
     """Read on from where each partition is, until all are done; one that another mirror has got ahead of waits for
@@ -280,17 +381,17 @@ def _round(
             if part is None:
                 continue
             if read.error is not None:
-                _failed(context, source, part, read.error)
+                _failed(context, source, part, read.error, options)
                 del left[read.key]
             else:
                 for piece in part.pieces(read):
                     if throttle is not None:
                         throttle.spend(piece.size_bytes)
-                    if not _append(context, part, piece):
+                    if not _append(context, part, piece, options):
                         del left[read.key]
                         break
+                    steps.passed(piece.end - piece.start, piece.size_bytes)
                 if part.done:
-                    context.progress.advance(part.mirrored_bytes)
                     left.pop(read.key, None)
             if not left or over():
                 return
@@ -298,32 +399,52 @@ def _round(
         reads.close()
 
 
-def _failed(context: Context, source: MirrorSource, part: MirroredPartition, error: StratalogError) -> None:
+def _failed(
+    context: Context, source: MirrorSource, part: MirroredPartition, error: StratalogError, options: MirrorOptions
+) -> None:
     """The source cannot read on: records that wait are appended. Where its log starts later now, the next round
-    goes on there.
+    goes on there. Where it lacks the history of what is here, the next round asks for it up to the last record.
     """
-    if not all(_append(context, part, piece) for piece in part.rest()):
+    if not all(_append(context, part, piece, options) for piece in part.rest()):
         return
-    if isinstance(error, OffsetOutOfRangeError):
-        now = source.bounds([part.key])[part.key]
-        if now.log_start > part.position:
-            part.bounds = SourceBounds(now.log_start, max(part.bounds.stable_end, now.log_start), now.log_end)
-            part.begin_at(part.log_end, part.leader_epoch)
-            return
-    part.error = error
+    now = source.bounds([part.key]).get(part.key)
+    if now is None:
+        part.error = _without_leader(part.key)
+    elif not isinstance(error, OffsetOutOfRangeError):
+        part.error = error
+    elif now.log_start > part.position:
+        part.bounds = SourceBounds(now.log_start, max(part.bounds.stable_end, now.log_start), now.log_end)
+        part.begin_at(part.log_end, part.leader_epoch)
+    elif part.log_end > now.log_end or part.doubted:
+        part.error = part.truncated(now)
+    else:
+        try:
+            part.doubt(_last_record(context, part.key))
+        except StratalogError as found:
+            part.error = found
 
 
-def _append(context: Context, part: MirroredPartition, piece: Piece) -> bool:
+def _last_record(context: Context, key: TopicPartition) -> int | None:
+    """The offset of the last record here that is no gap; None where all are gaps.
+
+    Raises: errors of reading.
+    """
+    query = ReadQuery(topics=(key[0],), partitions=(key[1],), last=1)
+    (plan,) = plan_read(context, query, NOWHERE).partitions
+    records = fetch(context, *key, plan.start).records
+    return max(records.column("offset").to_pylist(), default=None)
+
+
+def _append(context: Context, part: MirroredPartition, piece: Piece, options: MirrorOptions) -> bool:
     """Whether the piece is here now, and this mirror goes on behind it."""
     topic, partition = part.key
     try:
         image = context.metadata.image()  # after the log end was looked at: the topic is a mirror still
-        who = ProducerAppend(MIRROR, piece.leader_epoch, piece.start, base_offset=piece.start)
-        rows = list(batches_of(piece.records, piece.start, piece.end))
-        report = append_mirrored(context, image, image.topic(topic), partition, rows, who)
+        rows = list(batches_of(piece.records, piece.start, piece.end, options.values))
+        report = append_mirrored(context, image, image.topic(topic), partition, rows, piece.producer)
         row = report.rows[0]
         if report.ok and row["next_offset"] == piece.end:
-            part.appended(piece)
+            part.appended(piece, undecoded_of(rows))
             return True
         if report.ok or report.failures[0].code in _FASTER:
             log_end, epoch, _ = _look(context, part.key)
@@ -359,7 +480,9 @@ def _follow_starts(
     return starts
 
 
-def _row(part: MirroredPartition, end: SourceBounds, starts: Mapping[TopicPartition, int]) -> dict[str, Value]:
+def _row(
+    part: MirroredPartition, end: SourceBounds, starts: Mapping[TopicPartition, int], *, typed: bool
+) -> dict[str, Value]:
     return {
         "topic": part.key[0],
         "partition": part.key[1],
@@ -368,6 +491,7 @@ def _row(part: MirroredPartition, end: SourceBounds, starts: Mapping[TopicPartit
         "source_end": end.stable_end,
         "lag": max(0, end.stable_end - part.log_end),
         "records": part.mirrored,
+        **({"undecoded": part.undecoded} if typed else {}),
         "gaps": part.gaps,
         "bytes": part.mirrored_bytes,
         "leader_epoch": part.leader_epoch,
