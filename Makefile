@@ -11,6 +11,7 @@ export PYTHONPYCACHEPREFIX := $(CURDIR)/.cache/pycache
 SEEDS := 1000
 SECONDS := 60
 RUNS := 100
+RECORDS := 5000000
 MINUTES := 30
 SEED := 1
 STORE :=
@@ -36,7 +37,7 @@ FIND_PYTHON = for python in "$(PYTHON)" python3.12 python3.13 python3.11 python3
 QUIETLY = quietly() { echo "$$1"; shift; mkdir -p .cache; "$$@" >>$(LOG) 2>&1 || { tail -n 25 $(LOG) >&2; exit 1; }; }; quietly
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input --quiet
 
-.PHONY: help setup servers check lint test matrix sim quorum fuzz proof crash unattended demo kafka bench docs format lock java clean
+.PHONY: help setup servers check lint test matrix sim quorum fuzz proof crash unattended demo kafka brokers bench docs format lock java clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -89,6 +90,9 @@ demo: setup $(if $(filter azure gcs,$(STORE)),servers) ## real data through the 
 
 kafka: setup .cache/jars/.kafka ## the same scripts on the engine and on a real Kafka broker, which is fetched and started
 	@$(BIN)/python -m pytest -m kafka tests/kafka
+
+brokers: setup .cache/jars/.kafka ## three real Kafka brokers and mirrors of them, killed: make brokers RECORDS=20000000 RUNS=100 SEED=1
+	@$(BIN)/python -m tests.kafka --records $(RECORDS) --kills $(RUNS) --seed $(SEED)
 
 bench: setup ## throughput on this machine, into docs/performance.md: make bench BYTES=1GiB PARTITIONS=8
 	@$(BIN)/python -m bench $(ARGS)

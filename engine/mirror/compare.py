@@ -20,7 +20,6 @@ from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.report import Failure, Report, Value
 from stratalog.engine.formats.typed import TypedValues, canonical
 from stratalog.engine.mirror.configs import compacts
-from stratalog.engine.mirror.mirror import check_typed
 from stratalog.engine.mirror.source import (
     MirrorSource,
     SourceBounds,
@@ -29,8 +28,9 @@ from stratalog.engine.mirror.source import (
     SourceRecord,
     SourceTopic,
 )
+from stratalog.engine.mirror.typed_topics import check_typed
 from stratalog.engine.reading.fetch import fetch
-from stratalog.partitions.errors import InvalidCallError, StratalogError
+from stratalog.partitions.errors import InvalidCallError, LeaderNotAvailableError, StratalogError
 from stratalog.partitions.identity import TopicPartition
 from stratalog.partitions.isolation import Isolation
 from stratalog.partitions.runner import Done
@@ -104,11 +104,14 @@ def compare(
             check_typed(image.topic(name), values)
         keys = [(topic.name, partition) for topic in there.values() for partition in range(topic.partitions)]
         bounds = source.bounds(keys)
+        for topic, partition in [key for key in keys if key not in bounds]:
+            what = f"{topic}-{partition}"
+            run.fail(what, LeaderNotAvailableError(f"{what} of the source has no leader, or it does not answer"))
 
         def one(key: TopicPartition) -> Compared:
             return _compare(context, source, there[key[0]], key, bounds[key], values)
 
-        for outcome in context.threads.run(one, keys):
+        for outcome in context.threads.run(one, list(bounds)):
             what = f"{outcome.item[0]}-{outcome.item[1]}"
             if not isinstance(outcome, Done):
                 run.fail(what, outcome.error)

@@ -1,8 +1,10 @@
 """A Kafka cluster as the source of a mirror, by ``confluent-kafka``: librdkafka, in this process, without a JVM.
 
 Reading goes by ``isolation.level=read_committed``: what a consumer does not get below its position is a marker,
-part of an aborted transaction, or compacted away. It never begins anew by itself (``auto.offset.reset=error``),
-and asks the brokers whether they still have the history of the record before (OffsetsForLeaderEpoch, KIP-320).
+part of an aborted transaction, or compacted away. It never begins anew by itself (``auto.offset.reset=error``).
+Where the leader epoch of the record before is known, it seeks: librdkafka asks then, and not when it is assigned a
+place, whether the brokers still have that history (OffsetsForLeaderEpoch, KIP-320). If they have not, it says the
+same as of an offset out of range.
 """
 
 from __future__ import annotations
@@ -18,7 +20,6 @@ from stratalog.engine.mirror.source import (
     SourceRead,
     SourceRecord,
     SourceTopic,
-    SourceTruncatedError,
 )
 from stratalog.engine.state.group_commits import OffsetAndMetadata
 from stratalog.partitions.errors import (
@@ -33,6 +34,7 @@ from stratalog.partitions.errors import (
 from stratalog.partitions.identity import TopicPartition
 
 TIMEOUT_S = 30.0
+_TRIES = 3
 _MESSAGES = 5000
 """That are taken over from librdkafka at once."""
 _OURS = frozenset({"bootstrap.servers", "isolation.level", "auto.offset.reset", "group.id", "enable.auto.commit"})
@@ -106,9 +108,12 @@ class KafkaSource:
         from confluent_kafka.admin import OffsetSpec
 
         starts = self._offsets(keys, OffsetSpec.earliest(), IsolationLevel.READ_UNCOMMITTED)
-        stable = self._offsets(keys, OffsetSpec.latest(), IsolationLevel.READ_COMMITTED)
-        ends = self._offsets(keys, OffsetSpec.latest(), IsolationLevel.READ_UNCOMMITTED)
-        return {key: SourceBounds(starts[key], max(starts[key], stable[key]), ends[key]) for key in keys}
+        stable = self._offsets(list(starts), OffsetSpec.latest(), IsolationLevel.READ_COMMITTED)
+        ends = self._offsets(list(stable), OffsetSpec.latest(), IsolationLevel.READ_UNCOMMITTED)
+        return {
+            key: SourceBounds(starts[key], max(starts[key], stable[key]), max(starts[key], ends[key]))
+            for key in ends
+        }
 
     def read(self, ranges: Mapping[TopicPartition, SourceRange]) -> Generator[SourceRead, None, None]:
         from confluent_kafka import Consumer, KafkaException
@@ -128,21 +133,21 @@ class KafkaSource:
             }
         )
         try:
-            consumer.assign(
-                [
-                    Assigned(topic, partition, wanted.start)
-                    if wanted.leader_epoch is None
-                    else Assigned(topic, partition, wanted.start, leader_epoch=wanted.leader_epoch)
-                    for (topic, partition), wanted in ranges.items()
-                ]
-            )
-            silent = 0.0
-            while True:
+            consumer.assign([Assigned(*key, wanted.start) for key, wanted in ranges.items()])
+            for key, wanted in ranges.items():
+                if wanted.leader_epoch is not None:
+                    consumer.seek(Assigned(*key, wanted.start, leader_epoch=wanted.leader_epoch))
+            positions, silent = {key: wanted.start for key, wanted in ranges.items()}, 0.0
+            while silent < TIMEOUT_S:
                 messages = consumer.consume(_MESSAGES, 1.0)
                 silent = 0.0 if messages else silent + 1.0
-                if silent > TIMEOUT_S:
-                    raise RetriableError(f"the source sent nothing for {TIMEOUT_S:g} s; try again")
-                yield from _reads(messages)
+                for read in _reads(messages):
+                    positions[read.key] = read.position
+                    yield read
+            for key, wanted in ranges.items():
+                if positions[key] < wanted.end:
+                    what = f"{key[0]}-{key[1]} of the source: nothing came for {TIMEOUT_S:g} s; try again"
+                    yield SourceRead(key, (), positions[key], RetriableError(what))
         except KafkaException as error:
             raise _translated(error.args[0], "the source") from error
         finally:
@@ -170,16 +175,24 @@ class KafkaSource:
         """The admin client ends with this object."""
 
     def _offsets(self, keys: Sequence[TopicPartition], spec: Any, isolation: Any) -> dict[TopicPartition, int]:
+        """Of those whose leaders answer. A leader that has moved is found at the second time."""
         from confluent_kafka import TopicPartition as Asked
 
-        if not keys:
-            return {}
-        asked = {Asked(topic, partition): spec for topic, partition in keys}
-        answers = self._admin.list_offsets(asked, isolation_level=isolation, request_timeout=TIMEOUT_S)
-        return {
-            (one.topic, one.partition): self._answer(future, f"{one.topic}-{one.partition} of the source").offset
-            for one, future in answers.items()
-        }
+        found: dict[TopicPartition, int] = {}
+        for _ in range(_TRIES):
+            asked = {Asked(*key): spec for key in keys if key not in found}
+            if not asked:
+                break
+            answers = self._admin.list_offsets(asked, isolation_level=isolation, request_timeout=TIMEOUT_S)
+            for one, future in answers.items():
+                try:
+                    answer = self._answer(future, f"{one.topic}-{one.partition} of the source")
+                except StorageAuthorizationError:
+                    raise
+                except RetriableError:
+                    continue
+                found[one.topic, one.partition] = answer.offset
+        return found
 
     def _answer(self, future: Any, what: str) -> Any:
         """Raises: one of our errors."""
@@ -239,7 +252,6 @@ def _translated(error: Any, what: str) -> StratalogError:
     kinds: Mapping[int, Callable[[str], StratalogError]] = {
         KafkaError._AUTO_OFFSET_RESET: OffsetOutOfRangeError,
         KafkaError.OFFSET_OUT_OF_RANGE: OffsetOutOfRangeError,
-        KafkaError._LOG_TRUNCATION: SourceTruncatedError,
         KafkaError.UNKNOWN_TOPIC_OR_PART: UnknownTopicOrPartitionError,
         KafkaError._UNKNOWN_TOPIC: UnknownTopicOrPartitionError,
         KafkaError._UNKNOWN_PARTITION: UnknownTopicOrPartitionError,

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from stratalog.engine.admin.topics import alter_configs, alter_topic, create_partitions, create_topic
+from stratalog.engine.admin.topics import alter_configs, create_partitions, create_topic
 from stratalog.engine.brokers.probe import probe_brokers
 from stratalog.engine.config.topic_config import MIRROR_SOURCE
 from stratalog.engine.driver.context import Context
@@ -33,21 +33,26 @@ from stratalog.engine.mirror.partitions import MIRROR, MirroredPartition, Piece
 from stratalog.engine.mirror.progress import OffsetSteps
 from stratalog.engine.mirror.rows import batches_of, undecoded_of
 from stratalog.engine.mirror.source import InconsistentTopicIdError, MirrorSource, SourceBounds, SourceTopic
+from stratalog.engine.mirror.typed_topics import let_grow
+from stratalog.engine.reading.bounds import ReadQuery
+from stratalog.engine.reading.fetch import fetch
+from stratalog.engine.reading.plan_read import plan_read
 from stratalog.engine.records.append import append_mirrored
 from stratalog.engine.replication.leader import leader_log
+from stratalog.engine.replication.replica_selector import NOWHERE
 from stratalog.engine.replication.throttle import Throttle
 from stratalog.engine.upkeep.replication.replicate import replicate
 from stratalog.engine.upkeep.retention.delete_records import delete_records
 from stratalog.partitions.errors import (
     InvalidCallError,
     InvalidTopicError,
+    LeaderNotAvailableError,
     OffsetOutOfRangeError,
     RetriableError,
     StratalogError,
     TopicAlreadyExistsError,
 )
 from stratalog.partitions.identity import TopicPartition
-from stratalog.partitions.records import same_type, type_from_json
 from stratalog.partitions.runner import Done, Failed
 
 _ROUNDS = 20
@@ -87,8 +92,12 @@ def mirror(context: Context, source: MirrorSource, names: Sequence[str], options
     with context.run("mirror", dry_run=options.dry_run) as run:
         began_s = context.clock.monotonic_s()
         there = source.topics(names)
-        groups: GroupOffsets = source.group_offsets(names) if options.groups else {}
-        bounds = source.bounds([(topic.name, p) for topic in there.values() for p in range(topic.partitions)])
+        groups = _group_offsets(run, source, names) if options.groups else {}
+        keys = [(topic.name, p) for topic in there.values() for p in range(topic.partitions)]
+        bounds = source.bounds(keys)
+        for key in keys:
+            if key not in bounds:
+                run.fail(f"{key[0]}-{key[1]}", _without_leader(key))
         run.notes += probe_brokers(context).notes
         kept = [name for name, topic in there.items() if _is_here(context, run, topic, bounds, options)]
         parts = [] if options.dry_run else _parts(context, run, kept, bounds)
@@ -96,7 +105,8 @@ def mirror(context: Context, source: MirrorSource, names: Sequence[str], options
         starts = _follow_starts(context, run, parts)
         ends = source.bounds([part.key for part in parts]) if parts else {}
         committed = commit_here(context, run, groups, {part.key: part.log_end for part in parts})
-        run.rows += [_row(part, ends[part.key], starts, typed=options.values is not None) for part in parts]
+        typed = options.values is not None
+        run.rows += [_row(part, ends.get(part.key, part.bounds), starts, typed=typed) for part in parts]
         spent_s = context.clock.monotonic_s() - began_s
     for part in parts:
         if part.error is not None:
@@ -131,6 +141,21 @@ def end_mirror(context: Context, names: Sequence[str], *, dry_run: bool = False)
     return run.report()
 
 
+def _group_offsets(run: OperationRun, source: MirrorSource, names: Sequence[str]) -> GroupOffsets:
+    """Offsets of groups there; a failure where they cannot be had now, and records come all the same."""
+    try:
+        return source.group_offsets(names)
+    except RetriableError as error:
+        run.fail("consumer groups", error)
+        return {}
+
+
+def _without_leader(key: TopicPartition) -> LeaderNotAvailableError:
+    return LeaderNotAvailableError(
+        f"{key[0]}-{key[1]} of the source has no leader, or it does not answer; a later run goes on here"
+    )
+
+
 # ------------------------------------------------------------------------------------------- topics
 
 
@@ -155,7 +180,7 @@ def _is_here(
             image = context.metadata.image()
         here = image.topic(topic.name)
         _check_source(here, topic)
-        _check_values(context, here, options)
+        let_grow(context, here, options.values, dry_run=options.dry_run)
         if topic.partitions > len(here.partitions):
             create_partitions(context, topic.name, topic.partitions, dry_run=options.dry_run)
             run.notes.append(f"{topic.name}: the source has {topic.partitions} partitions now")
@@ -168,6 +193,11 @@ def _is_here(
 def _create(
     context: Context, topic: SourceTopic, bounds: Mapping[TopicPartition, SourceBounds], options: MirrorOptions
 ) -> None:
+    """Raises: LeaderNotAvailableError while it is not known where all of its logs start."""
+    keys = [(topic.name, partition) for partition in range(topic.partitions)]
+    for key in keys:
+        if key not in bounds:
+            raise _without_leader(key)
     try:
         create_topic(
             context,
@@ -176,7 +206,7 @@ def _create(
             replication_factor=options.replication_factor,
             value_schema=None if options.values is None else options.values.schema,
             configs=configs_here(topic, archive=options.archive),
-            log_starts=[bounds[topic.name, partition].log_start for partition in range(topic.partitions)],
+            log_starts=[bounds[key].log_start for key in keys],
             dry_run=options.dry_run,
         )
     except TopicAlreadyExistsError:
@@ -200,28 +230,6 @@ def _check_source(here: TopicImage, there: SourceTopic) -> None:
         f"{there.source.rpartition('/')[2]}: it was deleted there, and made again. Keep what is here, and mirror "
         "no more: stratalog mirror --end; or delete the topic here, and mirror the new one"
     )
-
-
-def _check_values(context: Context, here: TopicImage, options: MirrorOptions) -> None:
-    """The topic's values are of the type that comes now; it grows where fields were added.
-
-    Raises: InvalidCallError.
-    """
-    check_typed(here, options.values)
-    wanted = options.values
-    if wanted is not None and not same_type(type_from_json(here.value_schema or ""), wanted.type):
-        alter_topic(context, here.name, value_schema=wanted.schema, dry_run=options.dry_run)
-
-
-def check_typed(here: TopicImage, values: TypedValues | None) -> None:
-    """Raises: InvalidCallError for a topic whose values are typed, and none that comes, or the other way round."""
-    if (here.value_schema is None) != (values is None):
-        raise InvalidCallError(
-            f"topic {here.name!r} has typed values: say how they are decoded (--format, --schema)"
-            if values is None
-            else f"topic {here.name!r} has values of bytes, and stays so: leave --format and --schema out, or "
-            "delete it here and mirror it anew"
-        )
 
 
 # ---------------------------------------------------------------------------------------- partitions
@@ -372,17 +380,36 @@ def _failed(
     context: Context, source: MirrorSource, part: MirroredPartition, error: StratalogError, options: MirrorOptions
 ) -> None:
     """The source cannot read on: records that wait are appended. Where its log starts later now, the next round
-    goes on there.
+    goes on there. Where it lacks the history of what is here, the next round asks for it up to the last record.
     """
     if not all(_append(context, part, piece, options) for piece in part.rest()):
         return
-    if isinstance(error, OffsetOutOfRangeError):
-        now = source.bounds([part.key])[part.key]
-        if now.log_start > part.position:
-            part.bounds = SourceBounds(now.log_start, max(part.bounds.stable_end, now.log_start), now.log_end)
-            part.begin_at(part.log_end, part.leader_epoch)
-            return
-    part.error = error
+    now = source.bounds([part.key]).get(part.key)
+    if now is None:
+        part.error = _without_leader(part.key)
+    elif not isinstance(error, OffsetOutOfRangeError):
+        part.error = error
+    elif now.log_start > part.position:
+        part.bounds = SourceBounds(now.log_start, max(part.bounds.stable_end, now.log_start), now.log_end)
+        part.begin_at(part.log_end, part.leader_epoch)
+    elif part.log_end > now.log_end or part.doubted:
+        part.error = part.truncated(now)
+    else:
+        try:
+            part.doubt(_last_record(context, part.key))
+        except StratalogError as found:
+            part.error = found
+
+
+def _last_record(context: Context, key: TopicPartition) -> int | None:
+    """The offset of the last record here that is no gap; None where all are gaps.
+
+    Raises: errors of reading.
+    """
+    query = ReadQuery(topics=(key[0],), partitions=(key[1],), last=1)
+    (plan,) = plan_read(context, query, NOWHERE).partitions
+    records = fetch(context, *key, plan.start).records
+    return max(records.column("offset").to_pylist(), default=None)
 
 
 def _append(context: Context, part: MirroredPartition, piece: Piece, options: MirrorOptions) -> bool:

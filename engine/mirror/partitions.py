@@ -69,13 +69,13 @@ class MirroredPartition:
     gaps: int = 0
     mirrored_bytes: int = 0
     error: StratalogError | None = None
+    doubted: bool = False
+    """Whether the source is asked a second time if it has the history of this log."""
 
     def __post_init__(self) -> None:
         """Raises: SourceTruncatedError where the source ends before this log does."""
         if self.log_end > self.bounds.log_end:
-            raise SourceTruncatedError(
-                f"{self}: it ends at offset {self.bounds.log_end} there, at {self.log_end} here"
-            )
+            raise self.truncated(self.bounds)
         self.position = max(self.log_end, self.bounds.log_start)
 
     def __str__(self) -> str:
@@ -108,14 +108,30 @@ class MirroredPartition:
         self.begin_at(apart.log_end, apart.leader_epoch)
 
     def range(self) -> SourceRange:
-        """To be read next."""
-        return SourceRange(self.position, self.bounds.stable_end, self.leader_epoch)
+        """To be read next. A source whose log starts there knows no epoch of the record before."""
+        known = self.leader_epoch if self.position > self.bounds.log_start else None
+        return SourceRange(self.position, self.bounds.stable_end, known)
 
     def begin_at(self, log_end: int, leader_epoch: int | None) -> None:
         """The log ends here now; records that wait are forgotten."""
         self.log_end, self.leader_epoch = log_end, leader_epoch
         self.records, self.size_bytes, self.waiting_epoch = [], 0, None
         self.position = max(log_end, self.bounds.log_start)
+
+    def doubt(self, last_record: int | None) -> None:
+        """The source does not have the history up to ``position``; it is asked once more up to the last record
+        here, at this offset. Gaps behind that may be of a later epoch than is known here.
+        """
+        self.begin_at(self.log_end, self.leader_epoch)
+        self.doubted = True
+        self.position = max(self.bounds.log_start, 0 if last_record is None else last_record + 1)
+
+    def truncated(self, now: SourceBounds) -> SourceTruncatedError:
+        """The error of a source that ends, as it is now, before this log, or has another history."""
+        if self.log_end > now.log_end:
+            return SourceTruncatedError(f"{self}: it ends at offset {now.log_end} there, at {self.log_end} here")
+        what = f"{self}: leader epoch {self.leader_epoch} ends there before offset {self.position}, and not here"
+        return SourceTruncatedError(what)
 
     def pieces(self, read: SourceRead) -> Iterator[Piece]:
         """The appends that are due now that this was read, in order; each is here (``appended``) before the next
@@ -125,6 +141,9 @@ class MirroredPartition:
         for record in read.records:
             if record.offset >= end:
                 break
+            if record.offset < self.log_end:  # where a gap is here
+                self.error = self.truncated(self.bounds)
+                return
             epoch = record.leader_epoch
             changed = epoch is not None and self.records and epoch != self._epoch
             if changed or self._waiting_bytes >= self.most_bytes or record.offset - self.log_end >= MOST_ROWS:

@@ -80,7 +80,7 @@ class SourceRange:
     start: int
     end: int
     leader_epoch: int | None = None
-    """Of the record before ``start``, where it is known: the source finds out whether it has that history."""
+    """Of the last record before ``start``, where it is known: the source finds out whether it has that history."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +91,8 @@ class SourceRead:
     records: Sequence[SourceRecord]
     position: int
     error: StratalogError | None = None
-    """OffsetOutOfRangeError where retention is faster; SourceTruncatedError where the source has lost the record
-    before the range, and others took its place. Nothing more comes of the partition then."""
+    """OffsetOutOfRangeError where retention is faster, and where the source has not the history of the range's
+    leader epoch up to its start; RetriableError where nothing comes. Nothing more comes of the partition then."""
 
 
 class MirrorSource(Protocol):
@@ -103,7 +103,8 @@ class MirrorSource(Protocol):
         ...
 
     def bounds(self, keys: Sequence[TopicPartition]) -> dict[TopicPartition, SourceBounds]:
-        """Where logs start and end now. Raises: UnknownTopicOrPartitionError."""
+        """Where logs start and end now. A partition that has no leader at present is left out, and so is one whose
+        leader does not answer. Raises: UnknownTopicOrPartitionError."""
         ...
 
     def read(self, ranges: Mapping[TopicPartition, SourceRange]) -> Generator[SourceRead, None, None]:

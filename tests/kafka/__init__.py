@@ -4,11 +4,14 @@
     our_log, kafka_log        them here, and in Kafka (``kafka_clients``: librdkafka, made quick; ``kafka_wire``:
                               Kafka's own classes, for what no client of Kafka lets one ask)
     three_brokers             a partition of which brokers go away, here and in Kafka
+    kafka_cluster             three brokers and a controller, with tiers, to be killed
+    mirrored                  a cluster of ours that mirrors a Kafka's topics
+    campaign                  topics filled, brokers and mirrors killed, all records compared; a command, too
     both                      the two side by side: the trace that both have, or each its own
     test_random               random scripts, step by step
     test_differences          where the answers differ on purpose, both of them, and why; those of producers and of
                               tiers stand beside what is the same
 
 Not compared, for there is nothing to compare with: members of groups, which there are none of here; the partition
-of a key, which is Spark's hash here; EARLIEST_PENDING_UPLOAD, which this Kafka does not know yet.
+of a key, which is Spark's hash here; versions of requests (KIP-1242, KIP-1319), which there are none of here.
 """

@@ -136,9 +136,9 @@ def check(partitions: Sequence[TopicPartition]) -> None:
             raise KafkaException(one.error)
 
 
-def wait_until(done: Callable[[], bool]) -> None:
+def wait_until(done: Callable[[], bool], every_s: float = 0.002) -> None:
     give_up = time.monotonic() + WAIT_S
     while not done():
         if time.monotonic() > give_up:
             raise AssertionError(f"Kafka has not done it within {WAIT_S} s")
-        time.sleep(0.002)
+        time.sleep(every_s)

@@ -44,7 +44,7 @@ _NAMED = {
     At.LATEST: OffsetSpec.latest(),
     At.MAX_TIMESTAMP: OffsetSpec.max_timestamp(),
 }
-_ON_THE_WIRE = {At.EARLIEST_LOCAL: -4, At.LATEST_TIERED: -5}
+_ON_THE_WIRE = {At.EARLIEST_LOCAL: -4, At.LATEST_TIERED: -5, At.EARLIEST_PENDING_UPLOAD: -6}
 """Kafka's numbers of positions for which librdkafka has no name."""
 ANY_TIME = {"message.timestamp.after.max.ms": str(2**63 - 1)}
 """Kafka takes no times more than an hour ahead, by default."""

@@ -20,7 +20,7 @@ _TIMEOUT_MS = 30_000
 _CONSUMER, _DEBUGGING = -1, -2
 """Who asks for offsets, as a replica id."""
 _PRODUCE_VERSION = 12
-_LIST_OFFSETS_VERSION = 9
+_LIST_OFFSETS_VERSION = 11
 
 
 class KafkaWire:
@@ -46,7 +46,7 @@ class KafkaWire:
 
         Raises: KafkaException.
         """
-        record = self._common.record
+        record = self._common.record.internal
         records = self._gateway.new_array(record.SimpleRecord, 1)
         records[0] = record.SimpleRecord(LATER_MS, value.encode())
         batch = record.MemoryRecords.withIdempotentRecords(

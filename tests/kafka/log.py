@@ -28,6 +28,7 @@ class At(Enum):
     MAX_TIMESTAMP = "max timestamp"
     EARLIEST_LOCAL = "earliest local"
     LATEST_TIERED = "latest tiered"
+    EARLIEST_PENDING_UPLOAD = "earliest pending upload"
 
 
 class Found(NamedTuple):

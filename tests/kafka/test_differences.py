@@ -109,6 +109,19 @@ def test_to_abort_what_somebody_else_has_aborted_is_no_error(both: Both) -> None
     assert both.each(script) == ([None, rest], ["PRODUCER_FENCED", rest])
 
 
+def test_a_transaction_that_is_taken_over_is_marked_in_all_partitions_of_a_small_topic(both: Both) -> None:
+    """They were added to it at once, which is one record of its log, and only its producer knows where it has
+    appended. Kafka's producers add one after the other."""
+
+    def script(log: Log) -> Trace:
+        log.create_topic("t", 2)
+        log.transaction("x").append("t", ["a"])
+        log.transaction("x", anew=True)
+        return [log.list_offsets("t", At.LATEST)]
+
+    assert both.each(script) == ([{0: 2, 1: 1}], [{0: 2, 1: 0}])
+
+
 def test_as_many_partitions_as_there_are_is_no_error(both: Both) -> None:
     """A call that may be made again, after a failure of which it is not known whether it counted."""
 
@@ -135,5 +148,23 @@ def test_configs_that_mean_nothing_are_refused(both: Both, key: str, value: str)
 
     def script(log: Log) -> Trace:
         return [log.create_topic("t", configs={key: value})]
+
+    assert both.each(script) == (["INVALID_CONFIG"], [None])
+
+
+def test_old_records_stay_by_retention_and_not_by_an_empty_cleanup_policy(both: Both) -> None:
+    """Kafka takes an empty list since 4.2 for what retention.ms = -1 and retention.bytes = -1 say (KIP-1161)."""
+
+    def script(log: Log) -> Trace:
+        return [log.create_topic("t", configs={"cleanup.policy": ""})]
+
+    assert both.each(script) == (["INVALID_CONFIG"], [None])
+
+
+def test_a_policy_that_is_named_twice_is_refused(both: Both) -> None:
+    """Kafka leaves out the second since 4.2 (KIP-1161): a config that once was taken must not stop a broker."""
+
+    def script(log: Log) -> Trace:
+        return [log.create_topic("t", configs={"cleanup.policy": "delete,delete"})]
 
     assert both.each(script) == (["INVALID_CONFIG"], [None])

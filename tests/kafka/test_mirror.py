@@ -34,6 +34,7 @@ from stratalog.engine.mirror.mirror import MirrorOptions, mirror
 from stratalog.partitions.errors import EnvironmentUnusableError
 from tests.contexts import context_of
 from tests.kafka.kafka_clients import CLIENT, PRODUCER, WAIT_S, KafkaClients, only, wait_until
+from tests.kafka.mirrored import new_cluster
 
 pytestmark = pytest.mark.kafka
 ROOT = Path(__file__).resolve().parents[2]
@@ -41,12 +42,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    for root in ("b1", "b2"):
-        (tmp_path / root).mkdir()
-    brokers = "".join(f'[[brokers]]\nid = {n}\nlog_dir = "b{n}"\n' for n in (1, 2))
-    (tmp_path / "cluster.toml").write_text(f'[cluster]\nid = "c"\nvoters = [1]\n{brokers}')
-    with closing(Cluster.format(tmp_path / "cluster.toml")) as made:
-        made.topics.alter_configs(None, {"offsets.topic.replication.factor": 1, "offsets.topic.num.partitions": 1})
+    with closing(new_cluster(tmp_path)) as made:
         yield made
 
 

@@ -44,6 +44,16 @@ def test_nothing_is_tiered_before_a_segment_is_sealed(both: Both) -> None:
     assert both.same(script) == [{0: 0}, {0: 0}, {0: None}, {0: 0}, {0: 0}, {0: 0}, {0: None}, {0: 1}]
 
 
+def test_the_earliest_pending_upload_is_where_the_remote_log_ends(both: Both) -> None:
+    """KIP-1023."""
+
+    def script(log: Log) -> Trace:
+        fill(log)
+        return [log.list_offsets("t", At.EARLIEST_PENDING_UPLOAD)]
+
+    assert both.same(script) == [{0: 3}]
+
+
 def test_local_retention_leaves_the_active_segment_which_is_nowhere_else(both: Both) -> None:
     def script(log: Log) -> Trace:
         fill(log)

@@ -21,9 +21,13 @@ class MemoryLog:
     start: int = 0
     end: int = 0
     epoch: int = 0
+    epochs: dict[int, int] = field(default_factory=dict)
+    """Where each leader epoch begins."""
+    has_leader: bool = True
 
     def append(self, *values: str | None, gaps: int = 0) -> None:
         """Records with keys and headers, and then offsets without."""
+        self.epochs.setdefault(self.epoch, self.end)
         for value in values:
             data = None if value is None else value.encode()
             headers = [("h", data), ("h", None)] if self.end % 3 == 0 else []
@@ -33,6 +37,19 @@ class MemoryLog:
             )
             self.end += 1
         self.end += gaps
+
+    def elect_unclean(self, end: int) -> None:
+        """The next leader lacks what is behind ``end``."""
+        self.records = {offset: record for offset, record in self.records.items() if offset < end}
+        self.epochs = {epoch: start for epoch, start in self.epochs.items() if start < end}
+        self.end, self.epoch = end, self.epoch + 1
+
+    def has(self, epoch: int, offset: int) -> bool:
+        """Whether that epoch reaches up to ``offset`` here, which is asked of OffsetsForLeaderEpoch."""
+        ends = [*sorted(self.epochs.values()), self.end]
+        known = [(one, end) for one, end in zip(sorted(self.epochs), ends[1:], strict=True) if end > self.start]
+        ended = [end for one, end in known if one <= epoch]
+        return bool(ended) and ended[-1] >= offset
 
 
 class MemorySource:
@@ -52,10 +69,15 @@ class MemorySource:
         return {name: SourceTopic(name, source, len(self.logs), self.configs) for name in names}
 
     def bounds(self, keys: Sequence[TopicPartition]) -> dict[TopicPartition, SourceBounds]:
-        return {key: SourceBounds(log.start, log.end, log.end) for key in keys for log in [self.logs[key[1]]]}
+        logs = {key: self.logs[key[1]] for key in keys}
+        return {key: SourceBounds(log.start, log.end, log.end) for key, log in logs.items() if log.has_leader}
 
     def read(self, ranges: Mapping[TopicPartition, SourceRange]) -> Generator[SourceRead, None, None]:
         positions = {key: wanted.start for key, wanted in ranges.items()}
+        for key, wanted in ranges.items():
+            if wanted.leader_epoch is not None and not self.logs[key[1]].has(wanted.leader_epoch, wanted.start):
+                yield SourceRead(key, (), wanted.start, OffsetOutOfRangeError(f"epoch {wanted.leader_epoch}"))
+                del positions[key]
         while positions:
             for key, position in list(positions.items()):
                 self.between()

@@ -168,6 +168,73 @@ def test_a_topic_that_was_made_again_and_a_source_that_was_truncated_are_named(t
     assert [row["partition"] for row in report.rows] == [1], "the others go on"
 
 
+@pytest.mark.parametrize("later", [0, 20])
+def test_an_unclean_election_there_is_found_however_long_the_log_has_become(later: int, tmp_path: Path) -> None:
+    live, source = LiveCluster(tmp_path), some()
+    mirrored(live, source)
+    before = seen(live)
+    source.logs[0].elect_unclean(8)
+    source.logs[0].append(*"x" * later)
+    source.logs[1].append("beside")
+    report = mirror(context_of(live.cluster), source, ["t"], ALL)
+    assert [(f.item, f.code) for f in report.failures] == [("t-0", "LOG_TRUNCATION")]
+    assert seen(live) == before
+    assert seen(live, 1) == [(0, "beside")]
+
+
+def test_gaps_of_a_later_leader_behind_the_last_record_are_no_other_history(tmp_path: Path) -> None:
+    """A transaction that was open when the leader changed ends under the next one, whose epoch no record tells."""
+    live, source = LiveCluster(tmp_path), some()
+    log = source.logs[0]
+    log.epoch = 4
+    log.append(gaps=2)
+    mirrored(live, source)
+    log.append("g")
+    assert mirrored(live, source).rows[0]["leader_epoch"] == 4
+    log.epoch = 5
+    log.append(gaps=1)
+    mirrored(live, source)
+    log.elect_unclean(13)
+    log.append(*"xyz")
+    report = mirror(context_of(live.cluster), source, ["t"], ALL)
+    assert [(f.item, f.code) for f in report.failures] == [("t-0", "LOG_TRUNCATION")]
+
+
+def test_epochs_that_left_the_source_with_their_records_are_not_asked_for(tmp_path: Path) -> None:
+    live, source = LiveCluster(tmp_path), some()
+    mirrored(live, source)
+    log = source.logs[0]
+    log.epoch = 4
+    log.append("g")
+    log.start = 11
+    mirrored(live, source)
+    log.epoch = 5
+    log.append(gaps=2)
+    log.start = 12
+    mirrored(live, source)
+    log.append("h")
+    assert mirrored(live, source).rows[0]["log_end"] == 15
+
+
+def test_a_partition_without_a_leader_is_named_and_the_others_go_on(tmp_path: Path) -> None:
+    live, source = LiveCluster(tmp_path), some()
+    source.logs[0].has_leader = False
+    report = mirror(context_of(live.cluster), source, ["t"], ALL)
+    assert {(f.item, f.code) for f in report.failures} == {
+        ("t-0", "LEADER_NOT_AVAILABLE"),
+        ("t", "LEADER_NOT_AVAILABLE"),
+    }, "nobody knows where its log starts"
+    source.logs[0].has_leader = True
+    mirrored(live, source)
+    source.logs[0].has_leader = False
+    source.logs[1].append("a")
+    report = mirror(context_of(live.cluster), source, ["t"], ALL)
+    assert [(f.item, f.code) for f in report.failures] == [("t-0", "LEADER_NOT_AVAILABLE")]
+    report = compare(context_of(live.cluster), source, ["t"])
+    assert [(f.item, f.code) for f in report.failures] == [("t-0", "LEADER_NOT_AVAILABLE")]
+    assert seen(live, 1) == [(0, "a")]
+
+
 @pytest.mark.parametrize("archive", [False, True])
 def test_the_log_start_follows_the_source_or_stays(archive: bool, tmp_path: Path) -> None:
     live, source = LiveCluster(tmp_path), some()
@@ -231,6 +298,7 @@ def test_configs_that_mean_the_same_come_along(tmp_path: Path) -> None:
     assert configs(cleanup_policy="delete", max_message_bytes="7", **theirs) == {**kept, **always}
     compacted = configs(cleanup_policy="compact", **theirs)
     assert compacted == {**kept, **always, "retention.ms": "-1"}
+    assert configs(cleanup_policy="", **theirs) == compacted, "an empty list: nothing goes (KIP-1161)"
 
 
 def test_what_differs_is_named_by_its_offset(tmp_path: Path) -> None:

@@ -1,0 +1,138 @@
+"""Three brokers of Kafka and a controller, four processes of this machine, of which any may be killed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from confluent_kafka import TopicCollection, TopicPartition
+from confluent_kafka.admin import AdminClient, ElectionType, NewPartitions, NewTopic
+
+from bench.kafka_server import KafkaNode
+from bench.s3_server import HOST, free_ports
+from stratalog.partitions.identity import random_id
+from tests.kafka.kafka_clients import CLIENT, WAIT_S, only, wait_until
+
+BROKERS = 1, 2, 3
+_CONTROLLER = 9
+_HEAP = "256m"
+_OF_ALL = {
+    "broker.session.timeout.ms": "4000",
+    "broker.heartbeat.interval.ms": "500",
+    "offsets.topic.replication.factor": "3",
+    "offsets.topic.num.partitions": "3",
+    "transaction.state.log.replication.factor": "3",
+    "transaction.state.log.num.partitions": "3",
+    "transaction.state.log.min.isr": "1",
+    "group.initial.rebalance.delay.ms": "0",
+    "auto.create.topics.enable": "false",
+    "unclean.leader.election.enable": "false",
+    "log.cleaner.backoff.ms": "200",
+    "log.cleaner.dedupe.buffer.size": "8388608",
+    "log.retention.check.interval.ms": "500",
+    "log.initial.task.delay.ms": "0",
+    "remote.log.storage.system.enable": "true",
+    "remote.log.manager.task.interval.ms": "500",
+    "remote.log.storage.manager.class.name": "org.apache.kafka.server.log.remote.storage.LocalTieredStorage",
+    "remote.log.metadata.manager.listener.name": "PLAINTEXT",
+    "rlmm.config.remote.log.metadata.topic.replication.factor": "3",
+    "rlmm.config.remote.log.metadata.topic.num.partitions": "3",
+}
+"""A lost broker is seen soon; what is done now and then is done often; topics may be tiered, to a folder."""
+
+
+class KafkaCluster:
+    """Started when it is made. Its processes end with ``close``."""
+
+    def __init__(self, folder: Path) -> None:
+        controller, *ports = free_ports(4)
+        self.addresses = {number: f"{HOST}:{port}" for number, port in zip(BROKERS, ports, strict=True)}
+        cluster_id = random_id()
+
+        def make(number: int) -> KafkaNode:
+            (folder / str(number)).mkdir(parents=True)
+            text = _properties(number, controller, self.addresses.get(number), folder / "remote")
+            return KafkaNode(folder / str(number), cluster_id, text, ("kafka-broker", "kafka-tiers"), _HEAP)
+
+        with ThreadPoolExecutor(len(BROKERS) + 1) as threads:
+            self._nodes = dict(
+                zip((_CONTROLLER, *BROKERS), threads.map(make, (_CONTROLLER, *BROKERS)), strict=True)
+            )
+            try:
+                list(threads.map(KafkaNode.start, self._nodes.values()))
+            except BaseException:
+                self.close()
+                raise
+        self.bootstrap = ",".join(self.addresses.values())
+        self.admin = AdminClient({**CLIENT, "bootstrap.servers": self.bootstrap})
+
+    def close(self) -> None:
+        """The processes."""
+        for node in self._nodes.values():
+            node.kill()
+
+    def kill(self, broker: int) -> None:
+        """kill -9."""
+        self._nodes[broker].kill()
+
+    def stop(self, broker: int) -> None:
+        """In good order: others lead before it goes."""
+        self._nodes[broker].stop()
+
+    def start(self, broker: int) -> None:
+        """Returns when it serves."""
+        self._nodes[broker].start()
+
+    def create(self, topic: str, replicas: list[list[int]], configs: Mapping[str, str] | None = None) -> None:
+        """A topic whose partitions have these replicas, the first of each leads."""
+        given = {"retention.ms": "-1", "message.timestamp.after.max.ms": str(2**63 - 1), **(configs or {})}
+        only(self.admin.create_topics([NewTopic(topic, len(replicas), replica_assignment=replicas, config=given)]))
+        self.await_state(
+            topic, lambda states: len(states) == len(replicas) and all(leader for leader, _ in states)
+        )
+
+    def add_partition(self, topic: str, number: int) -> None:
+        """So that there are ``number``."""
+        only(self.admin.create_partitions([NewPartitions(topic, number)]))
+        self.await_state(topic, lambda states: len(states) == number and all(leader for leader, _ in states))
+
+    def elect_unclean(self, topic: str, partition: int) -> None:
+        """A replica that is not in the ISR leads."""
+        wanted = [TopicPartition(topic, partition)]
+        answered = self.admin.elect_leaders(ElectionType.UNCLEAN, wanted).result(WAIT_S)
+        errors = [error for error in answered.values() if error is not None]
+        assert not errors, errors
+
+    def state(self, topic: str) -> list[tuple[int | None, set[int]]]:
+        """Leader, if there is one, and ISR of each partition."""
+        described = only(self.admin.describe_topics(TopicCollection([topic])))
+        return [
+            (
+                None if one.leader is None or one.leader.id < 0 else one.leader.id,
+                {node.id for node in one.isr},
+            )
+            for one in described.partitions
+        ]
+
+    def await_state(self, topic: str, wanted: Callable[[list[tuple[int | None, set[int]]]], bool]) -> None:
+        """Until leaders and ISRs are as ``wanted``."""
+        wait_until(lambda: wanted(self.state(topic)), every_s=0.1)
+
+    def await_all_in_sync(self, topic: str, replicas: int = len(BROKERS)) -> None:
+        """Until each partition has a leader, and an ISR of so many."""
+        self.await_state(topic, lambda states: all(leader and len(isr) == replicas for leader, isr in states))
+
+
+def _properties(number: int, controller: int, address: str | None, remote: Path) -> str:
+    given = {
+        **_OF_ALL,
+        "process.roles": "controller" if address is None else "broker",
+        "node.id": str(number),
+        "controller.quorum.voters": f"{_CONTROLLER}@{HOST}:{controller}",
+        "listeners": f"CONTROLLER://{HOST}:{controller}" if address is None else f"PLAINTEXT://{address}",
+        "controller.listener.names": "CONTROLLER",
+        "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
+        "rsm.config.dir": str(remote),
+    }
+    return "".join(f"{name}={value}\n" for name, value in given.items())
