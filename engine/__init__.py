@@ -22,6 +22,7 @@ Purpose
     admin        questions and changes of an operator, and tables of answers
     formats      bytes of records as values of a declared type: Avro, JSON, Protobuf
     mirror       topics of a Kafka cluster, record for record
+    export       ... and back to one
     health       what needs a person: one look, and a list
     page         the same and all else that the look tells, as one file of HTML
     spark        the only part that imports pyspark

@@ -51,6 +51,7 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
     "Kafka": {
         "mirror": "topics of a Kafka cluster, at the same offsets; --end: producers may append",
         "compare": "every record, there and here",
+        "export": "topics, or ranges of them, to a Kafka cluster, once each",
     },
     "brokers and clusters": {
         "check_store": "is a storage good enough for a log?",

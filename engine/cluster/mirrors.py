@@ -9,11 +9,14 @@ from stratalog.engine.cluster.arguments import TopicNames, names
 from stratalog.engine.cluster.recorded import operation
 from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.report import Report
+from stratalog.engine.export import export as exporting
+from stratalog.engine.export.kafka_target import open_target
 from stratalog.engine.formats.opening import typed_values
 from stratalog.engine.formats.registry import PREFIX
 from stratalog.engine.mirror import compare as comparing
 from stratalog.engine.mirror import mirror as mirroring
 from stratalog.engine.mirror.kafka_source import open_source
+from stratalog.engine.reading.bounds import Bound
 from stratalog.partitions.numbers import whole_or_none
 
 
@@ -104,6 +107,54 @@ class Mirrors:
         values = typed_values(value_format, schema_file, message, registry)
         with closing(open_source(bootstrap, there)) as source:
             return comparing.compare(self._context, source, names(topics) or (), values)
+
+    @operation("export", leaves_event=False, untold="configs")
+    def export(
+        self,
+        bootstrap: str,
+        topics: TopicNames,
+        *,
+        configs: Mapping[str, str] | None = None,
+        name: str | None = None,
+        target_topic: str | None = None,
+        new_offsets: bool = False,
+        start: Bound = None,
+        end: Bound = None,
+        groups: bool = True,
+        offset_map: str | None = None,
+        replication_factor: int | None = None,
+        throttle: float | None = None,
+        pace: float | None = None,
+        budget_s: float | None = None,
+        dry_run: bool = False,
+    ) -> Report:
+        """Export topics to a Kafka cluster once: what they have got since the last run of this export, once each,
+        at the same offsets, and what consumer groups have committed here (``groups``). ``new_offsets``: behind
+        what topics there hold; ``offset_map`` is the address of a Delta table of which offsets are which.
+        ``start`` and ``end`` are a range, as of ``read``; that takes a ``name`` of the export. ``throttle``: bytes
+        a second; ``pace``: the speed of records, where 1 is as far apart as their timestamps are; ``budget_s``:
+        no further piece is begun after these seconds. See ``stratalog.engine.export``.
+
+            cluster.export("kafka-2:9092", ["trips"]).raise_for_failures()
+
+        Raises: as ``mirror``.
+        """
+        options = exporting.ExportOptions(
+            name=name,
+            target_topic=target_topic,
+            keep=not new_offsets,
+            start=start,
+            end=end,
+            groups=groups,
+            offset_map=offset_map,
+            replication_factor=whole_or_none(replication_factor, "replication_factor") or -1,
+            throttle=throttle,
+            pace=pace,
+            budget_s=budget_s,
+            dry_run=dry_run,
+        )
+        with closing(open_target(bootstrap, configs, self._context.clock)) as target:
+            return exporting.export(self._context, target, names(topics) or (), options)
 
 
 def _divided(configs: Mapping[str, str] | None) -> tuple[dict[str, str], dict[str, str]]:

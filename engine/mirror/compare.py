@@ -16,7 +16,9 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
+from stratalog.engine.config.topic_config import MIRROR_SOURCE
 from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.plain_values import raw_bytes
 from stratalog.engine.driver.report import Failure, Report, Value
 from stratalog.engine.formats.typed import TypedValues, canonical
 from stratalog.engine.mirror.configs import compacts
@@ -101,7 +103,9 @@ def compare(
         there = source.topics(names)
         image = context.metadata.image()
         for name in names:
-            check_typed(image.topic(name), values)
+            here = image.topic(name)
+            if values is not None or MIRROR_SOURCE in here.configs:
+                check_typed(here, values)
         keys = [(topic.name, partition) for topic in there.values() for partition in range(topic.partitions)]
         bounds = source.bounds(keys)
         for topic, partition in [key for key in keys if key not in bounds]:
@@ -162,7 +166,7 @@ def _compare(
             _merge(
                 found,
                 _there(reads, end, values),
-                _here(context, key, start, end),
+                _here(context, key, start, end, decoded=values is not None),
                 compacted=compacts(topic.configs),
             )
         finally:
@@ -228,11 +232,11 @@ def _there(reads: Iterable[SourceRead], end: int, values: TypedValues | None) ->
             return
 
 
-def _here(context: Context, key: TopicPartition, start: int, end: int) -> Digests:
+def _here(context: Context, key: TopicPartition, start: int, end: int, *, decoded: bool) -> Digests:
     position = start
     while position < end:
         found = fetch(context, *key, position, max_bytes=_FETCH_BYTES, isolation=Isolation.READ_COMMITTED)
-        for record in records_of(found.records):
+        for record in records_of(found.records, decoded=decoded):
             if record.offset >= end:
                 return
             yield record.offset, frozenset({digest_of(record)})
@@ -241,15 +245,20 @@ def _here(context: Context, key: TopicPartition, start: int, end: int) -> Digest
         position = found.next_offset
 
 
-def records_of(table: pa.Table) -> Iterator[SourceRecord]:
-    """Records of a fetch, as the source has them; a typed value by its canonical bytes."""
+def records_of(table: pa.Table, *, decoded: bool = False) -> Iterator[SourceRecord]:
+    """Records of a fetch, as the source has them. Typed keys and values are text as UTF-8, or JSON; of values that
+    were ``decoded`` on the way here, the canonical bytes.
+    """
     for batch in table.to_batches():
         stamps = batch.column("timestamp").cast(pa.int64()).to_pylist()
-        columns = (batch.column(name).to_pylist() for name in ("offset", "key", "value", "headers"))
+        columns = [batch.column(name).to_pylist() for name in ("offset", "key", "value", "headers")]
+        for at, name, plain in ((1, "key", raw_bytes), (2, "value", canonical if decoded else raw_bytes)):
+            if batch.schema.field(name).type != pa.binary():
+                columns[at] = list(map(plain, columns[at]))
         for stamp, offset, key, value, headers in zip(stamps, *columns, strict=True):
             pairs = [(header["key"], header["value"]) for header in headers or ()]
             stamp_ms = None if stamp is None else stamp // 1000
-            yield SourceRecord(offset, stamp_ms, key, canonical(value), pairs, None)
+            yield SourceRecord(offset, stamp_ms, key, value, pairs, None)
 
 
 def digest_of(record: SourceRecord) -> Digest:

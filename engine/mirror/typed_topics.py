@@ -1,4 +1,4 @@
-"""Topics here whose values are decoded on the way: they are typed from their beginning, and grow with the schema."""
+"""Topics whose values are decoded on the way: they are typed from their beginning, and grow with the schema."""
 
 from __future__ import annotations
 

@@ -35,7 +35,9 @@ PART_ROWS = 11_000
 """More than the driver appends by itself."""
 ROWS = 3 * PART_ROWS
 
-ON_THE_DRIVER = {"health", "metrics", "report", "history", "policy", "protect", "produce", "mirror", "compare"}
+ON_THE_DRIVER = {"health", "metrics", "report", "history", "policy", "protect", "produce"} | {
+    *("mirror", "compare", "export"),
+}
 """Jobs that run no task; and ``mirror``, whose tasks take brokers of Kafka."""
 
 

@@ -40,6 +40,7 @@ FLOORS = (
         "admin",
         "formats",
         "mirror",
+        "export",
         "health",
         "page",
         "spark",
