@@ -18,6 +18,9 @@ start of the session.
     counting        a store that tells of every call
     remote_log      opening and planning over a hundred thousand remote segments
     scanning        scan, against spark.read.parquet; one column of twenty, against all
+    mirroring       a topic of a Kafka mirrored here, against Kafka's MirrorMaker; what kill -9 leaves of each
+    mirror_maker    that MirrorMaker, a process
+    kafka_topics    topics of a Kafka, filled and read back
     bootstrapping   bootstrap from the last tiered offset on, against a full copy
     restoring       a cluster that lost all its brokers: until it takes appends again, until it is whole
     quorum          commits of metadata, against plain files; many drivers at once

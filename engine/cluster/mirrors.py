@@ -1,9 +1,11 @@
-"""Topics of Kafka clusters in this one, as the door has them: ``cluster.mirror`` and its like."""
+"""Topics of Kafka clusters in this one, and of this one for clients of Kafka, as the door has them:
+``cluster.mirror``, ``cluster.serve`` and their like."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import closing
+from typing import TYPE_CHECKING
 
 from stratalog.engine.cluster.arguments import TopicNames, names
 from stratalog.engine.cluster.recorded import operation
@@ -17,7 +19,12 @@ from stratalog.engine.mirror import compare as comparing
 from stratalog.engine.mirror import mirror as mirroring
 from stratalog.engine.mirror.kafka_source import open_source
 from stratalog.engine.reading.bounds import Bound
+from stratalog.engine.reading.client import client_metadata
+from stratalog.partitions.errors import EnvironmentUnusableError
 from stratalog.partitions.numbers import whole_or_none
+
+if TYPE_CHECKING:
+    from stratalog.engine.serve.endpoint import KafkaEndpoint
 
 
 class Mirrors:
@@ -155,6 +162,48 @@ class Mirrors:
         )
         with closing(open_target(bootstrap, configs, self._context.clock)) as target:
             return exporting.export(self._context, target, names(topics) or (), options)
+
+    def serve(
+        self,
+        listen: str = "127.0.0.1:9092",
+        *,
+        advertise: str | None = None,
+        tls_cert: str | None = None,
+        tls_key: str | None = None,
+        tls_client_ca: str | None = None,
+        poll_s: float = 1.0,
+        max_connections: int = 100,
+        client_rack: str | None = None,
+    ) -> KafkaEndpoint:
+        """Serve all topics to clients of Kafka, which read them from either tier by Kafka's protocol, and write no
+        records. It runs in a thread until it is closed:
+
+            with cluster.serve("127.0.0.1:0") as endpoint:
+                print("bootstrap.servers = {}:{}".format(*endpoint.address))
+                endpoint.wait()
+
+        Without ``tls_client_ca`` all who reach the address can read everything. It takes ``aiokafka``
+        (``pip install 'stratalog[serve]'``). See ``stratalog.engine.serve.endpoint.ServeOptions``.
+
+        Raises: EnvironmentUnusableError without aiokafka; InvalidCallError, also for an address that is taken.
+        """
+        try:
+            from stratalog.engine.serve.endpoint import KafkaEndpoint, ServeOptions
+        except ModuleNotFoundError as error:
+            raise EnvironmentUnusableError(
+                f"clients of Kafka are served by {error.name}, which is not installed: "
+                "pip install 'stratalog[serve]'"
+            ) from error
+        options = ServeOptions(
+            listen=listen,
+            advertise=advertise,
+            tls_cert=tls_cert,
+            tls_key=tls_key,
+            tls_client_ca=tls_client_ca,
+            poll_s=poll_s,
+            max_connections=max_connections,
+        )
+        return KafkaEndpoint(self._context, options, client_metadata(self._context.file, None, client_rack))
 
 
 def _divided(configs: Mapping[str, str] | None) -> tuple[dict[str, str], dict[str, str]]:

@@ -102,10 +102,9 @@ def compare(
     with context.run("compare") as run:
         there = source.topics(names)
         image = context.metadata.image()
-        for name in names:
-            here = image.topic(name)
-            if values is not None or MIRROR_SOURCE in here.configs:
-                check_typed(here, values)
+        for topic_here in map(image.topic, names):
+            if values is not None or MIRROR_SOURCE in topic_here.configs:
+                check_typed(topic_here, values)
         keys = [(topic.name, partition) for topic in there.values() for partition in range(topic.partitions)]
         bounds = source.bounds(keys)
         for topic, partition in [key for key in keys if key not in bounds]:
@@ -246,15 +245,15 @@ def _here(context: Context, key: TopicPartition, start: int, end: int, *, decode
 
 
 def records_of(table: pa.Table, *, decoded: bool = False) -> Iterator[SourceRecord]:
-    """Records of a fetch, as the source has them. Typed keys and values are text as UTF-8, or JSON; of values that
-    were ``decoded`` on the way here, the canonical bytes.
+    """Records of a fetch, as the source has them. Typed keys and values are text as UTF-8, or JSON; values that
+    were ``decoded`` on the way here are their canonical bytes.
     """
     for batch in table.to_batches():
         stamps = batch.column("timestamp").cast(pa.int64()).to_pylist()
         columns = [batch.column(name).to_pylist() for name in ("offset", "key", "value", "headers")]
-        for at, name, plain in ((1, "key", raw_bytes), (2, "value", canonical if decoded else raw_bytes)):
+        for at, name, in_bytes in ((1, "key", raw_bytes), (2, "value", canonical if decoded else raw_bytes)):
             if batch.schema.field(name).type != pa.binary():
-                columns[at] = list(map(plain, columns[at]))
+                columns[at] = list(map(in_bytes, columns[at]))
         for stamp, offset, key, value, headers in zip(stamps, *columns, strict=True):
             pairs = [(header["key"], header["value"]) for header in headers or ()]
             stamp_ms = None if stamp is None else stamp // 1000

@@ -186,12 +186,13 @@ class KafkaSource:
             answers = self._admin.list_offsets(asked, isolation_level=isolation, request_timeout=TIMEOUT_S)
             for one, future in answers.items():
                 try:
-                    told = answer(future, f"{one.topic}-{one.partition} of the source")
+                    found[one.topic, one.partition] = answer(
+                        future, f"{one.topic}-{one.partition} of the source"
+                    ).offset
                 except StorageAuthorizationError:
                     raise
                 except RetriableError:
                     continue
-                found[one.topic, one.partition] = told.offset
         return found
 
 

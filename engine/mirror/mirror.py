@@ -105,8 +105,9 @@ def mirror(context: Context, source: MirrorSource, names: Sequence[str], options
         starts = _follow_starts(context, run, parts)
         ends = source.bounds([part.key for part in parts]) if parts else {}
         committed = commit_here(context, run, groups, {part.key: part.log_end for part in parts})
-        typed = options.values is not None
-        run.rows += [_row(part, ends.get(part.key, part.bounds), starts, typed=typed) for part in parts]
+        run.rows += [
+            _row(part, ends.get(part.key, part.bounds), starts, typed=options.values is not None) for part in parts
+        ]
         spent_s = context.clock.monotonic_s() - began_s
     for part in parts:
         if part.error is not None:

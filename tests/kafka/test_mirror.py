@@ -38,6 +38,8 @@ from tests.kafka.mirrored import new_cluster
 
 pytestmark = pytest.mark.kafka
 ROOT = Path(__file__).resolve().parents[2]
+EARLIEST_LOCAL = -4
+"""ListOffsets' number of where the log on the brokers' own disks begins."""
 
 
 @pytest.fixture
@@ -188,6 +190,18 @@ def test_deleted_records_go_here_too_but_not_from_an_archive(
     assert mirrored(cluster, late).rows[0]["log_end"] == 10, "it is empty, and begins there"
     late.append("x")
     assert mirrored(cluster, late).rows[0]["log_end"] == 11
+
+
+def test_records_that_are_tiered_there_come_through_its_brokers(
+    clients: KafkaClients, cluster: Cluster, prefix: str
+) -> None:
+    tiered = {"remote_storage_enable": "true", "segment_ms": "1000", "local_retention_bytes": "1"}
+    topic = Topic(clients, f"{prefix}tiered", 1, **tiered)
+    for value in ("a", "b", None, "d"):
+        topic.append(value)
+        topic.now_ms += 10_000  # a segment of its own
+    wait_until(lambda: clients.wire.list_offset(clients.address, topic.name, 0, EARLIEST_LOCAL) == 3)
+    assert [mirrored(cluster, topic).rows[0][name] for name in ("log_start", "log_end", "records")] == [0, 4, 4]
 
 
 def test_groups_go_on_here_at_the_same_record(clients: KafkaClients, cluster: Cluster, prefix: str) -> None:

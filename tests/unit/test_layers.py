@@ -41,6 +41,7 @@ FLOORS = (
         "formats",
         "mirror",
         "export",
+        "serve",
         "health",
         "page",
         "spark",
