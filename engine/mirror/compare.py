@@ -22,7 +22,6 @@ from stratalog.engine.driver.plain_values import raw_bytes
 from stratalog.engine.driver.report import Failure, Report, Value
 from stratalog.engine.formats.typed import TypedValues, canonical
 from stratalog.engine.mirror.configs import compacts
-from stratalog.engine.mirror.mirror import check_typed
 from stratalog.engine.mirror.source import (
     MirrorSource,
     SourceBounds,
@@ -31,6 +30,7 @@ from stratalog.engine.mirror.source import (
     SourceRecord,
     SourceTopic,
 )
+from stratalog.engine.mirror.typed_topics import check_typed
 from stratalog.engine.reading.fetch import fetch
 from stratalog.partitions.errors import InvalidCallError, LeaderNotAvailableError, StratalogError
 from stratalog.partitions.identity import TopicPartition

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from stratalog.engine.admin.topics import alter_configs, alter_topic, create_partitions, create_topic
+from stratalog.engine.admin.topics import alter_configs, create_partitions, create_topic
 from stratalog.engine.brokers.probe import probe_brokers
 from stratalog.engine.config.topic_config import MIRROR_SOURCE
 from stratalog.engine.driver.context import Context
@@ -33,6 +33,7 @@ from stratalog.engine.mirror.partitions import MIRROR, MirroredPartition, Piece
 from stratalog.engine.mirror.progress import OffsetSteps
 from stratalog.engine.mirror.rows import batches_of, undecoded_of
 from stratalog.engine.mirror.source import InconsistentTopicIdError, MirrorSource, SourceBounds, SourceTopic
+from stratalog.engine.mirror.typed_topics import let_grow
 from stratalog.engine.reading.bounds import ReadQuery
 from stratalog.engine.reading.fetch import fetch
 from stratalog.engine.reading.plan_read import plan_read
@@ -52,7 +53,6 @@ from stratalog.partitions.errors import (
     TopicAlreadyExistsError,
 )
 from stratalog.partitions.identity import TopicPartition
-from stratalog.partitions.records import same_type, type_from_json
 from stratalog.partitions.runner import Done, Failed
 
 _ROUNDS = 20
@@ -181,7 +181,7 @@ def _is_here(
             image = context.metadata.image()
         here = image.topic(topic.name)
         _check_source(here, topic)
-        _check_values(context, here, options)
+        let_grow(context, here, options.values, dry_run=options.dry_run)
         if topic.partitions > len(here.partitions):
             create_partitions(context, topic.name, topic.partitions, dry_run=options.dry_run)
             run.notes.append(f"{topic.name}: the source has {topic.partitions} partitions now")
@@ -231,28 +231,6 @@ def _check_source(here: TopicImage, there: SourceTopic) -> None:
         f"{there.source.rpartition('/')[2]}: it was deleted there, and made again. Keep what is here, and mirror "
         "no more: stratalog mirror --end; or delete the topic here, and mirror the new one"
     )
-
-
-def _check_values(context: Context, here: TopicImage, options: MirrorOptions) -> None:
-    """The topic's values are of the type that comes now; it grows where fields were added.
-
-    Raises: InvalidCallError.
-    """
-    check_typed(here, options.values)
-    wanted = options.values
-    if wanted is not None and not same_type(type_from_json(here.value_schema or ""), wanted.type):
-        alter_topic(context, here.name, value_schema=wanted.schema, dry_run=options.dry_run)
-
-
-def check_typed(here: TopicImage, values: TypedValues | None) -> None:
-    """Raises: InvalidCallError for a topic whose values are typed, and none that comes, or the other way round."""
-    if (here.value_schema is None) != (values is None):
-        raise InvalidCallError(
-            f"topic {here.name!r} has typed values: say how they are decoded (--format, --schema)"
-            if values is None
-            else f"topic {here.name!r} has values of bytes, and stays so: leave --format and --schema out, or "
-            "delete it here and mirror it anew"
-        )
 
 
 # ---------------------------------------------------------------------------------------- partitions
