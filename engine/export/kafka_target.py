@@ -59,7 +59,8 @@ class KafkaTarget:
 
     def __init__(self, bootstrap: str, configs: Mapping[str, str], clock: Clock, message_timeout_ms: int) -> None:
         """Use ``open_target``."""
-        self._reading = open_source(bootstrap, configs)
+        self._open = partial(open_source, bootstrap, configs)
+        self._reading = self._open()
         from confluent_kafka.admin import AdminClient
 
         self._configs = {**configs, "bootstrap.servers": bootstrap, "logger": _LOG}
@@ -141,8 +142,9 @@ class KafkaTarget:
                 self._producer.produce(self._journal, entry, partition=0, on_delivery=told)
             self._flush(self._producer, told)
             self._tried(lambda: self._producer.commit_transaction(TIMEOUT_S), "commit a transaction")
-        except StratalogError:
-            self._abort()
+        except StratalogError as error:
+            if (fenced := self._abort()) is not None:
+                raise fenced from error
             raise
         return delivered.offsets
 
@@ -237,7 +239,7 @@ class KafkaTarget:
             "batch.size": 1_000_000,
         }
         try:
-            return Producer({"compression.type": "lz4", **buffers, **self._configs, **own})
+            return Producer({"compression.type": "lz4", "error_cb": _told, **buffers, **self._configs, **own})
         except KafkaException as error:
             raise InvalidCallError(f"the configs of the target: {error.args[0].str()}") from error
 
@@ -261,8 +263,13 @@ class KafkaTarget:
                     producer.poll(0.1)
 
     def _flush(self, producer: Any, delivered: _Delivered) -> None:
-        """Raises: the error of the first record that is not there."""
-        left = producer.flush(TIMEOUT_S)
+        """Raises: the error of the first record that is not there; no record after it is sent from then on."""
+        began_s = self._clock.monotonic_s()
+        left = producer.flush(0.1)
+        while left and delivered.error is None and self._clock.monotonic_s() - began_s < TIMEOUT_S:
+            left = producer.flush(0.1)
+        if left:
+            producer.purge()
         if delivered.error is not None:
             raise _translated(delivered.error, f"{delivered.topic} of the target")
         if left:
@@ -276,14 +283,15 @@ class KafkaTarget:
         except KafkaException as error:
             raise _translated(error.args[0], what) from error
 
-    def _abort(self) -> None:
-        """After an error: the next run does it, if this cannot."""
-        from confluent_kafka import KafkaException
-
+    def _abort(self) -> ProducerFencedError | None:
+        """After an error: the next run does it, if this cannot; the error where that has begun already."""
         try:
-            self._producer.abort_transaction(TIMEOUT_S)
-        except KafkaException as error:
-            _LOG.info("abort a transaction: %s", error.args[0].str())
+            self._tried(lambda: self._producer.abort_transaction(TIMEOUT_S), "abort a transaction")
+        except ProducerFencedError as error:
+            return error
+        except StratalogError as error:
+            _LOG.info("%s", error)
+        return None
 
     def _end(self, topic: str, partition: int) -> int:
         return self.bounds(topic, [partition])[partition].log_end
@@ -292,19 +300,22 @@ class KafkaTarget:
         return self._end(topic, partition) >= offset
 
     def _has(self, name: str, partitions: int) -> bool:
-        """Whether leaders answer for the first ``partitions`` of the topic."""
-        try:
-            return len(self.bounds(name, range(partitions))) == partitions
-        except (UnknownTopicOrPartitionError, RetriableError):
-            return False
+        """Whether leaders answer for the first ``partitions`` of the topic. Raises: errors of others."""
+        self._reading = self._open()  # a client that has asked before the topic was there goes by that answer
+        return len(self.bounds(name, range(partitions))) == partitions
 
     def _until(self, done: Callable[[], bool], what: str) -> None:
         """Raises: RetriableError where it takes too long."""
-        began_s = self._clock.monotonic_s()
-        while not done():
+        began_s, why = self._clock.monotonic_s(), ""
+        while True:
+            try:
+                if done():
+                    return
+            except (UnknownTopicOrPartitionError, RetriableError) as error:
+                why = f" ({error})"
             if self._clock.monotonic_s() - began_s > TIMEOUT_S:
-                raise RetriableError(f"{what}: not within {TIMEOUT_S:g} s; try again")
-            self._clock.sleep(0.005)
+                raise RetriableError(f"{what}: not within {TIMEOUT_S:g} s{why}; try again")
+            self._clock.sleep(0.01)
 
     def _unless(self, fine: int, future: Any, what: str) -> None:
         """The order is carried out, or there was nothing to do: the error is that one."""
@@ -330,6 +341,11 @@ class _Delivered:
             self.offsets.setdefault(message.partition(), []).append(message.offset())
         elif self.error is None:
             self.error = error
+
+
+def _told(error: Any) -> None:
+    """An error of no record. (Without this, one that ends the producer would be raised among answers.)"""
+    _LOG.info("%s", error.str())
 
 
 def _translated(error: Any, what: str) -> StratalogError:
