@@ -33,7 +33,8 @@ def run(block: str, **addresses: str) -> None:
 def fill(address: str) -> list[tuple[int, bytes | None]]:
     """Records in transactions and without, some of them aborted; a group that has read some. What readers get."""
     settings = {"bootstrap.servers": address, **PRODUCER}
-    only(AdminClient(settings).create_topics([NewTopic("trips", 2, 1, config={"retention.ms": "-1"})]))
+    admin = AdminClient(settings)
+    only(admin.create_topics([NewTopic("trips", 2, 1, config={"retention.ms": "-1"})]))
     plain = Producer(settings)
     for number in range(50):
         plain.produce("trips", b"plain %d" % number, b"k%d" % (number % 5), partition=0, headers=[("n", b"1")])
