@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from stratalog.engine.export.target import ExportTarget, Offsets, Records
 from stratalog.engine.mirror.kafka_source import TIMEOUT_S, answer, open_source, translated
@@ -26,6 +26,8 @@ from stratalog.partitions.errors import (
     UnknownTopicOrPartitionError,
 )
 from stratalog.partitions.identity import TopicPartition
+
+R = TypeVar("R")
 
 _OURS = frozenset({"transactional.id", "enable.idempotence", "acks", "linger.ms", "enable.gapless.guarantee"})
 _JOURNAL = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
@@ -196,6 +198,16 @@ class KafkaTarget:
             answer(future, f"{one.topic}-{one.partition} of the target")
 
     def committed(self, group: str, topic: str) -> dict[int, int]:
+        return self._patiently(lambda: self._committed(group, topic))
+
+    def commit(self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+        self._patiently(lambda: self._commit(group, offsets))
+
+    def close(self) -> None:
+        self._reading.close()
+        self._producer = self._plain = None
+
+    def _committed(self, group: str, topic: str) -> dict[int, int]:
         from confluent_kafka import ConsumerGroupTopicPartitions
 
         asked = [ConsumerGroupTopicPartitions(group)]
@@ -203,7 +215,7 @@ class KafkaTarget:
         found = answer(future, f"group {group!r} of the target").topic_partitions or ()
         return {one.partition: one.offset for one in found if one.topic == topic and one.offset >= 0}
 
-    def commit(self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+    def _commit(self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
         from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException
         from confluent_kafka import TopicPartition as Committed
 
@@ -224,10 +236,6 @@ class KafkaTarget:
             if one.code() in (KafkaError.UNKNOWN_MEMBER_ID, KafkaError.NON_EMPTY_GROUP):
                 raise NonEmptyGroupError(f"group {group!r} has members there: their own commits count")
             raise translated(one, f"group {group!r} of the target")
-
-    def close(self) -> None:
-        self._reading.close()
-        self._producer = self._plain = None
 
     def _made(self, own: Mapping[str, Any]) -> Any:
         """A producer."""
@@ -316,6 +324,17 @@ class KafkaTarget:
             if self._clock.monotonic_s() - began_s > TIMEOUT_S:
                 raise RetriableError(f"{what}: not within {TIMEOUT_S:g} s{why}; try again")
             self._clock.sleep(0.01)
+
+    def _patiently(self, ask: Callable[[], R]) -> R:
+        """The answer of the group's coordinator, which a new cluster has to find first. Raises: as ``ask``."""
+        began_s = self._clock.monotonic_s()
+        while True:
+            try:
+                return ask()
+            except RetriableError:
+                if self._clock.monotonic_s() - began_s > TIMEOUT_S:
+                    raise
+            self._clock.sleep(0.1)
 
     def _unless(self, fine: int, future: Any, what: str) -> None:
         """The order is carried out, or there was nothing to do: the error is that one."""
