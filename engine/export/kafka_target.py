@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from stratalog.engine.export.target import ExportTarget, Offsets, Records
 from stratalog.engine.mirror.kafka_source import TIMEOUT_S, answer, open_source, translated
@@ -26,7 +26,8 @@ from stratalog.partitions.errors import (
     UnknownTopicOrPartitionError,
 )
 from stratalog.partitions.identity import TopicPartition
-from stratalog.partitions.printable import printable
+
+R = TypeVar("R")
 
 _OURS = frozenset({"transactional.id", "enable.idempotence", "acks", "linger.ms", "enable.gapless.guarantee"})
 _JOURNAL = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
@@ -60,7 +61,8 @@ class KafkaTarget:
 
     def __init__(self, bootstrap: str, configs: Mapping[str, str], clock: Clock, message_timeout_ms: int) -> None:
         """Use ``open_target``."""
-        self._reading = open_source(bootstrap, configs)
+        self._open = partial(open_source, bootstrap, configs)
+        self._reading = self._open()
         from confluent_kafka.admin import AdminClient
 
         self._configs = {**configs, "bootstrap.servers": bootstrap, "logger": _log}
@@ -142,8 +144,9 @@ class KafkaTarget:
                 self._producer.produce(self._journal, entry, partition=0, on_delivery=told)
             self._flush(self._producer, told)
             self._tried(lambda: self._producer.commit_transaction(TIMEOUT_S), "commit a transaction")
-        except StratalogError:
-            self._abort()
+        except StratalogError as error:
+            if (fenced := self._abort()) is not None:
+                raise fenced from error
             raise
         return delivered.offsets
 
@@ -195,6 +198,16 @@ class KafkaTarget:
             answer(future, f"{one.topic}-{one.partition} of the target")
 
     def committed(self, group: str, topic: str) -> dict[int, int]:
+        return self._patiently(lambda: self._committed(group, topic))
+
+    def commit(self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+        self._patiently(lambda: self._commit(group, offsets))
+
+    def close(self) -> None:
+        self._reading.close()
+        self._producer = self._plain = None
+
+    def _committed(self, group: str, topic: str) -> dict[int, int]:
         from confluent_kafka import ConsumerGroupTopicPartitions
 
         asked = [ConsumerGroupTopicPartitions(group)]
@@ -202,7 +215,7 @@ class KafkaTarget:
         found = answer(future, f"group {group!r} of the target").topic_partitions or ()
         return {one.partition: one.offset for one in found if one.topic == topic and one.offset >= 0}
 
-    def commit(self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+    def _commit(self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
         from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException
         from confluent_kafka import TopicPartition as Committed
 
@@ -224,10 +237,6 @@ class KafkaTarget:
                 raise NonEmptyGroupError(f"group {group!r} has members there: their own commits count")
             raise translated(one, f"group {group!r} of the target")
 
-    def close(self) -> None:
-        self._reading.close()
-        self._producer = self._plain = None
-
     def _made(self, own: Mapping[str, Any]) -> Any:
         """A producer."""
         from confluent_kafka import KafkaException, Producer
@@ -238,7 +247,7 @@ class KafkaTarget:
             "batch.size": 1_000_000,
         }
         try:
-            return Producer({"compression.type": "lz4", **buffers, **self._configs, **own})
+            return Producer({"compression.type": "lz4", "error_cb": _told, **buffers, **self._configs, **own})
         except KafkaException as error:
             raise InvalidCallError(f"the configs of the target: {error.args[0].str()}") from error
 
@@ -262,8 +271,13 @@ class KafkaTarget:
                     producer.poll(0.1)
 
     def _flush(self, producer: Any, delivered: _Delivered) -> None:
-        """Raises: the error of the first record that is not there."""
-        left = producer.flush(TIMEOUT_S)
+        """Raises: the error of the first record that is not there; no record after it is sent from then on."""
+        began_s = self._clock.monotonic_s()
+        left = producer.flush(0.1)
+        while left and delivered.error is None and self._clock.monotonic_s() - began_s < TIMEOUT_S:
+            left = producer.flush(0.1)
+        if left:
+            producer.purge()
         if delivered.error is not None:
             raise _translated(delivered.error, f"{delivered.topic} of the target")
         if left:
@@ -277,14 +291,15 @@ class KafkaTarget:
         except KafkaException as error:
             raise _translated(error.args[0], what) from error
 
-    def _abort(self) -> None:
-        """After an error: the next run does it, if this cannot."""
-        from confluent_kafka import KafkaException
-
+    def _abort(self) -> ProducerFencedError | None:
+        """After an error: the next run does it, if this cannot; the error where that has begun already."""
         try:
-            self._producer.abort_transaction(TIMEOUT_S)
-        except KafkaException as error:
-            _log.info("abort a transaction: %s", printable(error.args[0].str()))
+            self._tried(lambda: self._producer.abort_transaction(TIMEOUT_S), "abort a transaction")
+        except ProducerFencedError as error:
+            return error
+        except StratalogError as error:
+            _log.info("%s", error)
+        return None
 
     def _end(self, topic: str, partition: int) -> int:
         return self.bounds(topic, [partition])[partition].log_end
@@ -293,19 +308,33 @@ class KafkaTarget:
         return self._end(topic, partition) >= offset
 
     def _has(self, name: str, partitions: int) -> bool:
-        """Whether leaders answer for the first ``partitions`` of the topic."""
-        try:
-            return len(self.bounds(name, range(partitions))) == partitions
-        except (UnknownTopicOrPartitionError, RetriableError):
-            return False
+        """Whether leaders answer for the first ``partitions`` of the topic. Raises: errors of others."""
+        self._reading = self._open()  # a client that has asked before the topic was there goes by that answer
+        return len(self.bounds(name, range(partitions))) == partitions
 
     def _until(self, done: Callable[[], bool], what: str) -> None:
         """Raises: RetriableError where it takes too long."""
-        began_s = self._clock.monotonic_s()
-        while not done():
+        began_s, why = self._clock.monotonic_s(), ""
+        while True:
+            try:
+                if done():
+                    return
+            except (UnknownTopicOrPartitionError, RetriableError) as error:
+                why = f" ({error})"
             if self._clock.monotonic_s() - began_s > TIMEOUT_S:
-                raise RetriableError(f"{what}: not within {TIMEOUT_S:g} s; try again")
-            self._clock.sleep(0.005)
+                raise RetriableError(f"{what}: not within {TIMEOUT_S:g} s{why}; try again")
+            self._clock.sleep(0.01)
+
+    def _patiently(self, ask: Callable[[], R]) -> R:
+        """The answer of the group's coordinator, which a new cluster has to find first. Raises: as ``ask``."""
+        began_s = self._clock.monotonic_s()
+        while True:
+            try:
+                return ask()
+            except RetriableError:
+                if self._clock.monotonic_s() - began_s > TIMEOUT_S:
+                    raise
+            self._clock.sleep(0.1)
 
     def _unless(self, fine: int, future: Any, what: str) -> None:
         """The order is carried out, or there was nothing to do: the error is that one."""
@@ -331,6 +360,11 @@ class _Delivered:
             self.offsets.setdefault(message.partition(), []).append(message.offset())
         elif self.error is None:
             self.error = error
+
+
+def _told(error: Any) -> None:
+    """An error of no record. (Without this, one that ends the producer would be raised among answers.)"""
+    _LOG.info("%s", error.str())
 
 
 def _translated(error: Any, what: str) -> StratalogError:

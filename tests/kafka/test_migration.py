@@ -7,7 +7,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from deltalake import DeltaTable
 
@@ -15,7 +15,7 @@ from bench.kafka_server import PINS, running_kafka
 from stratalog import Cluster, Committed
 from stratalog.jobs.jars import jar_folder, missing_jars
 from stratalog.jobs.main import main
-from tests.kafka.kafka_clients import CLIENT, PRODUCER, WAIT_S, only
+from tests.kafka.kafka_clients import CLIENT, PRODUCER, WAIT_S, only, wait_until
 from tests.pages import blocks, make_cluster_file
 
 pytestmark = pytest.mark.kafka
@@ -33,7 +33,8 @@ def run(block: str, **addresses: str) -> None:
 def fill(address: str) -> list[tuple[int, bytes | None]]:
     """Records in transactions and without, some of them aborted; a group that has read some. What readers get."""
     settings = {"bootstrap.servers": address, **PRODUCER}
-    only(AdminClient(settings).create_topics([NewTopic("trips", 2, 1, config={"retention.ms": "-1"})]))
+    admin = AdminClient(settings)
+    only(admin.create_topics([NewTopic("trips", 2, 1, config={"retention.ms": "-1"})]))
     plain = Producer(settings)
     for number in range(50):
         plain.produce("trips", b"plain %d" % number, b"k%d" % (number % 5), partition=0, headers=[("n", b"1")])
@@ -50,7 +51,15 @@ def fill(address: str) -> list[tuple[int, bytes | None]]:
         else:
             transactional.abort_transaction(WAIT_S)
     with closing(Consumer({"bootstrap.servers": address, **CLIENT, "group.id": "dashboard"})) as consumer:
-        consumer.commit(offsets=[TopicPartition("trips", 0, 20)], asynchronous=False)
+
+        def committed() -> bool:
+            try:
+                consumer.commit(offsets=[TopicPartition("trips", 0, 20)], asynchronous=False)
+            except KafkaException:  # a new cluster has no coordinator at once
+                return False
+            return True
+
+        wait_until(committed)
     return records(address)
 
 
