@@ -26,6 +26,7 @@ from stratalog.partitions.errors import (
     UnknownTopicOrPartitionError,
 )
 from stratalog.partitions.identity import TopicPartition
+from stratalog.partitions.printable import printable
 
 R = TypeVar("R")
 
@@ -364,7 +365,7 @@ class _Delivered:
 
 def _told(error: Any) -> None:
     """An error of no record. (Without this, one that ends the producer would be raised among answers.)"""
-    _LOG.info("%s", error.str())
+    _log.info("%s", printable(error.str()))
 
 
 def _translated(error: Any, what: str) -> StratalogError:
