@@ -107,8 +107,8 @@ format: $(VENV)/.installed ## rewrite the sources as the linter wants them
 
 lock: ## resolve the dependencies anew into requirements.lock
 	@python=$$($(FIND_PYTHON)); rm -rf .cache/lock; $(QUIETLY) "resolving" $$python -m venv .cache/lock
-	@$(QUIETLY) "installing" .cache/lock/bin/python -m pip install --quiet "setuptools>=77" -e ".[spark,connect,azure,gcs,iceberg,metrics,otlp,completion,avro,kafka,demo,dev]"
-	@{ echo "# Every package of the extras spark, connect, azure, gcs, iceberg, metrics, otlp, completion, avro, kafka, demo and dev, pinned; \`make lock\` writes this file again."; \
+	@$(QUIETLY) "installing" .cache/lock/bin/python -m pip install --quiet "setuptools>=77" -e ".[spark,connect,azure,gcs,iceberg,metrics,otlp,completion,avro,protobuf,kafka,serve,demo,dev]"
+	@{ echo "# Every package of the extras spark, connect, azure, gcs, iceberg, metrics, otlp, completion, avro, protobuf, kafka, serve, demo and dev, pinned; \`make lock\` writes this file again."; \
 	  .cache/lock/bin/python -m pip freeze --all --exclude pip --exclude stratalog; } > requirements.lock
 	@rm -rf .cache/lock
 

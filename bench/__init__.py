@@ -18,6 +18,9 @@ start of the session.
     counting        a store that tells of every call
     remote_log      opening and planning over a hundred thousand remote segments
     scanning        scan, against spark.read.parquet; one column of twenty, against all
+    mirroring       a topic of a Kafka mirrored here, against Kafka's MirrorMaker; what kill -9 leaves of each
+    mirror_maker    that MirrorMaker, a process
+    kafka_topics    topics of a Kafka, filled and read back
     bootstrapping   bootstrap from the last tiered offset on, against a full copy
     restoring       a cluster that lost all its brokers: until it takes appends again, until it is whole
     quorum          commits of metadata, against plain files; many drivers at once
@@ -30,6 +33,7 @@ start of the session.
     growth_table    the fit of that, and its lines
     hour            a producer for an hour, with nothing beside it but maintain: python -m bench.hour
     shared_tail     a prototype, for docs/shared-tail.md: python -m bench.shared_tail
+    serving         clients of Kafka, beside a fetch: python -m bench.serving
     memory          the peak memory of worker processes, and of this one
     s3_server       a real S3 server on this machine, for tests too
 """

@@ -12,10 +12,10 @@ Settings come from the environment (or ``make bench NAME=value``):
     COMMITS     small commits of metadata to replay: 100000
     GROWTH      the largest size at which is measured how costs grow, of 10, 100 and so on up to it: 1000
     BENCH_DIR   a folder that is not there yet, on the disk to be measured: ./bench-data
-    KAFKA       a Kafka to compare scans with: own (fetched from Maven Central, 50 MB, and started for it), or
-                the host:port of one that runs; without it that line is left out
+    KAFKA       a Kafka to compare with: own (fetched from Maven Central, 50 MB, and started for it), or the
+                host:port of one that runs, which is enough for scans; without it these lines are left out
     ONLY        some of calls,append,append3,typed,replicate,hot,idle,tier,remote_log,scan,pruned,plan,ranges,
-                kafka,stream,remote_reads,bootstrap,restore,quorum,metadata,replay,state,growth,costs
+                kafka,mirror,stream,remote_reads,bootstrap,restore,quorum,metadata,replay,state,growth,costs
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ from bench import (
     idle,
     kafka,
     large_cluster,
+    mirroring,
     opening,
     page,
     planning,
@@ -69,7 +70,7 @@ from stratalog.partitions.errors import InvalidCallError, StratalogError
 
 ALL_DONE, SOMETHING_FAILED, BAD_CALL = 0, 1, 2
 
-WITHOUT_SPARK = {"idle", "restore", "growth", "costs"}
+WITHOUT_SPARK = {"idle", "mirror", "restore", "growth", "costs"}
 
 _BENCHMARKS: dict[str, tuple[Callable[[Bench], Sequence[Row]], ...]] = {
     "calls": (calls.calls,),
@@ -84,6 +85,7 @@ _BENCHMARKS: dict[str, tuple[Callable[[Bench], Sequence[Row]], ...]] = {
     "scan": (scanning.scan,),
     "ranges": (ranges.ranges, ranges.hot_scan),
     "kafka": (kafka.kafka,),
+    "mirror": (mirroring.mirror,),
     "pruned": (scanning.pruned,),
     "plan": (planning.planning,),
     "stream": (streaming.stream,),

@@ -112,7 +112,7 @@ class Bench:
         def values(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             for batch in batches:
                 for index in batch.column("id").to_pylist():
-                    yield from _slice_of_records(index * rows, rows, seed=_SEED + index)
+                    yield from slice_of_records(index * rows, rows, seed=_SEED + index)
 
         slices = self.spark.range(0, SOURCE_FILES, 1, SOURCE_FILES)
         records = slices.mapInArrow(values, "key binary, value binary")
@@ -275,7 +275,7 @@ def typed_columns(value: Column) -> Column:
 TYPED = ", ".join(f"c{i:02d} STRING" for i in range(COLUMNS))
 
 
-def _slice_of_records(first: int, rows: int, seed: int) -> Iterator[pa.RecordBatch]:
+def slice_of_records(first: int, rows: int, seed: int) -> Iterator[pa.RecordBatch]:
     """Keys are numbers; values are random text of 64 letters, of which a codec leaves three quarters."""
     random = np.random.default_rng(seed)
     for start in range(first, first + rows, _BATCH_ROWS):

@@ -13,7 +13,7 @@ from stratalog.partitions.errors import InvalidCallError
 NAMES = (
     *("calls", "append", "append3", "typed", "replicate", "hot", "idle", "tier", "remote_log", "scan"),
     "pruned",
-    *("plan", "ranges", "kafka", "stream"),
+    *("plan", "ranges", "kafka", "mirror", "stream"),
     *("remote_reads", "bootstrap", "restore", "quorum", "metadata", "replay", "state", "growth", "costs"),
 )
 OWN_KAFKA = "own"

@@ -10,7 +10,7 @@ import argparse
 import os
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
@@ -128,6 +128,21 @@ def add_common(parser: argparse.ArgumentParser, defaults: Mapping[str, object] |
         default=defaults["json"],
         help="one report object as the last line of stdout, and no table",
     )
+
+
+def commands_of(parser: argparse.ArgumentParser) -> Callable[..., argparse.ArgumentParser]:
+    """Adds a subcommand by its name and what it does (``reads``: it changes nothing), each with what every job
+    takes, and with ``--dry-run``; its parser. The name is in ``command``.
+    """
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    def command(name: str, doc: str, *, reads: bool = False) -> argparse.ArgumentParser:
+        added = commands.add_parser(name, help=doc, description=doc, allow_abbrev=False)
+        add_common(added)
+        add_dry_run(added, "the same: this only reads" if reads else "only check")
+        return added
+
+    return command
 
 
 def add_topics(parser: argparse.ArgumentParser) -> None:

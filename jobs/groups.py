@@ -1,8 +1,8 @@
 """List consumer groups, describe one and its lag, move its offsets, delete it or its offsets of a topic.
 
-  stratalog groups --list
-  stratalog groups --describe --group dashboard
-  stratalog groups --reset-offsets --group dashboard --topics trips --to-datetime 2013-06-01 --dry-run
+  stratalog groups list
+  stratalog groups describe dashboard
+  stratalog groups reset-offsets dashboard --topics trips --to-datetime 2013-06-01 --dry-run
 Stop the consumers of a group before its offsets are moved: their next commit would take their place.
 """
 
@@ -15,33 +15,25 @@ from datetime import timedelta
 from typing import Any
 
 from stratalog import OffsetSpec, Report
-from stratalog.jobs.arguments import add_dry_run, add_topics, add_yes, check_options, number, numbers, time
+from stratalog.jobs.arguments import add_yes, commands_of, names, number, numbers, time
 from stratalog.jobs.run import Job, JobMain
-
-_PLACES = ("to_earliest", "to_latest", "to_offset", "to_datetime", "shift_by", "by_duration")
-_NEEDS = (
-    *((action, "group") for action in ("describe", "delete", "delete_offsets", "reset_offsets")),
-    *((action, "topics") for action in ("delete_offsets", "reset_offsets")),
-    ("reset_offsets", *_PLACES),
-    ("group", "describe", "delete", "delete_offsets", "reset_offsets"),
-    ("topics", "delete_offsets", "reset_offsets"),
-    *((option, "reset_offsets") for option in ("partitions", *_PLACES)),
-)
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument("--list", action="store_true", help="every group")
-    what.add_argument("--describe", action="store_true", help="a group's offsets and lag")
-    what.add_argument("--reset-offsets", action="store_true", help="move what a group has committed")
-    what.add_argument("--delete", action="store_true", help="forget a group")
-    what.add_argument("--delete-offsets", action="store_true", help="forget its offsets for --topics")
-    parser.add_argument("--group", metavar="NAME")
-    add_topics(parser)
-    parser.add_argument("--partitions", metavar="N,M", type=numbers, help="reset only these (default: all)")
-    add_dry_run(parser)
-    add_yes(parser)
-    place = parser.add_mutually_exclusive_group()
+    command = commands_of(parser)
+    command("list", "every group", reads=True)
+    describe = command("describe", "a group's offsets and lag", reads=True)
+    reset = command("reset-offsets", "move what a group has committed")
+    delete = command("delete", "forget a group")
+    delete_offsets = command("delete-offsets", "forget a group's offsets for some topics")
+    for added in (describe, reset, delete, delete_offsets):
+        added.add_argument("group", metavar="GROUP")
+    for added in (reset, delete_offsets):
+        added.add_argument("--topics", metavar="A,B", type=names, required=True, help="only these topics")
+    for added in (delete, delete_offsets):
+        add_yes(added)
+    reset.add_argument("--partitions", metavar="N,M", type=numbers, help="only these (default: all)")
+    place = reset.add_mutually_exclusive_group(required=True)
     place.add_argument("--to-earliest", action="store_true", help="to the log start")
     place.add_argument("--to-latest", action="store_true", help="to the high watermark")
     place.add_argument("--to-offset", metavar="N", type=number)
@@ -53,23 +45,22 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def groups(job: Job) -> Report:
-    given = job.arguments
-    check_options(given, needs=_NEEDS)
-    cluster = job.cluster()
-    if given.list:
-        return cluster.groups.list()
-    if given.describe:
-        return cluster.groups.lag(given.group)
-    if given.delete:
-        job.confirm(f"delete group {given.group!r} and its offsets")
-        return cluster.groups.delete(given.group, dry_run=given.dry_run)
-    if given.delete_offsets:
-        job.confirm(f"delete the offsets of group {given.group!r} for {', '.join(given.topics)}")
-        return cluster.groups.delete_offsets(given.group, given.topics, dry_run=given.dry_run)
+    given, door = job.arguments, job.cluster().groups
+    match given.command:
+        case "list":
+            return door.list()
+        case "describe":
+            return door.lag(given.group)
+        case "delete":
+            job.confirm(f"delete group {given.group!r} and its offsets")
+            return door.delete(given.group, dry_run=given.dry_run)
+        case "delete-offsets":
+            job.confirm(f"delete the offsets of group {given.group!r} for {', '.join(given.topics)}")
+            return door.delete_offsets(given.group, given.topics, dry_run=given.dry_run)
     to: Any = given.to_offset if given.to_offset is not None else given.to_datetime
     if given.to_earliest or given.to_latest:
         to = OffsetSpec.EARLIEST if given.to_earliest else OffsetSpec.LATEST
-    return cluster.groups.reset_offsets(
+    return door.reset_offsets(
         given.group,
         given.topics,
         to=to,

@@ -4,7 +4,7 @@
 ``python -m stratalog.jobs.jars`` fetches them with the Ivy that pyspark ships; later sessions need no network. Two
 sets: ``delta`` and ``s3``. Other files pin in the same way jars that are fetched only when somebody asks for them
 by the file's name: ``azure`` and ``gcs``, with which Spark reads ``abfss://`` and ``gs://``, and which sessions
-find from then on; ``kafka``, for comparisons with a Kafka.
+find from then on; ``kafka`` and ``mirror-maker``, for comparisons with Kafka and with its MirrorMaker.
 """
 
 from __future__ import annotations
@@ -162,7 +162,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     pins = f"{next(iter(sys.argv[1:] if argv is None else argv), 'jars')}.xml"
     if not conf_file(pins).is_file():
         print(
-            f"no jars are pinned by the name {pins.removesuffix('.xml')!r}: azure, gcs or kafka", file=sys.stderr
+            f"no jars are pinned by the name {pins.removesuffix('.xml')!r}: azure, gcs, kafka or mirror-maker",
+            file=sys.stderr,
         )
         return 1
     folder = jar_folder()

@@ -51,6 +51,8 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
     "Kafka": {
         "mirror": "topics of a Kafka cluster, at the same offsets; --end: producers may append",
         "compare": "every record, there and here",
+        "export": "topics, or ranges of them, to a Kafka cluster, once each",
+        "serve": "topics to clients of Kafka, which read them by Kafka's protocol",
     },
     "brokers and clusters": {
         "check_store": "is a storage good enough for a log?",

@@ -1,9 +1,11 @@
-"""Mirror topics of a Kafka cluster: the same records at the same offsets; needs no Spark.
+"""Mirror topics of a Kafka cluster: the same records at the same offsets.
 
   stratalog mirror --from kafka-1:9092 --topics trips,fares           what is new, once
   stratalog mirror --from kafka-1:9092 --topics trips --every 10s     again and again, until interrupted
   stratalog mirror --from kafka-1:9092 --topics trips --archive       records stay when the source's go
   stratalog mirror --from kafka-1:9093 --topics trips --config security.protocol=SSL --config ssl.ca.location=ca
+  stratalog mirror --from kafka-1:9092 --topics trips --master local[*]   much at once, by Spark's executors
+  stratalog mirror --from kafka-1:9092 --topics trips --format confluent-avro --schema trip.avsc
   stratalog mirror --end --topics trips                               a topic like any other from now on
 
 Any number of mirrors may run, and be killed: the log's end is the place in the source. stratalog compare looks
@@ -16,16 +18,17 @@ import argparse
 import sys
 
 from stratalog import Report
+from stratalog.engine.formats.decoder import DECODED
 from stratalog.jobs.arguments import add_dry_run, add_yes, check_options, count, duration, names, pair, size
 from stratalog.jobs.repeat import repeat
 from stratalog.jobs.run import Job, JobMain
 from stratalog.partitions.clock import SystemClock
 
-_OF_A_RUN = ("config", "replication_factor", "archive", "no_groups", "throttle", "budget", "every")
+_OF_A_RUN = ("config", "replication_factor", "archive", "no_groups", "throttle", "budget", "every", "format")
 
 
 def add_source(parser: argparse.ArgumentParser) -> None:
-    """``--topics``, and ``--config`` of librdkafka."""
+    """``--topics``, ``--config`` of librdkafka, and how values are decoded."""
     parser.add_argument("--topics", dest="mirrored", metavar="A,B", type=names, required=True)
     parser.add_argument(
         "--config",
@@ -33,8 +36,23 @@ def add_source(parser: argparse.ArgumentParser) -> None:
         type=pair,
         action="append",
         default=[],
-        help="one of librdkafka's, such as security.protocol=SASL_SSL; any number of them",
+        help="one of librdkafka's, such as security.protocol=SASL_SSL, or schema.registry.url; any number of them",
     )
+    parser.add_argument("--format", choices=DECODED, help="values are decoded, by --schema (default: bytes)")
+    parser.add_argument(
+        "--schema", metavar="FILE", help="of Avro; a type as DDL, of json; descriptors, of protobuf"
+    )
+    parser.add_argument("--message", metavar="NAME", help="which message of the descriptors the values are")
+
+
+def check_format(given: argparse.Namespace) -> None:
+    """Raises: InvalidCallError for a part of ``--format`` that is missing."""
+    check_options(given, needs=[("format", "schema"), ("schema", "format"), ("message", "format")])
+
+
+def format_of(given: argparse.Namespace) -> dict[str, str | None]:
+    """How values are decoded, as the door takes it."""
+    return {"value_format": given.format, "schema_file": given.schema, "message": given.message}
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -59,18 +77,20 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def mirror(job: Job) -> Report:
     given = job.arguments
     check_options(given, bars=[("end", *_OF_A_RUN)])
+    check_format(given)
     if given.end:
         job.confirm(f"end the mirroring of {', '.join(given.mirrored)}, which cannot be begun again")
         return job.cluster().end_mirror(given.mirrored, dry_run=given.dry_run)
 
     def once() -> Report:
-        return job.cluster().mirror(
+        return job.on_workers().mirror(
             given.bootstrap,
             given.mirrored,
             configs=dict(given.config),
             replication_factor=given.replication_factor,
             archive=given.archive,
             groups=not given.no_groups,
+            **format_of(given),
             throttle=given.throttle,
             budget_s=given.budget,
             dry_run=given.dry_run,
@@ -83,7 +103,7 @@ def mirror(job: Job) -> Report:
     )
 
 
-main = JobMain("mirror", __doc__, arguments, mirror, runs="driver")
+main = JobMain("mirror", __doc__, arguments, mirror)
 
 
 if __name__ == "__main__":

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import base64
-import io
 import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from stratalog.engine.driver.plain_values import plain, raw_bytes, time_text
-from stratalog.partitions.errors import EnvironmentUnusableError, InvalidCallError
+from stratalog.engine.formats.avro import AvroValues
+from stratalog.engine.formats.decoder import AVRO, CONFLUENT_AVRO, UndecodedError
+from stratalog.partitions.errors import InvalidCallError
 from stratalog.partitions.printable import printable
 
-FORMATS = ("text", "json", "hex", "base64", "avro", "confluent-avro")
-
-_FRAME = 5
-"""Bytes before a value that Confluent's serializer has written: a zero, and the id of its schema."""
+FORMATS = ("text", "json", "hex", "base64", AVRO, CONFLUENT_AVRO)
 
 Show = Callable[[dict[str, Any]], str]
 """The line of a record."""
@@ -28,11 +26,11 @@ def shown_as(how: str, avro_schema: str | None = None) -> Show:
     Raises: InvalidCallError; EnvironmentUnusableError without fastavro; while records are shown, InvalidCallError
         for a value that is not of the schema.
     """
-    avro = how in ("avro", "confluent-avro")
+    avro = how in (AVRO, CONFLUENT_AVRO)
     if avro != (avro_schema is not None):
         raise InvalidCallError("--format avro and confluent-avro go together with --avro-schema")
     if avro_schema is not None:
-        decode = _avro(Path(avro_schema), framed=how == "confluent-avro")
+        decode = _avro(AvroValues(Path(avro_schema), framed=how == CONFLUENT_AVRO))
         return lambda record: _object({**record, "value": decode(record)})
     return {"text": _line, "json": _object, "hex": _hex, "base64": _base64}[how]
 
@@ -72,18 +70,8 @@ def _base64(record: dict[str, Any]) -> str:
     return _line(record, lambda value: base64.b64encode(raw_bytes(value) or b"").decode())
 
 
-def _avro(path: Path, *, framed: bool) -> Callable[[dict[str, Any]], Any]:
-    """The value of a record, decoded. Raises: as ``shown_as``."""
-    try:
-        import fastavro
-    except ModuleNotFoundError as error:
-        raise EnvironmentUnusableError(
-            "values of Avro need fastavro, which is not installed: pip install 'stratalog[avro]'"
-        ) from error
-    try:
-        schema = fastavro.schema.load_schema(str(path))
-    except Exception as error:  # of many kinds: whatever it stumbles upon in a file
-        raise InvalidCallError(f"{path} holds no schema of Avro that can be read: {error}") from error
+def _avro(values: AvroValues) -> Callable[[dict[str, Any]], Any]:
+    """The value of a record, decoded. Raises: InvalidCallError."""
 
     def decode(record: dict[str, Any]) -> Any:
         value = record["value"]
@@ -92,15 +80,9 @@ def _avro(path: Path, *, framed: bool) -> Callable[[dict[str, Any]], Any]:
         of = f"partition {record['partition']}, offset {record['offset']}"
         if not isinstance(value, bytes):
             raise InvalidCallError(f"{of}: the topic is typed, its values are not of Avro: leave --format out")
-        if framed and (value[:1] != b"\0" or len(value) < _FRAME):
-            raise InvalidCallError(f"{of}: no id of a schema stands before the value: try --format avro")
-        source = io.BytesIO(value[_FRAME:] if framed else value)
         try:
-            found = fastavro.schemaless_reader(source, schema, None)
-        except Exception as error:  # of many kinds, too
-            raise InvalidCallError(f"{of}: the value is not of {path}: {type(error).__name__}: {error}") from error
-        if rest := len(source.read()):
-            raise InvalidCallError(f"{of}: the value is not of {path}: it has {rest} bytes more than that")
-        return found
+            return values.decode(value)
+        except UndecodedError as error:
+            raise InvalidCallError(f"{of}: {error}") from error
 
     return decode

@@ -1,9 +1,11 @@
 """Describe the quorum of the metadata, shorten its log, change its voters.
 
-Without an option: one row per voter, with its log's end and lag. --snapshot is by hand, with a row per voter;
-``snapshot`` keeps the log short by its policy, together with the logs of topics. A voter that lost its storage
-comes back by ``bootstrap --brokers N`` and then --replace-voter N. Voters change one at a time; after --add-voter
-and --remove-voter let the cluster file name those that the report says.
+  stratalog quorum describe
+  stratalog quorum replace-voter 3
+``quorum snapshot`` is by hand, with a row per voter; the job ``snapshot`` keeps the log short by its policy,
+together with the logs of topics. A voter that lost its storage comes back by ``bootstrap --brokers N`` and then
+``replace-voter N``. Voters change one at a time; after ``add-voter`` and ``remove-voter`` let the cluster file
+name those that the report says.
 """
 
 from __future__ import annotations
@@ -13,28 +15,26 @@ import sys
 
 import stratalog
 from stratalog import Report
-from stratalog.jobs.arguments import add_dry_run
+from stratalog.jobs.arguments import commands_of
 from stratalog.jobs.run import Job, JobMain, warn
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    add_dry_run(parser, "check, and print the plan; change nothing")
-    what = parser.add_mutually_exclusive_group()
-    what.add_argument("--describe", action="store_true", help="every voter, and who leads; the default")
-    what.add_argument("--snapshot", action="store_true", help="take a snapshot now, delete the files below it")
-    what.add_argument(
-        "--sign",
-        action="store_true",
-        help="sign, with the cluster key, what the voters of a cluster without one show now, and trust it",
-    )
-    what.add_argument("--replace-voter", metavar="N", type=int, help="broker N votes with the storage it has now")
-    what.add_argument("--add-voter", metavar="N", type=int, help="broker N becomes a voter")
-    what.add_argument("--remove-voter", metavar="N", type=int, help="broker N is no voter any more")
+    command = commands_of(parser)
+    command("describe", "every voter, its log's end and lag, and who leads", reads=True)
+    command("snapshot", "take a snapshot now, delete the files below it")
+    command("sign", "sign, with the cluster key, what the voters of a cluster without one show now, and trust it")
+    for name, doc in (
+        ("replace-voter", "broker N votes with the storage it has now"),
+        ("add-voter", "broker N becomes a voter"),
+        ("remove-voter", "broker N is no voter any more"),
+    ):
+        command(name, doc).add_argument("voter", metavar="N", type=int)
 
 
 def quorum(job: Job) -> Report:
     given = job.arguments
-    if given.sign:
+    if given.command == "sign":
         return stratalog.Cluster.sign(
             given.cluster,
             dry_run=given.dry_run,
@@ -50,14 +50,15 @@ def quorum(job: Job) -> Report:
         credentials=given.credentials,
     )
     warn(cluster.file.warnings)
-    if given.snapshot:
-        return cluster.quorum.snapshot(dry_run=given.dry_run)
-    if given.replace_voter is not None:
-        return cluster.quorum.replace_voter(given.replace_voter, dry_run=given.dry_run)
-    if given.add_voter is not None:
-        return cluster.quorum.add_voter(given.add_voter, dry_run=given.dry_run)
-    if given.remove_voter is not None:
-        return cluster.quorum.remove_voter(given.remove_voter, dry_run=given.dry_run)
+    match given.command:
+        case "snapshot":
+            return cluster.quorum.snapshot(dry_run=given.dry_run)
+        case "replace-voter":
+            return cluster.quorum.replace_voter(given.voter, dry_run=given.dry_run)
+        case "add-voter":
+            return cluster.quorum.add_voter(given.voter, dry_run=given.dry_run)
+        case "remove-voter":
+            return cluster.quorum.remove_voter(given.voter, dry_run=given.dry_run)
     return cluster.quorum.describe()
 
 

@@ -74,7 +74,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--auto-offset-reset",
         choices=RESETS,
         default="none",
-        help="when retention is faster: none for an error (default), or go on at the earliest or latest record",
+        help="when retention is faster, and where a --group begins that has committed nothing: at the earliest or "
+        "latest record, or none for an error (default)",
     )
     parser.add_argument("--format", choices=FORMATS, help="of keys and values (default: text; json with --json)")
     parser.add_argument("--avro-schema", metavar="FILE", help="of values, with --format avro and confluent-avro")

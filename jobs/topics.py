@@ -16,7 +16,7 @@ import stratalog
 from stratalog import Report
 from stratalog.engine.driver.report import Value
 from stratalog.engine.metadata.image import ClusterImage
-from stratalog.jobs.arguments import add_common, add_dry_run, add_yes, count, pair
+from stratalog.jobs.arguments import add_yes, commands_of, count, pair
 from stratalog.jobs.run import Job, JobMain, renamed
 from stratalog.partitions.errors import InvalidCallError
 from stratalog.partitions.paths import METADATA_TOPIC
@@ -28,15 +28,8 @@ _SCHEMA = (
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-
-    def command(name: str, doc: str) -> argparse.ArgumentParser:
-        added = commands.add_parser(name, help=doc, description=doc, allow_abbrev=False)
-        add_common(added)
-        add_dry_run(added, "the same: this only reads" if name in ("list", "describe") else "only check")
-        return added
-
-    listed = command("list", "every topic: partitions, types, configs; or partitions in trouble")
+    command = commands_of(parser)
+    listed = command("list", "every topic: partitions, types, configs; or partitions in trouble", reads=True)
     trouble = listed.add_mutually_exclusive_group()
     for state, doc in (
         ("unavailable", "only partitions without a leader"),
@@ -44,7 +37,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         ("under-replicated", "also those of which a replica is not in the ISR"),
     ):
         trouble.add_argument(f"--{state}", dest="trouble", action="store_const", const=state, help=doc)
-    described = command("describe", "a topic's types and effective configs, and where each comes from")
+    described = command("describe", "a topic's types and effective configs, and where each comes from", reads=True)
     described.add_argument("name", metavar="NAME")
     create = command("create", "create a topic")
     create.add_argument("name", metavar="NAME")

@@ -72,7 +72,7 @@ class ClusterKey:
         raise UnsignedError(
             f"{what}: {wrong}: somebody wrote or changed it who does not have the key of cluster "
             f"{self.cluster_id!r}; it counts for nothing, and is left alone (a cluster that had no key, or "
-            "another one, is signed by stratalog quorum --sign)"
+            "another one, is signed by stratalog quorum sign)"
         )
 
     def _tag(self, secret: bytes, kind: str, name: str, digest: bytes) -> str:

@@ -23,11 +23,11 @@ def quorum_findings(sight: Sight) -> Iterator[HealthFinding]:
             do=sight.commands("maintain"),
         )
     for broker_id, found in sorted(ids.items()):
-        what, do = f"this voter does not count: {found.error}", sight.commands("quorum", "--describe")
+        what, do = f"this voter does not count: {found.error}", sight.commands("quorum", "describe")
         broker = sight.image.brokers.get(broker_id)
         if broker is not None and broker.directory_id != found.voter.directory_id:
             what = "this voter lost its storage, and its broker is back: let it vote with what it has now"
-            do = sight.commands("quorum", "--replace-voter", str(broker_id))
+            do = sight.commands("quorum", "replace-voter", str(broker_id))
         elif not isinstance(sight.roots.get(broker_id), Same):
             do = root_remedy(sight, broker_id)
         yield HealthFinding(

@@ -145,9 +145,14 @@ class HealthReport(Report):
             lines += ["", *one.lines(self.now_ms)]
         for failure in self.unread:
             lines += ["", *_wrapped(f"FAILED   {failure}", "")]
-        figures = ", ".join(f"{name} {show(value)}" for name, value in self.totals.items())
         notes = [line for note in self.notes for line in _wrapped(f"note: {note}", "")]
-        return "\n".join([*lines, "", *notes, *_wrapped(figures, "")])
+        return "\n".join([*lines, "", *notes, *_wrapped(self._figures(), "")])
+
+    def _figures(self) -> str:
+        """In words; those of nothing are counted."""
+        shown = [f"{name} {show(value)}" for name, value in self.totals.items() if value]
+        nothing = len(self.totals) - len(shown)
+        return ", ".join([*shown, *([f"{nothing} more that are 0"] if nothing else [])])
 
     def _repr_html_(self) -> str:
         kind = "bad" if self.failures else "warn" if self.findings else "good"
@@ -159,8 +164,7 @@ class HealthReport(Report):
             lines += [marked_line(_MARKS[one.severity], str(one.severity), said), code_line(one.do)]
         lines += [marked_line("bad", "FAILED", str(one)) for one in self.unread]
         lines += [marked_line("warn", "note", note) for note in self.notes]
-        figures = ", ".join(f"{name} {show(value)}" for name, value in self.totals.items())
-        return "".join([*lines, head_line(figures) if figures else ""])
+        return "".join([*lines, head_line(self._figures()) if self.totals else ""])
 
 
 def unopened(cluster_file: str, error: StratalogError, now_ms: int) -> HealthReport:

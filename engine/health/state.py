@@ -61,7 +61,7 @@ def group_findings(
                         subjects=(name,),
                         what=f"it has not processed {', '.join(late)}; the limit is {limit:,} "
                         "(health.consumer.max.lag.records). Start its consumers, or more of them",
-                        do=sight.commands("groups", "--describe", "--group", name),
+                        do=sight.commands("groups", "describe", name),
                     )
                 )
     return findings, {(name, topic): lag for name, found in lags.items() for topic, lag in found.items()}
@@ -93,7 +93,7 @@ def transaction_findings(
             kind="PartitionsWithLateTransactionsCount",
             subjects=(one.transactional_id,),
             what="its transaction was abandoned: readers of committed records wait for its end",
-            do=sight.commands("transactions", "--finish"),
+            do=sight.commands("transactions", "finish"),
             since_ms=since_ms,
         )
         for one, since_ms in late

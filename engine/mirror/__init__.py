@@ -5,6 +5,9 @@ kafka_source   that by ``confluent-kafka`` (the extra ``kafka``), without a JVM
 configs        the topic's configs here, which mean the same as those there
 rows           records and gaps as rows of a log, in pieces that are appended each at once
 partitions     one run's state of each partition: where it is, and what waits to be appended
+progress       the progress of a run, for a bar
+bulk           many partitions at once, by Spark's executors, where much is new
+typed_topics   topics whose values are decoded on the way
 mirror         the operation: topics made, records appended, log starts moved; and its end
 group_offsets  consumer groups go on here where they stopped there
 compare        a topic there and here: every record, and at which offsets they differ

@@ -2,8 +2,9 @@
 
 Both sides are read once, in the order of offsets, a partition after the other in each of some threads: offset,
 timestamp, key, value and headers of each record become a digest, and the digests of ``RANGE`` offsets one of a
-range. Compared is where both have something: from the later log start to the earlier end of committed records.
-Where the source compacts, a record that is only here is no difference: it was there when it was mirrored.
+range. Of a typed value what was decoded is compared, there and here; of one that was kept as bytes, these.
+Compared is where both have something: from the later log start to the earlier end of committed records. Where the
+source compacts, a record that is only here is no difference: it was there when it was mirrored.
 """
 
 from __future__ import annotations
@@ -15,8 +16,11 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
+from stratalog.engine.config.topic_config import MIRROR_SOURCE
 from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.plain_values import raw_bytes
 from stratalog.engine.driver.report import Failure, Report, Value
+from stratalog.engine.formats.typed import TypedValues, canonical
 from stratalog.engine.mirror.configs import compacts
 from stratalog.engine.mirror.source import (
     MirrorSource,
@@ -26,6 +30,7 @@ from stratalog.engine.mirror.source import (
     SourceRecord,
     SourceTopic,
 )
+from stratalog.engine.mirror.typed_topics import check_typed
 from stratalog.engine.reading.fetch import fetch
 from stratalog.partitions.errors import InvalidCallError, LeaderNotAvailableError, StratalogError
 from stratalog.partitions.identity import TopicPartition
@@ -37,11 +42,12 @@ RANGE = 100_000
 _NAMED = 10
 """Differing offsets of a partition that the report names."""
 _FETCH_BYTES = 16 * 1024 * 1024
-_NOTHING = b""
+_NOTHING: frozenset[bytes] = frozenset()
 
 Digest = bytes
-Digests = Iterator[tuple[int, Digest]]
-"""Offset and digest of each record, in the order of offsets."""
+Digests = Iterator[tuple[int, frozenset[Digest]]]
+"""Offset and digests of each record, in the order of offsets: here it has one, there more than one where its value
+could have been decoded or kept as it is."""
 
 
 class RecordsDifferError(StratalogError):
@@ -82,15 +88,23 @@ class Compared:
             self.named.append(f"{offset} {how}")
 
 
-def compare(context: Context, source: MirrorSource, names: Sequence[str]) -> Report:
+def compare(
+    context: Context, source: MirrorSource, names: Sequence[str], values: TypedValues | None = None
+) -> Report:
     """Compare topics there and here. A row a partition; one that differs is a failure, which names offsets.
+    ``values`` decodes those of the source, where those here are typed.
 
-    Raises: InvalidCallError for no topics; UnknownTopicOrPartitionError; errors of asking the source.
+    Raises: InvalidCallError for no topics, and for typed values without ``values`` or the other way round;
+        UnknownTopicOrPartitionError; errors of asking the source.
     """
     if not names:
         raise InvalidCallError("name the topics to compare: --topics a,b")
     with context.run("compare") as run:
         there = source.topics(names)
+        image = context.metadata.image()
+        for topic_here in map(image.topic, names):
+            if values is not None or MIRROR_SOURCE in topic_here.configs:
+                check_typed(topic_here, values)
         keys = [(topic.name, partition) for topic in there.values() for partition in range(topic.partitions)]
         bounds = source.bounds(keys)
         for topic, partition in [key for key in keys if key not in bounds]:
@@ -98,7 +112,7 @@ def compare(context: Context, source: MirrorSource, names: Sequence[str]) -> Rep
             run.fail(what, LeaderNotAvailableError(f"{what} of the source has no leader, or it does not answer"))
 
         def one(key: TopicPartition) -> Compared:
-            return _compare(context, source, there[key[0]], key, bounds[key])
+            return _compare(context, source, there[key[0]], key, bounds[key], values)
 
         for outcome in context.threads.run(one, list(bounds)):
             what = f"{outcome.item[0]}-{outcome.item[1]}"
@@ -132,7 +146,12 @@ def _row(found: Compared) -> dict[str, Value]:
 
 
 def _compare(
-    context: Context, source: MirrorSource, topic: SourceTopic, key: TopicPartition, bounds: SourceBounds
+    context: Context,
+    source: MirrorSource,
+    topic: SourceTopic,
+    key: TopicPartition,
+    bounds: SourceBounds,
+    values: TypedValues | None,
 ) -> Compared:
     image = context.metadata.image()
     present = image.view(image.topic(key[0]).topic_id, key[1])
@@ -143,7 +162,12 @@ def _compare(
     if start < end:
         reads = source.read({key: SourceRange(start, end)})
         try:
-            _merge(found, _there(reads, end), _here(context, key, start, end), compacted=compacts(topic.configs))
+            _merge(
+                found,
+                _there(reads, end, values),
+                _here(context, key, start, end, decoded=values is not None),
+                compacted=compacts(topic.configs),
+            )
         finally:
             reads.close()
     if bounds.stable_end > end_here:
@@ -167,7 +191,7 @@ def _merge(found: Compared, there: Digests, here: Digests, *, compacted: bool) -
             number, differed = (offset - found.start) // RANGE, False
         before = found.differences
         if one[0] == offset and other[0] == offset:
-            if one[1] != other[1]:
+            if not one[1] & other[1]:
                 found.differs(offset, "is another record")
         elif one[0] == offset:
             found.differs(offset, "is only there")
@@ -181,7 +205,7 @@ def _merge(found: Compared, there: Digests, here: Digests, *, compacted: bool) -
             one = next(there, end)
         if other[0] == offset:
             found.here += 1
-            whole.update(other[1])
+            whole.update(*other[1])
             other = next(here, end)
     found.equal_ranges += number >= 0 and not differed
     found.digest = whole.hexdigest() if found.here else ""
@@ -190,40 +214,50 @@ def _merge(found: Compared, there: Digests, here: Digests, *, compacted: bool) -
 # ---------------------------------------------------------------------------------------- both sides
 
 
-def _there(reads: Iterable[SourceRead], end: int) -> Digests:
+def _there(reads: Iterable[SourceRead], end: int, values: TypedValues | None) -> Digests:
     """Raises: the error of a read."""
     for read in reads:
         if read.error is not None:
             raise read.error
-        for record in read.records:
+        decoded = None if values is None else values.column([one.value for one in read.records]).to_pylist()
+        for number, record in enumerate(read.records):
             if record.offset >= end:
                 return
-            yield record.offset, digest_of(record)
+            digests = {digest_of(record)}
+            if decoded is not None:
+                digests.add(digest_of(record._replace(value=canonical(decoded[number]))))
+            yield record.offset, frozenset(digests)
         if read.position >= end:
             return
 
 
-def _here(context: Context, key: TopicPartition, start: int, end: int) -> Digests:
+def _here(context: Context, key: TopicPartition, start: int, end: int, *, decoded: bool) -> Digests:
     position = start
     while position < end:
         found = fetch(context, *key, position, max_bytes=_FETCH_BYTES, isolation=Isolation.READ_COMMITTED)
-        for record in records_of(found.records):
+        for record in records_of(found.records, decoded=decoded):
             if record.offset >= end:
                 return
-            yield record.offset, digest_of(record)
+            yield record.offset, frozenset({digest_of(record)})
         if found.next_offset == position:
             return
         position = found.next_offset
 
 
-def records_of(table: pa.Table) -> Iterator[SourceRecord]:
-    """Records of a fetch, as the source has them."""
+def records_of(table: pa.Table, *, decoded: bool = False) -> Iterator[SourceRecord]:
+    """Records of a fetch, as the source has them. Typed keys and values are text as UTF-8, or JSON; values that
+    were ``decoded`` on the way here are their canonical bytes.
+    """
     for batch in table.to_batches():
         stamps = batch.column("timestamp").cast(pa.int64()).to_pylist()
-        columns = (batch.column(name).to_pylist() for name in ("offset", "key", "value", "headers"))
+        columns = [batch.column(name).to_pylist() for name in ("offset", "key", "value", "headers")]
+        for at, name, in_bytes in ((1, "key", raw_bytes), (2, "value", canonical if decoded else raw_bytes)):
+            if batch.schema.field(name).type != pa.binary():
+                columns[at] = list(map(in_bytes, columns[at]))
         for stamp, offset, key, value, headers in zip(stamps, *columns, strict=True):
             pairs = [(header["key"], header["value"]) for header in headers or ()]
-            yield SourceRecord(offset, None if stamp is None else stamp // 1000, key, value, pairs, None)
+            stamp_ms = None if stamp is None else stamp // 1000
+            yield SourceRecord(offset, stamp_ms, key, value, pairs, None)
 
 
 def digest_of(record: SourceRecord) -> Digest:

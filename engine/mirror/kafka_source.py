@@ -68,22 +68,27 @@ class KafkaSource:
         from confluent_kafka import KafkaException
         from confluent_kafka.admin import AdminClient
 
+        self._bootstrap, self._given = bootstrap, dict(configs)
         self._configs = {**configs, "bootstrap.servers": bootstrap, "logger": _LOG}
         try:
             self._admin = AdminClient(self._configs)
         except KafkaException as error:
             raise InvalidCallError(f"the configs of the source: {error.args[0].str()}") from error
 
+    def __reduce__(self) -> tuple[Callable[..., MirrorSource], tuple[str, dict[str, str]]]:
+        """In another process it is a connection of its own to the same cluster."""
+        return open_source, (self._bootstrap, self._given)
+
     def topics(self, names: Sequence[str]) -> dict[str, SourceTopic]:
         from confluent_kafka import TopicCollection
         from confluent_kafka.admin import ConfigResource, ResourceType
 
-        cluster_id = self._answer(self._admin.describe_cluster(request_timeout=TIMEOUT_S), "the source").cluster_id
+        cluster_id = answer(self._admin.describe_cluster(request_timeout=TIMEOUT_S), "the source").cluster_id
         described = self._admin.describe_topics(TopicCollection(list(names)), request_timeout=TIMEOUT_S)
         resources = {ConfigResource(ResourceType.TOPIC, name): name for name in names}
-        found = {name: self._answer(future, f"topic {name!r} of the source") for name, future in described.items()}
+        found = {name: answer(future, f"topic {name!r} of the source") for name, future in described.items()}
         configs = {
-            resources[resource]: self._answer(future, f"configs of topic {resources[resource]!r} of the source")
+            resources[resource]: answer(future, f"configs of topic {resources[resource]!r} of the source")
             for resource, future in self._admin.describe_configs(
                 list(resources), request_timeout=TIMEOUT_S
             ).items()
@@ -91,7 +96,7 @@ class KafkaSource:
         return {
             name: SourceTopic(
                 name,
-                f"{cluster_id}/{_url_safe(found[name].topic_id)}",
+                f"{cluster_id}/{url_safe(found[name].topic_id)}",
                 len(found[name].partitions),
                 {key: entry.value for key, entry in configs[name].items() if entry.value is not None},
             )
@@ -144,22 +149,22 @@ class KafkaSource:
                     what = f"{key[0]}-{key[1]} of the source: nothing came for {TIMEOUT_S:g} s; try again"
                     yield SourceRead(key, (), positions[key], RetriableError(what))
         except KafkaException as error:
-            raise _translated(error.args[0], "the source") from error
+            raise translated(error.args[0], "the source") from error
         finally:
             consumer.close()
 
     def group_offsets(self, topics: Sequence[str]) -> dict[str, dict[TopicPartition, OffsetAndMetadata]]:
         from confluent_kafka import ConsumerGroupTopicPartitions
 
-        listed = self._answer(self._admin.list_consumer_groups(request_timeout=TIMEOUT_S), "groups of the source")
+        listed = answer(self._admin.list_consumer_groups(request_timeout=TIMEOUT_S), "groups of the source")
         wanted, found = set(topics), {}
         for group in sorted(one.group_id for one in listed.valid):
             asked = [ConsumerGroupTopicPartitions(group)]
             (future,) = self._admin.list_consumer_group_offsets(asked, request_timeout=TIMEOUT_S).values()
-            answer = self._answer(future, f"group {group!r} of the source")
+            told = answer(future, f"group {group!r} of the source")
             offsets = {
                 (one.topic, one.partition): OffsetAndMetadata(one.offset, None, one.metadata or "")
-                for one in answer.topic_partitions
+                for one in told.topic_partitions
                 if one.topic in wanted and one.error is None and one.offset >= 0
             }
             if offsets:
@@ -181,26 +186,14 @@ class KafkaSource:
             answers = self._admin.list_offsets(asked, isolation_level=isolation, request_timeout=TIMEOUT_S)
             for one, future in answers.items():
                 try:
-                    answer = self._answer(future, f"{one.topic}-{one.partition} of the source")
+                    found[one.topic, one.partition] = answer(
+                        future, f"{one.topic}-{one.partition} of the source"
+                    ).offset
                 except StorageAuthorizationError:
                     raise
                 except RetriableError:
                     continue
-                found[one.topic, one.partition] = answer.offset
         return found
-
-    def _answer(self, future: Any, what: str) -> Any:
-        """Raises: one of our errors."""
-        from concurrent.futures import TimeoutError as TooLateError
-
-        from confluent_kafka import KafkaException
-
-        try:
-            return future.result(TIMEOUT_S + 5)
-        except KafkaException as error:
-            raise _translated(error.args[0], what) from error
-        except TooLateError as error:
-            raise RetriableError(f"{what}: no answer within {TIMEOUT_S:g} s; try again") from error
 
 
 def _reads(messages: Sequence[Any]) -> Iterator[SourceRead]:
@@ -213,7 +206,7 @@ def _reads(messages: Sequence[Any]) -> Iterator[SourceRead]:
     for message in messages:
         error = message.error()
         if error is not None and message.topic() is None:
-            raise _translated(error, "the source")
+            raise translated(error, "the source")
         key = message.topic(), message.partition()
         if error is None:
             records.setdefault(key, []).append(_record(message))
@@ -221,7 +214,7 @@ def _reads(messages: Sequence[Any]) -> Iterator[SourceRead]:
         elif error.code() == KafkaError._PARTITION_EOF:
             positions[key] = max(positions.get(key, 0), message.offset())
         else:
-            failed[key] = _translated(error, f"{key[0]}-{key[1]} of the source")
+            failed[key] = translated(error, f"{key[0]}-{key[1]} of the source")
     for key, position in positions.items():
         yield SourceRead(key, records.get(key, ()), position)
     for key, why in failed.items():
@@ -240,7 +233,21 @@ def _record(message: Any) -> SourceRecord:
     )
 
 
-def _translated(error: Any, what: str) -> StratalogError:
+def answer(future: Any, what: str) -> Any:
+    """The answer to an admin client. Raises: one of our errors."""
+    from concurrent.futures import TimeoutError as TooLateError
+
+    from confluent_kafka import KafkaException
+
+    try:
+        return future.result(TIMEOUT_S + 5)
+    except KafkaException as error:
+        raise translated(error.args[0], what) from error
+    except TooLateError as error:
+        raise RetriableError(f"{what}: no answer within {TIMEOUT_S:g} s; try again") from error
+
+
+def translated(error: Any, what: str) -> StratalogError:
     """Our error for one of librdkafka's."""
     from confluent_kafka import KafkaError
 
@@ -251,6 +258,7 @@ def _translated(error: Any, what: str) -> StratalogError:
         KafkaError._UNKNOWN_TOPIC: UnknownTopicOrPartitionError,
         KafkaError._UNKNOWN_PARTITION: UnknownTopicOrPartitionError,
         KafkaError.TOPIC_AUTHORIZATION_FAILED: StorageAuthorizationError,
+        KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: StorageAuthorizationError,
         KafkaError.GROUP_AUTHORIZATION_FAILED: StorageAuthorizationError,
         KafkaError.CLUSTER_AUTHORIZATION_FAILED: StorageAuthorizationError,
         KafkaError._AUTHENTICATION: StorageAuthorizationError,
@@ -258,6 +266,6 @@ def _translated(error: Any, what: str) -> StratalogError:
     return kinds.get(error.code(), RetriableError)(f"{what}: {error.name()}: {error.str()}")
 
 
-def _url_safe(topic_id: Any) -> str:
+def url_safe(topic_id: Any) -> str:
     """A topic id as Kafka shows it."""
     return str(topic_id).rstrip("=").replace("+", "-").replace("/", "_")

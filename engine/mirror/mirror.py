@@ -3,7 +3,8 @@
 1. ask the source: its topics, what its groups have committed, and then where its logs end
 2. make the topics that are not here, and the partitions that were added; one with another id is left alone
 3. look at the log ends here, which are the places in the source
-4. read the source from there on, and append piece by piece, each at its place or nowhere
+4. read the source from there on, and append piece by piece, each at its place or nowhere: where much is new, by
+   tasks (``bulk``), the rest by this process
 5. log starts follow those of the source, but of an archive
 6. groups go on here at what they had committed there
 
@@ -23,12 +24,16 @@ from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.report import Report, Value
 from stratalog.engine.driver.run import OperationRun
 from stratalog.engine.driver.while_it_changes import while_it_changes
+from stratalog.engine.formats.typed import TypedValues
 from stratalog.engine.metadata.image import TopicImage
+from stratalog.engine.mirror.bulk import LEAST_OFFSETS, mirror_in_bulk
 from stratalog.engine.mirror.configs import configs_here
 from stratalog.engine.mirror.group_offsets import GroupOffsets, commit_here
-from stratalog.engine.mirror.partitions import MirroredPartition, Piece
-from stratalog.engine.mirror.rows import batches_of
+from stratalog.engine.mirror.partitions import MIRROR, MirroredPartition, Piece
+from stratalog.engine.mirror.progress import OffsetSteps
+from stratalog.engine.mirror.rows import batches_of, undecoded_of
 from stratalog.engine.mirror.source import InconsistentTopicIdError, MirrorSource, SourceBounds, SourceTopic
+from stratalog.engine.mirror.typed_topics import let_grow
 from stratalog.engine.reading.bounds import ReadQuery
 from stratalog.engine.reading.fetch import fetch
 from stratalog.engine.reading.plan_read import plan_read
@@ -48,11 +53,7 @@ from stratalog.partitions.errors import (
     TopicAlreadyExistsError,
 )
 from stratalog.partitions.identity import TopicPartition
-from stratalog.partitions.producers import ProducerAppend
 from stratalog.partitions.runner import Done, Failed
-
-MIRROR = "mirror"
-"""The producer of what is mirrored. Its epoch is the source's leader epoch, its sequence the offset."""
 
 _ROUNDS = 20
 _FASTER = frozenset({"OFFSET_OUT_OF_RANGE", "DUPLICATE_SEQUENCE_NUMBER", "INVALID_PRODUCER_EPOCH"})
@@ -69,10 +70,14 @@ class MirrorOptions:
     """Of topics that are made: their records stay when the source's go."""
     groups: bool = True
     """Whether offsets of consumer groups come along."""
+    values: TypedValues | None = None
+    """How values are decoded; None: they are bytes."""
     throttle: float | None = None
     """Bytes of records a second, at most."""
     budget_s: float | None = None
     """After so long no further piece is begun; the next run goes on there."""
+    bulk_offsets: int = LEAST_OFFSETS
+    """As many as this are new: executors read and append, where there are some."""
     dry_run: bool = False
 
 
@@ -100,7 +105,9 @@ def mirror(context: Context, source: MirrorSource, names: Sequence[str], options
         starts = _follow_starts(context, run, parts)
         ends = source.bounds([part.key for part in parts]) if parts else {}
         committed = commit_here(context, run, groups, {part.key: part.log_end for part in parts})
-        run.rows += [_row(part, ends.get(part.key, part.bounds), starts) for part in parts]
+        run.rows += [
+            _row(part, ends.get(part.key, part.bounds), starts, typed=options.values is not None) for part in parts
+        ]
         spent_s = context.clock.monotonic_s() - began_s
     for part in parts:
         if part.error is not None:
@@ -110,6 +117,8 @@ def mirror(context: Context, source: MirrorSource, names: Sequence[str], options
     run.totals |= {"records": records, "bytes": sum(part.mirrored_bytes for part in parts), "lag": lag}
     if records and spent_s > 0:
         run.totals |= {"records_per_s": round(records / spent_s, 1), "left_s": round(lag * spent_s / records, 1)}
+    if options.values is not None:
+        run.totals["undecoded"] = sum(part.undecoded for part in parts)
     if options.groups:
         run.totals["group_offsets"] = committed
     return run.report()
@@ -172,6 +181,7 @@ def _is_here(
             image = context.metadata.image()
         here = image.topic(topic.name)
         _check_source(here, topic)
+        let_grow(context, here, options.values, dry_run=options.dry_run)
         if topic.partitions > len(here.partitions):
             create_partitions(context, topic.name, topic.partitions, dry_run=options.dry_run)
             run.notes.append(f"{topic.name}: the source has {topic.partitions} partitions now")
@@ -195,6 +205,7 @@ def _create(
             topic.name,
             partitions=topic.partitions,
             replication_factor=options.replication_factor,
+            value_schema=None if options.values is None else options.values.schema,
             configs=configs_here(topic, archive=options.archive),
             log_starts=[bounds[key].log_start for key in keys],
             dry_run=options.dry_run,
@@ -231,10 +242,7 @@ def _parts(
     """The partitions of these topics, as they are here."""
 
     def look(key: TopicPartition) -> MirroredPartition:
-        log_end, epoch, acknowledged = _look(context, key)
-        if not acknowledged:  # a mirror died before the end of its last append
-            replicate(context, [key[0]])
-        return MirroredPartition(key, log_end, epoch, bounds[key])
+        return MirroredPartition(key, *_look_and_acknowledge(context, key), bounds[key])
 
     wanted = set(names)
     found: list[MirroredPartition] = []
@@ -252,6 +260,15 @@ def _parts(
     for part in found:
         part.share(len(found))
     return sorted(found, key=lambda part: part.key)
+
+
+def _look_and_acknowledge(context: Context, key: TopicPartition) -> tuple[int, int | None]:
+    """Where the log ends, and the source's leader epoch of its last record; all of it is acknowledged, if it can
+    be."""
+    log_end, epoch, acknowledged = _look(context, key)
+    if not acknowledged:  # a mirror died before the end of its last append
+        replicate(context, [key[0]])
+    return log_end, epoch
 
 
 def _look(context: Context, key: TopicPartition) -> tuple[int, int | None, bool]:
@@ -277,27 +294,60 @@ def _read_and_append(
 ) -> None:
     throttle = None if options.throttle is None else Throttle(options.throttle, context.clock)
 
-    def over() -> bool:
-        return options.budget_s is not None and context.clock.monotonic_s() - began_s >= options.budget_s
+    def left_s() -> float | None:
+        if options.budget_s is None:
+            return None
+        return max(0.0, options.budget_s - (context.clock.monotonic_s() - began_s))
 
-    context.progress.start("mirror", sum(not part.done for part in parts), "partitions")
+    steps = OffsetSteps(context.progress, parts)
     try:
+        _in_bulk(context, source, run, parts, options, steps, left_s)
         for _ in range(_ROUNDS):
             left = {part.key: part for part in parts if not part.done}
-            if not left or over():
+            if not left or left_s() == 0:
                 break
-            _round(context, source, left, throttle, over)
+            _round(context, source, left, options, throttle, steps, lambda: left_s() == 0)
         else:
             run.notes += [f"{part}: left to another mirror, which is faster" for part in parts if not part.done]
     finally:
         context.progress.finish()
 
 
+def _in_bulk(
+    context: Context,
+    source: MirrorSource,
+    run: OperationRun,
+    parts: Sequence[MirroredPartition],
+    options: MirrorOptions,
+    steps: OffsetSteps,
+    left_s: Callable[[], float | None],
+) -> None:
+    tasks, troubled = mirror_in_bulk(
+        context,
+        source,
+        parts,
+        steps,
+        least_offsets=options.bulk_offsets,
+        throttle=options.throttle,
+        values=options.values,
+        left_s=left_s,
+    )
+    if tasks:
+        run.totals["tasks"] = tasks
+    for part in troubled:
+        try:
+            part.begin_at(*_look_and_acknowledge(context, part.key))
+        except StratalogError as error:
+            part.error = error
+
+
 def _round(
     context: Context,
     source: MirrorSource,
     left: dict[TopicPartition, MirroredPartition],
+    options: MirrorOptions,
     throttle: Throttle | None,
+    steps: OffsetSteps,
     over: Callable[[], bool],
 ) -> None:
     """Read on from where each partition is, until all are done; one that another mirror has got ahead of waits for
@@ -309,17 +359,17 @@ def _round(
             if part is None:
                 continue
             if read.error is not None:
-                _failed(context, source, part, read.error)
+                _failed(context, source, part, read.error, options)
                 del left[read.key]
             else:
                 for piece in part.pieces(read):
                     if throttle is not None:
                         throttle.spend(piece.size_bytes)
-                    if not _append(context, part, piece):
+                    if not _append(context, part, piece, options):
                         del left[read.key]
                         break
+                    steps.passed(piece.end - piece.start, piece.size_bytes)
                 if part.done:
-                    context.progress.advance(part.mirrored_bytes)
                     left.pop(read.key, None)
             if not left or over():
                 return
@@ -327,11 +377,13 @@ def _round(
         reads.close()
 
 
-def _failed(context: Context, source: MirrorSource, part: MirroredPartition, error: StratalogError) -> None:
+def _failed(
+    context: Context, source: MirrorSource, part: MirroredPartition, error: StratalogError, options: MirrorOptions
+) -> None:
     """The source cannot read on: records that wait are appended. Where its log starts later now, the next round
     goes on there. Where it lacks the history of what is here, the next round asks for it up to the last record.
     """
-    if not all(_append(context, part, piece) for piece in part.rest()):
+    if not all(_append(context, part, piece, options) for piece in part.rest()):
         return
     now = source.bounds([part.key]).get(part.key)
     if now is None:
@@ -361,17 +413,16 @@ def _last_record(context: Context, key: TopicPartition) -> int | None:
     return max(records.column("offset").to_pylist(), default=None)
 
 
-def _append(context: Context, part: MirroredPartition, piece: Piece) -> bool:
+def _append(context: Context, part: MirroredPartition, piece: Piece, options: MirrorOptions) -> bool:
     """Whether the piece is here now, and this mirror goes on behind it."""
     topic, partition = part.key
     try:
         image = context.metadata.image()  # after the log end was looked at: the topic is a mirror still
-        who = ProducerAppend(MIRROR, piece.leader_epoch, piece.start, base_offset=piece.start)
-        rows = list(batches_of(piece.records, piece.start, piece.end))
-        report = append_mirrored(context, image, image.topic(topic), partition, rows, who)
+        rows = list(batches_of(piece.records, piece.start, piece.end, options.values))
+        report = append_mirrored(context, image, image.topic(topic), partition, rows, piece.producer)
         row = report.rows[0]
         if report.ok and row["next_offset"] == piece.end:
-            part.appended(piece)
+            part.appended(piece, undecoded_of(rows))
             return True
         if report.ok or report.failures[0].code in _FASTER:
             log_end, epoch, _ = _look(context, part.key)
@@ -407,7 +458,9 @@ def _follow_starts(
     return starts
 
 
-def _row(part: MirroredPartition, end: SourceBounds, starts: Mapping[TopicPartition, int]) -> dict[str, Value]:
+def _row(
+    part: MirroredPartition, end: SourceBounds, starts: Mapping[TopicPartition, int], *, typed: bool
+) -> dict[str, Value]:
     return {
         "topic": part.key[0],
         "partition": part.key[1],
@@ -416,6 +469,7 @@ def _row(part: MirroredPartition, end: SourceBounds, starts: Mapping[TopicPartit
         "source_end": end.stable_end,
         "lag": max(0, end.stable_end - part.log_end),
         "records": part.mirrored,
+        **({"undecoded": part.undecoded} if typed else {}),
         "gaps": part.gaps,
         "bytes": part.mirrored_bytes,
         "leader_epoch": part.leader_epoch,

@@ -15,7 +15,10 @@ from stratalog.engine.mirror.source import (
 )
 from stratalog.partitions.errors import StratalogError
 from stratalog.partitions.identity import TopicPartition
+from stratalog.partitions.producers import ProducerAppend
 
+MIRROR = "mirror"
+"""The producer of what is mirrored. Its epoch is the source's leader epoch, its sequence the offset."""
 MOST_BYTES = 256 * 1024 * 1024
 """Of memory, for the records of all partitions that wait to be appended, about."""
 _PIECE_BYTES = 64 * 1024 * 1024
@@ -33,6 +36,11 @@ class Piece:
     records: tuple[SourceRecord, ...]
     size_bytes: int
     leader_epoch: int
+
+    @property
+    def producer(self) -> ProducerAppend:
+        """It is appended at its place or nowhere."""
+        return ProducerAppend(MIRROR, self.leader_epoch, self.start, base_offset=self.start)
 
 
 @dataclass(slots=True)
@@ -53,7 +61,11 @@ class MirroredPartition:
     records: list[SourceRecord] = field(default_factory=list)
     """Those of ``[log_end, position)``."""
     size_bytes: int = 0
+    waiting_epoch: int | None = None
+    """The leader epoch of the last of ``records`` that has one."""
     mirrored: int = 0
+    undecoded: int = 0
+    """Of those that were mirrored: their values are kept as bytes."""
     gaps: int = 0
     mirrored_bytes: int = 0
     error: StratalogError | None = None
@@ -83,6 +95,18 @@ class MirroredPartition:
         """This is one of the ``partitions`` that are mirrored at once."""
         self.most_bytes = min(_PIECE_BYTES, MOST_BYTES // partitions)
 
+    def apart(self) -> MirroredPartition:
+        """The partition where it is, for a task: nothing is mirrored yet, and nothing waits."""
+        return MirroredPartition(self.key, self.log_end, self.leader_epoch, self.bounds)
+
+    def came_on(self, apart: MirroredPartition) -> None:
+        """A task has mirrored on, and all of it is acknowledged."""
+        self.mirrored += apart.mirrored
+        self.undecoded += apart.undecoded
+        self.gaps += apart.gaps
+        self.mirrored_bytes += apart.mirrored_bytes
+        self.begin_at(apart.log_end, apart.leader_epoch)
+
     def range(self) -> SourceRange:
         """To be read next. A source whose log starts there knows no epoch of the record before."""
         known = self.leader_epoch if self.position > self.bounds.log_start else None
@@ -91,7 +115,7 @@ class MirroredPartition:
     def begin_at(self, log_end: int, leader_epoch: int | None) -> None:
         """The log ends here now; records that wait are forgotten."""
         self.log_end, self.leader_epoch = log_end, leader_epoch
-        self.records, self.size_bytes = [], 0
+        self.records, self.size_bytes, self.waiting_epoch = [], 0, None
         self.position = max(log_end, self.bounds.log_start)
 
     def doubt(self, last_record: int | None) -> None:
@@ -121,10 +145,12 @@ class MirroredPartition:
                 self.error = self.truncated(self.bounds)
                 return
             epoch = record.leader_epoch
-            changed = epoch is not None and self.records and epoch != self._epoch_of(self.records)
+            changed = epoch is not None and self.records and epoch != self._epoch
             if changed or self._waiting_bytes >= self.most_bytes or record.offset - self.log_end >= MOST_ROWS:
                 yield from self._cut(self.position)
             self.records.append(record)
+            if epoch is not None:
+                self.waiting_epoch = epoch
             self.size_bytes += record.size_bytes
             self.position = record.offset + 1
         self.position = max(self.position, min(read.position, end))
@@ -142,18 +168,25 @@ class MirroredPartition:
     def _cut(self, end: int) -> Iterator[Piece]:
         while self.log_end < end:
             until = min(end, self.log_end + MOST_ROWS)
-            records = tuple(record for record in self.records if record.offset < until)
+            records, size, epoch = tuple(self.records), self.size_bytes, self._epoch
+            if until < end:  # a long gap: some wait behind it, of the same epoch
+                records = tuple(record for record in records if record.offset < until)
+                size = sum(record.size_bytes for record in records)
+                epoch = epoch if records else self.leader_epoch or 0
             self.records = self.records[len(records) :]
-            size = sum(record.size_bytes for record in records)
             self.size_bytes -= size
-            yield Piece(self.key, self.log_end, until, records, size, self._epoch_of(records))
+            if not self.records:
+                self.waiting_epoch = None
+            yield Piece(self.key, self.log_end, until, records, size, epoch)
 
-    def _epoch_of(self, records: list[SourceRecord] | tuple[SourceRecord, ...]) -> int:
-        known = (record.leader_epoch for record in reversed(records) if record.leader_epoch is not None)
-        return next(known, self.leader_epoch or 0)
+    @property
+    def _epoch(self) -> int:
+        """Of the last record that waits, or else of the last one that is here."""
+        return self.waiting_epoch if self.waiting_epoch is not None else self.leader_epoch or 0
 
-    def appended(self, piece: Piece) -> None:
-        """The piece is in the log, and acknowledged."""
+    def appended(self, piece: Piece, undecoded: int = 0) -> None:
+        """The piece is in the log; ``undecoded`` of its values could not be decoded."""
+        self.undecoded += undecoded
         self.log_end, self.leader_epoch = piece.end, piece.leader_epoch
         self.mirrored += len(piece.records)
         self.gaps += piece.end - piece.start - len(piece.records)

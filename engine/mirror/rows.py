@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pyarrow as pa
 
+from stratalog.engine.formats.typed import TypedValues, undecoded
 from stratalog.engine.mirror.source import SourceRecord
 from stratalog.partitions.columns import binaries, constant
 from stratalog.partitions.records import GAP, HEADERS, RECORD_COLUMNS, TIMESTAMP
@@ -16,16 +17,23 @@ MOST_ROWS = 1_000_000
 _CONTROL = pa.field("control", pa.int32())
 
 
-def batches_of(records: Sequence[SourceRecord], start: int, end: int) -> Iterator[pa.RecordBatch]:
+def batches_of(
+    records: Sequence[SourceRecord], start: int, end: int, values: TypedValues | None = None
+) -> Iterator[pa.RecordBatch]:
     """The rows of the offsets ``[start, end)``, at most ``MOST_ROWS`` a batch; ``records`` are all records there,
-    in the order of offsets. The columns are those of records, and ``control``.
+    in the order of offsets. The columns are those of records, and ``control``. ``values`` decodes their values.
     """
     offsets = np.fromiter((record.offset for record in records), np.int64, len(records))
-    held = _held(records)
+    held = _held(records, values)
     for first in range(start, end, MOST_ROWS):
         until = min(first + MOST_ROWS, end)
         low, high = np.searchsorted(offsets, [first, until])
         yield _spread(held.slice(low, high - low), offsets[low:high] - first, until - first)
+
+
+def undecoded_of(batches: Sequence[pa.RecordBatch]) -> int:
+    """How many values of the rows could not be decoded."""
+    return sum(undecoded(batch.column("value")) for batch in batches)
 
 
 def _spread(held: pa.RecordBatch, places: np.ndarray, rows: int) -> pa.RecordBatch:
@@ -43,7 +51,7 @@ def _spread(held: pa.RecordBatch, places: np.ndarray, rows: int) -> pa.RecordBat
     return taken.append_column(_CONTROL, pa.Array.from_buffers(pa.int32(), rows, [without, gap]))
 
 
-def _held(records: Sequence[SourceRecord]) -> pa.RecordBatch:
+def _held(records: Sequence[SourceRecord], values: TypedValues | None) -> pa.RecordBatch:
     stamps = [record.timestamp_ms for record in records]
     there = np.fromiter((stamp is not None for stamp in stamps), np.bool_, len(records))
     micros = np.fromiter(((stamp or 0) * 1000 for stamp in stamps), np.int64, len(records))
@@ -53,7 +61,7 @@ def _held(records: Sequence[SourceRecord]) -> pa.RecordBatch:
     columns = [
         timestamps,
         binaries([record.key for record in records]),
-        binaries([record.value for record in records]),
+        (binaries if values is None else values.column)([record.value for record in records]),
         _headers(records),
     ]
     return pa.RecordBatch.from_arrays(columns, list(RECORD_COLUMNS))

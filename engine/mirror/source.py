@@ -67,8 +67,10 @@ class SourceRecord(NamedTuple):
     @property
     def size_bytes(self) -> int:
         """About what it takes."""
-        of_headers = sum(len(name) + len(value or b"") for name, value in self.headers)
-        return len(self.key or b"") + len(self.value or b"") + of_headers
+        size = len(self.key or b"") + len(self.value or b"")
+        if not self.headers:
+            return size
+        return size + sum(len(name) + len(value or b"") for name, value in self.headers)
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from itertools import islice
 from typing import cast
@@ -77,7 +77,8 @@ class TailOptions:
     """Which records it hands on (isolation.level)."""
     auto_offset_reset: str = "none"
     """The reset of an offset that is not in the log any more: ``none`` (an error), ``earliest`` or ``latest``. In
-    a lost history either of the last two goes to where the histories part."""
+    a lost history either of the last two goes to where the histories part. They are also where a group begins that
+    has committed nothing yet, for a partition or at all."""
     max_bytes: int = MAX_BYTES
     """Of one table in memory (max.partition.fetch.bytes)."""
     fetch_max_bytes: int = FETCH_MAX_BYTES
@@ -154,7 +155,7 @@ class Tail:
         self._image, states = look(context, topic, partitions, lambda seen: where.takes_remote(seen, isolation))
         self._read_s = context.clock.monotonic_s()
         self._topic_id = self._image.topic(topic).topic_id
-        begin = _begin(context, self._image, self._image.topic(topic), states, where, isolation)
+        begin = _begin(context, self._image, self._image.topic(topic), states, where, options)
         leaders = {state.leader.view.partition: state for state in states}
         self._positions = {p: _in_range(state, begin[p], options) for p, state in leaders.items()}
         self._ends = {} if options.follow else {p: state.leader.latest(isolation) for p, state in leaders.items()}
@@ -394,16 +395,19 @@ def _begin(
     topic: TopicImage,
     states: Sequence[PartitionState],
     where: _Where,
-    isolation: Isolation,
+    options: TailOptions,
 ) -> dict[int, OffsetAndMetadata]:
     """Where to begin, by partition.
 
     Raises: UnknownTopicOrPartitionError, GroupIdNotFoundError, OffsetOutOfRangeError.
     """
-    name, known = topic.name, where.known
+    name, known, isolation = topic.name, where.known, Isolation(options.isolation)
     if where.group is not None:
-        existing_group(context, image, where.group)
         known = committed(context, where.group, [name])
+        if options.auto_offset_reset == "none":
+            existing_group(context, image, where.group)
+        elif options.auto_offset_reset == "latest":
+            where = replace(where, place=OffsetSpec.LATEST)
     check_partitions(topic, where.bounds)
     found: dict[int, OffsetAndMetadata] = {}
     for state in states:

@@ -156,7 +156,7 @@ def _check_stable(image: ClusterImage, group: str, state: ConsumerOffsets, topic
         if topic is not None and (topics is None or topic.name in topics):
             raise UnstableOffsetCommitError(
                 f"group {group!r}: the transaction of producer id {producer_id}, which is not over, has an offset "
-                f"for {topic.name}-{partition}; try again, or see which one it is: stratalog transactions --list"
+                f"for {topic.name}-{partition}; try again, or see which one it is: stratalog transactions list"
             )
 
 

@@ -266,7 +266,7 @@ class BatchTransaction:
         ]
         notes = self._notes
         if written.failures:
-            notes.append(f"it is {outcome}; the markers that are missing: stratalog transactions --finish")
+            notes.append(f"it is {outcome}; the markers that are missing: stratalog transactions finish")
         self.report = Report(
             operation="transaction",
             rows=self._rows,

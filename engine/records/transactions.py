@@ -289,7 +289,7 @@ def _existing(context: Context, transactional_id: str) -> Transaction:
 def _unknown(transactional_id: str) -> TransactionalIdNotFoundError:
     return TransactionalIdNotFoundError(
         f"transactional id {transactional_id!r} does not exist: nobody has used it, or not for as long as "
-        "transactional.id.expiration.ms; see stratalog transactions --list"
+        "transactional.id.expiration.ms; see stratalog transactions list"
     )
 
 

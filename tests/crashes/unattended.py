@@ -6,7 +6,7 @@ broker is lost:
 Three appenders (one of them of transactions) with acks=all, and ``maintain --every``, are processes. At moments
 that follow from the seed one of them gets SIGKILL, and is started again. Half-way every object of a broker is
 deleted; a little later the operator does what docs/operations.md says: ``bootstrap``, and ``quorum
---replace-voter``, started again until they are done. At the end the appenders stop, and ``maintain`` goes on until
+replace-voter``, started again until they are done. At the end the appenders stop, and ``maintain`` goes on until
 nothing is open. Then each acknowledged record has to be there once and in order, every byte of every copy has to
 be good, all replicas in the ISR, folders short, and all that is old tiered. A line is printed every so often.
 """
@@ -188,7 +188,7 @@ class Unattended:
                 broker, file = str(self._lost), str(self._world.file)
                 self._operator = [
                     _job("bootstrap", file, "--brokers", broker),
-                    _job("quorum", file, "--replace-voter", broker),
+                    _job("quorum", file, "replace-voter", broker),
                 ]
             if operator_s is not None and now_s >= operator_s:
                 self._operate(now_s)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import pickle
 import random
 import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
@@ -24,12 +27,19 @@ from confluent_kafka.admin import (
 )
 
 from stratalog import Cluster, Report
+from stratalog.engine.driver.context import LocalTasks
+from stratalog.engine.formats.opening import typed_values
+from stratalog.engine.mirror.kafka_source import open_source
+from stratalog.engine.mirror.mirror import MirrorOptions, mirror
 from stratalog.partitions.errors import EnvironmentUnusableError
+from tests.contexts import context_of
 from tests.kafka.kafka_clients import CLIENT, PRODUCER, WAIT_S, KafkaClients, only, wait_until
 from tests.kafka.mirrored import new_cluster
 
 pytestmark = pytest.mark.kafka
 ROOT = Path(__file__).resolve().parents[2]
+EARLIEST_LOCAL = -4
+"""ListOffsets' number of where the log on the brokers' own disks begins."""
 
 
 @pytest.fixture
@@ -182,6 +192,18 @@ def test_deleted_records_go_here_too_but_not_from_an_archive(
     assert mirrored(cluster, late).rows[0]["log_end"] == 11
 
 
+def test_records_that_are_tiered_there_come_through_its_brokers(
+    clients: KafkaClients, cluster: Cluster, prefix: str
+) -> None:
+    tiered = {"remote_storage_enable": "true", "segment_ms": "1000", "local_retention_bytes": "1"}
+    topic = Topic(clients, f"{prefix}tiered", 1, **tiered)
+    for value in ("a", "b", None, "d"):
+        topic.append(value)
+        topic.now_ms += 10_000  # a segment of its own
+    wait_until(lambda: clients.wire.list_offset(clients.address, topic.name, 0, EARLIEST_LOCAL) == 3)
+    assert [mirrored(cluster, topic).rows[0][name] for name in ("log_start", "log_end", "records")] == [0, 4, 4]
+
+
 def test_groups_go_on_here_at_the_same_record(clients: KafkaClients, cluster: Cluster, prefix: str) -> None:
     topic = Topic(clients, f"{prefix}groups", 1)
     topic.append(*map(str, range(10)))
@@ -205,6 +227,43 @@ def test_a_topic_that_was_made_again_is_left_alone(clients: KafkaClients, cluste
     assert [(f.item, f.code) for f in report.failures] == [(topic.name, "INCONSISTENT_TOPIC_ID")]
     assert cluster.end_mirror(topic.name).rows[0]["topic"] == topic.name
     cluster.produce(topic.name, [{"value": b"mine"}]).raise_for_failures()
+
+
+class Elsewhere(LocalTasks):
+    """Tasks that travel, as those of Spark do: all that they work with was pickled."""
+
+    processes = 2
+
+    def run(self, function: Any, items: Iterable[Any], *_: Any) -> Iterator[Any]:
+        yield from super().run(lambda item: function(pickle.loads(pickle.dumps(item))), items)
+
+
+def test_tasks_mirror_partitions_side_by_side_and_decode_values(
+    clients: KafkaClients, cluster: Cluster, prefix: str, tmp_path: Path
+) -> None:
+    topic = Topic(clients, f"{prefix}tasks", 4)
+    for partition in range(3):
+        topic.append('{"id": 1}', None, "no JSON", partition=partition)
+        topic.transact('{"id": 2}', '{"id": 3}', partition=partition)
+        topic.transact('{"id": 4}', commit=False, partition=partition)
+    schema = tmp_path / "trip.ddl"
+    schema.write_text("id LONG")
+    options = MirrorOptions(
+        replication_factor=2, values=typed_values("json", str(schema)), bulk_offsets=1, throttle=1e9
+    )
+    context = replace(context_of(cluster), tasks=Elsewhere(2))
+    with closing(open_source(clients.address)) as source:
+        report = mirror(context, source, [topic.name], options).raise_for_failures()
+    assert report.totals["tasks"] == 2
+    assert [(row["log_end"], row["records"], row["undecoded"]) for row in report.rows] == [(8, 5, 1)] * 3 + [
+        (0, 0, 0)
+    ]
+    how: dict[str, str] = {"value_format": "json", "schema_file": str(schema)}
+    cluster.compare(clients.address, topic.name, **how).raise_for_failures()
+    topic.append('{"id": 5}', partition=3)
+    cluster.mirror(clients.address, topic.name, **how).raise_for_failures()
+    assert cluster.compare(clients.address, topic.name, **how).raise_for_failures().totals["here"] == 16
+    cluster.verify(deep=True).raise_for_failures()
 
 
 def test_a_config_of_the_mirror_itself_is_refused(clients: KafkaClients, cluster: Cluster) -> None:

@@ -194,7 +194,7 @@ MUTATIONS: Sequence[Mutation] = (
         "the directory id stands in the path",
         variants.patched(paths, "replica_path", variants.folder_without_incarnation),
         theme="wipe",
-        first=160,
+        first=830,
     ),
     Mutation(
         "end of epoch",
@@ -218,7 +218,7 @@ MUTATIONS: Sequence[Mutation] = (
         variants.without_chain,
         theme="reuse",
         shaped=_overlapping,
-        first=4350,
+        first=4895,
     ),
     Mutation(
         "dead files above the high watermark",
@@ -330,7 +330,7 @@ MUTATIONS: Sequence[Mutation] = (
         "a marker carries the raised producer epoch: late appends of the ended transaction are refused",
         variants.without_raised_epoch,
         theme="transactions",
-        first=50,
+        first=125,
     ),
     Mutation(
         "an end that forgets a partition",
@@ -357,7 +357,7 @@ MUTATIONS: Sequence[Mutation] = (
                 "merges beyond the last stable offset",
                 "merges stop at the last stable offset",
                 stratalog.engine.upkeep.replication.merge,
-                1,
+                35,
             ),
             (
                 "the remote tier beyond the last stable offset",
@@ -380,6 +380,7 @@ MUTATIONS: Sequence[Mutation] = (
             stratalog.engine.upkeep.maintenance.maintain._Maintenance, "_settle", variants.settled_by_a_later_look
         ),
         theme="maintain",
+        first=455,
     ),
     Mutation(
         "decisions that count on trust",

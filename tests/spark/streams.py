@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -61,13 +62,16 @@ def source(spark: SparkSession, folder: Path, topic: str, **options: object) -> 
 
 
 def patiently(act: Callable[[], T]) -> T:
-    """Spark gives a process of a stream ten seconds to come up, also on a busy machine: then it is run again."""
-    for _ in range(30):
+    """Spark gives a process of a stream ten seconds to come up, also on a busy machine: then it is run again. One
+    that is late still comes up, and makes the next ones late: the pause between grows.
+    """
+    for pause_s in range(5, 65, 5):
         try:
             return act()
         except Exception as error:
             if "Python worker failed to connect back" not in str(error):
                 raise
+            time.sleep(pause_s)
     return act()
 
 

@@ -8,7 +8,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from stratalog import Cluster
+from stratalog.engine.formats.json_text import JsonValues
+from stratalog.engine.formats.typed import TypedValues
+from stratalog.engine.mirror.compare import compare
 from stratalog.engine.mirror.mirror import MirrorOptions, mirror
+from stratalog.partitions.declared import declared
 from stratalog.partitions.errors import PolicyViolationError
 from tests.contexts import context_of
 from tests.spark.spark_cluster import TIERED, format_cluster
@@ -36,3 +40,27 @@ def test_spark_reads_the_records_of_a_mirror_at_their_offsets(spark: SparkSessio
         cluster.retain().raise_for_failures()
     with pytest.raises(PolicyViolationError, match="stratalog mirror --end"):
         cluster.append(spark.createDataFrame([("k", b"v")], "key STRING, value BINARY"), "t", key="key")
+
+
+def test_executors_mirror_what_is_new_in_many_partitions_and_decode_it(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    cluster: Cluster = format_cluster(spark, tmp_path)
+    source = MemorySource(3)
+    for log in source.logs:
+        log.append('{"id": 1}', None, "no JSON", gaps=2)
+        log.epoch = 1
+        log.append('{"id": 2}')
+    values = TypedValues(JsonValues(declared("id LONG")))
+    options = MirrorOptions(replication_factor=2, values=values, bulk_offsets=1)
+    report = mirror(context_of(cluster), source, ["t"], options).raise_for_failures()
+    assert report.totals["tasks"]
+    assert [(row["records"], row["undecoded"], row["gaps"]) for row in report.rows] == [(4, 1, 2)] * 3
+    compare(context_of(cluster), source, ["t"], values).raise_for_failures()
+    found = cluster.read("t").orderBy("partition", "offset").select("offset", "value.id", "value._undecoded")
+    assert [tuple(row) for row in found.collect()] == [
+        (0, 1, None),
+        (1, None, None),
+        (2, None, b"no JSON"),
+        (5, 2, None),
+    ] * 3

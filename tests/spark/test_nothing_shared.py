@@ -35,8 +35,10 @@ PART_ROWS = 11_000
 """More than the driver appends by itself."""
 ROWS = 3 * PART_ROWS
 
-ON_THE_DRIVER = {"health", "metrics", "report", "history", "policy", "protect", "produce", "mirror", "compare"}
-"""Jobs that run no task."""
+ON_THE_DRIVER = {"health", "metrics", "report", "history", "policy", "protect", "produce"} | {
+    *("mirror", "compare", "export", "serve"),
+}
+"""Jobs that run no task; and ``mirror``, whose tasks take brokers of Kafka."""
 
 
 @pytest.fixture(scope="module", params=["wheel", pytest.param("py-files", marks=pytest.mark.proof)])
@@ -130,8 +132,8 @@ def test_every_job_does_its_work(place: Site) -> None:
         ("read", "--topics", "t", "--count"),
         ("read", "--topics", "t", "--output", uri("out")),
         ("tail", "t", "-n", "3"),
-        ("groups", "--list"),
-        ("transactions", "--list"),
+        ("groups", "list"),
+        ("transactions", "list"),
         ("elect",),
         ("reassign", *topic, "--replication-factor", "3"),
         ("replicate",),
@@ -147,7 +149,7 @@ def test_every_job_does_its_work(place: Site) -> None:
     lost.delete([stored.name for stored in lost.list("")])
     back, *_, drilled, packed, checked = run(
         ("bootstrap", "--brokers", "3"),
-        ("quorum", "--replace-voter", "3"),
+        ("quorum", "replace-voter", "3"),
         ("delete_records", "--topic", "t", "--partition", "0", "--offset", "5", "--yes"),
         ("recover", *topic, "--to", uri("recovered")),
         ("restore", "--drill", "--deep"),

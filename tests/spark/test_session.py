@@ -101,6 +101,7 @@ def test_a_profile_is_named_and_no_secret_is_copied() -> None:
 
 
 @pytest.mark.spark
+@pytest.mark.classic("it asks the JVM which jobs were started")
 def test_sparks_pages_name_the_operation_of_a_job(spark: SparkSession, tmp_path: Path) -> None:
     cluster = format_cluster(spark, tmp_path)
     cluster.topics.create("t", partitions=1, replication_factor=1)

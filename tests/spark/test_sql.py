@@ -12,7 +12,6 @@ from stratalog import Cluster
 from stratalog.partitions.errors import InvalidCallError
 from tests.spark.spark_cluster import TIERED, format_cluster, ordered, rows
 from tests.spark.streams import VALUE
-from tests.spark_session import ON_CONNECT
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -165,7 +164,7 @@ def test_a_view_of_both_tiers_says_what_a_catalog_cannot_do(
         cluster.catalog.create_view("logs.trips", "trips")
 
 
-@pytest.mark.skipif(ON_CONNECT, reason="the second catalog is set up in the JVM of a classic session")
+@pytest.mark.classic("the second catalog is set up in the JVM")
 def test_names_of_three_parts_in_a_second_catalog(cluster: Cluster, spark: SparkSession, logs: str) -> None:
     """One as Unity Catalog's is: Delta's, over a catalog that is not Spark's own name."""
     spark.conf.set("spark.sql.catalog.lake", "org.apache.spark.sql.delta.catalog.DeltaCatalog")

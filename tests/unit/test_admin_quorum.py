@@ -198,11 +198,11 @@ def test_the_last_known_state_is_there_without_a_majority(three: LiveCluster) ->
 @pytest.mark.slow
 def test_the_job_describes_and_changes(three: LiveCluster, capsys: pytest.CaptureFixture[str]) -> None:
     file = str(three.file)
-    assert job.main(["--cluster", file]) == 0
+    assert job.main(["--cluster", file, "describe"]) == 0
     assert "leader" in capsys.readouterr().out
-    assert job.main(["--cluster", file, "--snapshot", "--dry-run"]) == 0
+    assert job.main(["--cluster", file, "snapshot", "--dry-run"]) == 0
     assert "a snapshot would be taken" in capsys.readouterr().out
-    assert job.main(["--cluster", file, "--add-voter", "4"]) == 0
-    assert job.main(["--cluster", file, "--remove-voter", "4"]) == 0
-    assert job.main(["--cluster", file, "--replace-voter", "4"]) == 2
+    assert job.main(["--cluster", file, "add-voter", "4"]) == 0
+    assert job.main(["--cluster", file, "remove-voter", "4"]) == 0
+    assert job.main(["--cluster", file, "replace-voter", "4"]) == 2
     assert "broker 4 is no metadata voter" in capsys.readouterr().err

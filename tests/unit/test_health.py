@@ -219,7 +219,7 @@ def test_a_voter_of_three_lost_its_disk(tmp_path: Path, capsys: pytest.CaptureFi
     made.live.wipe(3)
     assert made.found()["offline-voter"]["subjects"] == "broker 3"
     made.job("bootstrap", "--brokers", "3")
-    assert "--replace-voter 3" in made.found()["offline-voter"]["do"]
+    assert "quorum replace-voter 3" in made.found()["offline-voter"]["do"]
     made.mend()
 
 
@@ -443,7 +443,7 @@ def test_what_people_read_is_no_wider_than_a_terminal(
 
 def test_a_command_in_several_lines_is_the_same_to_a_shell() -> None:
     code = f"print('{'a b ' * 50}')"
-    line = Commands("/a folder/cluster.toml")("groups", "--describe", "--group", "b  " * 20, code, "c" * 90)
+    line = Commands("/a folder/cluster.toml")("groups", "describe", "b  " * 20, code, "c" * 90)
     shown = "\n".join(
         HealthFinding(severity=Severity.INFO, kind="k", subjects=("s",), what="w", do=line).lines(0)[2:]
     )

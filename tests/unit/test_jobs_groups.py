@@ -1,4 +1,4 @@
-"""The command line of jobs/groups, with the options of kafka-consumer-groups.sh."""
+"""The command line of jobs/groups, with places as kafka-consumer-groups.sh names them."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ run = calls(groups, "--json")
 
 def test_list_and_describe(shared: LiveCluster, capsys: pytest.CaptureFixture[str]) -> None:
     with shared.unchanged():
-        assert run(shared, "--list") == 0
+        assert run(shared, "list") == 0
         assert [row["group"] for row in rows(capsys)] == ["g"]
-        assert run(shared, "--describe", "--group", "g") == 0
+        assert run(shared, "describe", "g") == 0
     (row,) = rows(capsys)
     assert list(row) == [
         *("topic", "partition", "committed", "log_end", "high_watermark", "lag", "leader_epoch", "metadata"),
@@ -58,10 +58,10 @@ def test_list_and_describe(shared: LiveCluster, capsys: pytest.CaptureFixture[st
 def test_reset(live: LiveCluster, place: tuple[str, ...], offset: int, capsys: pytest.CaptureFixture[str]) -> None:
     """A dry run prints the plan that the run carries out."""
     with live.unchanged():
-        assert run(live, "--reset-offsets", "--group", "g", "--topics", "t", *place, "--dry-run") == 0
+        assert run(live, "reset-offsets", "g", "--topics", "t", *place, "--dry-run") == 0
     (planned,) = rows(capsys)
     assert (planned["old_offset"], planned["new_offset"]) == (1, offset)
-    assert run(live, "--reset-offsets", "--group", "g", "--topics", "t", *place) == 0
+    assert run(live, "reset-offsets", "g", "--topics", "t", *place) == 0
     assert rows(capsys) == [planned]
     assert live.driver().groups.committed("g")["t", 0].offset == offset
 
@@ -70,41 +70,35 @@ def test_delete(live: LiveCluster, capsys: pytest.CaptureFixture[str]) -> None:
     live.topic("u")
     live.cluster.groups.commit("g", {("u", 0): 0})
     with live.unchanged():
-        assert run(live, "--delete-offsets", "--group", "g", "--topics", "u", "--dry-run") == 0
-        assert run(live, "--delete", "--group", "g", "--dry-run") == 0
-    assert run(live, "--delete-offsets", "--group", "g", "--topics", "u", "--yes") == 0
+        assert run(live, "delete-offsets", "g", "--topics", "u", "--dry-run") == 0
+        assert run(live, "delete", "g", "--dry-run") == 0
+    assert run(live, "delete-offsets", "g", "--topics", "u", "--yes") == 0
     assert set(live.driver().groups.committed("g")) == {("t", 0)}
-    assert run(live, "--delete", "--group", "g", "--yes") == 0
+    assert run(live, "delete", "g", "--yes") == 0
     assert live.driver().groups.list().rows == []
     with live.unchanged():
-        assert run(live, "--delete", "--group", "g", "--yes") == 2
+        assert run(live, "delete", "g", "--yes") == 2
     assert "ERROR GROUP_ID_NOT_FOUND: group 'g' does not exist" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     ("argv", "says"),
     [
-        ((), "one of the arguments --list --describe --reset-offsets --delete --delete-offsets is required"),
-        (("--list", "--delete"), "not allowed with argument"),
-        (
-            ("--list", "--group", "g"),
-            "--group needs --describe or --delete or --delete-offsets or --reset-offsets",
-        ),
-        (("--describe",), "--describe needs --group"),
-        (("--describe", "--group", "g", "--topics", "t"), "--topics needs --delete-offsets or --reset-offsets"),
-        (("--delete", "--group", "g", "--to-offset", "0"), "--to-offset needs --reset-offsets"),
-        (("--delete-offsets", "--group", "g"), "--delete-offsets needs --topics"),
-        (("--reset-offsets", "--group", "g", "--to-latest"), "--reset-offsets needs --topics"),
-        (
-            ("--reset-offsets", "--group", "g", "--topics", "t"),
-            "--reset-offsets needs --to-earliest or --to-latest or ",
-        ),
-        (("--reset-offsets", "--group", "g", "--topics", "t", "--to-offset", "-1"), "numbers of 0 or more"),
-        (("--reset-offsets", "--group", "g", "--topics", "t", "--to-latest", "--to-earliest"), "not allowed with"),
-        (("--reset-offsets", "--group", "g", "--topics", "t", "--shift-by", "one"), "a number of records"),
-        (("--reset-offsets", "--group", "g", "--topics", "t", "--by-duration", "7d"), "write durations as P7D"),
-        (("--reset-offsets", "--group", "g", "--topics", "nix", "--to-latest"), "topic 'nix' does not exist"),
-        (("--reset-offsets", "--group", "nix", "--topics", "t", "--to-latest"), "group 'nix' does not exist"),
+        ((), "the following arguments are required: COMMAND"),
+        (("forget", "g"), "invalid choice: 'forget'"),
+        (("list", "g"), "unrecognized arguments: g"),
+        (("describe",), "required: GROUP"),
+        (("describe", "g", "--topics", "t"), "unrecognized arguments: --topics"),
+        (("delete", "g", "--to-offset", "0"), "unrecognized arguments: --to-offset"),
+        (("delete-offsets", "g"), "required: --topics"),
+        (("reset-offsets", "g", "--to-latest"), "required: --topics"),
+        (("reset-offsets", "g", "--topics", "t"), "one of the arguments --to-earliest --to-latest"),
+        (("reset-offsets", "g", "--topics", "t", "--to-offset", "-1"), "numbers of 0 or more"),
+        (("reset-offsets", "g", "--topics", "t", "--to-latest", "--to-earliest"), "not allowed with"),
+        (("reset-offsets", "g", "--topics", "t", "--shift-by", "one"), "a number of records"),
+        (("reset-offsets", "g", "--topics", "t", "--by-duration", "7d"), "write durations as P7D"),
+        (("reset-offsets", "g", "--topics", "nix", "--to-latest"), "topic 'nix' does not exist"),
+        (("reset-offsets", "nix", "--topics", "t", "--to-latest"), "group 'nix' does not exist"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )

@@ -27,31 +27,31 @@ run = calls(transactions, "--json")
 
 def test_looking_changes_nothing(shared: LiveCluster, capsys: pytest.CaptureFixture[str]) -> None:
     with shared.unchanged():
-        assert run(shared, "--list") == 0
+        assert run(shared, "list") == 0
         assert [(row["transactional_id"], row["state"]) for row in rows(capsys)] == [("x", "Ongoing")]
-        assert run(shared, "--describe", "--transactional-id", "x") == 0
+        assert run(shared, "describe", "x") == 0
         assert rows(capsys) == [{"topic": "t", "partition": 0, "first_offset": 0}]
-        assert run(shared, "--find-hanging", "--topics", "t") == 0
+        assert run(shared, "find-hanging", "--topics", "t") == 0
         assert rows(capsys) == []
-        assert run(shared, "--abort", "--transactional-id", "x", "--dry-run") == 0
-        assert run(shared, "--finish", "--dry-run") == 0
+        assert run(shared, "abort", "x", "--dry-run") == 0
+        assert run(shared, "finish", "--dry-run") == 0
 
 
 def test_abort(live: LiveCluster, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(live, "--abort", "--transactional-id", "x") == 0
+    assert run(live, "abort", "x") == 0
     assert rows(capsys) == [{"topic": "t", "partition": 0, "marker": 1}]
-    assert run(live, "--finish") == 0
+    assert run(live, "finish") == 0
     assert rows(capsys) == []
 
 
 @pytest.mark.parametrize(
     ("argv", "said"),
     [
-        (("--describe",), "--describe needs --transactional-id"),
-        (("--abort",), "--abort needs --transactional-id"),
-        (("--list", "--transactional-id", "x"), "--transactional-id needs --describe or --abort"),
-        (("--list", "--topics", "t"), "--topics needs --find-hanging"),
-        (("--describe", "--transactional-id", "y"), "TRANSACTIONAL_ID_NOT_FOUND"),
+        ((), "the following arguments are required: COMMAND"),
+        (("describe",), "required: ID"),
+        (("abort",), "required: ID"),
+        (("list", "--topics", "t"), "unrecognized arguments: --topics"),
+        (("describe", "y"), "TRANSACTIONAL_ID_NOT_FOUND"),
     ],
 )
 def test_what_is_wrong_with_a_command_line_is_said(

@@ -58,6 +58,34 @@ def test_no_module_reaches_into_the_jvm_but_those_that_say_why() -> None:
     assert {module: names for module, names in found.items() if names} == ALLOWED
 
 
+def unmarked(tree: ast.Module) -> set[str]:
+    """The tests of a module that reach into the JVM, by themselves or by functions beside them, and are not marked
+    to be left out on Spark Connect.
+    """
+    functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
+    reaching = {name for name, node in functions.items() if set(of_the_jvm(node))}
+    while further := {
+        name
+        for name, node in functions.items()
+        if name not in reaching and any(isinstance(n, ast.Name) and n.id in reaching for n in ast.walk(node))
+    }:
+        reaching |= further
+    marks = {name: " ".join(map(ast.unparse, node.decorator_list)) for name, node in functions.items()}
+    return {name for name in reaching if name.startswith("test_") and "mark.classic(" not in marks[name]}
+
+
+def test_tests_that_reach_into_the_jvm_say_that_spark_connect_cannot_have_them() -> None:
+    found = {
+        path.name: unmarked(ast.parse(path.read_text(encoding="utf-8")))
+        for path in sorted((ROOT / "tests/spark").glob("test_*.py"))
+    }
+    assert {name: tests for name, tests in found.items() if tests} == {}
+    asks = "def jobs(spark):\n    return spark.sparkContext\n"
+    test = "def test_asks(spark):\n    jobs(spark)\n"
+    assert unmarked(ast.parse(asks + test)) == {"test_asks"}
+    assert unmarked(ast.parse(f"{asks}@pytest.mark.classic('it asks')\n{test}")) == set()
+
+
 @pytest.mark.parametrize(
     "code",
     [

@@ -134,10 +134,10 @@ def test_jobs_take_the_key_from_a_file_and_sign_a_cluster(
     always = ["--cluster", str(live.file)]
     key = ["--cluster-key-file", str(mounted)]
     assert topics_job.main(["create", "before", *always]) == 0
-    assert quorum_job.main(["--sign", *always]) == 2
-    assert quorum_job.main(["--sign", "--dry-run", *always, *key]) == 0
+    assert quorum_job.main(["sign", *always]) == 2
+    assert quorum_job.main(["sign", "--dry-run", *always, *key]) == 0
     assert topics_job.main(["create", "meanwhile", *always]) == 0
-    assert quorum_job.main(["--sign", *always, *key]) == 0
+    assert quorum_job.main(["sign", *always, *key]) == 0
     assert topics_job.main(["create", "after", *always]) == 2
     assert topics_job.main(["create", "after", *always, *key]) == 0
     assert topics_job.main([*key, "create", "at-last", *always]) == 0

@@ -80,6 +80,24 @@ def test_a_group_goes_on_where_it_has_come_to(live: LiveCluster) -> None:
 
 
 @pytest.mark.parametrize(
+    ("reset", "found"), [("earliest", ["a0", "a1", "a2", "a3", "b0", "b1"]), ("latest", []), ("none", None)]
+)
+def test_a_group_that_has_committed_nothing_begins_as_its_reset_says(
+    live: LiveCluster, reset: str, found: list[str] | None
+) -> None:
+    """Kafka's auto.offset.reset. A group that is there goes on, in the partitions that it has committed."""
+    live.cluster.topics.alter_configs(None, {"offsets.topic.num.partitions": "1"})
+    if found is None:
+        with pytest.raises(GroupIdNotFoundError):
+            all_of(live, Committed("new"), auto_offset_reset=reset)
+    else:
+        assert all_of(live, Committed("new"), auto_offset_reset=reset) == found
+    live.cluster.groups.commit("g", {("t", 0): 3})
+    rest = [] if reset == "latest" else ["b0", "b1"]
+    assert all_of(live, Committed("g"), auto_offset_reset=reset) == ["a3", *rest]
+
+
+@pytest.mark.parametrize(
     ("settings", "error", "message"),
     [
         ({"partitions": []}, InvalidCallError, "partitions is empty"),

@@ -133,12 +133,12 @@ def live(tmp_path: Path) -> LiveCluster:
 @pytest.mark.parametrize(
     ("job", "argv", "status"),
     [
-        (groups, ["--list"], 0),
-        (groups, ["--describe", "--group", EVIL], 0),
-        (groups, ["--describe", "--group", EVIL + "y"], 2),
-        (transactions, ["--list"], 0),
-        (transactions, ["--describe", "--transactional-id", EVIL], 0),
-        (transactions, ["--describe", "--transactional-id", EVIL + "y"], 2),
+        (groups, ["list"], 0),
+        (groups, ["describe", EVIL], 0),
+        (groups, ["describe", EVIL + "y"], 2),
+        (transactions, ["list"], 0),
+        (transactions, ["describe", EVIL], 0),
+        (transactions, ["describe", EVIL + "y"], 2),
         (describe, ["--brokers"], 0),
         (describe, ["--topics", EVIL], 2),
         (topics, ["create", EVIL], 2),

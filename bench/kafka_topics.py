@@ -1,0 +1,113 @@
+"""Topics of a Kafka broker for comparisons: filled, and read back. By ``confluent-kafka``."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Iterable
+from functools import cache
+from itertools import count
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
+
+WAIT_S = 60.0
+_ASKED_S = 5.0
+Places = dict[bytes, list[tuple[int, int]]]
+"""Partition and offset of each record with a key; one record with a key is as it should be."""
+
+
+def _client(server: str) -> dict[str, Any]:
+    """A client that tells of nothing, for brokers come and go."""
+    return {"bootstrap.servers": server, "log_level": 0}
+
+
+@cache
+def _admin(server: str) -> AdminClient:
+    return AdminClient(_client(server))
+
+
+def create(server: str, topic: str, partitions: int) -> None:
+    """A topic of one replica."""
+    (made,) = _admin(server).create_topics([NewTopic(topic, partitions, 1)]).values()
+    made.result(WAIT_S)
+
+
+def delete(server: str, topic: str) -> None:
+    """Its disk is free some time later."""
+    (gone,) = _admin(server).delete_topics([topic]).values()
+    gone.result(WAIT_S)
+
+
+def fill(server: str, topic: str, partitions: int, records: Iterable[tuple[bytes, bytes]]) -> None:
+    """Keys and values, a partition after the other in turn."""
+    producer = Producer({**_client(server), "linger.ms": 50, "queue.buffering.max.kbytes": 256 * 1024})
+    for number, (key, value) in enumerate(records):
+        while True:
+            try:
+                producer.produce(topic, value, key, partition=number % partitions)
+                break
+            except BufferError:
+                producer.poll(0.1)
+    producer.flush(WAIT_S)
+
+
+def fill_by_transactions(server: str, topic: str, partitions: int, size: int, transactions: int) -> int:
+    """Transactions of ``size`` small records each, every fourth of them aborted; how many records are committed.
+    Keys are numbers.
+    """
+    producer = Producer({**_client(server), "linger.ms": 5, "transactional.id": topic})
+    producer.init_transactions(WAIT_S)
+    numbers, committed = count(), 0
+    for transaction in range(transactions):
+        producer.begin_transaction()
+        for number, _ in zip(numbers, range(size), strict=False):
+            producer.produce(topic, b"x" * 100, b"%d" % number, partition=number % partitions)
+        producer.flush(WAIT_S)
+        if transaction % 4 == 3:
+            producer.abort_transaction(WAIT_S)
+        else:
+            producer.commit_transaction(WAIT_S)
+            committed += size
+    return committed
+
+
+def log_ends(server: str, topic: str, partitions: int) -> list[int]:
+    """Where the partitions' logs end for readers; nothing while the topic is not there."""
+    there = _admin(server).list_topics(timeout=WAIT_S).topics.get(topic)
+    if there is None or len(there.partitions) < partitions:
+        return []
+    asked = {TopicPartition(topic, partition): OffsetSpec.latest() for partition in range(partitions)}
+    try:
+        answers = _admin(server).list_offsets(asked, request_timeout=_ASKED_S).values()
+        return [answer.result(2 * _ASKED_S).offset for answer in answers]
+    except KafkaException:  # its leaders are not known yet
+        return []
+
+
+def places(server: str, topic: str, partitions: int) -> Places:
+    """All committed records of a topic."""
+    found: Places = defaultdict(list)
+    consumer = Consumer(
+        {
+            **_client(server),
+            "group.id": "bench",
+            "enable.auto.commit": False,
+            "isolation.level": "read_committed",
+            "enable.partition.eof": True,
+            "auto.offset.reset": "error",
+        }
+    )
+    try:
+        consumer.assign([TopicPartition(topic, partition, 0) for partition in range(partitions)])
+        ended, give_up = 0, time.monotonic() + WAIT_S
+        while ended < partitions and time.monotonic() < give_up:
+            for message in consumer.consume(5000, 1.0):
+                if message.error() is not None:
+                    ended += 1
+                else:
+                    found[message.key()].append((message.partition(), message.offset()))
+    finally:
+        consumer.close()
+    return found

@@ -1,0 +1,93 @@
+"""Kafka's own MirrorMaker, a process of its own from one broker to another, as its documentation starts it.
+
+Its settings are its defaults, but for what one broker of each cluster asks for (one replica of all topics), what
+is not compared (heartbeats, ACLs), a task for each of two cores, and reading what is committed, as ours does.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+from stratalog.jobs.jars import class_path, fetch_jars, jar_folder
+from stratalog.jobs.java import find_java
+
+PINS = "mirror-maker.xml"
+TASKS = 2
+_REPLICATED = (
+    *("", "checkpoints.topic.", "heartbeats.topic.", "offset-syncs.topic."),
+    *("offset.storage.", "status.storage.", "config.storage."),
+)
+"""What has a replication factor."""
+_LOG_SETTINGS = """<Configuration>
+<Appenders><Console name="out"><PatternLayout pattern="%p %c{1} %m%n"/></Console></Appenders>
+<Loggers><Root level="WARN"><AppenderRef ref="out"/></Root></Loggers>
+</Configuration>
+"""
+
+
+class MirrorMaker:
+    """A MirrorMaker of one topic; made, and not started yet."""
+
+    def __init__(self, folder: Path, source: str, target: str, alias: str, topic: str, more: str = "") -> None:
+        """``source`` and ``target`` are ``host:port``. Under another ``alias`` of the source it begins anew: what
+        it knows lies in topics of the target that are named by it. ``more`` are lines of its properties.
+
+        Raises: EnvironmentUnusableError when its jars cannot be fetched.
+        """
+        fetch_jars(jar_folder(), PINS)
+        folder.mkdir(parents=True)
+        self.topic = f"{alias}.{topic}"
+        """Its name in the target."""
+        self._folder = folder
+        self._properties = folder / "mm2.properties"
+        self._properties.write_text(properties(source, target, alias, topic) + more)
+        (folder / "log4j2.xml").write_text(_LOG_SETTINGS)
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Returns at once; it works after some seconds."""
+        command: list[str | Path] = [find_java(os.environ).executable, "-Xms256m", "-Xmx2g"]
+        command += [
+            "-cp",
+            class_path(jar_folder(), PINS),
+            f"-Dlog4j2.configurationFile={self._folder / 'log4j2.xml'}",
+        ]
+        command += ["org.apache.kafka.connect.mirror.MirrorMaker", self._properties]
+        with (self._folder / "mm2.log").open("ab") as output:
+            self._process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, cwd=self._folder)
+
+    def processor_s(self) -> float:
+        """What the process has used of the cores."""
+        if self._process is None:
+            return 0.0
+        _, _, fields = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(") ")
+        utime, stime = fields.split()[11:13]
+        return (int(utime) + int(stime)) / os.sysconf("SC_CLK_TCK")
+
+    def kill(self) -> None:
+        """The process is gone, by ``kill -9``."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
+
+def properties(source: str, target: str, alias: str, topic: str) -> str:
+    """Lines of ``mm2.properties``: the topic goes from the source to the target, and not back."""
+    return "".join(
+        f"{line}\n"
+        for line in (
+            f"clusters = {alias}, target",
+            f"{alias}.bootstrap.servers = {source}",
+            f"target.bootstrap.servers = {target}",
+            f"{alias}->target.enabled = true",
+            f"{alias}->target.topics = {topic}",
+            f"{alias}.consumer.isolation.level = read_committed",
+            f"target->{alias}.enabled = false",
+            "emit.heartbeats.enabled = false",
+            "sync.topic.acls.enabled = false",
+            f"tasks.max = {TASKS}",
+            *(f"{name}replication.factor = 1" for name in _REPLICATED),
+        )
+    )

@@ -1,0 +1,35 @@
+"""The seam of all formats: bytes become a value of a declared type, or an error says why not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Protocol
+
+from stratalog.partitions.errors import InvalidCallError
+
+AVRO, CONFLUENT_AVRO, JSON, PROTOBUF = "avro", "confluent-avro", "json", "protobuf"
+DECODED = (AVRO, CONFLUENT_AVRO, JSON, PROTOBUF)
+"""The names of formats that have a schema."""
+
+
+class UndecodedError(ValueError):
+    """The bytes are no value of the schema."""
+
+
+class Decoder(Protocol):
+    """Decodes the values of one schema."""
+
+    schema: str
+    """The type of the values, as Spark's JSON text: a struct."""
+
+    def decode(self, value: bytes) -> dict[str, Any]:
+        """A value, as ``pyarrow.array`` takes it. Raises: UndecodedError; errors of asking a registry."""
+        ...
+
+
+def schema_bytes(path: Path) -> bytes:
+    """The bytes of a schema's file. Raises: InvalidCallError."""
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise InvalidCallError(f"the schema {path} cannot be read: {error.strerror}") from error

@@ -1,0 +1,27 @@
+"""Topics of this cluster for clients of Kafka, which read them by Kafka's protocol: ``cluster.serve``.
+
+    protocol   pure: requests and answers by name, of ``aiokafka.protocol``; which ones there are
+    batches    pure: rows of a fetch as Kafka's record batches, by ``aiokafka.record``
+    codes      errors as Kafka's numbers
+    metadata   Metadata, FindCoordinator, ListOffsets; Produce is refused
+    fetching   Fetch, and its waits
+    groups     OffsetFetch and OffsetCommit
+    endpoint   the server: connections, limits, TLS
+
+Purpose
+    A topic can be read where there is no Spark and no Python, out of cold storage too. It is a door for reading:
+    the only thing that a client can change is what a consumer group has committed.
+
+May not know
+    Segments, tiers, replicas: records come from ``reading.fetch``, which knows them, and has the caches and the
+    quota.
+
+No members of groups
+    A consumer assigns itself its partitions. JoinGroup and its like need a coordinator that lives as long as the
+    group. Python has no such library to build on, and this project has offsets of groups without members
+    (``docs/serve.md``).
+
+A stranger's bytes
+    They are decoded by code that checks every length against what has come, in a frame of bounded size. A name is
+    looked up, and compared with no others. A request that cannot be decoded ends the connection that it came from.
+"""

@@ -1,0 +1,123 @@
+"""Kafka's protocol on the server's side, by ``aiokafka.protocol``: bytes to named fields, and back again. Pure.
+
+A request is a header (api key, version, correlation id, client id) and a body by version; an answer is the
+correlation id and a body. Versions that aiokafka has, and all clients since Kafka 2.1 can speak. Its messages know
+their fields by place; here a struct is a dict, and a field that a version has not is left out of an answer.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from aiokafka.protocol import admin, commit, coordination, fetch, metadata, offset, produce
+from aiokafka.protocol.api import RequestHeader_v1
+from aiokafka.protocol.types import Array, Schema
+
+Fields = Mapping[str, Any]
+"""A struct of the protocol, by the names of aiokafka."""
+
+PRODUCE, FETCH, LIST_OFFSETS, METADATA = 0, 1, 2, 3
+OFFSET_COMMIT, OFFSET_FETCH, FIND_COORDINATOR, API_VERSIONS = 8, 9, 10, 18
+
+REQUESTS: Mapping[int, Mapping[int, Any]] = {
+    key: {version: getattr(module, f"{name}_v{version}") for version in range(first, last + 1)}
+    for key, module, name, first, last in (
+        (PRODUCE, produce, "ProduceRequest", 3, 8),
+        (FETCH, fetch, "FetchRequest", 4, 11),
+        (LIST_OFFSETS, offset, "OffsetRequest", 1, 3),  # aiokafka has an epoch of the wrong width in 4
+        (METADATA, metadata, "MetadataRequest", 1, 5),
+        (OFFSET_COMMIT, commit, "OffsetCommitRequest", 2, 3),
+        (OFFSET_FETCH, commit, "OffsetFetchRequest", 1, 3),
+        (FIND_COORDINATOR, coordination, "FindCoordinatorRequest", 0, 1),
+        (API_VERSIONS, admin, "ApiVersionRequest", 0, 2),
+    )
+}
+"""By api key and version: what is answered. Nothing here writes records: Produce is refused, and is here since
+librdkafka takes a broker without it for one that has no batches of format 2."""
+
+UNSUPPORTED_VERSION = 35
+
+
+class MalformedRequestError(Exception):
+    """Bytes that are no request, or one that is not answered here: the connection is closed, as Kafka does."""
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaRequest:
+    """A request that can be answered."""
+
+    api_key: int
+    version: int
+    correlation_id: int
+    body: Fields
+
+    def answer(self, fields: Fields) -> bytes:
+        """The frame of the answer, with its length before it."""
+        kind = REQUESTS[self.api_key][self.version].RESPONSE_TYPE.SCHEMA
+        return _frame(self.correlation_id, kind.encode(placed(kind, fields)))
+
+
+def read_request(frame: bytes) -> KafkaRequest | bytes:
+    """The request in a frame, without its length; or the answer, where it is already known: a client that asks for
+    the versions in a version that is not known here is told those of version 0, and asks again (KIP-511).
+
+    Raises: MalformedRequestError.
+    """
+    data = io.BytesIO(frame)
+    try:
+        header = RequestHeader_v1.SCHEMA.decode(data)
+        key, version, correlation_id, _ = header
+        of_key = REQUESTS.get(key, {})
+        if key == API_VERSIONS and version not in of_key:
+            kind = of_key[0].RESPONSE_TYPE.SCHEMA
+            known = {"error_code": UNSUPPORTED_VERSION, "api_versions": api_versions()}
+            return _frame(correlation_id, kind.encode(placed(kind, known)))
+        if version not in of_key:
+            raise MalformedRequestError(f"api key {key}, version {version}: not answered here")
+        schema = of_key[version].SCHEMA
+        body = named(schema, schema.decode(data))
+        if data.read(1):
+            raise MalformedRequestError(f"api key {key}, version {version}: bytes behind its end")
+        return KafkaRequest(key, version, correlation_id, body)
+    except (ValueError, IndexError, OverflowError) as error:  # UnicodeDecodeError, struct.error by aiokafka's word
+        raise MalformedRequestError(f"no request of Kafka: {type(error).__name__}") from error
+
+
+def api_versions() -> list[Fields]:
+    """What ApiVersions says of each api key."""
+    return [
+        {"api_key": key, "min_version": min(versions), "max_version": max(versions)}
+        for key, versions in sorted(REQUESTS.items())
+    ]
+
+
+def _frame(correlation_id: int, body: bytes) -> bytes:
+    return b"".join(
+        (
+            (len(body) + 4).to_bytes(4, "big"),
+            correlation_id.to_bytes(4, "big", signed=True),
+            body,
+        )
+    )
+
+
+def placed(kind: Any, value: Any) -> Any:
+    """Named fields by their places in this version."""
+    if isinstance(kind, Schema):
+        return tuple(placed(field, value[name]) for name, field in zip(kind.names, kind.fields, strict=True))
+    if isinstance(kind, Array) and value is not None:
+        return [placed(kind.array_of, one) for one in value]
+    return value
+
+
+def named(kind: Any, value: Any) -> Any:
+    """Fields in their places by their names."""
+    if isinstance(kind, Schema):
+        fields = zip(kind.names, kind.fields, value, strict=True)
+        return {name: named(field, one) for name, field, one in fields}
+    if isinstance(kind, Array) and value is not None:
+        return [named(kind.array_of, one) for one in value]
+    return value

@@ -1,0 +1,99 @@
+"""``cluster.serve``, read by Kafka's own clients in a JVM: the consumer, and the AdminClient."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from py4j.java_gateway import JavaGateway
+
+from bench.kafka_server import PINS
+from stratalog.jobs.jars import class_path, jar_folder, missing_jars
+from stratalog.jobs.java import find_java
+from tests.unit.endpoint_harness import served
+from tests.unit.transact_harness import Ledger, put
+
+pytestmark = pytest.mark.kafka
+_TEXT = "org.apache.kafka.common.serialization.StringDeserializer"
+
+
+@pytest.fixture
+def jvm() -> Iterator[Any]:
+    """With Kafka's classes; no broker runs."""
+    missing = missing_jars(jar_folder(), PINS)
+    if missing:
+        pytest.skip(f"{len(missing)} jars of Kafka are not in {jar_folder()}: `make kafka` fetches them")
+    gateway = JavaGateway.launch_gateway(
+        classpath=class_path(jar_folder(), PINS, "kafka-broker"),
+        die_on_exit=True,
+        java_path=str(find_java(os.environ).executable),
+    )
+    yield gateway.jvm
+    gateway.shutdown()
+
+
+def properties(jvm: Any, address: tuple[str, int], **configs: str) -> Any:
+    made = jvm.java.util.Properties()
+    made.setProperty("bootstrap.servers", "{}:{}".format(*address))
+    for name, value in configs.items():
+        made.setProperty(name.replace("_", "."), value)
+    return made
+
+
+def listed(jvm: Any, *items: Any) -> Any:
+    made = jvm.java.util.ArrayList()
+    for item in items:
+        made.add(item)
+    return made
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Ledger:
+    """A few fetches of records, an aborted one with its marker, and one behind them."""
+    live = Ledger(tmp_path).begin()
+    live.append([f"v{number}" for number in range(500)]).raise_for_failures()
+    aborted = live.driver().transactions.begin("x")
+    put(aborted, {"t-0": "aborted"})
+    aborted.abort()
+    live.append(["last"]).raise_for_failures()
+    return live
+
+
+@pytest.mark.parametrize(("level", "extra"), [("read_committed", []), ("read_uncommitted", [(500, "aborted")])])
+def test_the_consumer_of_java_reads_and_commits(
+    level: str, extra: list[tuple[int, str]], ledger: Ledger, jvm: Any
+) -> None:
+    where = jvm.org.apache.kafka.common.TopicPartition("t", 0)
+    only = listed(jvm, where)
+    configs = {"group_id": "java", "enable_auto_commit": "false", "auto_offset_reset": "none"}
+    texts = {"key_deserializer": _TEXT, "value_deserializer": _TEXT, "isolation_level": level}
+    with served(ledger.cluster) as address:
+        made = properties(jvm, address, **configs, **texts)
+        consumer = jvm.org.apache.kafka.clients.consumer.KafkaConsumer(made)
+        consumer.assign(only)
+        consumer.seekToBeginning(only)
+        end, found = consumer.endOffsets(only)[where], []
+        while consumer.position(where) < end:
+            polled = consumer.poll(jvm.java.time.Duration.ofSeconds(5))
+            found += [(one.offset(), one.value()) for one in polled.records(where)]
+        consumer.commitSync()
+        consumer.close()
+    assert found == [*((number, f"v{number}") for number in range(500)), *extra, (502, "last")]
+    assert ledger.cluster.groups.committed("java")["t", 0].offset == end == 503
+
+
+def test_the_admin_client_of_java_describes_topics_and_groups(ledger: Ledger, jvm: Any) -> None:
+    ledger.cluster.groups.commit("loader", {("t", 0): 7})
+    with served(ledger.cluster) as address:
+        admin = jvm.org.apache.kafka.clients.admin.AdminClient.create(properties(jvm, address))
+        names = set(admin.listTopics().names().get())
+        described = admin.describeTopics(listed(jvm, "t")).allTopicNames().get()
+        offsets = admin.listConsumerGroupOffsets("loader").partitionsToOffsetAndMetadata().get()
+        cluster = admin.describeCluster().clusterId().get()
+        admin.close()
+    assert (names, cluster) == ({"t", "u"}, "c")
+    assert described["t"].partitions().size() == 2
+    assert offsets[jvm.org.apache.kafka.common.TopicPartition("t", 0)].offset() == 7

@@ -1,0 +1,277 @@
+"""``cluster.serve`` by the bytes of Kafka's protocol: every version, codes of errors, waits; and strangers."""
+
+from __future__ import annotations
+
+import random
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiokafka.record.default_records import DefaultRecordBatch
+
+from stratalog.engine.serve.endpoint import MOST_REQUEST_BYTES
+from stratalog.engine.serve.fetching import MOST_BYTES
+from stratalog.engine.serve.protocol import (
+    API_VERSIONS,
+    FETCH,
+    FIND_COORDINATOR,
+    LIST_OFFSETS,
+    METADATA,
+    OFFSET_COMMIT,
+    OFFSET_FETCH,
+    PRODUCE,
+    REQUESTS,
+)
+from tests.unit.cluster_harness import LiveCluster, live_and_shared
+from tests.unit.endpoint_harness import Wire, served, wire
+
+EARLIEST, LATEST = -2, -1
+OK, OUT_OF_RANGE, UNKNOWN_TOPIC, UNKNOWN_MEMBER, UNSUPPORTED, NO_SESSION = 0, 1, 3, 25, 35, 70
+LONG_MS = 600_000
+
+
+def built(folder: Path) -> LiveCluster:
+    """``t``, two partitions of three records and none; a group."""
+    live = LiveCluster(folder)
+    live.cluster.topics.alter_configs(None, {"offsets.topic.num.partitions": "1"})
+    live.topic(partitions=2)
+    live.append(["a", "b", "c"]).raise_for_failures()
+    live.cluster.groups.commit("g", {("t", 0): 2})
+    return live
+
+
+live, shared = live_and_shared(built)
+
+
+def fetch(
+    asked: dict[tuple[str, int], int], *, version: int = 11, max_bytes: int = 1 << 20, **others: Any
+) -> dict[str, Any]:
+    """The fields of a Fetch from these offsets."""
+    given: dict[str, Any] = {
+        "replica_id": -1,
+        "max_wait_time": 0,
+        "min_bytes": 1,
+        "max_bytes": 50 << 20,
+        "isolation_level": 0,
+        "session_id": 0,
+        "session_epoch": -1,
+        "forgotten_topics_data": [],
+        "rack_id": "",
+        "topics": [
+            {
+                "topic": topic,
+                "partitions": [
+                    {
+                        "partition": partition,
+                        "current_leader_epoch": -1,
+                        "offset": offset,
+                        "fetch_offset": offset,
+                        "log_start_offset": -1,
+                        "max_bytes": max_bytes,
+                    }
+                ],
+            }
+            for (topic, partition), offset in asked.items()
+        ],
+    }
+    return {**given, **others}
+
+
+def parts(answer: dict[str, Any]) -> list[dict[str, Any]]:
+    return [part for topic in answer["topics"] for part in topic["partitions"]]
+
+
+def values(part: dict[str, Any]) -> list[tuple[int, bytes]]:
+    """Offsets and values in the batches of a partition, whose checksums are right."""
+    data, found = part["message_set"], []
+    while data:
+        size = 12 + int.from_bytes(data[8:12], "big")
+        batch = DefaultRecordBatch(bytearray(data[:size]))
+        assert batch.validate_crc()
+        found += [(one.offset, one.value) for one in batch]
+        data = data[size:]
+    return found
+
+
+REQUESTED: dict[int, dict[str, Any]] = {
+    PRODUCE: {
+        "transactional_id": None,
+        "required_acks": -1,
+        "timeout": 1000,
+        "topics": [{"topic": "t", "partitions": [{"partition": 0, "messages": b"x"}]}],
+    },
+    FETCH: fetch({("t", 0): 0}),
+    LIST_OFFSETS: {
+        "replica_id": -1,
+        "isolation_level": 0,
+        "topics": [{"topic": "t", "partitions": [{"partition": 0, "timestamp": LATEST}]}],
+    },
+    METADATA: {"topics": ["t"], "allow_auto_topic_creation": True},
+    OFFSET_COMMIT: {
+        "consumer_group": "g",
+        "consumer_group_generation_id": -1,
+        "consumer_id": "",
+        "retention_time": -1,
+        "topics": [{"topic": "t", "partitions": [{"partition": 0, "offset": 2, "metadata": "so far"}]}],
+    },
+    OFFSET_FETCH: {"consumer_group": "g", "topics": [{"topic": "t", "partitions": [0]}]},
+    FIND_COORDINATOR: {"consumer_group": "g", "coordinator_key": "g", "coordinator_type": 0},
+    API_VERSIONS: {},
+}
+
+
+@pytest.mark.parametrize("key", REQUESTS)
+def test_every_version_is_answered_the_same(key: int, live: LiveCluster) -> None:
+    with served(live.cluster) as address, wire(address) as client:
+        answers = {version: client.ask(key, version, **REQUESTED[key]) for version in REQUESTS[key]}
+    of_all = answers[max(answers)]
+    for version, answer in answers.items():
+        common = answer.keys() & of_all.keys() - {"topics", "brokers"}
+        assert {name: answer[name] for name in common} == {name: of_all[name] for name in common}, version
+        if key == FETCH:
+            assert [values(one) for one in parts(answer)] == [[(0, b"a"), (1, b"b"), (2, b"c")]]
+        if key == LIST_OFFSETS:
+            assert [one["offset"] for one in parts(answer)] == [3]
+        if key == OFFSET_FETCH:
+            assert [(one["offset"], one["error_code"]) for one in parts(answer)] == [(2, OK)]
+        if key == PRODUCE:
+            assert [one["error_code"] for one in parts(answer)] == [29]
+
+
+def test_a_client_of_tomorrow_is_told_the_versions(shared: LiveCluster) -> None:
+    with served(shared.cluster) as address, wire(address) as client:
+        client.send(
+            (API_VERSIONS).to_bytes(2, "big") + (4).to_bytes(2, "big") + (7).to_bytes(4, "big") + b"\xff\xff"
+        )
+        answer = client.answer(REQUESTS[API_VERSIONS][0].RESPONSE_TYPE.SCHEMA)
+        assert answer["error_code"] == UNSUPPORTED
+        known = {one["api_key"]: (one["min_version"], one["max_version"]) for one in answer["api_versions"]}
+        assert known == {key: (min(versions), max(versions)) for key, versions in REQUESTS.items()}
+        assert client.ask(API_VERSIONS, 0) == {**answer, "error_code": OK}
+
+
+def test_errors_are_of_one_partition_and_have_kafkas_numbers(shared: LiveCluster) -> None:
+    asked = {("t", 0): 1, ("t", 1): 5, ("t", 2): 0, ("nobody", 0): 0, ("t", -1): 0}
+    with served(shared.cluster) as address, wire(address) as client:
+        found = parts(client.ask(FETCH, 11, **fetch(asked)))
+        assert [one["error_code"] for one in found] == [
+            OK,
+            OUT_OF_RANGE,
+            UNKNOWN_TOPIC,
+            UNKNOWN_TOPIC,
+            UNKNOWN_TOPIC,
+        ]
+        assert values(found[0]) == [(1, b"b"), (2, b"c")]
+        assert (found[0]["highwater_offset"], found[0]["log_start_offset"]) == (3, 0)
+        assert client.ask(FETCH, 11, **fetch({}, session_id=4))["error_code"] == NO_SESSION
+        times = [EARLIEST, LATEST, 1, 1 << 62, -99]
+        partitions = [{"partition": 0, "timestamp": time} for time in times]
+        partitions.append({"partition": 9, "timestamp": LATEST})
+        topics = [{"topic": "t", "partitions": partitions}]
+        answer = client.ask(LIST_OFFSETS, 3, replica_id=-1, isolation_level=0, topics=topics)
+        assert [(one["offset"], one["timestamp"], one["error_code"]) for one in parts(answer)] == [
+            (0, -1, OK),
+            (3, -1, OK),
+            (0, 1, OK),
+            (-1, -1, OK),
+            (0, 1, OK),
+            (-1, -1, UNKNOWN_TOPIC),
+        ]
+
+
+def test_commits_of_members_are_refused_and_change_nothing(live: LiveCluster) -> None:
+    commit = REQUESTED[OFFSET_COMMIT]
+    offsets = [{"partition": 0, "offset": 1, "metadata": None}, {"partition": 7, "offset": 1, "metadata": None}]
+    with served(live.cluster) as address, wire(address) as client:
+        with live.unchanged():
+            for member in ({"consumer_group_generation_id": 3}, {"consumer_id": "m"}):
+                answer = client.ask(OFFSET_COMMIT, 3, **{**commit, **member})
+                assert [one["error_code"] for one in parts(answer)] == [UNKNOWN_MEMBER]
+        mixed = {**commit, "topics": [{"topic": "t", "partitions": offsets}]}
+        answer = client.ask(OFFSET_COMMIT, 3, **mixed)
+        assert [one["error_code"] for one in parts(answer)] == [OK, UNKNOWN_TOPIC]
+        of_all = client.ask(OFFSET_FETCH, 3, consumer_group="g", topics=None)
+        assert [(one["partition"], one["offset"]) for one in parts(of_all)] == [(0, 1)]
+        client.ask(OFFSET_COMMIT, 3, **commit)
+        of_all = client.ask(OFFSET_FETCH, 3, consumer_group="g", topics=None)
+        assert [(one["offset"], one["metadata"]) for one in parts(of_all)] == [(2, "so far")]
+        assert client.ask(OFFSET_FETCH, 3, consumer_group="", topics=None)["error_code"] == 24
+
+
+def test_a_fetch_waits_for_what_is_appended(live: LiveCluster) -> None:
+    with served(live.cluster) as address, wire(address) as client, ThreadPoolExecutor(1) as pool:
+        assert values(parts(client.ask(FETCH, 11, **fetch({("t", 0): 3})))[0]) == []
+        waiting = pool.submit(client.ask, FETCH, 11, **fetch({("t", 0): 3, ("t", 1): 0}, max_wait_time=LONG_MS))
+        live.append({1: ["new"]}).raise_for_failures()
+        assert [values(one) for one in parts(waiting.result(60))] == [[], [(0, b"new")]]
+
+
+def test_an_answer_is_bounded_and_has_at_least_one_record(live: LiveCluster) -> None:
+    large = "x" * (MOST_BYTES // 4)
+    live.append({1: [large] * 8}).raise_for_failures()
+    with served(live.cluster) as address, wire(address) as client:
+        some = fetch({("t", 1): 0}, max_bytes=1 << 30, min_bytes=1 << 30, max_wait_time=LONG_MS)
+        (found,) = parts(client.ask(FETCH, 11, **some))
+        assert 1 <= len(values(found)) <= 4
+        (one,) = parts(client.ask(FETCH, 11, **fetch({("t", 1): 7}, max_bytes=1)))
+        assert [offset for offset, _ in values(one)] == [7]
+
+
+def strange() -> list[bytes]:
+    """Frames that are no requests: cut, with lengths that lie, of no api, and noise."""
+    whole = (FETCH).to_bytes(2, "big") + (11).to_bytes(2, "big") + (7).to_bytes(4, "big") + b"\xff\xff"
+    metadata = (METADATA).to_bytes(2, "big") + (5).to_bytes(2, "big") + (7).to_bytes(4, "big") + b"\xff\xff"
+    rng = random.Random(7)
+    return [
+        b"\0",
+        whole,
+        whole + b"\0" * 11,
+        whole + b"\x7f" * 40,
+        metadata + b"\x7f\xff\xff\xff",
+        metadata + b"\x7f\xff\xff\xff" + b"\xff\xfe" * 50,
+        metadata + b"\0\0\0\1\0\2\xff\xfe\0",
+        b"\0\x0b" + whole[2:],
+        b"GET / HTTP/1.1\r\nHost: log\r\n\r\n",
+        *(whole[: rng.randrange(len(whole))] + rng.randbytes(rng.randrange(200)) for _ in range(50)),
+    ]
+
+
+def test_bytes_of_strangers_end_their_connection_and_nothing_else(shared: LiveCluster) -> None:
+    with served(shared.cluster) as address, wire(address) as other:
+        for frame in strange():
+            with wire(address) as client:
+                client.send(frame)
+                assert client.is_closed(), frame
+        for length in (0, MOST_REQUEST_BYTES + 1, (1 << 32) - 1):
+            with wire(address) as client:
+                client.socket.sendall(length.to_bytes(4, "big"))
+                assert client.is_closed()
+        quiet = {**REQUESTED[PRODUCE], "required_acks": 0}
+        with wire(address) as client, pytest.raises(EOFError):
+            client.ask(PRODUCE, 8, **quiet)
+        with wire(address) as gone:
+            gone.socket.sendall(b"\0\0")
+        assert other.ask(LIST_OFFSETS, 3, **REQUESTED[LIST_OFFSETS])["topics"][0]["topic"] == "t"
+
+
+def test_more_connections_than_allowed_are_refused(shared: LiveCluster) -> None:
+    with served(shared.cluster, max_connections=1) as address, wire(address) as first:
+        first.ask(API_VERSIONS, 0)
+        with wire(address) as second:
+            assert second.is_closed()
+        first.ask(API_VERSIONS, 0)
+
+
+def test_it_ends_with_clients_that_wait(shared: LiveCluster) -> None:
+    with shared.cluster.serve("127.0.0.1:0") as endpoint:
+        client = Wire(endpoint.address)
+        client.ask(API_VERSIONS, 0)
+        frame = fetch({("t", 1): 0}, max_wait_time=LONG_MS)
+        with ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(client.ask, FETCH, 11, **frame)
+            endpoint.close()
+            with pytest.raises((EOFError, ConnectionResetError)):
+                waiting.result(60)
+        client.close()
+    assert endpoint.report().totals["connections"] == 1
