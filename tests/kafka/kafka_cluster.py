@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from confluent_kafka import TopicCollection, TopicPartition
-from confluent_kafka.admin import AdminClient, ElectionType, NewPartitions, NewTopic
+from confluent_kafka import ElectionType, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
 from bench.kafka_server import KafkaNode
 from bench.s3_server import HOST, free_ports
@@ -18,8 +18,6 @@ BROKERS = 1, 2, 3
 _CONTROLLER = 9
 _HEAP = "256m"
 _OF_ALL = {
-    "broker.session.timeout.ms": "4000",
-    "broker.heartbeat.interval.ms": "500",
     "offsets.topic.replication.factor": "3",
     "offsets.topic.num.partitions": "3",
     "transaction.state.log.replication.factor": "3",
@@ -39,7 +37,7 @@ _OF_ALL = {
     "rlmm.config.remote.log.metadata.topic.replication.factor": "3",
     "rlmm.config.remote.log.metadata.topic.num.partitions": "3",
 }
-"""A lost broker is seen soon; what is done now and then is done often; topics may be tiered, to a folder."""
+"""What is done now and then is done often; topics may be tiered, to a folder."""
 
 
 class KafkaCluster:
@@ -64,8 +62,8 @@ class KafkaCluster:
             except BaseException:
                 self.close()
                 raise
-        self.bootstrap = ",".join(self.addresses.values())
-        self.admin = AdminClient({**CLIENT, "bootstrap.servers": self.bootstrap})
+        self._up = set(BROKERS)
+        self._knows_anew()
 
     def close(self) -> None:
         """The processes."""
@@ -75,14 +73,25 @@ class KafkaCluster:
     def kill(self, broker: int) -> None:
         """kill -9."""
         self._nodes[broker].kill()
+        self._up.remove(broker)
+        self._knows_anew()
 
     def stop(self, broker: int) -> None:
         """In good order: others lead before it goes."""
         self._nodes[broker].stop()
+        self._up.remove(broker)
+        self._knows_anew()
 
     def start(self, broker: int) -> None:
         """Returns when it serves."""
         self._nodes[broker].start()
+        self._up.add(broker)
+        self._knows_anew()
+
+    def _knows_anew(self) -> None:
+        """Clients begin with the brokers that are there."""
+        self.bootstrap = ",".join(self.addresses[broker] for broker in sorted(self._up))
+        self.admin = AdminClient({**CLIENT, "bootstrap.servers": self.bootstrap})
 
     def create(self, topic: str, replicas: list[list[int]], configs: Mapping[str, str] | None = None) -> None:
         """A topic whose partitions have these replicas, the first of each leads."""
@@ -106,18 +115,22 @@ class KafkaCluster:
 
     def state(self, topic: str) -> list[tuple[int | None, set[int]]]:
         """Leader, if there is one, and ISR of each partition."""
-        described = only(self.admin.describe_topics(TopicCollection([topic])))
-        return [
-            (
-                None if one.leader is None or one.leader.id < 0 else one.leader.id,
-                {node.id for node in one.isr},
-            )
-            for one in described.partitions
-        ]
+        partitions = self.admin.list_topics(topic, timeout=5).topics[topic].partitions
+        return [(None if one.leader < 0 else one.leader, set(one.isrs)) for _, one in sorted(partitions.items())]
 
     def await_state(self, topic: str, wanted: Callable[[list[tuple[int | None, set[int]]]], bool]) -> None:
-        """Until leaders and ISRs are as ``wanted``."""
-        wait_until(lambda: wanted(self.state(topic)), every_s=0.1)
+        """Until leaders and ISRs are as ``wanted``, by a broker that answers."""
+
+        def reached() -> bool:
+            try:
+                return wanted(self.state(topic))
+            except KafkaException:
+                return False
+
+        try:
+            wait_until(reached, every_s=0.2)
+        except AssertionError as late:
+            raise AssertionError(f"{topic} is not as it should be: {self.state(topic)}") from late
 
     def await_all_in_sync(self, topic: str, replicas: int = len(BROKERS)) -> None:
         """Until each partition has a leader, and an ISR of so many."""

@@ -70,6 +70,7 @@ def test_an_unclean_election_is_found_by_the_end_of_the_log_and_by_its_leader_ep
     append(kafka, beside, "a")
     mirrored(kafka, cluster, lost, beside).raise_for_failures()
 
+    kafka.await_state(lost, lambda states: states == [(1, {1, 2})])
     kafka.kill(2)
     kafka.await_state(lost, lambda states: states == [(1, {1})])
     append(kafka, lost, *"fghij", acks="1")
