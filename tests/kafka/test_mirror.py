@@ -201,7 +201,8 @@ def test_records_that_are_tiered_there_come_through_its_brokers(
         topic.append(value)
         topic.now_ms += 10_000  # a segment of its own
     wait_until(lambda: clients.wire.list_offset(clients.address, topic.name, 0, EARLIEST_LOCAL) == 3)
-    assert [mirrored(cluster, topic).rows[0][name] for name in ("log_start", "log_end", "records")] == [0, 4, 4]
+    (row,) = mirrored(cluster, topic).rows
+    assert [row[name] for name in ("log_start", "log_end", "records")] == [0, 4, 4]
 
 
 def test_groups_go_on_here_at_the_same_record(clients: KafkaClients, cluster: Cluster, prefix: str) -> None:
