@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from stratalog import Cluster
-from stratalog.engine.spark.versions import LIMITS, spark_version
+from stratalog.engine.spark.versions import spark_version
 from tests.spark.spark_cluster import TIERED, format_cluster, ordered, rows
 from tests.spark.streams import VALUE
 
@@ -111,7 +111,7 @@ def test_chosen_columns_and_headers(read: Reading) -> None:
     assert "headers" not in read(includeHeaders="false").columns
 
 
-@pytest.mark.skipif(spark_version() < LIMITS, reason="earlier versions plan each query")
+@pytest.mark.skipif(spark_version() < (4, 1), reason="earlier versions plan each query")
 def test_a_frame_is_pinned_by_its_first_query(cluster: Cluster, spark: SparkSession, read: Reading) -> None:
     """Also when its files are in the remote tier since."""
     cluster.topics.create("growing", partitions=2, replication_factor=2, key="STRING", value=VALUE, configs=TIERED)
@@ -244,7 +244,7 @@ def table(own_catalog: None, spark: SparkSession, folder: Path, cluster: Cluster
     spark.sql("DROP TABLE numbers_table")
 
 
-@pytest.mark.skipif(spark_version() < LIMITS, reason="earlier versions want a value for each column of a table")
+@pytest.mark.skipif(spark_version() < (4, 1), reason="earlier versions want a value for each column of a table")
 def test_a_table_is_read_and_appended_to(cluster: Cluster, spark: SparkSession, read: Reading, table: str) -> None:
     """Spark gives a table's readers no options; they lie in its columns, and WITH adds to them."""
     insert = "(partition, key, value) VALUES (0, 'a', struct(1L, 'x')), (1, 'b', struct(2L, 'y'))"
