@@ -209,34 +209,39 @@ class KafkaTarget:
         self._producer = self._plain = None
 
     def _committed(self, group: str, topic: str) -> dict[int, int]:
-        from confluent_kafka import ConsumerGroupTopicPartitions
+        from confluent_kafka import TopicPartition as Asked
 
-        asked = [ConsumerGroupTopicPartitions(group)]
-        (future,) = self._admin.list_consumer_group_offsets(asked, request_timeout=TIMEOUT_S).values()
-        found = answer(future, f"group {group!r} of the target").topic_partitions or ()
-        return {one.partition: one.offset for one in found if one.topic == topic and one.offset >= 0}
+        there = self.topic(topic)
+        asked = [Asked(topic, partition) for partition in range(0 if there is None else there.partitions)]
+        found = self._as_group(group, lambda consumer: consumer.committed(asked, TIMEOUT_S))
+        return {one.partition: one.offset for one in found if one.error is None and one.offset >= 0}
 
     def _commit(self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
-        from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException
         from confluent_kafka import TopicPartition as Committed
 
         wanted = [
             Committed(topic, partition, given.offset, given.metadata)
             for (topic, partition), given in offsets.items()
         ]
-        asked = [ConsumerGroupTopicPartitions(group, wanted)]
-        (future,) = self._admin.alter_consumer_group_offsets(asked, request_timeout=TIMEOUT_S).values()
+        found = self._as_group(group, lambda consumer: consumer.commit(offsets=wanted, asynchronous=False))
+        for one in found:
+            if one.error is not None:
+                raise _of_group(one.error, group)
+
+    def _as_group(self, group: str, ask: Callable[[Any], Any]) -> Any:
+        """By a consumer that is no member. (An admin client of librdkafka dies where there is no coordinator yet.)
+
+        Raises: one of our errors.
+        """
+        from confluent_kafka import Consumer, KafkaException
+
+        consumer = Consumer({**self._configs, "group.id": group, "enable.auto.commit": False})
         try:
-            found = answer(future, f"group {group!r} of the target").topic_partitions or ()
-            errors = [one.error for one in found if one.error is not None]
-        except StratalogError as error:
-            if not isinstance(error.__cause__, KafkaException):
-                raise
-            errors = [error.__cause__.args[0]]
-        for one in errors:
-            if one.code() in (KafkaError.UNKNOWN_MEMBER_ID, KafkaError.NON_EMPTY_GROUP):
-                raise NonEmptyGroupError(f"group {group!r} has members there: their own commits count")
-            raise translated(one, f"group {group!r} of the target")
+            return ask(consumer)
+        except KafkaException as error:
+            raise _of_group(error.args[0], group) from error
+        finally:
+            consumer.close()
 
     def _made(self, own: Mapping[str, Any]) -> Any:
         """A producer."""
@@ -366,6 +371,15 @@ class _Delivered:
 def _told(error: Any) -> None:
     """An error of no record. (Without this, one that ends the producer would be raised among answers.)"""
     _log.info("%s", printable(error.str()))
+
+
+def _of_group(error: Any, group: str) -> StratalogError:
+    """Our error for one of a commit."""
+    from confluent_kafka import KafkaError
+
+    if error.code() in (KafkaError.UNKNOWN_MEMBER_ID, KafkaError.ILLEGAL_GENERATION):
+        return NonEmptyGroupError(f"group {group!r} has members there: their own commits count")
+    return translated(error, f"group {group!r} of the target")
 
 
 def _translated(error: Any, what: str) -> StratalogError:
