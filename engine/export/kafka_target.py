@@ -87,7 +87,7 @@ class KafkaTarget:
         )
         self._tried(lambda: self._producer.init_transactions(TIMEOUT_S), "begin the export")
         key = journal, 0
-        bounds = self._reading.bounds([key])[key]
+        bounds = self.bounds(journal, [0])[0]
         entries: list[bytes] = []
         if bounds.log_start < bounds.stable_end:
             reads = self._reading.read({key: SourceRange(bounds.log_start, bounds.stable_end)})
@@ -131,6 +131,10 @@ class KafkaTarget:
 
     def bounds(self, topic: str, partitions: Sequence[int]) -> dict[int, SourceBounds]:
         found = self._reading.bounds([(topic, partition) for partition in partitions])
+        for partition in partitions:
+            if (topic, partition) not in found:
+                what = f"{topic}-{partition} of the target"
+                raise RetriableError(f"{what} has no leader, or it does not answer; try again")
         return {partition: bounds for (_, partition), bounds in found.items()}
 
     def transact(self, topic: str, records: Records, entries: Callable[[Offsets], Sequence[bytes]]) -> Offsets:
