@@ -1,12 +1,12 @@
 """``spark.read.format("stratalog")``: a batch read as Spark's Python data source has it, one batch of a stream.
 
 A DataFrame is pinned by its first query, which plans it in a process of its own on the driver: Spark 4.1 and 4.2
-hold the plan in the source (``PythonDataSourceV2.readInfo``), which all scans of a DataFrame share. They would
-keep one that was made by a query's filters, too, and give it to the next query, which has others: a ``count()``
-after a ``where(...).count()`` counts what the latter had read, for a scan without filters does not ask. Spark 5.0
-is to hold it in the scan (SPARK-58551). So this reader takes no filters: Spark filters the records, and options
-bound what is read. Columns cannot be pruned this way either (the option ``columns`` names those that are wanted),
-and all records pass through Python: ``Cluster.read`` is the faster way.
+hold the plan in the source (``PythonDataSourceV2.readInfo``), which all scans of a DataFrame share. A plan that
+was made by a query's filters would stay there, too, for the next query, which has others: a ``count()`` after a
+``where(...).count()`` counts what the latter had read, for a scan without filters does not ask. Spark 5.0 is to
+hold it in the scan (SPARK-58551). So this reader takes no filters: Spark filters the records, and options bound
+what is read. Columns cannot be pruned this way either (the option ``columns`` names those that are wanted), and
+all records pass through Python: ``Cluster.read`` is the faster way.
 """
 
 from __future__ import annotations

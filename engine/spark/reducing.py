@@ -132,7 +132,7 @@ def _source(work: SnapshotWork, log: ReplicaLog, earlier: Snapshot | None, end: 
 def snapshot_rows(spark: SparkSession, uris: list[str], schema: StructType) -> DataFrame:
     """The records of snapshots: the columns of ``schema`` (see ``record_schema``), without control records."""
     with_control = StructType([*schema.fields, StructField("control", IntegerType())])
-    return pinned_files(spark).schema(with_control).parquet(*uris).where(F.col("control").isNull()).drop("control")
+    return pinned_files(spark, with_control, uris).where(F.col("control").isNull()).drop("control")
 
 
 def _keys(spark: SparkSession, source: _Source, *, by_tasks: bool) -> DataFrame:

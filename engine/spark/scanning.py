@@ -16,9 +16,10 @@ from collections.abc import Sequence
 from functools import reduce
 
 from pyspark.errors import AnalysisException
-from pyspark.sql import Column, DataFrame, DataFrameReader, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 from pyspark.sql.types import IntegerType, StructField, StructType
+from pyspark.sql.utils import is_remote
 
 from stratalog.engine.reading.plan import FileRange
 from stratalog.engine.reading.read_plan import ReadPlan
@@ -31,6 +32,7 @@ from stratalog.partitions.records import ABORTED
 PAGE_CHECKS = "parquet.page.verify-checksum.enabled"
 """Parquet's own, for Hadoop's conf: as an option of a reader it holds for what that reads, and nothing else."""
 _GLOBS = "__globPaths__"
+_OF_PATTERNS = re.compile(r"[{}\[\]*?\\]")
 _NO_FILE_SYSTEM = re.compile(r'No FileSystem for scheme "?\w+"?|Class \S+FileSystem not found')
 _JOIN_ABOVE = 200  # ranges; beyond that a filter expression costs more than a broadcast join
 
@@ -102,14 +104,17 @@ def scan(
     return reduce(DataFrame.unionAll, (rows.select(*columns) for rows in scans))
 
 
-def pinned_files(spark: SparkSession) -> DataFrameReader:
-    """A reader of files that must be there, whole, whatever the session and Hadoop's conf say: records are never
+def pinned_files(spark: SparkSession, schema: StructType, uris: Sequence[str]) -> DataFrame:
+    """The rows of files that must be there, whole, whatever the session and Hadoop's conf say: records are never
     skipped without a sign (``spark.sql.files.ignore*``), and pages are compared with their checksums. An address
     is that of one file, whatever its folders are called: it is no pattern.
     """
-    return spark.read.options(
-        **{"ignoreMissingFiles": "false", "ignoreCorruptFiles": "false", PAGE_CHECKS: "true", _GLOBS: "false"}
-    )
+    options = {"ignoreMissingFiles": "false", "ignoreCorruptFiles": "false", PAGE_CHECKS: "true"}
+    if is_remote():  # a server of Spark Connect has the names of options in small letters, and looks for _GLOBS
+        uris = [_OF_PATTERNS.sub(r"\\\g<0>", uri) for uri in uris]
+    else:
+        options[_GLOBS] = "false"
+    return spark.read.options(**options).schema(schema).parquet(*uris)
 
 
 def _visible(isolation: Isolation) -> Column:
@@ -121,7 +126,7 @@ def _visible(isolation: Isolation) -> Column:
 def _parquet(spark: SparkSession, schema: StructType, ranges: Sequence[FileRange], marked: bool) -> DataFrame:
     if marked:
         schema = StructType([*schema.fields, StructField("control", IntegerType())])
-    return pinned_files(spark).schema(schema).parquet(*(part.uri for part in ranges))
+    return pinned_files(spark, schema, [part.uri for part in ranges])
 
 
 def _layers(ranges: Sequence[FileRange]) -> list[list[FileRange]]:
