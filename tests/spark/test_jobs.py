@@ -351,10 +351,12 @@ THREADS = [
 @pytest.mark.classic("it asks the JVM which jobs were started")
 def test_no_job_hands_tasks_to_executors_with_runner_threads(filled: Place, spark: SparkSession) -> None:
     """Although a session is there. Spark reads the input of an append, and scans what is read: JVM alone. Jobs
-    that compute in the driver anyway have no such option.
+    that compute in the driver anyway have no such option. A mirror takes a Kafka; its tasks are tested
+    in tests/unit/test_mirror_in_bulk.py.
     """
     mains = {name: importlib.import_module(f"stratalog.jobs.{name}").main for name in JOBS}
-    assert {argv[0] for argv in THREADS} == {name for name, main in mains.items() if main.runs != "driver"}
+    with_tasks = {name for name, main in mains.items() if main.runs != "driver"}
+    assert {argv[0] for argv in THREADS} == with_tasks - {"mirror"}
 
     def started(job: str, *argv: str) -> bool:
         """Whether a Spark job was, by any thread."""
