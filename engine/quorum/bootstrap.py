@@ -17,6 +17,7 @@ from stratalog.engine.metadata.image import ClusterImage
 from stratalog.engine.metadata.records import NoOpRecord, VoterId, VotersRecord
 from stratalog.engine.quorum.checkpoints import Loading
 from stratalog.engine.quorum.contents import Note
+from stratalog.engine.quorum.damage import DAMAGED
 from stratalog.engine.quorum.finding import Search
 from stratalog.engine.quorum.log import MetadataLog
 from stratalog.engine.quorum.state import LogState
@@ -124,7 +125,12 @@ def find_log(
     """
     others = {broker: store for broker, store in stores.items() if broker not in named}
     search = Search(cluster_id, cached, note, loading, key, whose)
-    state = search.at({broker: stores[broker] for broker in named}, majority=True)
+    try:
+        state = search.at({broker: stores[broker] for broker in named}, majority=True)
+    except DAMAGED:  # of those that the file names too few are whole, and the log may have other voters
+        if not others:
+            raise
+        state = search.at(others)
     if not {voter.broker_id for voter in state.image.voters} <= set(named) or state.end == 0:
         state = search.at(others)
     if state.end == 0:

@@ -444,6 +444,17 @@ def test_the_present_voters_are_found() -> None:
     assert found(quorum, [1, 2, 3], as_logged=True) == [1, 3, 4]
 
 
+@pytest.mark.parametrize("stranger", [1, 2, 3])
+def test_the_present_voters_are_found_where_a_stranger_has_written_to_a_named_one(stranger: int) -> None:
+    """Of the named ones that are whole, two are no majority of the present voters where one was removed."""
+    quorum = Quorum(3, others=1)
+    add(quorum, 4)
+    remove(quorum, 2)
+    folder = quorum.voters[stranger - 1].folder
+    assert quorum.stores[stranger].create(f"{folder}/00000000000000000000.0000000099.parquet", b"garbage")
+    assert found(quorum, [1, 2, 3], as_logged=True) == [1, 3, 4]
+
+
 def test_voters_that_the_file_does_not_name_at_all_are_found() -> None:
     """All voters of the file have been removed since, and wiped."""
     quorum = Quorum(1, others=1)
