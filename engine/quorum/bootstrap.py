@@ -127,11 +127,12 @@ def find_log(
     search = Search(cluster_id, cached, note, loading, key, whose)
     try:
         state = search.at({broker: stores[broker] for broker in named}, majority=True)
+        all_named = {voter.broker_id for voter in state.image.voters} <= set(named) and state.end > 0
     except DAMAGED:  # of those that the file names too few are whole, and the log may have other voters
         if not others:
             raise
-        state = search.at(others)
-    if not {voter.broker_id for voter in state.image.voters} <= set(named) or state.end == 0:
+        all_named = False
+    if not all_named:
         state = search.at(others)
     if state.end == 0:
         if search.failures and all(isinstance(error, StorageAuthorizationError) for error in search.failures):

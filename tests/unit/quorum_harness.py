@@ -10,7 +10,9 @@ from typing import BinaryIO, cast
 
 import pytest
 
-from stratalog.engine.metadata.records import ConfigRecord, ConfigResource, MetadataRecord
+from stratalog.engine.metadata.commands import RegisterBroker
+from stratalog.engine.metadata.records import ConfigRecord, ConfigResource, MetadataRecord, VoterId
+from stratalog.engine.metadata.voter_commands import AddVoter, RemoveVoter
 from stratalog.engine.quorum.bootstrap import FoundLog, bootstrap, find_log
 from stratalog.engine.quorum.client import MetadataClient
 from stratalog.engine.quorum.log import MetadataLog
@@ -247,3 +249,22 @@ def once(
 def unreachable(what: str, name: str, call: Callable[[], object]) -> object:
     """A hook: the root is not there."""
     raise StorageError("no such mount")
+
+
+def registered(quorum: Quorum, broker: int) -> VoterId:
+    """The root of a broker as it is now, registered."""
+    found = quorum.root(broker)
+    quorum.client(broker).submit(RegisterBroker(broker, found.directory_id, None, "x"))
+    return found.id
+
+
+def add(quorum: Quorum, broker: int) -> tuple[VoterId, ...]:
+    voters = quorum.client().change_voters(AddVoter(registered(quorum, broker)))
+    quorum.look()
+    return voters
+
+
+def remove(quorum: Quorum, broker: int) -> tuple[VoterId, ...]:
+    voters = quorum.client().change_voters(RemoveVoter(broker))
+    quorum.look()
+    return voters
