@@ -33,10 +33,15 @@ _NUMBERS = itertools.count(1)
 
 
 @pytest.fixture(scope="session")
-def clients(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaClients]:
+def kafka_jars() -> None:
+    """Kafka's jars are there; a test that needs them is left out where they are not."""
     missing = missing_jars(jar_folder(), PINS)
     if missing:
         pytest.skip(f"{len(missing)} jars of Kafka are not in {jar_folder()}: `make kafka` fetches them")
+
+
+@pytest.fixture(scope="session")
+def clients(kafka_jars: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaClients]:
     folder = tmp_path_factory.mktemp("kafka")
     settings = {**_SETTINGS, "rsm.config.dir": str(folder / "remote")}
     of_jars = ("kafka-broker", "kafka-tiers")

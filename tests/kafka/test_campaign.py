@@ -6,16 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from bench.kafka_server import PINS
-from stratalog.jobs.jars import jar_folder, missing_jars
 from tests.kafka.campaign import EVENTS, Campaign
 
 pytestmark = pytest.mark.kafka
 
 
-def test_all_records_are_here_whatever_happened_there_and_to_the_mirrors(tmp_path: Path) -> None:
-    if missing := missing_jars(jar_folder(), PINS):
-        pytest.skip(f"{len(missing)} jars of Kafka are not in {jar_folder()}: `make kafka` fetches them")
+def test_all_records_are_here_whatever_happened_there_and_to_the_mirrors(kafka_jars: None, tmp_path: Path) -> None:
     counts = Campaign(tmp_path, 1, print).run(30_000, 3)
     assert all(counts[event] == 1 for event in EVENTS)
     assert counts["mirrors killed"] + counts["mirrors ended before"] == 3

@@ -11,9 +11,8 @@ from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from deltalake import DeltaTable
 
-from bench.kafka_server import PINS, running_kafka
+from bench.kafka_server import running_kafka
 from stratalog import Cluster, Committed
-from stratalog.jobs.jars import jar_folder, missing_jars
 from stratalog.jobs.main import main
 from tests.kafka.kafka_clients import CLIENT, PRODUCER, WAIT_S, only, wait_until
 from tests.pages import blocks, make_cluster_file
@@ -75,10 +74,8 @@ def records(address: str, start: int = 0) -> list[tuple[int, bytes | None]]:
 
 
 def test_a_kafka_is_restored_from_here_and_its_groups_go_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kafka_jars: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if missing := missing_jars(jar_folder(), PINS):
-        pytest.skip(f"{len(missing)} jars of Kafka are not in {jar_folder()}: `make kafka` fetches them")
     make_cluster_file(PAGE, tmp_path)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("STRATALOG_CLUSTER", "cluster.toml")

@@ -11,7 +11,7 @@ import pytest
 from py4j.java_gateway import JavaGateway
 
 from bench.kafka_server import PINS
-from stratalog.jobs.jars import class_path, jar_folder, missing_jars
+from stratalog.jobs.jars import class_path, jar_folder
 from stratalog.jobs.java import find_java
 from tests.unit.endpoint_harness import served
 from tests.unit.transact_harness import Ledger, put
@@ -21,11 +21,8 @@ _TEXT = "org.apache.kafka.common.serialization.StringDeserializer"
 
 
 @pytest.fixture
-def jvm() -> Iterator[Any]:
+def jvm(kafka_jars: None) -> Iterator[Any]:
     """With Kafka's classes; no broker runs."""
-    missing = missing_jars(jar_folder(), PINS)
-    if missing:
-        pytest.skip(f"{len(missing)} jars of Kafka are not in {jar_folder()}: `make kafka` fetches them")
     gateway = JavaGateway.launch_gateway(
         classpath=class_path(jar_folder(), PINS, "kafka-broker"),
         die_on_exit=True,

@@ -9,9 +9,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
-from bench.kafka_server import PINS
 from stratalog import Cluster, Report
-from stratalog.jobs.jars import jar_folder, missing_jars
 from tests.kafka.kafka_clients import PRODUCER, WAIT_S
 from tests.kafka.kafka_cluster import KafkaCluster
 from tests.kafka.mirrored import new_cluster
@@ -20,10 +18,7 @@ pytestmark = pytest.mark.kafka
 
 
 @pytest.fixture(scope="module")
-def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
-    missing = missing_jars(jar_folder(), PINS)
-    if missing:
-        pytest.skip(f"{len(missing)} jars of Kafka are not in {jar_folder()}: `make kafka` fetches them")
+def kafka(kafka_jars: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
     with closing(KafkaCluster(tmp_path_factory.mktemp("brokers"))) as made:
         yield made
 
