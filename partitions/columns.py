@@ -8,7 +8,6 @@ pandas where it is installed, as it is beside Spark: 50 MB and half a second of 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import accumulate
 
 import numpy as np
 import pyarrow as pa
@@ -47,11 +46,14 @@ def _fixed(values: np.ndarray, data_type: pa.DataType) -> pa.Array:
 
 
 def _varied(values: Sequence[bytes | None], data_type: pa.DataType) -> pa.Array:
-    ends = list(accumulate((0 if value is None else len(value) for value in values), initial=0))
+    valid = None
+    if None in values:
+        there = np.array([value is not None for value in values], np.bool_)
+        valid = pa.py_buffer(np.packbits(there, bitorder="little"))
+    held = [value or b"" for value in values]
+    ends = np.zeros(len(held) + 1, np.int64)
+    np.cumsum(list(map(len, held)), out=ends[1:])
     if ends[-1] > _MOST_BYTES:
         raise OverflowError(f"{ends[-1]:,} bytes are no column: it has at most {_MOST_BYTES:,}")
-    there = np.array([value is not None for value in values], np.bool_)
-    valid = None if there.all() else pa.py_buffer(np.packbits(there, bitorder="little"))
-    data = b"".join(value for value in values if value is not None)
-    offsets = pa.py_buffer(np.array(ends, np.int32))
-    return pa.Array.from_buffers(data_type, len(values), [valid, offsets, pa.py_buffer(data)])
+    buffers = [valid, pa.py_buffer(ends.astype(np.int32)), pa.py_buffer(b"".join(held))]
+    return pa.Array.from_buffers(data_type, len(held), buffers)

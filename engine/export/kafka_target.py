@@ -95,7 +95,7 @@ class KafkaTarget:
                 for read in reads:
                     if read.error is not None:
                         raise read.error
-                    entries += [record.value or b"" for record in read.records]
+                    entries += [value or b"" for value in read.records.column("value").to_pylist()]
                     if read.position >= bounds.stable_end:
                         break
             finally:

@@ -3,7 +3,7 @@
 source         the questions of a mirror to the cluster that it mirrors; and its findings there
 kafka_source   that by ``confluent-kafka`` (the extra ``kafka``), without a JVM
 configs        the topic's configs here, which mean the same as those there
-rows           records and gaps as rows of a log, in pieces that are appended each at once
+rows           records as columns, and with the gaps as rows of a log
 partitions     one run's state of each partition: where it is, and what waits to be appended
 progress       the progress of a run, for a bar
 bulk           many partitions at once, by Spark's executors, where much is new

@@ -13,13 +13,13 @@ partition is left to it, and so is the rest of a run in which little is new.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 
 from stratalog.engine.driver.context import Context
 from stratalog.engine.formats.typed import TypedValues
 from stratalog.engine.metadata.image import PartitionView
-from stratalog.engine.mirror.partitions import MIRROR, MirroredPartition, Piece
+from stratalog.engine.mirror.partitions import MIRROR, MirroredPartition, Piece, deal, new_offsets
 from stratalog.engine.mirror.progress import OffsetSteps
 from stratalog.engine.mirror.rows import batches_of, undecoded_of
 from stratalog.engine.mirror.source import MirrorSource
@@ -122,7 +122,7 @@ def _append(share: Share, stretch: Stretch, one: Stretched, pieces: Iterable[Pie
     for piece in pieces:
         if share.throttle is not None:
             share.throttle.spend(piece.size_bytes)
-        rows = list(batches_of(piece.records, piece.start, piece.end, share.values))
+        rows = list(batches_of(piece.batches, piece.start, piece.end, share.values))
         outcome = append(
             stretch.replicas,
             piece.producer,
@@ -161,7 +161,7 @@ def mirror_in_bulk(
     """
     tasks, troubled = 0, []
     left = [part for part in parts if not part.done]
-    while _new(left) >= least_offsets and context.tasks.processes > 1:
+    while new_offsets(left) >= least_offsets and context.tasks.processes > 1:
         seconds = _TASK_S if (bound := left_s()) is None else min(_TASK_S, bound)
         if seconds <= 0:
             break
@@ -187,10 +187,6 @@ def mirror_in_bulk(
     return tasks, troubled
 
 
-def _new(parts: Sequence[MirroredPartition]) -> int:
-    return sum(part.bounds.stable_end - part.position for part in parts)
-
-
 def _shares(
     context: Context,
     source: MirrorSource,
@@ -201,30 +197,22 @@ def _shares(
 ) -> tuple[list[Share], list[MirroredPartition]]:
     """About as much for each of the processes; and partitions of topics that are mirrors no more."""
     image = context.metadata.image()  # after the log ends were looked at: the topics are mirrors still
-    count = min(context.tasks.processes, len(parts))
-    dealt: list[list[Stretch]] = [[] for _ in range(count)]
-    weights, refused = [0] * count, []
-    for part in sorted(parts, key=lambda part: part.position - part.bounds.stable_end):
-        try:
+    stretches: dict[TopicPartition, Stretch] = {}
+    for part in parts:
+        with suppress(StratalogError):
             topic = image.topic(part.key[0])
             options = append_options(topic, context.topic_config(image, topic), "all", _MIRROR)
-        except StratalogError:
-            refused.append(part)
-            continue
-        lightest = weights.index(min(weights))
-        weights[lightest] += part.bounds.stable_end - part.position
-        replicas = context.replicas(image.view(topic.topic_id, part.key[1]))
-        dealt[lightest].append(Stretch(part.apart(), replicas, options))
-    for stretches in dealt:
-        for stretch in stretches:
-            stretch.part.share(len(stretches))
-    bucket = None if throttle is None else Throttle(throttle, context.clock).shared_by(count)
-    shares = [
-        Share(source, tuple(stretches), bucket, seconds, context.clock, context.copies, values)
-        for stretches in dealt
-        if stretches
-    ]
-    return shares, refused
+            replicas = context.replicas(image.view(topic.topic_id, part.key[1]))
+            stretches[part.key] = Stretch(part.apart(), replicas, options)
+    dealt = deal([part for part in parts if part.key in stretches], context.tasks.processes)
+    bucket = None if throttle is None else Throttle(throttle, context.clock).shared_by(len(dealt))
+    shares = []
+    for some in dealt:
+        mine = tuple(stretches[part.key] for part in some)
+        for stretch in mine:
+            stretch.part.share(len(mine))
+        shares.append(Share(source, mine, bucket, seconds, context.clock, context.copies, values))
+    return shares, [part for part in parts if part.key not in stretches]
 
 
 def _acknowledged(context: Context, found: Sequence[Stretched]) -> Mapping[TopicPartition, Stretched]:

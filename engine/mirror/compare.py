@@ -219,8 +219,8 @@ def _there(reads: Iterable[SourceRead], end: int, values: TypedValues | None) ->
     for read in reads:
         if read.error is not None:
             raise read.error
-        decoded = None if values is None else values.column([one.value for one in read.records]).to_pylist()
-        for number, record in enumerate(read.records):
+        decoded = None if values is None else values.column(read.records.column("value").to_pylist()).to_pylist()
+        for number, record in enumerate(records_of(pa.Table.from_batches([read.records]))):
             if record.offset >= end:
                 return
             digests = {digest_of(record)}

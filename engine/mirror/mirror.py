@@ -4,7 +4,7 @@
 2. make the topics that are not here, and the partitions that were added; one with another id is left alone
 3. look at the log ends here, which are the places in the source
 4. read the source from there on, and append piece by piece, each at its place or nowhere: where much is new, by
-   tasks (``bulk``), the rest by this process
+   tasks (``bulk``), the rest by threads of this process
 5. log starts follow those of the source, but of an archive
 6. groups go on here at what they had committed there
 
@@ -29,7 +29,7 @@ from stratalog.engine.metadata.image import TopicImage
 from stratalog.engine.mirror.bulk import LEAST_OFFSETS, mirror_in_bulk
 from stratalog.engine.mirror.configs import configs_here
 from stratalog.engine.mirror.group_offsets import GroupOffsets, commit_here
-from stratalog.engine.mirror.partitions import MIRROR, MirroredPartition, Piece
+from stratalog.engine.mirror.partitions import MIRROR, MirroredPartition, Piece, deal, new_offsets
 from stratalog.engine.mirror.progress import OffsetSteps
 from stratalog.engine.mirror.rows import batches_of, undecoded_of
 from stratalog.engine.mirror.source import InconsistentTopicIdError, MirrorSource, SourceBounds, SourceTopic
@@ -53,9 +53,14 @@ from stratalog.partitions.errors import (
     TopicAlreadyExistsError,
 )
 from stratalog.partitions.identity import TopicPartition
-from stratalog.partitions.runner import Done, Failed
+from stratalog.partitions.runner import Done, Failed, values
 
 _ROUNDS = 20
+_READERS = 4
+"""Threads of which each has a connection to the source: one encodes a piece, or waits for the disk, while another
+reads. More gained nothing on two cores."""
+_READER_OFFSETS = 50_000
+"""That are new, for one of them more."""
 _FASTER = frozenset({"OFFSET_OUT_OF_RANGE", "DUPLICATE_SEQUENCE_NUMBER", "INVALID_PRODUCER_EPOCH"})
 """The codes of an append whose place another mirror has taken."""
 
@@ -300,13 +305,19 @@ def _read_and_append(
         return max(0.0, options.budget_s - (context.clock.monotonic_s() - began_s))
 
     steps = OffsetSteps(context.progress, parts)
+
+    def one(share: Sequence[MirroredPartition]) -> None:
+        left = {part.key: part for part in share}
+        _round(context, source, left, options, throttle, steps, lambda: left_s() == 0)
+
     try:
         _in_bulk(context, source, run, parts, options, steps, left_s)
         for _ in range(_ROUNDS):
-            left = {part.key: part for part in parts if not part.done}
+            left = [part for part in parts if not part.done]
             if not left or left_s() == 0:
                 break
-            _round(context, source, left, options, throttle, steps, lambda: left_s() == 0)
+            shares = deal(left, min(_READERS, 1 + new_offsets(left) // _READER_OFFSETS))
+            values(context.threads.run(one, shares))
         else:
             run.notes += [f"{part}: left to another mirror, which is faster" for part in parts if not part.done]
     finally:
@@ -351,7 +362,7 @@ def _round(
     over: Callable[[], bool],
 ) -> None:
     """Read on from where each partition is, until all are done; one that another mirror has got ahead of waits for
-    the next round."""
+    the next round. Runs in a thread."""
     reads = source.read({key: part.range() for key, part in left.items()})
     try:
         for read in reads:
@@ -418,7 +429,7 @@ def _append(context: Context, part: MirroredPartition, piece: Piece, options: Mi
     topic, partition = part.key
     try:
         image = context.metadata.image()  # after the log end was looked at: the topic is a mirror still
-        rows = list(batches_of(piece.records, piece.start, piece.end, options.values))
+        rows = list(batches_of(piece.batches, piece.start, piece.end, options.values))
         report = append_mirrored(context, image, image.topic(topic), partition, rows, piece.producer)
         row = report.rows[0]
         if report.ok and row["next_offset"] == piece.end:

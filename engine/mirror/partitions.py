@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
-from stratalog.engine.mirror.rows import MOST_ROWS
+import numpy as np
+import pyarrow as pa
+
+from stratalog.engine.mirror.rows import MOST_ROWS, offsets_of, sizes_of
 from stratalog.engine.mirror.source import (
     SourceBounds,
     SourceRange,
     SourceRead,
-    SourceRecord,
     SourceTruncatedError,
 )
 from stratalog.partitions.errors import StratalogError
@@ -22,8 +25,8 @@ MIRROR = "mirror"
 MOST_BYTES = 256 * 1024 * 1024
 """Of memory, for the records of all partitions that wait to be appended, about."""
 _PIECE_BYTES = 64 * 1024 * 1024
-_RECORD_BYTES = 500
-"""That Python takes for a record besides its bytes."""
+_RECORD_BYTES = 40
+"""That the columns take for a record besides its bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,9 +36,15 @@ class Piece:
     key: TopicPartition
     start: int
     end: int
-    records: tuple[SourceRecord, ...]
+    batches: tuple[pa.RecordBatch, ...]
+    """Columns of ``rows.SOURCE_SCHEMA``; none of them is empty."""
     size_bytes: int
     leader_epoch: int
+
+    @property
+    def records(self) -> int:
+        """How many."""
+        return sum(batch.num_rows for batch in self.batches)
 
     @property
     def producer(self) -> ProducerAppend:
@@ -58,11 +67,11 @@ class MirroredPartition:
     """Of memory, for records that wait."""
     position: int = 0
     """Up to here the source was read."""
-    records: list[SourceRecord] = field(default_factory=list)
-    """Those of ``[log_end, position)``."""
+    waiting: list[pa.RecordBatch] = field(default_factory=list)
+    """The records of ``[log_end, position)``."""
     size_bytes: int = 0
     waiting_epoch: int | None = None
-    """The leader epoch of the last of ``records`` that has one."""
+    """The leader epoch of the last of these that has one."""
     mirrored: int = 0
     undecoded: int = 0
     """Of those that were mirrored: their values are kept as bytes."""
@@ -115,7 +124,7 @@ class MirroredPartition:
     def begin_at(self, log_end: int, leader_epoch: int | None) -> None:
         """The log ends here now; records that wait are forgotten."""
         self.log_end, self.leader_epoch = log_end, leader_epoch
-        self.records, self.size_bytes, self.waiting_epoch = [], 0, None
+        self.waiting, self.size_bytes, self.waiting_epoch = [], 0, None
         self.position = max(log_end, self.bounds.log_start)
 
     def doubt(self, last_record: int | None) -> None:
@@ -138,44 +147,59 @@ class MirroredPartition:
         one is asked for. Records beyond the end of the run wait for the next run.
         """
         end = self.bounds.stable_end
-        for record in read.records:
-            if record.offset >= end:
-                break
-            if record.offset < self.log_end:  # where a gap is here
-                self.error = self.truncated(self.bounds)
-                return
-            epoch = record.leader_epoch
-            changed = epoch is not None and self.records and epoch != self._epoch
-            if changed or self._waiting_bytes >= self.most_bytes or record.offset - self.log_end >= MOST_ROWS:
+        offsets = offsets_of(read.records)
+        records = read.records.slice(0, int(np.searchsorted(offsets, end)))
+        if records.num_rows and offsets[0] < self.log_end:  # where a gap is here
+            self.error = self.truncated(self.bounds)
+            return
+        for run, epoch in _runs(records, self._epoch):
+            if self.waiting and epoch != self._epoch:
                 yield from self._cut(self.position)
-            self.records.append(record)
-            if epoch is not None:
-                self.waiting_epoch = epoch
-            self.size_bytes += record.size_bytes
-            self.position = record.offset + 1
+            yield from self._wait(run, epoch)
         self.position = max(self.position, min(read.position, end))
         if self.position >= end or self.position - self.log_end >= MOST_ROWS:
             yield from self._cut(self.position)
 
+    def _wait(self, run: pa.RecordBatch, epoch: int) -> Iterator[Piece]:
+        """The records of a run wait; the pieces that are due before there is room for all of them."""
+        offsets, ends = offsets_of(run), np.cumsum(sizes_of(run) + _RECORD_BYTES)
+        first = 0
+        while first < run.num_rows:
+            if self._waiting_bytes >= self.most_bytes or offsets[first] - self.log_end >= MOST_ROWS:
+                yield from self._cut(self.position)
+            room = self.most_bytes - self._waiting_bytes + (int(ends[first - 1]) if first else 0)
+            fit = int(np.searchsorted(ends, room)) + 1
+            near = int(np.searchsorted(offsets, self.log_end + MOST_ROWS))
+            until = min(max(min(fit, near), first + 1), run.num_rows)
+            taken = run.slice(first, until - first)
+            self.waiting.append(taken)
+            self.size_bytes += int(sizes_of(taken).sum())
+            self.position, self.waiting_epoch = int(offsets[until - 1]) + 1, epoch
+            first = until
+
     def rest(self) -> Iterator[Piece]:
         """As ``pieces``: all that was read and waits."""
-        return self._cut(self.position) if self.records else iter(())
+        return self._cut(self.position) if self.waiting else iter(())
 
     @property
     def _waiting_bytes(self) -> int:
-        return self.size_bytes + len(self.records) * _RECORD_BYTES
+        records: int = sum(batch.num_rows for batch in self.waiting)
+        return self.size_bytes + _RECORD_BYTES * records
 
     def _cut(self, end: int) -> Iterator[Piece]:
         while self.log_end < end:
             until = min(end, self.log_end + MOST_ROWS)
-            records, size, epoch = tuple(self.records), self.size_bytes, self._epoch
+            records, size, epoch = tuple(self.waiting), self.size_bytes, self._epoch
+            rest: list[pa.RecordBatch] = []
             if until < end:  # a long gap: some wait behind it, of the same epoch
-                records = tuple(record for record in records if record.offset < until)
-                size = sum(record.size_bytes for record in records)
+                places = [int(np.searchsorted(offsets_of(batch), until)) for batch in records]
+                rest = [b.slice(at) for b, at in zip(records, places, strict=True) if at < b.num_rows]
+                records = tuple(b.slice(0, at) for b, at in zip(records, places, strict=True) if at)
+                size = sum(int(sizes_of(batch).sum()) for batch in records)
                 epoch = epoch if records else self.leader_epoch or 0
-            self.records = self.records[len(records) :]
+            self.waiting = rest
             self.size_bytes -= size
-            if not self.records:
+            if not self.waiting:
                 self.waiting_epoch = None
             yield Piece(self.key, self.log_end, until, records, size, epoch)
 
@@ -188,6 +212,33 @@ class MirroredPartition:
         """The piece is in the log; ``undecoded`` of its values could not be decoded."""
         self.undecoded += undecoded
         self.log_end, self.leader_epoch = piece.end, piece.leader_epoch
-        self.mirrored += len(piece.records)
-        self.gaps += piece.end - piece.start - len(piece.records)
+        self.mirrored += piece.records
+        self.gaps += piece.end - piece.start - piece.records
         self.mirrored_bytes += piece.size_bytes
+
+
+def _runs(records: pa.RecordBatch, epoch: int) -> Iterator[tuple[pa.RecordBatch, int]]:
+    """Records of one leader epoch each, and that; ``epoch`` is that of the records before. A record whose epoch
+    nobody knows is of the epoch before it.
+    """
+    epochs = records.column("leader_epoch")
+    known = np.flatnonzero(epochs.is_valid().to_numpy(zero_copy_only=False))
+    told = epochs.to_numpy(zero_copy_only=False)[known].astype(np.int64)
+    changed = np.flatnonzero(np.diff(told, prepend=epoch))
+    starts = [0, *known[changed].tolist(), records.num_rows]
+    for (start, end), one in zip(pairwise(starts), [epoch, *told[changed].tolist()], strict=True):
+        if start < end:
+            yield records.slice(start, end - start), one
+
+
+def new_offsets(parts: Iterable[MirroredPartition]) -> int:
+    """How many the run has left."""
+    return sum(part.bounds.stable_end - part.position for part in parts)
+
+
+def deal(parts: Sequence[MirroredPartition], most_shares: int) -> list[list[MirroredPartition]]:
+    """About as many new offsets for each of the shares, of which none is empty."""
+    shares: list[list[MirroredPartition]] = [[] for _ in range(min(most_shares, len(parts)))]
+    for part in sorted(parts, key=lambda part: part.position - part.bounds.stable_end):
+        min(shares, key=new_offsets).append(part)
+    return shares

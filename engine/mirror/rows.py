@@ -1,39 +1,132 @@
-"""Records of the source as rows of a log: one row an offset, gaps among them. Pure."""
+"""Records of the source as columns, and as rows of a log: one row an offset, gaps among them. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 import pyarrow as pa
 
 from stratalog.engine.formats.typed import TypedValues, undecoded
-from stratalog.engine.mirror.source import SourceRecord
 from stratalog.partitions.columns import binaries, constant
 from stratalog.partitions.records import GAP, HEADERS, RECORD_COLUMNS, TIMESTAMP
 
+SOURCE_SCHEMA = pa.schema(
+    [
+        ("offset", pa.int64()),
+        ("timestamp", TIMESTAMP),
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("headers", HEADERS),
+        ("leader_epoch", pa.int32()),
+    ]
+)
+"""Of committed records as the source gives them. A leader epoch is null where the batch's format does not say."""
 MOST_ROWS = 1_000_000
 """Of a batch: a gap of any length is made in pieces."""
 _CONTROL = pa.field("control", pa.int32())
 
 
+def source_batch(
+    offsets: Sequence[int],
+    timestamps_ms: Sequence[int | None],
+    keys: Sequence[bytes | None],
+    values: Sequence[bytes | None],
+    headers: Sequence[Sequence[tuple[str, bytes | None]] | None],
+    leader_epochs: Sequence[int | None],
+) -> pa.RecordBatch:
+    """Records as columns, from a sequence of each field of ``SourceRecord``."""
+    columns = [
+        _integers(offsets, pa.int64(), np.int64),
+        _integers(timestamps_ms, TIMESTAMP, np.int64, 1000),
+        binaries(keys),
+        binaries(values),
+        _headers(headers),
+        _integers(leader_epochs, pa.int32(), np.int32),
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=SOURCE_SCHEMA)
+
+
+def _integers(
+    values: Sequence[int | None], data_type: pa.DataType, numbers: type[np.integer], factor: int = 1
+) -> pa.Array:
+    valid = None
+    if None in values:
+        valid = _bits(np.array([value is not None for value in values], np.bool_))
+        values = [value or 0 for value in values]
+    data = np.array(values, numbers) * numbers(factor)
+    return pa.Array.from_buffers(data_type, len(values), [valid, pa.py_buffer(data)])
+
+
+def _headers(headers: Sequence[Sequence[tuple[str, bytes | None]] | None]) -> pa.Array:
+    """Null where a record has none."""
+    if not any(headers):
+        return pa.nulls(len(headers), HEADERS)
+    pairs = [pair for one in headers for pair in one or ()]
+    names = binaries([name.encode() for name, _ in pairs]).cast(pa.string())
+    of_all = pa.StructArray.from_arrays([names, binaries([value for _, value in pairs])], ["key", "value"])
+    counts = np.array([len(one or ()) for one in headers], np.int32)
+    ends = np.concatenate([np.zeros(1, np.int32), np.cumsum(counts, dtype=np.int32)])
+    buffers = [_bits(counts > 0), pa.py_buffer(ends)]
+    return pa.Array.from_buffers(HEADERS, len(headers), buffers, children=[of_all])
+
+
+def _bits(there: np.ndarray) -> pa.Buffer:
+    return pa.py_buffer(np.packbits(there, bitorder="little"))
+
+
+NO_RECORDS = source_batch((), (), (), (), (), ())
+
+
+def offsets_of(records: pa.RecordBatch) -> np.ndarray:
+    """The offset of each record."""
+    return np.asarray(records.column("offset"))
+
+
+def sizes_of(records: pa.RecordBatch) -> np.ndarray:
+    """The bytes of each record's key, value and headers."""
+    sizes: np.ndarray = _lengths(records.column("key")) + _lengths(records.column("value"))
+    headers = records.column("headers")
+    if headers.null_count < len(headers):
+        names, values = headers.values.flatten()  # of all, also those outside of a slice
+        ends = np.concatenate([np.zeros(1, np.int64), np.cumsum(_lengths(names) + _lengths(values))])
+        sizes += np.diff(ends[headers.offsets.to_numpy()])
+    return sizes
+
+
+def _lengths(values: pa.Array) -> np.ndarray:
+    """A null has none: its place in the column is empty."""
+    ends = np.frombuffer(values.buffers()[1], np.int32, len(values) + 1, 4 * values.offset)
+    lengths: np.ndarray = np.diff(ends.astype(np.int64))
+    return lengths
+
+
 def batches_of(
-    records: Sequence[SourceRecord], start: int, end: int, values: TypedValues | None = None
+    records: Sequence[pa.RecordBatch], start: int, end: int, values: TypedValues | None = None
 ) -> Iterator[pa.RecordBatch]:
     """The rows of the offsets ``[start, end)``, at most ``MOST_ROWS`` a batch; ``records`` are all records there,
     in the order of offsets. The columns are those of records, and ``control``. ``values`` decodes their values.
     """
-    offsets = np.fromiter((record.offset for record in records), np.int64, len(records))
-    held = _held(records, values)
-    for first in range(start, end, MOST_ROWS):
-        until = min(first + MOST_ROWS, end)
-        low, high = np.searchsorted(offsets, [first, until])
-        yield _spread(held.slice(low, high - low), offsets[low:high] - first, until - first)
+    ends = [int(offsets_of(batch)[-1]) + 1 for batch in records[:-1]] + [end]
+    for batch, until in zip(records or [NO_RECORDS], ends, strict=True):
+        offsets, held = offsets_of(batch), _held(batch, values)
+        for first in range(start, until, MOST_ROWS):
+            last = min(first + MOST_ROWS, until)
+            low, high = np.searchsorted(offsets, [first, last])
+            yield _spread(held.slice(low, high - low), offsets[low:high] - first, last - first)
+        start = until
 
 
-def undecoded_of(batches: Sequence[pa.RecordBatch]) -> int:
+def undecoded_of(batches: Iterable[pa.RecordBatch]) -> int:
     """How many values of the rows could not be decoded."""
     return sum(undecoded(batch.column("value")) for batch in batches)
+
+
+def _held(records: pa.RecordBatch, values: TypedValues | None) -> pa.RecordBatch:
+    columns = {name: records.column(name) for name in RECORD_COLUMNS}
+    if values is not None:
+        columns["value"] = values.column(columns["value"].to_pylist())
+    return pa.RecordBatch.from_arrays(list(columns.values()), list(columns))
 
 
 def _spread(held: pa.RecordBatch, places: np.ndarray, rows: int) -> pa.RecordBatch:
@@ -44,36 +137,6 @@ def _spread(held: pa.RecordBatch, places: np.ndarray, rows: int) -> pa.RecordBat
     there[places] = True
     index = np.zeros(rows, np.int64)
     index[places] = np.arange(held.num_rows)
-    valid = pa.py_buffer(np.packbits(there, bitorder="little"))
-    taken = held.take(pa.Array.from_buffers(pa.int64(), rows, [valid, pa.py_buffer(index)]))
+    taken = held.take(pa.Array.from_buffers(pa.int64(), rows, [_bits(there), pa.py_buffer(index)]))
     gap = constant(GAP, pa.int32(), rows).buffers()[1]
-    without = pa.py_buffer(np.packbits(~there, bitorder="little"))
-    return taken.append_column(_CONTROL, pa.Array.from_buffers(pa.int32(), rows, [without, gap]))
-
-
-def _held(records: Sequence[SourceRecord], values: TypedValues | None) -> pa.RecordBatch:
-    stamps = [record.timestamp_ms for record in records]
-    there = np.fromiter((stamp is not None for stamp in stamps), np.bool_, len(records))
-    micros = np.fromiter(((stamp or 0) * 1000 for stamp in stamps), np.int64, len(records))
-    timestamps = pa.Array.from_buffers(
-        TIMESTAMP, len(records), [pa.py_buffer(np.packbits(there, bitorder="little")), pa.py_buffer(micros)]
-    )
-    columns = [
-        timestamps,
-        binaries([record.key for record in records]),
-        (binaries if values is None else values.column)([record.value for record in records]),
-        _headers(records),
-    ]
-    return pa.RecordBatch.from_arrays(columns, list(RECORD_COLUMNS))
-
-
-def _headers(records: Sequence[SourceRecord]) -> pa.Array:
-    """Null where a record has none."""
-    pairs = [pair for record in records for pair in record.headers]
-    names = binaries([name.encode() for name, _ in pairs]).cast(pa.string())
-    of_all = pa.StructArray.from_arrays([names, binaries([value for _, value in pairs])], ["key", "value"])
-    counts = np.fromiter((len(record.headers) for record in records), np.int32, len(records))
-    ends = np.concatenate([np.zeros(1, np.int32), np.cumsum(counts, dtype=np.int32)])
-    valid = pa.py_buffer(np.packbits(counts > 0, bitorder="little"))
-    buffers = [valid, pa.py_buffer(ends)]
-    return pa.Array.from_buffers(HEADERS, len(records), buffers, children=[of_all])
+    return taken.append_column(_CONTROL, pa.Array.from_buffers(pa.int32(), rows, [_bits(~there), gap]))

@@ -6,6 +6,8 @@ from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
+import pyarrow as pa
+
 from stratalog.engine.state.group_commits import OffsetAndMetadata
 from stratalog.partitions.errors import InvalidCallError, StratalogError
 from stratalog.partitions.identity import TopicPartition
@@ -54,7 +56,7 @@ class SourceBounds:
 
 
 class SourceRecord(NamedTuple):
-    """A committed record."""
+    """A committed record, by itself. A source gives them as columns (``rows.source_batch``)."""
 
     offset: int
     timestamp_ms: int | None
@@ -88,7 +90,8 @@ class SourceRead:
     """The next records of a partition: all committed ones from where its last read ended up to ``position``."""
 
     key: TopicPartition
-    records: Sequence[SourceRecord]
+    records: pa.RecordBatch
+    """Columns of ``rows.SOURCE_SCHEMA``."""
     position: int
     error: StratalogError | None = None
     """OffsetOutOfRangeError where retention is faster, and where the source has not the history of the range's

@@ -5,12 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+import pyarrow as pa
+
+from stratalog.engine.mirror.rows import NO_RECORDS, source_batch
 from stratalog.engine.mirror.source import SourceBounds, SourceRange, SourceRead, SourceRecord, SourceTopic
 from stratalog.engine.state.group_commits import OffsetAndMetadata
 from stratalog.partitions.errors import OffsetOutOfRangeError, UnknownTopicOrPartitionError
 from stratalog.partitions.identity import TopicPartition
 
 TOPIC_ID, OTHER_ID = "oX3uHkRbTS6eNWJkT0n5kw", "pY3uHkRbTS6eNWJkT0n5kw"
+
+
+def batch_of(records: Sequence[SourceRecord]) -> pa.RecordBatch:
+    """Records as a source gives them."""
+    return source_batch(*([getattr(one, name) for one in records] for name in SourceRecord._fields))
 
 
 @dataclass
@@ -76,19 +84,21 @@ class MemorySource:
         positions = {key: wanted.start for key, wanted in ranges.items()}
         for key, wanted in ranges.items():
             if wanted.leader_epoch is not None and not self.logs[key[1]].has(wanted.leader_epoch, wanted.start):
-                yield SourceRead(key, (), wanted.start, OffsetOutOfRangeError(f"epoch {wanted.leader_epoch}"))
+                yield SourceRead(
+                    key, NO_RECORDS, wanted.start, OffsetOutOfRangeError(f"epoch {wanted.leader_epoch}")
+                )
                 del positions[key]
         while positions:
             for key, position in list(positions.items()):
                 self.between()
                 log = self.logs[key[1]]
                 if position < log.start:
-                    yield SourceRead(key, (), position, OffsetOutOfRangeError(f"{position} is gone"))
+                    yield SourceRead(key, NO_RECORDS, position, OffsetOutOfRangeError(f"{position} is gone"))
                     del positions[key]
                     continue
                 later = sorted(offset for offset in log.records if offset >= position)[: self.records_a_read]
                 positions[key] = later[-1] + 1 if later else log.end
-                yield SourceRead(key, [log.records[offset] for offset in later], positions[key])
+                yield SourceRead(key, batch_of([log.records[offset] for offset in later]), positions[key])
                 if positions[key] >= log.end:
                     del positions[key]
 
