@@ -68,6 +68,8 @@ class MemorySource:
         self.logs = [MemoryLog() for _ in range(partitions)]
         self.groups: dict[str, dict[TopicPartition, OffsetAndMetadata]] = {}
         self.records_a_read = 3
+        self.asked: list[list[int]] = []
+        """The partitions of each read."""
         self.between: Callable[[], None] = lambda: None
 
     def topics(self, names: Sequence[str]) -> dict[str, SourceTopic]:
@@ -81,6 +83,7 @@ class MemorySource:
         return {key: SourceBounds(log.start, log.end, log.end) for key, log in logs.items() if log.has_leader}
 
     def read(self, ranges: Mapping[TopicPartition, SourceRange]) -> Generator[SourceRead, None, None]:
+        self.asked.append(sorted(partition for _, partition in ranges))
         positions = {key: wanted.start for key, wanted in ranges.items()}
         for key, wanted in ranges.items():
             if wanted.leader_epoch is not None and not self.logs[key[1]].has(wanted.leader_epoch, wanted.start):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +11,7 @@ import pytest
 from stratalog.engine.driver.report import Report
 from stratalog.engine.mirror.compare import compare
 from stratalog.engine.mirror.mirror import MirrorOptions, end_mirror, mirror
-from stratalog.engine.mirror.partitions import MirroredPartition
 from stratalog.engine.mirror.rows import batches_of
-from stratalog.engine.mirror.source import SourceBounds, SourceRead, SourceRecord
 from stratalog.engine.records.append import append_mirrored
 from stratalog.engine.state.group_commits import OffsetAndMetadata
 from stratalog.jobs.mirror import main as job
@@ -24,7 +21,7 @@ from stratalog.partitions.producers import ProducerAppend
 from tests.contexts import context_of
 from tests.unit.cluster_harness import TIERED, LiveCluster
 from tests.unit.harness import batch
-from tests.unit.memory_source import OTHER_ID, TOPIC_ID, MemoryLog, MemorySource, batch_of
+from tests.unit.memory_source import OTHER_ID, TOPIC_ID, MemoryLog, MemorySource
 
 ALL = MirrorOptions(replication_factor=3)
 
@@ -347,14 +344,16 @@ def test_without_confluent_kafka_one_sentence_says_what_to_install(
     assert "UNKNOWN_TOPIC_OR_PARTITION" in capsys.readouterr().err
 
 
-def test_many_partitions_share_the_memory_of_one_process() -> None:
-    part = MirroredPartition(("t", 0), 0, None, SourceBounds(0, 1000, 1000))
-    part.share(100_000)
-    records = [SourceRecord(offset, None, None, b"x" * 100, (), 0) for offset in range(0, 1000, 2)]
-    pieces = []
-    for piece in part.pieces(SourceRead(("t", 0), batch_of(records), 1000)):
-        pieces.append(piece)
-        part.appended(piece)
-    assert len(pieces) > 20
-    assert [(one.start, one.end) for one in pieces] == list(pairwise([0, *(one.end for one in pieces)]))
-    assert (pieces[-1].end, part.mirrored, part.gaps) == (1000, 500, 500)
+def test_partitions_with_much_to_read_are_shared_by_several_readers(tmp_path: Path) -> None:
+    live, source = LiveCluster(tmp_path), MemorySource(3)
+    for number, log in enumerate(source.logs):
+        log.append(*"abc", gaps=60_000 * (number + 1))
+        log.append("end")
+    report = mirror(context_of(live.cluster), source, ["t"], ALL).raise_for_failures()
+    assert sorted(source.asked) == [[0], [1], [2]]
+    assert [(row["records"], row["lag"]) for row in report.rows] == [(4, 0)] * 3
+    source.logs[0].append("few")
+    source.logs[2].append("more")
+    mirror(context_of(live.cluster), source, ["t"], ALL).raise_for_failures()
+    assert source.asked[3:] == [[0, 2]], "one reader is enough"
+    equal(live, source)
