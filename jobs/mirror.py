@@ -4,7 +4,7 @@
   stratalog mirror --from kafka-1:9092 --topics trips --every 10s     again and again, until interrupted
   stratalog mirror --from kafka-1:9092 --topics trips --archive       records stay when the source's go
   stratalog mirror --from kafka-1:9093 --topics trips --config security.protocol=SSL --config ssl.ca.location=ca
-  stratalog mirror --from kafka-1:9092 --topics trips --master local[*]   much at once, by Spark's executors
+  stratalog mirror --from kafka-1:9092 --topics trips --master spark://host:7077   by a cluster's executors
   stratalog mirror --from kafka-1:9092 --topics trips --format confluent-avro --schema trip.avsc
   stratalog mirror --end --topics trips                               a topic like any other from now on
 
