@@ -26,7 +26,8 @@ from tests.kafka.way_back import GROUP, WayBack, ends_there
 PLAIN, TRANSACTED, COMPACTED, LOST = "plain", "transacted", "compacted", "lost"
 TOPICS = PLAIN, TRANSACTED, COMPACTED, LOST
 EVENTS = "kill a broker", "stop a broker", "delete records", "add a partition", "elect uncleanly", "leave it alone"
-"""One a round, in turn."""
+"""In turn, one a round, or as many rounds apart as leaves time for ``_MOST_EVENTS``."""
+_MOST_EVENTS = 36
 _SHARES = {PLAIN: 0.8, TRANSACTED: 0.15, COMPACTED: 0.05}
 """Of the records of a round."""
 _IN_TRANSACTION = 5000
@@ -61,7 +62,8 @@ class Campaign:
             self._create()
             rounds = max(len(EVENTS), kills)
             for number in range(rounds):
-                event = EVENTS[number % len(EVENTS)]
+                turn, quiet = divmod(number, -(-rounds // _MOST_EVENTS))
+                event = EVENTS[-1 if quiet else turn % len(EVENTS)]
                 with self._takes("to fill the topics"):
                     self._fill(records // rounds)
                 if number < kills:
