@@ -87,7 +87,15 @@ class KafkaSource:
         from confluent_kafka import TopicCollection
         from confluent_kafka.admin import ConfigResource, ResourceType
 
-        cluster_id = answer(self._admin.describe_cluster(request_timeout=TIMEOUT_S), "the source").cluster_id
+        try:
+            cluster_id = answer(self._admin.describe_cluster(request_timeout=TIMEOUT_S), "the source").cluster_id
+        except StorageAuthorizationError:
+            raise
+        except RetriableError as error:
+            raise RetriableError(
+                f"no broker at {self._bootstrap} has answered within {TIMEOUT_S:g} s ({error}): look whether the "
+                "addresses are right, brokers run, and security.protocol is theirs"
+            ) from error
         described = self._admin.describe_topics(TopicCollection(list(names)), request_timeout=TIMEOUT_S)
         resources = {ConfigResource(ResourceType.TOPIC, name): name for name in names}
         found = {name: answer(future, f"topic {name!r} of the source") for name, future in described.items()}
