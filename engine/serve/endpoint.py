@@ -186,7 +186,7 @@ class KafkaEndpoint:
         patience = None if tls is None else _HANDSHAKE_S
         try:
             server = await asyncio.start_server(
-                self._connection, host, port, ssl=tls, ssl_handshake_timeout=patience
+                functools.partial(self._connected, stop), host, port, ssl=tls, ssl_handshake_timeout=patience
             )
         except OSError as error:
             said = f"{self._options.listen}: nothing can listen there: {error.strerror or error}"
@@ -194,20 +194,34 @@ class KafkaEndpoint:
             return
         started.set_result((asyncio.get_running_loop(), stop, server.sockets[0].getsockname()[1]))
         await stop.wait()
+        # A server that is closed makes no transport of a socket that was just accepted, and leaves it open.
+        for listening in server.sockets:
+            asyncio.get_running_loop().remove_reader(listening)
+        await asyncio.sleep(0)
         server.close()
-        for task in self._connections:
+        running = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in running:
             task.cancel()
-        await asyncio.gather(*self._connections, return_exceptions=True)
+        await asyncio.gather(*running, return_exceptions=True)
+
+    def _connected(self, stop: asyncio.Event, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """A connection begins. It is closed when its task is done: one that is cancelled first never runs."""
+        self._totals["connections"] += 1
+        if stop.is_set() or len(self._connections) >= self._options.max_connections:
+            self._totals["refused"] += 1
+            writer.close()
+            return
+        task = asyncio.get_running_loop().create_task(self._connection(reader, writer))
+        self._connections.add(task)
+
+        def ended(task: asyncio.Task[None]) -> None:
+            self._connections.discard(task)
+            writer.close()
+
+        task.add_done_callback(ended)
 
     async def _connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._totals["connections"] += 1
         try:
-            if len(self._connections) >= self._options.max_connections:
-                self._totals["refused"] += 1
-                return
-            self._connections.add(task)
             while True:
                 async with asyncio.timeout(_IDLE_S):
                     length = int.from_bytes(await reader.readexactly(4))
@@ -225,9 +239,6 @@ class KafkaEndpoint:
             pass  # the client has gone, or hangs
         except asyncio.CancelledError:
             pass  # the endpoint is closed
-        finally:
-            self._connections.discard(task)
-            writer.close()
 
     async def _answer(self, request: KafkaRequest | bytes) -> bytes:
         self._totals["requests"] += 1

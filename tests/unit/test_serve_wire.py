@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import random
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -294,3 +295,14 @@ def test_it_ends_with_clients_that_wait(shared: LiveCluster) -> None:
                 waiting.result(60)
         client.close()
     assert endpoint.report().totals["connections"] == 1
+
+
+def test_connections_that_begin_as_it_ends_are_closed(shared: LiveCluster) -> None:
+    """Whatever is left open is a warning of its socket, and so an error of this test."""
+    for _ in range(40):
+        with served(shared.cluster) as address:
+            clients = [Wire(address) for _ in range(4)]
+        assert all(client.is_closed() for client in clients)
+        for client in clients:
+            client.close()
+    gc.collect()
