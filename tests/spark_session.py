@@ -73,13 +73,14 @@ def connect_server(folder: Path, settings: Mapping[str, str] | None = None) -> I
     }
     home = Path(pyspark.__file__).parent
     # Workers of streams import PySpark from here, compiled: out of its archive that takes seconds, and a server
-    # waits for ten.
+    # waits for ten. Compiled modules lie beside it: below a prefix they would be others in each folder.
     (folder / "pyspark").symlink_to(home)
     command = [str(home / "bin" / "spark-submit"), "--properties-file", str(ROOT / "conf/spark-defaults.conf")]
     command += [part for pair in chosen.items() for part in ("--conf", "=".join(pair))]
     command += ["--class", "org.apache.spark.sql.connect.service.SparkConnectServer", "spark-internal"]
     environ = {**os.environ, "SPARK_HOME": str(home), "SPARK_LOCAL_IP": "127.0.0.1"}
     environ |= {"PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable}
+    environ.pop("PYTHONPYCACHEPREFIX", None)
     with log.open("wb") as out:
         server = subprocess.Popen(command, stdout=out, stderr=out, env=environ, cwd=folder)
     try:

@@ -146,7 +146,7 @@ def _compare(
 
 
 class _Side:
-    """Records of a side that are read, and not compared yet."""
+    """Records of a side that were read, and not compared yet."""
 
     def __init__(self, batches: Batches) -> None:
         self._batches = batches

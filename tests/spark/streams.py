@@ -17,6 +17,7 @@ from tests.spark.spark_cluster import format_cluster
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 T = TypeVar("T")
 
@@ -75,16 +76,20 @@ def patiently(act: Callable[[], T]) -> T:
     return act()
 
 
-def drain(frame: DataFrame, checkpoint: Path, each: Callable[[Any, int], None]) -> StreamingQuery:
-    """All that there is now, batch by batch."""
+def to_its_end(writing: DataStreamWriter, checkpoint: Path) -> StreamingQuery:
+    """A query over all that there is now."""
 
     def run() -> StreamingQuery:
-        writing = frame.writeStream.foreachBatch(each).queryName("drain")
         query = writing.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
         query.awaitTermination()
         return query
 
     return patiently(run)
+
+
+def drain(frame: DataFrame, checkpoint: Path, each: Callable[[Any, int], None]) -> StreamingQuery:
+    """All that there is now, batch by batch."""
+    return to_its_end(frame.writeStream.foreachBatch(each).queryName("drain"), checkpoint)
 
 
 class Seen:

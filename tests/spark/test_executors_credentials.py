@@ -17,7 +17,12 @@ from tests.spark.spark_cluster import TIERED
 from tests.spark.standalone import HOSTS, ROOT
 from tests.spark.vault import Vault, vault
 
-pytestmark = [pytest.mark.spark, pytest.mark.s3, pytest.mark.slow]
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.s3,
+    pytest.mark.slow,
+    pytest.mark.classic("its drivers have sessions of their own"),
+]
 
 ROWS = 20_000
 """More than the driver appends by itself."""

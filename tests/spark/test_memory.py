@@ -17,7 +17,13 @@ from tests.spark.memory_limited import LIMIT, PARTITIONS, ROWS, WIDE_BYTES
 from tests.spark.standalone import ROOT
 from tests.spark_session import connect_server
 
-pytestmark = [pytest.mark.spark, pytest.mark.s3, pytest.mark.slow, pytest.mark.proof]
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.s3,
+    pytest.mark.slow,
+    pytest.mark.proof,
+    pytest.mark.classic("it starts both kinds of session, each in its own process"),
+]
 
 
 @pytest.mark.parametrize("kind", ["classic", "connect"])

@@ -20,7 +20,12 @@ from tests.spark.nothing_shared import KEY, VALUE, Site, site
 from tests.spark.standalone import HOSTS, ROOT
 from tests.spark.waiting import wait_for
 
-pytestmark = [pytest.mark.spark, pytest.mark.s3, pytest.mark.slow]
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.s3,
+    pytest.mark.slow,
+    pytest.mark.classic("its drivers have sessions of their own"),
+]
 
 CONFIGS = {
     "remote.storage.enable": "true",

@@ -16,7 +16,7 @@ import pytest
 from pyspark.errors import StreamingQueryException
 
 from stratalog import Cluster
-from tests.spark.streams import VALUE, Numbers, source, stream_cluster
+from tests.spark.streams import VALUE, Numbers, source, stream_cluster, to_its_end
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -68,8 +68,7 @@ class Copy:
             stream = records.writeStream.format("stratalog").option("cluster", str(self._folder / "cluster.toml"))
             stream = stream.option("topic", self.topic).option("producer", producer)
             stream = stream.option("onChangedReplay", on_changed_replay)
-        stream = stream.option("checkpointLocation", str(checkpoint or self.checkpoint))
-        stream.trigger(availableNow=True).start().awaitTermination()
+        to_its_end(stream, checkpoint or self.checkpoint)
 
     def put_back(self, batches: int, saved: Path) -> None:
         """The checkpoint as it was so many batches before its end."""

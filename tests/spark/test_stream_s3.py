@@ -12,6 +12,7 @@ from stratalog import Cluster, load_cluster_file
 from stratalog.jobs.hadoop import reach_stores
 from tests.s3_server import SECRET_KEY, S3Endpoint
 from tests.spark.spark_cluster import TIERED
+from tests.spark.streams import to_its_end
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -65,13 +66,7 @@ def test_a_stream_reads_buckets_of_both_tiers_and_writes_down_no_secret(
         cluster.append(part, "t", producer="p", sequence=sequence).raise_for_failures()
         for job in (cluster.tier, cluster.retain):
             job("t").raise_for_failures()
-        query = (
-            frame.writeStream.foreachBatch(writer)
-            .option("checkpointLocation", str(tmp_path / "checkpoint"))
-            .trigger(availableNow=True)
-            .start()
-        )
-        query.awaitTermination()
+        query = to_its_end(frame.writeStream.foreachBatch(writer), tmp_path / "checkpoint")
         assert SECRET_KEY not in str(query.lastProgress)
     assert any(part.remote for part in cluster.plan_read("t"))
     assert Counter(row.n for row in cluster.read("u").select("value.n").collect()) == Counter(range(100))

@@ -18,7 +18,7 @@ from pyspark.sql.types import StructType
 
 from stratalog import Cluster
 from stratalog.engine.spark.sink_tasks import dealt, present_task
-from tests.spark.streams import VALUE, Numbers, source, stream_cluster
+from tests.spark.streams import VALUE, Numbers, source, stream_cluster, to_its_end
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -65,10 +65,7 @@ class TellingWriter(DataSourceStreamArrowWriter):
 
 
 def run(records: DataFrame, sink: str, checkpoint: Path, **options: str) -> StreamingQuery:
-    stream = records.writeStream.format(sink).options(**options).option("checkpointLocation", str(checkpoint))
-    query = stream.trigger(availableNow=True).start()
-    query.awaitTermination()
-    return query
+    return to_its_end(records.writeStream.format(sink).options(**options), checkpoint)
 
 
 def test_a_task_is_told_its_batch_and_has_all_rows_of_its_partition(

@@ -16,6 +16,7 @@ from pyspark.sql import functions as f
 
 from stratalog import Cluster
 from tests.spark.spark_cluster import format_cluster
+from tests.spark.streams import to_its_end
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -70,8 +71,7 @@ def drain(spark: SparkSession, folder: Path, checkpoint: Path, each: Powers) -> 
     """All that there is now, in batches of ten."""
     given = {"topic": "raw", "startingOffsets": "earliest", "maxRowsPerTrigger": "10"}
     frame = spark.readStream.format("stratalog").options(cluster=str(folder / "cluster.toml"), **given).load()
-    query = frame.writeStream.foreachBatch(each).option("checkpointLocation", str(checkpoint))
-    query.trigger(availableNow=True).start().awaitTermination()
+    to_its_end(frame.writeStream.foreachBatch(each), checkpoint)
 
 
 def committed(cluster: Cluster, topic: str) -> list[tuple[int, int]]:
