@@ -1,8 +1,8 @@
 """Columns of Python's values, and of numpy's.
 
 ``pyarrow.array`` and ``pyarrow.scalar``, Arrow's functions where they are given a number of Python's, and
-``to_numpy`` and ``numpy.asarray`` of Arrow's columns import pandas where it is installed, as it is beside Spark: 50 MB
-and half a second of each process. Nothing outside of ``engine.spark`` needs it.
+``to_numpy`` and ``numpy.asarray`` of Arrow's columns import pandas where it is installed, as it is beside Spark:
+50 MB and half a second of each process. Nothing outside of ``engine.spark`` needs it.
 """
 
 from __future__ import annotations
