@@ -38,6 +38,8 @@ _KEYS = ["a", "b", "c"]
 """Few: each that is compacted away between two others is a gap of its own, and has to be made again, too."""
 _AT_ONCE = 10_000
 """Records that a producer is given."""
+_MOMENT_S = 0.3
+"""About how long a mirror of some thousand records goes on after its first append."""
 _MOVING = 100
 """Mirrors that may find a partition without a leader, before it is said to have lost it."""
 _RUNS = 20
@@ -228,7 +230,7 @@ class Campaign:
         arguments = ["mirror", "--from", self._kafka.bootstrap, "--topics", ",".join(TOPICS)]
         arguments += ["--cluster", str(self._folder / "here" / "cluster.toml")]
         before = self._files_here()
-        alive = killed(arguments, lambda: self._files_here() > before, self._rng.random())
+        alive = killed(arguments, lambda: self._files_here() > before, _MOMENT_S * self._rng.random())
         self._counts["mirrors killed" if alive else "mirrors ended before"] += 1
 
     def _files_here(self) -> int:
