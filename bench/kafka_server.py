@@ -20,7 +20,7 @@ from stratalog.partitions.errors import EnvironmentUnusableError
 from stratalog.partitions.identity import random_id
 
 PINS = "kafka.xml"
-READY_WITHIN_S = 180.0
+READY_WITHIN_S = 600.0
 _READY = "Kafka Server started"
 _LOG_SETTINGS = """<Configuration>
 <Appenders><Console name="out"><PatternLayout pattern="%p %m%n"/></Console></Appenders>

@@ -1,8 +1,8 @@
-"""Columns of Python's values.
+"""Columns of Python's values, and of numpy's.
 
-``pyarrow.array`` and ``pyarrow.scalar``, and Arrow's functions where they are given a number of Python's, import
-pandas where it is installed, as it is beside Spark: 50 MB and half a second of each process. Nothing outside of
-``engine.spark`` needs it.
+``pyarrow.array`` and ``pyarrow.scalar``, Arrow's functions where they are given a number of Python's, and
+``to_numpy`` and ``numpy.asarray`` of Arrow's columns import pandas where it is installed, as it is beside Spark:
+50 MB and half a second of each process. Nothing outside of ``engine.spark`` needs it.
 """
 
 from __future__ import annotations
@@ -39,6 +39,30 @@ def binaries(values: Sequence[bytes | None]) -> pa.Array:
     Raises: OverflowError for 2 GiB.
     """
     return _varied(values, pa.binary())
+
+
+def integers_of(column: pa.Array) -> np.ndarray:
+    """The integers (or moments) of a column, not copied; any number where it is null."""
+    bits = column.type.bit_width
+    if not len(column):
+        return np.zeros(0, f"int{bits}")
+    return np.frombuffer(column.buffers()[1], f"int{bits}", len(column), column.offset * bits // 8)
+
+
+def valid_of(column: pa.Array) -> np.ndarray:
+    """Of each row of a column, whether it is not null."""
+    bitmap = column.buffers()[0]
+    return np.ones(len(column), np.bool_) if bitmap is None else _bools(bitmap, column)
+
+
+def bools_of(column: pa.Array) -> np.ndarray:
+    """The rows of a column of true and false; either where it is null."""
+    return _bools(column.buffers()[1], column) if len(column) else np.zeros(0, np.bool_)
+
+
+def _bools(bits: pa.Buffer, column: pa.Array) -> np.ndarray:
+    every = np.unpackbits(np.frombuffer(bits, np.uint8), bitorder="little")
+    return every[column.offset : column.offset + len(column)].astype(np.bool_)
 
 
 def _fixed(values: np.ndarray, data_type: pa.DataType) -> pa.Array:

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from stratalog.engine.mirror.rows import offsets_of
-from stratalog.partitions.columns import scalar
+from stratalog.partitions.columns import bools_of, integers_of, scalar, valid_of
 from stratalog.partitions.identity import TopicPartition
 
 RANGE = 100_000
@@ -124,9 +124,9 @@ def _same(one: pa.Array, other: pa.Array) -> np.ndarray:
     if pa.types.is_list(one.type):
         pairs = zip(one.to_pylist(), other.to_pylist(), strict=True)
         return np.array([(left or []) == (right or []) for left, right in pairs], np.bool_)
-    null, other_null = pc.is_null(one), pc.is_null(other)
-    same = pc.if_else(pc.or_(null, other_null), pc.and_(null, other_null), pc.equal(one, other))
-    return np.asarray(same, np.bool_)
+    valid, other_valid = valid_of(one), valid_of(other)
+    both: np.ndarray = (valid & other_valid & bools_of(pc.equal(one, other))) | ~(valid | other_valid)
+    return both
 
 
 def _data_of(records: pa.RecordBatch) -> Iterator[tuple[str, bytes]]:
@@ -149,4 +149,4 @@ def _data_of_bytes(name: str, column: pa.Array) -> Iterator[tuple[str, bytes]]:
 
 
 def _numbers(column: pa.Array, null: int) -> bytes:
-    return np.asarray(column.fill_null(scalar(null, column.type))).tobytes()
+    return integers_of(column.fill_null(scalar(null, column.type))).tobytes()

@@ -16,6 +16,7 @@ from stratalog.engine.mirror.source import (
     SourceRead,
     SourceTruncatedError,
 )
+from stratalog.partitions.columns import integers_of, valid_of
 from stratalog.partitions.errors import StratalogError
 from stratalog.partitions.identity import TopicPartition
 from stratalog.partitions.producers import ProducerAppend
@@ -224,8 +225,8 @@ def _runs(records: pa.RecordBatch, epoch: int) -> Iterator[tuple[pa.RecordBatch,
     nobody knows is of the epoch before it.
     """
     epochs = records.column("leader_epoch")
-    known = np.flatnonzero(epochs.is_valid().to_numpy(zero_copy_only=False))
-    told = epochs.to_numpy(zero_copy_only=False)[known].astype(np.int64)
+    known = np.flatnonzero(valid_of(epochs))
+    told = integers_of(epochs)[known].astype(np.int64)
     changed = np.flatnonzero(np.diff(told, prepend=epoch))
     starts = [0, *known[changed].tolist(), records.num_rows]
     for (start, end), one in zip(pairwise(starts), [epoch, *told[changed].tolist()], strict=True):

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from stratalog.engine.formats.typed import TypedValues, undecoded
-from stratalog.partitions.columns import binaries, constant
+from stratalog.partitions.columns import binaries, constant, integers_of
 from stratalog.partitions.records import GAP, HEADERS, RECORD_COLUMNS, TIMESTAMP
 
 SOURCE_SCHEMA = pa.schema(
@@ -80,7 +80,7 @@ NO_RECORDS = source_batch((), (), (), (), (), ())
 
 def offsets_of(records: pa.RecordBatch) -> np.ndarray:
     """The offset of each record."""
-    return np.asarray(records.column("offset"))
+    return integers_of(records.column("offset"))
 
 
 def sizes_of(records: pa.RecordBatch) -> np.ndarray:
@@ -90,7 +90,7 @@ def sizes_of(records: pa.RecordBatch) -> np.ndarray:
     if headers.null_count < len(headers):
         names, values = headers.values.flatten()  # of all, also those outside of a slice
         ends = np.concatenate([np.zeros(1, np.int64), np.cumsum(_lengths(names) + _lengths(values))])
-        sizes += np.diff(ends[headers.offsets.to_numpy()])
+        sizes += np.diff(ends[integers_of(headers.offsets)])
     return sizes
 
 

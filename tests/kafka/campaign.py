@@ -1,15 +1,15 @@
 """Topics of three real brokers that are mirrored while everything happens that may happen to them, and to mirrors.
 
-A round fills the topics, lets something happen to the cluster, and kills a mirror (kill -9) at some moment of its
-run. At the end everything is mirrored, each record is compared, and each copy here is verified. Then comes the way
-back, into fresh brokers (``way_back``).
+A round fills the topics, kills mirrors (kill -9), each at some moment of its run, and lets something happen to the
+cluster. At the end everything is mirrored, each record is compared, and each copy here is verified. Then comes the
+way back, into fresh brokers (``way_back``).
 """
 
 from __future__ import annotations
 
 import random
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -26,8 +26,9 @@ from tests.kafka.way_back import GROUP, WayBack, ends_there
 PLAIN, TRANSACTED, COMPACTED, LOST = "plain", "transacted", "compacted", "lost"
 TOPICS = PLAIN, TRANSACTED, COMPACTED, LOST
 EVENTS = "kill a broker", "stop a broker", "delete records", "add a partition", "elect uncleanly", "leave it alone"
-"""In turn, one a round, or as many rounds apart as leaves time for ``_MOST_EVENTS``."""
-_MOST_EVENTS = 18
+"""One a round, in turn."""
+_ROUNDS = 2 * len(EVENTS)
+"""At most: what brokers take to start again is most of what a round takes, and many kills share one."""
 _SHARES = {PLAIN: 0.8, TRANSACTED: 0.15, COMPACTED: 0.05}
 """Of the records of a round."""
 _IN_TRANSACTION = 5000
@@ -37,6 +38,10 @@ _KEYS = ["a", "b", "c"]
 """Few: each that is compacted away between two others is a gap of its own, and has to be made again, too."""
 _AT_ONCE = 10_000
 """Records that a producer is given."""
+_MOMENT_S = 0.3
+"""About how long a mirror of some thousand records goes on after its first append."""
+_MOVING = 100
+"""Mirrors that may find a partition without a leader, before it is said to have lost it."""
 _RUNS = 20
 """Until a mirror that nobody kills must have caught up."""
 _SAFE = {"min.insync.replicas": "2", "segment.bytes": "4194304"}
@@ -49,7 +54,7 @@ class Campaign:
     def __init__(self, folder: Path, seed: int, say: Callable[[str], None]) -> None:
         self._folder, self._rng, self._say = folder, random.Random(seed), say
         self._counts: Counter[str] = Counter()
-        self._spent_s: Counter[str] = Counter()
+        self._spent_s: dict[str, float] = defaultdict(float)
         self._values = [self._rng.randbytes(self._rng.randrange(20, 120)) for _ in range(1000)]
 
     def run(self, records: int, kills: int) -> Counter[str]:
@@ -61,15 +66,10 @@ class Campaign:
             closing(new_cluster(self._folder / "here")) as self._cluster,
         ):
             self._create()
-            rounds = max(len(EVENTS), kills)
+            rounds = len(EVENTS) if kills <= len(EVENTS) else _ROUNDS
             for number in range(rounds):
-                turn, quiet = divmod(number, -(-rounds // _MOST_EVENTS))
-                event = EVENTS[-1 if quiet else turn % len(EVENTS)]
-                with self._takes("to fill the topics"):
-                    self._fill(records // rounds)
-                if number < kills:
-                    with self._takes("to kill mirrors"):
-                        self._kill_a_mirror()
+                self._round(records // rounds, kills * (number + 1) // rounds - kills * number // rounds)
+                event = EVENTS[number % len(EVENTS)]
                 self._say(f"round {number + 1} of {rounds}: {event}")
                 with self._takes(f"to {event}"):
                     self._happens(event)
@@ -92,12 +92,19 @@ class Campaign:
 
     # ------------------------------------------------------------------------------------- records
 
-    def _fill(self, records: int) -> None:
+    def _round(self, records: int, kills: int) -> None:
+        """All topics are filled, one of them before each kill."""
         shares = {topic: int(records * share) for topic, share in _SHARES.items()}
-        self._append(PLAIN, shares[PLAIN])
-        self._append(COMPACTED, shares[COMPACTED], keys=_KEYS)
-        self._transact(shares[TRANSACTED])
-        self._append(LOST, 10, acks="1")
+        with self._takes("to fill the topics"):
+            self._append(COMPACTED, shares[COMPACTED], keys=_KEYS)
+            self._transact(shares[TRANSACTED])
+            self._append(LOST, 10, acks="1")
+        for number in range(max(1, kills)):
+            with self._takes("to fill the topics"):
+                self._append(PLAIN, shares[PLAIN] // max(1, kills))
+            if number < kills:
+                with self._takes("to kill mirrors"):
+                    self._kill_a_mirror()
 
     def _producer(self, **configs: str) -> Producer:
         """One that knows the partitions and the leaders of now."""
@@ -208,15 +215,26 @@ class Campaign:
     # ------------------------------------------------------------------------------------- mirrors
 
     def _mirror(self) -> Report:
-        return self._cluster.mirror(self._kafka.bootstrap, list(TOPICS), replication_factor=2)
+        """Again, as long as a leader of another topic than ``LOST`` moves."""
+        while True:
+            report = self._cluster.mirror(self._kafka.bootstrap, list(TOPICS), replication_factor=2)
+            moving = [f for f in report.failures if f.code == "LEADER_NOT_AVAILABLE" and f.item != f"{LOST}-0"]
+            if not moving:
+                return report
+            self._counts["mirrors that met a moving leader"] += 1
+            assert self._counts["mirrors that met a moving leader"] < _MOVING, moving
+            time.sleep(1)
 
     def _kill_a_mirror(self) -> None:
         """Some moment after it has appended something, or at its end where it finds nothing to do."""
         arguments = ["mirror", "--from", self._kafka.bootstrap, "--topics", ",".join(TOPICS)]
         arguments += ["--cluster", str(self._folder / "here" / "cluster.toml")]
-        before = self._ends_here()
-        alive = killed(arguments, lambda: self._ends_here() != before, self._rng.random())
+        before = self._files_here()
+        alive = killed(arguments, lambda: self._files_here() > before, _MOMENT_S * self._rng.random())
         self._counts["mirrors killed" if alive else "mirrors ended before"] += 1
+
+    def _files_here(self) -> int:
+        return sum(1 for _ in (self._folder / "here" / "b1").rglob("*.parquet"))
 
     def _ends_here(self) -> list[int]:
         there = [name for name in TOPICS if name in self._cluster.image.topic_ids]

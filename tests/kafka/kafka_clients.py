@@ -18,7 +18,7 @@ from tests.kafka.log import LATER_MS, Code
 P = ParamSpec("P")
 R = TypeVar("R")
 
-WAIT_S = 60.0
+WAIT_S = 180.0
 """For whatever is to come."""
 _SILENT = logging.getLogger("tests.kafka.librdkafka")
 _SILENT.addHandler(logging.NullHandler())

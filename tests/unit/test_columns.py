@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stratalog.partitions.columns import binaries, constant, numbers, scalar
+from stratalog.partitions.columns import binaries, bools_of, constant, integers_of, numbers, scalar, valid_of
 from stratalog.partitions.records import TIMESTAMP
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
@@ -97,3 +97,41 @@ assert not loaded, loaded
 """
     done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def test_a_mirror_and_a_comparison_import_none() -> None:
+    program = """
+import sys
+from stratalog.engine.mirror.compared import Compared
+from stratalog.engine.mirror.partitions import MirroredPartition
+from stratalog.engine.mirror.rows import batches_of, source_batch
+from stratalog.engine.mirror.source import SourceBounds, SourceRead
+part = MirroredPartition(("t", 0), 0, None, SourceBounds(0, 9, 9))
+headers = [None, [("h", None)], []]
+records = source_batch([0, 2, 3], [None, 1, 2], [None, b"", b"k"], [b"v", None, b"w"], headers, [None, 1, 2])
+for piece in part.pieces(SourceRead(("t", 0), records, 9)):
+    assert list(batches_of(piece.batches, piece.start, piece.end))
+    part.appended(piece)
+assert (part.mirrored, part.gaps) == (3, 6)
+found = Compared(("t", 0), 0, 9)
+found.add(records, records.slice(0, 2))
+found.add(records.slice(1, 2), source_batch([2, 3], [1, 9], [b"", None], [None] * 2, [None] * 2, [1, 2]))
+assert found.differences == 3, found
+assert "pandas" not in sys.modules
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("start", [0, 3, 8])
+def test_numbers_and_nulls_of_a_slice_are_those_of_its_rows(start: int) -> None:
+    values = [1, None, -3, 4, None, 6, 7, 8, None, 10]
+    column = pa.array(values, pa.int32()).slice(start)
+    assert valid_of(column).tolist() == [value is not None for value in values[start:]]
+    assert [n for n, valid in zip(integers_of(column), valid_of(column), strict=True) if valid] == [
+        value for value in values[start:] if value is not None
+    ]
+    bools = pa.array([value is not None and value > 3 for value in values]).slice(start)
+    assert bools_of(bools).tolist() == bools.to_pylist()
+    for empty in (pa.array([], pa.int64()), pa.array([], pa.bool_())):
+        assert len(valid_of(empty)) == len((bools_of if empty.type == pa.bool_() else integers_of)(empty)) == 0
