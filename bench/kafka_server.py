@@ -49,8 +49,9 @@ class KafkaNode:
         properties: str,
         of_jars: Sequence[str] = ("kafka-broker",),
         heap: str = "1g",
+        options: Sequence[str] = (),
     ) -> None:
-        """``of_jars``: the sets of ``conf/kafka.xml`` in its class path.
+        """``of_jars``: the sets of ``conf/kafka.xml`` in its class path; ``options`` are more of its JVM.
 
         Raises: EnvironmentUnusableError when its storage cannot be formatted.
         """
@@ -59,7 +60,7 @@ class KafkaNode:
         self._properties.write_text(properties + f"log.dirs={folder / 'data'}\n")
         (folder / "log4j2.xml").write_text(_LOG_SETTINGS)
         jars = os.pathsep.join(class_path(jar_folder(), PINS, one) for one in of_jars)
-        self._java: list[str | Path] = [find_java(os.environ).executable, f"-Xmx{heap}", "-cp", jars]
+        self._java: list[str | Path] = [find_java(os.environ).executable, f"-Xmx{heap}", *options, "-cp", jars]
         self._process: subprocess.Popen[bytes] | None = None
         if self._run("kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", self._properties).wait() != 0:
             raise EnvironmentUnusableError(f"Kafka does not format its storage: {_end_of(self._log)}")

@@ -39,6 +39,8 @@ AT_LEAST = 3.0
 KILLED = "killed"
 KILLED_PARTITIONS = 4
 _TRANSACTION, _TRANSACTIONS = 1000, 400
+_SLOW = "4MB"
+"""A second, of about 8 in a partition, while the first process lives."""
 _WITHIN_S = 900.0
 _QUIET_S = 15.0
 """Nothing more comes when nothing came for so long."""
@@ -184,7 +186,8 @@ class _Both:
         ends = sum(kafka_topics.log_ends(self._source, KILLED, KILLED_PARTITIONS))
         command = [sys.executable, "-m", "stratalog.jobs.mirror", "--cluster", str(made.folder / "cluster.toml")]
         command += ["--from", self._source, "--topics", KILLED, "--replication-factor", "1"]
-        first = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        slow = [*command, "--throttle", _SLOW]  # a piece after the other: the kill comes between two of them
+        first = subprocess.Popen(slow, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         with closing(Cluster.open(made.folder / "cluster.toml")) as looking:
             _wait_until_moved(looking, first)
             first.kill()

@@ -20,11 +20,10 @@ import sys
 
 import stratalog
 from stratalog import Report
-from stratalog.jobs.arguments import add_dry_run, bound, count, duration, name, size
-from stratalog.jobs.mirror import add_source
-from stratalog.jobs.repeat import repeat
+from stratalog.jobs.arguments import add_dry_run, bound, count, name
+from stratalog.jobs.mirror import add_run, add_source
+from stratalog.jobs.repeat import once_or_every
 from stratalog.jobs.run import Job, JobMain
-from stratalog.partitions.clock import SystemClock
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -44,16 +43,11 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     begin.add_argument("--start", metavar="BOUND", type=bound, help=where)
     begin.add_argument("--group", metavar="NAME", help="start at the offsets of this consumer group")
     parser.add_argument("--end", metavar="BOUND", type=bound, help="likewise; default: the last stable offset")
-    parser.add_argument("--no-groups", action="store_true", help="leave offsets of consumer groups alone")
     parser.add_argument("--replication-factor", metavar="N", type=count, help="of topics that are made there")
-    parser.add_argument("--throttle", metavar="SIZE", type=size, help="at most these bytes a second (20MB)")
     parser.add_argument(
         "--pace", metavar="X", type=_speed, help="as far apart as the timestamps are, X times as fast (1, 10x)"
     )
-    parser.add_argument(
-        "--budget", metavar="TIME", type=duration, help="begin no further piece after this time (5m)"
-    )
-    parser.add_argument("--every", metavar="TIME", type=duration, help="run again, this time after each run (10s)")
+    add_run(parser)
 
 
 def _speed(text: str) -> float:
@@ -85,11 +79,7 @@ def export(job: Job) -> Report:
             dry_run=given.dry_run,
         )
 
-    return (
-        once()
-        if given.every is None
-        else repeat("export", once, job.show_line, lambda _: given.every, SystemClock())
-    )
+    return once_or_every("export", once, job.show_line, given.every)
 
 
 main = JobMain("export", __doc__, arguments, export, runs="driver")

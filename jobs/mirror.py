@@ -4,7 +4,7 @@
   stratalog mirror --from kafka-1:9092 --topics trips --every 10s     again and again, until interrupted
   stratalog mirror --from kafka-1:9092 --topics trips --archive       records stay when the source's go
   stratalog mirror --from kafka-1:9093 --topics trips --config security.protocol=SSL --config ssl.ca.location=ca
-  stratalog mirror --from kafka-1:9092 --topics trips --master local[*]   much at once, by Spark's executors
+  stratalog mirror --from kafka-1:9092 --topics trips --master spark://host:7077   by a cluster's executors
   stratalog mirror --from kafka-1:9092 --topics trips --format confluent-avro --schema trip.avsc
   stratalog mirror --end --topics trips                               a topic like any other from now on
 
@@ -20,9 +20,8 @@ import sys
 from stratalog import Report
 from stratalog.engine.formats.decoder import DECODED
 from stratalog.jobs.arguments import add_dry_run, add_yes, check_options, count, duration, names, pair, size
-from stratalog.jobs.repeat import repeat
+from stratalog.jobs.repeat import once_or_every
 from stratalog.jobs.run import Job, JobMain
-from stratalog.partitions.clock import SystemClock
 
 _OF_A_RUN = ("config", "replication_factor", "archive", "no_groups", "throttle", "budget", "every", "format")
 
@@ -43,6 +42,16 @@ def add_source(parser: argparse.ArgumentParser) -> None:
         "--schema", metavar="FILE", help="of Avro; a type as DDL, of json; descriptors, of protobuf"
     )
     parser.add_argument("--message", metavar="NAME", help="which message of the descriptors the values are")
+
+
+def add_run(parser: argparse.ArgumentParser) -> None:
+    """Groups, throttle and budget of a run, and whether another one follows."""
+    parser.add_argument("--no-groups", action="store_true", help="leave offsets of consumer groups alone")
+    parser.add_argument("--throttle", metavar="SIZE", type=size, help="at most these bytes a second (20MB)")
+    parser.add_argument(
+        "--budget", metavar="TIME", type=duration, help="begin no further piece after this time (5m)"
+    )
+    parser.add_argument("--every", metavar="TIME", type=duration, help="run again, this time after each run (10s)")
 
 
 def check_format(given: argparse.Namespace) -> None:
@@ -66,12 +75,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--archive", action="store_true", help="of topics that are made: keep what the source deletes"
     )
-    parser.add_argument("--no-groups", action="store_true", help="leave offsets of consumer groups alone")
-    parser.add_argument("--throttle", metavar="SIZE", type=size, help="at most these bytes a second (20MB)")
-    parser.add_argument(
-        "--budget", metavar="TIME", type=duration, help="begin no further piece after this time (5m)"
-    )
-    parser.add_argument("--every", metavar="TIME", type=duration, help="run again, this time after each run (10s)")
+    add_run(parser)
 
 
 def mirror(job: Job) -> Report:
@@ -96,11 +100,7 @@ def mirror(job: Job) -> Report:
             dry_run=given.dry_run,
         )
 
-    return (
-        once()
-        if given.every is None
-        else repeat("mirror", once, job.show_line, lambda _: given.every, SystemClock())
-    )
+    return once_or_every("mirror", once, job.show_line, given.every)
 
 
 main = JobMain("mirror", __doc__, arguments, mirror)

@@ -7,8 +7,15 @@ from collections.abc import Callable
 
 from stratalog import Failure, OperationFailedError, Report
 from stratalog.jobs.ending import after_the_work
-from stratalog.partitions.clock import Clock
+from stratalog.partitions.clock import Clock, SystemClock
 from stratalog.partitions.errors import InvalidCallError, StratalogError
+
+
+def once_or_every(
+    operation: str, once: Callable[[], Report], show: Callable[[Report], None], every_s: float | None
+) -> Report:
+    """The report of one run; or ``repeat`` with ``every_s`` between two runs, where it is given."""
+    return once() if every_s is None else repeat(operation, once, show, lambda _: every_s, SystemClock())
 
 
 def repeat(

@@ -9,9 +9,8 @@ import sys
 
 from stratalog import Report
 from stratalog.jobs.arguments import add_dry_run, add_topics, duration
-from stratalog.jobs.repeat import repeat
+from stratalog.jobs.repeat import once_or_every
 from stratalog.jobs.run import Job, JobMain
-from stratalog.partitions.clock import SystemClock
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -36,15 +35,7 @@ def snapshot(job: Job) -> Report:
     def once() -> Report:
         return job.on_workers().snapshot(given.topics, by_hand=given.by_hand, dry_run=given.dry_run)
 
-    if given.every is None:
-        return once()
-    return repeat(
-        "snapshot",
-        once,
-        job.show,
-        lambda _: given.every,
-        SystemClock(),
-    )
+    return once_or_every("snapshot", once, job.show, given.every)
 
 
 main = JobMain("snapshot", __doc__, arguments, snapshot)

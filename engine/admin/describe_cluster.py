@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from stratalog.engine.brokers.probe import probe_roots
-from stratalog.engine.config.topic_config import TOPIC_CONFIGS
+from stratalog.engine.config.settings import configs_in_force
 from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.known_image import known_image
 from stratalog.engine.driver.report import Report, Value
@@ -175,11 +175,7 @@ def describe_topic(context: Context, name: str) -> Report:
         if (table := _tiered(context, image).get(topic.topic_id)) is not None:
             shape["table"] = table
         run.rows += [{"name": key, "from": "topic", "value": value} for key, value in shape.items()]
-        for key, definition in TOPIC_CONFIGS.items():
-            value, source = definition.text(definition.default), "default"
-            for configs, of in ((image.configs, "cluster"), (topic.configs, "topic")):
-                if key in configs:
-                    value, source = configs[key], of
+        for key, value, source in configs_in_force(topic.configs, image.configs):
             run.rows.append({"name": key, "from": source, "value": value})
     return run.report()
 

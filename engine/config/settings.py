@@ -6,7 +6,7 @@ default that stands with the key, in ``TopicConfig`` or ``ClusterConfig``.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from stratalog.engine.config.cluster_config import CLUSTER_CONFIGS, ClusterConfig
@@ -74,6 +74,17 @@ def topic_config(topic: Mapping[str, str], cluster: Mapping[str, str], what: str
             "topic is in its snapshots, not in the remote tier; choose one of the two"
         )
     return TopicConfig(**values)
+
+
+def configs_in_force(topic: Mapping[str, str], cluster: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
+    """Each key of a topic, its value as text, and where that comes from: ``topic``, ``cluster`` or ``default``."""
+    for key, definition in TOPIC_CONFIGS.items():
+        if key in topic:
+            yield key, topic[key], "topic"
+        elif key in cluster:
+            yield key, cluster[key], "cluster"
+        else:
+            yield key, definition.text(definition.default), "default"
 
 
 def check_disabling(before: TopicConfig, after: TopicConfig, what: str) -> None:

@@ -39,7 +39,9 @@ class SchemaRegistry:
 
         asked = Request(f"{self._url}/schemas/ids/{number}", headers={"Accept": "application/json"})
         if self._user is not None:
-            asked.add_header("Authorization", "Basic " + base64.b64encode(self._user.encode()).decode())
+            # Which a redirect does not take along: it may lead to a stranger.
+            basic = base64.b64encode(self._user.encode()).decode()
+            asked.add_unredirected_header("Authorization", f"Basic {basic}")
         secure = ssl.create_default_context(cafile=self._ca) if self._url.startswith("https") else None
         what = f"the schema registry {self._url}, asked for schema {number}"
         try:

@@ -11,6 +11,7 @@ typed_topics   topics whose values are decoded on the way
 mirror         the operation: topics made, records appended, log starts moved; and its end
 group_offsets  consumer groups go on here where they stopped there
 compare        a topic there and here: every record, and at which offsets they differ
+compared       columns of both sides, beside each other
 
 A mirrored topic has the config ``mirror.source``, and nobody else appends to it (``engine.config.mirrored``).
 

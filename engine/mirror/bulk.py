@@ -12,6 +12,8 @@ partition is left to it, and so is the rest of a run in which little is new.
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
@@ -148,17 +150,22 @@ def mirror_in_bulk(
     parts: Sequence[MirroredPartition],
     steps: OffsetSteps,
     *,
-    least_offsets: int,
+    least_offsets: int | None,
     throttle: float | None,
     values: TypedValues | None,
     left_s: Callable[[], float | None],
 ) -> tuple[int, list[MirroredPartition]]:
     """Mirror the partitions on by tasks, for as long as at least ``least_offsets`` offsets are new. How many tasks
-    there were, and the partitions whose logs' ends are to be looked at again before they go on. ``left_s``: the
-    time that the run has left, if it is bounded.
+    there were, and the partitions whose logs' ends are to be looked at again before they go on. ``None``:
+    ``LEAST_OFFSETS`` where tasks are faster than threads of this process, else never. ``left_s``: the time that
+    the run has left, if it is bounded.
 
     Raises: errors of reading the metadata.
     """
+    if least_offsets is None:
+        # One thread at a time decodes values by Python; all else is done by the cores that are here.
+        faster = values is not None or context.tasks.processes > (os.cpu_count() or 1)
+        least_offsets = LEAST_OFFSETS if faster else sys.maxsize
     tasks, troubled = 0, []
     left = [part for part in parts if not part.done]
     while new_offsets(left) >= least_offsets and context.tasks.processes > 1:

@@ -1,27 +1,28 @@
 """A topic there and here: the same records at the same offsets, or at which they differ.
 
-Both sides are read once, in the order of offsets, a partition after the other in each of some threads: offset,
-timestamp, key, value and headers of each record become a digest, and the digests of ``RANGE`` offsets one of a
-range. Of a typed value what was decoded is compared, there and here; of one that was kept as bytes, these.
-Compared is where both have something: from the later log start to the earlier end of committed records. Where the
-source compacts, a record that is only here is no difference: it was there when it was mirrored.
+Both sides are read once, in the order of offsets, a partition after the other in each of some threads, and
+compared as columns (``compared``): offset, timestamp, key, value and headers of each record. Of a typed value
+what was decoded is compared, there and here; of one that was kept as bytes, these. Compared is where both have
+something: from the later log start to the earlier end of committed records. Where the source compacts, a record
+that is only here is no difference: it was there when it was mirrored.
 """
 
 from __future__ import annotations
 
-import hashlib
-import struct
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from stratalog.engine.config.topic_config import MIRROR_SOURCE
 from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.plain_values import raw_bytes
 from stratalog.engine.driver.report import Failure, Report, Value
 from stratalog.engine.formats.typed import TypedValues, canonical
+from stratalog.engine.mirror.compared import DECODED, Compared
 from stratalog.engine.mirror.configs import compacts
+from stratalog.engine.mirror.rows import NO_RECORDS, offsets_of
 from stratalog.engine.mirror.source import (
     MirrorSource,
     SourceBounds,
@@ -32,60 +33,24 @@ from stratalog.engine.mirror.source import (
 )
 from stratalog.engine.mirror.typed_topics import check_typed
 from stratalog.engine.reading.fetch import fetch
+from stratalog.partitions.columns import binaries
 from stratalog.partitions.errors import InvalidCallError, LeaderNotAvailableError, StratalogError
 from stratalog.partitions.identity import TopicPartition
 from stratalog.partitions.isolation import Isolation
+from stratalog.partitions.records import HEADERS, TIMESTAMP
 from stratalog.partitions.runner import Done
 
-RANGE = 100_000
-"""Offsets of which one digest is told."""
-_NAMED = 10
-"""Differing offsets of a partition that the report names."""
 _FETCH_BYTES = 16 * 1024 * 1024
-_NOTHING: frozenset[bytes] = frozenset()
+_COLUMNS = "offset", "timestamp", "key", "value", "headers"
 
-Digest = bytes
-Digests = Iterator[tuple[int, frozenset[Digest]]]
-"""Offset and digests of each record, in the order of offsets: here it has one, there more than one where its value
-could have been decoded or kept as it is."""
+Batches = Iterator[tuple[pa.RecordBatch, int]]
+"""The records of a side in the order of offsets, and up to where these are all."""
 
 
 class RecordsDifferError(StratalogError):
     """The records of a topic are not the same there and here."""
 
     code = "RECORDS_DIFFER"
-
-
-@dataclass(slots=True)
-class Compared:
-    """A partition, compared over ``[start, end)``."""
-
-    key: TopicPartition
-    start: int
-    end: int
-    there: int = 0
-    here: int = 0
-    """Records."""
-    compacted: int = 0
-    """Records that are only here, where the source compacts."""
-    ranges: int = 0
-    equal_ranges: int = 0
-    digest: str = ""
-    """Of all records here."""
-    differences: int = 0
-    named: list[str] = field(default_factory=list)
-    """Some offsets that differ, and how."""
-
-    @property
-    def equal(self) -> bool:
-        """Whether nothing differs."""
-        return self.differences == 0
-
-    def differs(self, offset: int, how: str) -> None:
-        """One more offset does."""
-        self.differences += 1
-        if len(self.named) < _NAMED:
-            self.named.append(f"{offset} {how}")
 
 
 def compare(
@@ -158,16 +123,16 @@ def _compare(
     end_here = fetch(context, *key, present.log_start_offset, isolation=Isolation.READ_COMMITTED).high_watermark
     start = max(bounds.log_start, present.log_start_offset)
     end = max(start, min(bounds.stable_end, end_here))
-    found = Compared(key, start, end)
+    found = Compared(key, start, end, compacts(topic.configs))
     if start < end:
         reads = source.read({key: SourceRange(start, end)})
         try:
-            _merge(
-                found,
-                _there(reads, end, values),
-                _here(context, key, start, end, decoded=values is not None),
-                compacted=compacts(topic.configs),
-            )
+            there = _Side(_there(reads, values))
+            here = _Side(_here(context, key, start, end, decoded=values is not None))
+            position = start
+            while position < end:
+                position = min(there.read_on(position, end), here.read_on(position, end))
+                found.add(there.take(position), here.take(position))
         finally:
             reads.close()
     if bounds.stable_end > end_here:
@@ -177,98 +142,82 @@ def _compare(
     return found
 
 
-def _merge(found: Compared, there: Digests, here: Digests, *, compacted: bool) -> None:
-    """Walk along both sides, offset by offset."""
-    end = (found.end, _NOTHING)
-    one, other = next(there, end), next(here, end)
-    whole = hashlib.blake2b(digest_size=16)
-    number, differed = -1, False
-    while one[0] < found.end or other[0] < found.end:
-        offset = min(one[0], other[0])
-        if (offset - found.start) // RANGE != number:
-            found.ranges += 1
-            found.equal_ranges += number >= 0 and not differed
-            number, differed = (offset - found.start) // RANGE, False
-        before = found.differences
-        if one[0] == offset and other[0] == offset:
-            if not one[1] & other[1]:
-                found.differs(offset, "is another record")
-        elif one[0] == offset:
-            found.differs(offset, "is only there")
-        elif compacted:
-            found.compacted += 1
-        else:
-            found.differs(offset, "is only here")
-        differed = differed or found.differences > before
-        if one[0] == offset:
-            found.there += 1
-            one = next(there, end)
-        if other[0] == offset:
-            found.here += 1
-            whole.update(*other[1])
-            other = next(here, end)
-    found.equal_ranges += number >= 0 and not differed
-    found.digest = whole.hexdigest() if found.here else ""
-
-
 # ---------------------------------------------------------------------------------------- both sides
 
 
-def _there(reads: Iterable[SourceRead], end: int, values: TypedValues | None) -> Digests:
+class _Side:
+    """Records of a side that were read, and not compared yet."""
+
+    def __init__(self, batches: Batches) -> None:
+        self._batches = batches
+        self._held: pa.RecordBatch = NO_RECORDS
+        self._position = 0
+
+    def read_on(self, position: int, end: int) -> int:
+        """Up to where all records from ``position`` on are held: beyond it, and ``end`` at most."""
+        while self._position <= position:
+            self._held, self._position = next(self._batches, (NO_RECORDS, end))
+        return min(self._position, end)
+
+    def take(self, end: int) -> pa.RecordBatch:
+        """The records before ``end``; they are not held any more."""
+        until = int(np.searchsorted(offsets_of(self._held), end))
+        taken, self._held = self._held.slice(0, until), self._held.slice(until)
+        return taken
+
+
+def _there(reads: Iterable[SourceRead], values: TypedValues | None) -> Batches:
     """Raises: the error of a read."""
     for read in reads:
         if read.error is not None:
             raise read.error
-        decoded = None if values is None else values.column(read.records.column("value").to_pylist()).to_pylist()
-        for number, record in enumerate(records_of(pa.Table.from_batches([read.records]))):
-            if record.offset >= end:
-                return
-            digests = {digest_of(record)}
-            if decoded is not None:
-                digests.add(digest_of(record._replace(value=canonical(decoded[number]))))
-            yield record.offset, frozenset(digests)
-        if read.position >= end:
-            return
+        records = read.records
+        if values is not None:
+            decoded = values.column(records.column("value").to_pylist()).to_pylist()
+            records = records.append_column(DECODED, binaries(list(map(canonical, decoded))))
+        yield records, read.position
 
 
-def _here(context: Context, key: TopicPartition, start: int, end: int, *, decoded: bool) -> Digests:
+def _here(context: Context, key: TopicPartition, start: int, end: int, *, decoded: bool) -> Batches:
     position = start
     while position < end:
         found = fetch(context, *key, position, max_bytes=_FETCH_BYTES, isolation=Isolation.READ_COMMITTED)
-        for record in records_of(found.records, decoded=decoded):
-            if record.offset >= end:
-                return
-            yield record.offset, frozenset({digest_of(record)})
         if found.next_offset == position:
             return
+        for batch in found.records.select(_COLUMNS).to_batches():
+            if batch.num_rows:
+                records = _as_there(batch, canonical if decoded else raw_bytes)
+                yield records, int(offsets_of(records)[-1]) + 1
         position = found.next_offset
+        yield NO_RECORDS, position
 
 
-def records_of(table: pa.Table, *, decoded: bool = False) -> Iterator[SourceRecord]:
-    """Records of a fetch, as the source has them. Typed keys and values are text as UTF-8, or JSON; values that
-    were ``decoded`` on the way here are their canonical bytes.
-    """
+def _as_there(records: pa.RecordBatch, in_bytes: Callable[[object], bytes | None]) -> pa.RecordBatch:
+    """Records of a fetch as a source has them: with times of whole milliseconds, keys and values as bytes."""
+    stamps = records.column("timestamp").cast(pa.timestamp("us"))
+    columns = [
+        records.column("offset"),
+        pc.floor_temporal(stamps, unit="millisecond").cast(pa.int64()).cast(TIMESTAMP),
+        _bytes_of(records.column("key"), raw_bytes),
+        _bytes_of(records.column("value"), in_bytes),
+        records.column("headers").cast(HEADERS),
+    ]
+    return pa.RecordBatch.from_arrays(columns, list(_COLUMNS))
+
+
+def _bytes_of(column: pa.Array, in_bytes: Callable[[object], bytes | None]) -> pa.Array:
+    return column if column.type == pa.binary() else binaries(list(map(in_bytes, column.to_pylist())))
+
+
+def records_of(table: pa.Table) -> Iterator[SourceRecord]:
+    """Records of a fetch, as the source has them. Typed keys and values are text as UTF-8, or JSON."""
     for batch in table.to_batches():
         stamps = batch.column("timestamp").cast(pa.int64()).to_pylist()
         columns = [batch.column(name).to_pylist() for name in ("offset", "key", "value", "headers")]
-        for at, name, in_bytes in ((1, "key", raw_bytes), (2, "value", canonical if decoded else raw_bytes)):
+        for at, name in ((1, "key"), (2, "value")):
             if batch.schema.field(name).type != pa.binary():
-                columns[at] = list(map(in_bytes, columns[at]))
+                columns[at] = list(map(raw_bytes, columns[at]))
         for stamp, offset, key, value, headers in zip(stamps, *columns, strict=True):
             pairs = [(header["key"], header["value"]) for header in headers or ()]
             stamp_ms = None if stamp is None else stamp // 1000
             yield SourceRecord(offset, stamp_ms, key, value, pairs, None)
-
-
-def digest_of(record: SourceRecord) -> Digest:
-    """Of offset, timestamp, key, value and headers; null differs from nothing."""
-    parts = [record.key, record.value]
-    for name, value in record.headers:
-        parts += [name.encode(), value]
-    hashed = hashlib.blake2b(
-        struct.pack("<qq", record.offset, -1 if record.timestamp_ms is None else record.timestamp_ms)
-    )
-    for part in parts:
-        hashed.update(struct.pack("<q", -1 if part is None else len(part)))
-        hashed.update(part or b"")
-    return hashed.digest()[:16]

@@ -14,8 +14,6 @@ from collections import defaultdict
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from typing import Any
 
-import pyarrow as pa
-
 from stratalog.engine.mirror.rows import NO_RECORDS, source_batch
 from stratalog.engine.mirror.source import (
     MirrorSource,
@@ -38,9 +36,11 @@ from stratalog.partitions.identity import TopicPartition
 
 TIMEOUT_S = 30.0
 _TRIES = 3
-_MESSAGES = 5000
+_MESSAGES = 500
 """That are taken over from librdkafka at once, or as many as come in ``_WAIT_S``."""
 _WAIT_S = 0.1
+_READ_RECORDS = 5000
+"""Of a read, about, unless there are no more at present."""
 _OURS = frozenset({"bootstrap.servers", "isolation.level", "auto.offset.reset", "group.id", "enable.auto.commit"})
 _LOG = logging.getLogger("stratalog.mirror.librdkafka")
 
@@ -87,7 +87,15 @@ class KafkaSource:
         from confluent_kafka import TopicCollection
         from confluent_kafka.admin import ConfigResource, ResourceType
 
-        cluster_id = answer(self._admin.describe_cluster(request_timeout=TIMEOUT_S), "the source").cluster_id
+        try:
+            cluster_id = answer(self._admin.describe_cluster(request_timeout=TIMEOUT_S), "the source").cluster_id
+        except StorageAuthorizationError:
+            raise
+        except RetriableError as error:
+            raise RetriableError(
+                f"no broker at {self._bootstrap} has answered within {TIMEOUT_S:g} s ({error}): look whether the "
+                "addresses are right, brokers run, and security.protocol is theirs"
+            ) from error
         described = self._admin.describe_topics(TopicCollection(list(names)), request_timeout=TIMEOUT_S)
         resources = {ConfigResource(ResourceType.TOPIC, name): name for name in names}
         found = {name: answer(future, f"topic {name!r} of the source") for name, future in described.items()}
@@ -143,12 +151,17 @@ class KafkaSource:
                 if wanted.leader_epoch is not None:
                     consumer.seek(Assigned(*key, wanted.start, leader_epoch=wanted.leader_epoch))
             positions, silent = {key: wanted.start for key, wanted in ranges.items()}, 0.0
+            taken = _Taken()
             while silent < TIMEOUT_S:
                 messages = consumer.consume(_MESSAGES, _WAIT_S)
                 silent = 0.0 if messages else silent + _WAIT_S
-                for read in _reads(messages):
+                taken.add(messages)
+                if len(messages) == _MESSAGES and taken.records < _READ_RECORDS:
+                    continue
+                for read in taken.reads():
                     positions[read.key] = read.position
                     yield read
+                taken = _Taken()
             for key, wanted in ranges.items():
                 if positions[key] < wanted.end:
                     what = f"{key[0]}-{key[1]} of the source: nothing came for {TIMEOUT_S:g} s; try again"
@@ -201,43 +214,55 @@ class KafkaSource:
         return found
 
 
-def _reads(messages: Sequence[Any]) -> Iterator[SourceRead]:
-    """Messages as they came, by partition."""
-    from confluent_kafka import KafkaError
+class _Taken:
+    """Messages that were taken over from librdkafka, as a list of each field of a partition's: the speed of a
+    mirror is that of Python's work for each record, and this is all of it. Messages themselves are let go at once:
+    many that live would be looked at by the garbage collector again and again.
+    """
 
-    records: dict[TopicPartition, list[Any]] = defaultdict(list)
-    ends: dict[TopicPartition, int] = {}
-    failed: dict[TopicPartition, StratalogError] = {}
-    for message in messages:
-        error = message.error()
-        key = message.topic(), message.partition()
-        if error is None:
-            records[key].append(message)
-        elif key[0] is None:
-            raise translated(error, "the source")
-        elif error.code() == KafkaError._PARTITION_EOF:
-            ends[key] = message.offset()
-            records[key] += ()
-        else:
-            failed[key] = translated(error, f"{key[0]}-{key[1]} of the source")
-    for key, found in records.items():
-        position = max(ends.get(key, 0), found[-1].offset() + 1 if found else 0)
-        yield SourceRead(key, _columns(found), position)
-    for key, why in failed.items():
-        yield SourceRead(key, NO_RECORDS, 0, why)
+    def __init__(self) -> None:
+        self.records = 0
+        self._fields: dict[TopicPartition, tuple[list[Any], ...]] = {}
+        self._positions: dict[TopicPartition, int] = {}
+        self._failed: dict[TopicPartition, StratalogError] = {}
 
+    def add(self, messages: Sequence[Any]) -> None:
+        """Messages as they came. Raises: an error that is of no partition."""
+        from confluent_kafka import KafkaError
 
-def _columns(messages: Sequence[Any]) -> pa.RecordBatch:
-    """A list of each field: a mirror's speed is that of what Python does for each record, and this is all."""
-    stamps = [message.timestamp() for message in messages]
-    return source_batch(
-        [message.offset() for message in messages],
-        [stamp if kind else None for kind, stamp in stamps],  # 0: the record has no time
-        [message.key() for message in messages],
-        [message.value() for message in messages],
-        [message.headers() for message in messages],
-        [message.leader_epoch() for message in messages],
-    )
+        found: dict[TopicPartition, list[Any]] = defaultdict(list)
+        for message in messages:
+            error = message.error()
+            key = message.topic(), message.partition()
+            if error is None:
+                found[key].append(message)
+            elif key[0] is None:
+                raise translated(error, "the source")
+            elif error.code() == KafkaError._PARTITION_EOF:
+                self._positions[key] = max(self._positions.get(key, 0), message.offset())
+            else:
+                self._failed[key] = translated(error, f"{key[0]}-{key[1]} of the source")
+        for key, some in found.items():
+            self._add(key, some)
+
+    def _add(self, key: TopicPartition, messages: Sequence[Any]) -> None:
+        self.records += len(messages)
+        self._positions[key] = max(self._positions.get(key, 0), messages[-1].offset() + 1)
+        offsets, stamps, keys, values, headers, epochs = self._fields.setdefault(key, tuple([] for _ in range(6)))
+        offsets += [message.offset() for message in messages]
+        stamps += [stamp if kind else None for kind, stamp in (message.timestamp() for message in messages)]
+        keys += [message.key() for message in messages]
+        values += [message.value() for message in messages]
+        headers += [message.headers() for message in messages]
+        epochs += [message.leader_epoch() for message in messages]
+
+    def reads(self) -> Iterator[SourceRead]:
+        """All of it."""
+        for key, position in self._positions.items():
+            fields = self._fields.get(key)
+            yield SourceRead(key, source_batch(*fields) if fields else NO_RECORDS, position)
+        for key, why in self._failed.items():
+            yield SourceRead(key, NO_RECORDS, 0, why)
 
 
 def answer(future: Any, what: str) -> Any:

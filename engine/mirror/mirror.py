@@ -26,7 +26,7 @@ from stratalog.engine.driver.run import OperationRun
 from stratalog.engine.driver.while_it_changes import while_it_changes
 from stratalog.engine.formats.typed import TypedValues
 from stratalog.engine.metadata.image import TopicImage
-from stratalog.engine.mirror.bulk import LEAST_OFFSETS, mirror_in_bulk
+from stratalog.engine.mirror.bulk import mirror_in_bulk
 from stratalog.engine.mirror.configs import configs_here
 from stratalog.engine.mirror.group_offsets import GroupOffsets, commit_here
 from stratalog.engine.mirror.partitions import MIRROR, MirroredPartition, Piece, deal, new_offsets
@@ -81,8 +81,8 @@ class MirrorOptions:
     """Bytes of records a second, at most."""
     budget_s: float | None = None
     """After so long no further piece is begun; the next run goes on there."""
-    bulk_offsets: int = LEAST_OFFSETS
-    """As many as this are new: executors read and append, where there are some."""
+    bulk_offsets: int | None = None
+    """As many as this are new: executors read and append. None: where that is faster (``mirror_in_bulk``)."""
     dry_run: bool = False
 
 

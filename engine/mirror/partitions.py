@@ -69,7 +69,9 @@ class MirroredPartition:
     """Up to here the source was read."""
     waiting: list[pa.RecordBatch] = field(default_factory=list)
     """The records of ``[log_end, position)``."""
+    rows: int = 0
     size_bytes: int = 0
+    """Of these."""
     waiting_epoch: int | None = None
     """The leader epoch of the last of these that has one."""
     mirrored: int = 0
@@ -124,7 +126,7 @@ class MirroredPartition:
     def begin_at(self, log_end: int, leader_epoch: int | None) -> None:
         """The log ends here now; records that wait are forgotten."""
         self.log_end, self.leader_epoch = log_end, leader_epoch
-        self.waiting, self.size_bytes, self.waiting_epoch = [], 0, None
+        self.waiting, self.rows, self.size_bytes, self.waiting_epoch = [], 0, 0, None
         self.position = max(log_end, self.bounds.log_start)
 
     def doubt(self, last_record: int | None) -> None:
@@ -173,6 +175,7 @@ class MirroredPartition:
             until = min(max(min(fit, near), first + 1), run.num_rows)
             taken = run.slice(first, until - first)
             self.waiting.append(taken)
+            self.rows += taken.num_rows
             self.size_bytes += int(sizes_of(taken).sum())
             self.position, self.waiting_epoch = int(offsets[until - 1]) + 1, epoch
             first = until
@@ -183,8 +186,7 @@ class MirroredPartition:
 
     @property
     def _waiting_bytes(self) -> int:
-        records: int = sum(batch.num_rows for batch in self.waiting)
-        return self.size_bytes + _RECORD_BYTES * records
+        return self.size_bytes + _RECORD_BYTES * self.rows
 
     def _cut(self, end: int) -> Iterator[Piece]:
         while self.log_end < end:
@@ -197,11 +199,11 @@ class MirroredPartition:
                 records = tuple(b.slice(0, at) for b, at in zip(records, places, strict=True) if at)
                 size = sum(int(sizes_of(batch).sum()) for batch in records)
                 epoch = epoch if records else self.leader_epoch or 0
-            self.waiting = rest
-            self.size_bytes -= size
+            piece = Piece(self.key, self.log_end, until, records, size, epoch)
+            self.waiting, self.rows, self.size_bytes = rest, self.rows - piece.records, self.size_bytes - size
             if not self.waiting:
                 self.waiting_epoch = None
-            yield Piece(self.key, self.log_end, until, records, size, epoch)
+            yield piece
 
     @property
     def _epoch(self) -> int:

@@ -6,6 +6,7 @@
     metadata   Metadata, FindCoordinator, ListOffsets; Produce is refused
     fetching   Fetch, and its waits
     groups     OffsetFetch and OffsetCommit
+    describing DescribeConfigs, ListGroups, DescribeGroups
     endpoint   the server: connections, limits, TLS
 
 Purpose

@@ -22,12 +22,13 @@ from stratalog.partitions.printable import printable
 
 NONE = 0
 UNKNOWN_TOPIC_OR_PARTITION = 3
+COORDINATOR_NOT_AVAILABLE = 15
 UNKNOWN_MEMBER_ID = 25
 TOPIC_AUTHORIZATION_FAILED = 29
 FETCH_SESSION_ID_NOT_FOUND = 70
 
 _UNKNOWN_SERVER_ERROR, _CORRUPT_MESSAGE, _INVALID_REPLICATION_FACTOR = -1, 2, 38
-_KAFKA_STORAGE_ERROR, _COORDINATOR_NOT_AVAILABLE = 56, 15
+_KAFKA_STORAGE_ERROR = 56
 _GROUP_AUTHORIZATION_FAILED = 30
 
 _OF_CLIENTS: tuple[tuple[type[StratalogError], int], ...] = (
@@ -53,7 +54,7 @@ def error_code(error: StratalogError, *, of_group: bool = False) -> int:
         case StorageAuthorizationError():
             return _GROUP_AUTHORIZATION_FAILED if of_group else TOPIC_AUTHORIZATION_FAILED
         case RetriableError() | StaleMetadataError():
-            return _COORDINATOR_NOT_AVAILABLE if of_group else _KAFKA_STORAGE_ERROR
+            return COORDINATOR_NOT_AVAILABLE if of_group else _KAFKA_STORAGE_ERROR
         case CorruptionError():
             return _CORRUPT_MESSAGE
         case InvalidReplicationFactorError():  # of __consumer_offsets, which the first commit makes

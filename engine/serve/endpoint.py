@@ -22,13 +22,17 @@ from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.report import Report
 from stratalog.engine.replication.replica_selector import ClientMetadata
 from stratalog.engine.serve.codes import NONE
+from stratalog.engine.serve.describing import Descriptions
 from stratalog.engine.serve.fetching import ServedFetches
 from stratalog.engine.serve.groups import ServedGroups
 from stratalog.engine.serve.metadata import ServedMetadata, refused
 from stratalog.engine.serve.protocol import (
     API_VERSIONS,
+    DESCRIBE_CONFIGS,
+    DESCRIBE_GROUPS,
     FETCH,
     FIND_COORDINATOR,
+    LIST_GROUPS,
     LIST_OFFSETS,
     METADATA,
     OFFSET_COMMIT,
@@ -120,7 +124,7 @@ class KafkaEndpoint:
         self._metadata = ServedMetadata(context)
         self._metadata.image()  # a cluster that cannot be read is not served
         self._fetches = ServedFetches(self._metadata, self._threads, client, options.poll_s, self._count)
-        groups = ServedGroups(self._metadata)
+        groups, descriptions = ServedGroups(self._metadata), Descriptions(self._metadata)
         self._answers: Mapping[int, Callable[[Fields], Fields]] = {
             API_VERSIONS: lambda _: {"error_code": NONE, "api_versions": api_versions(), "throttle_time_ms": 0},
             PRODUCE: self._refuse,
@@ -129,6 +133,9 @@ class KafkaEndpoint:
             FIND_COORDINATOR: self._metadata.coordinator,
             OFFSET_FETCH: groups.offsets,
             OFFSET_COMMIT: groups.commit,
+            DESCRIBE_CONFIGS: descriptions.configs,
+            LIST_GROUPS: descriptions.groups,
+            DESCRIBE_GROUPS: descriptions.described,
         }
         self._connections: set[asyncio.Task[None]] = set()
         started: Future[tuple[asyncio.AbstractEventLoop, asyncio.Event, int]] = Future()

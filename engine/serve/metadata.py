@@ -57,7 +57,7 @@ class ServedMetadata:
     def topics(self, body: Fields) -> Fields:
         """Metadata: of all topics when None are named. No topic is made by asking."""
         image = self.image(fresh=True)
-        named = sorted(image.topic_ids) if body["topics"] is None else body["topics"]
+        named = sorted(image.topic_ids) if body["topics"] is None else dict.fromkeys(body["topics"])
         host, port = self.address
         return {
             "throttle_time_ms": 0,

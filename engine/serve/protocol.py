@@ -20,7 +20,8 @@ Fields = Mapping[str, Any]
 """A struct of the protocol, by the names of aiokafka."""
 
 PRODUCE, FETCH, LIST_OFFSETS, METADATA = 0, 1, 2, 3
-OFFSET_COMMIT, OFFSET_FETCH, FIND_COORDINATOR, API_VERSIONS = 8, 9, 10, 18
+OFFSET_COMMIT, OFFSET_FETCH, FIND_COORDINATOR, DESCRIBE_GROUPS = 8, 9, 10, 15
+LIST_GROUPS, API_VERSIONS, DESCRIBE_CONFIGS = 16, 18, 32
 
 REQUESTS: Mapping[int, Mapping[int, Any]] = {
     key: {version: getattr(module, f"{name}_v{version}") for version in range(first, last + 1)}
@@ -32,7 +33,10 @@ REQUESTS: Mapping[int, Mapping[int, Any]] = {
         (OFFSET_COMMIT, commit, "OffsetCommitRequest", 2, 3),
         (OFFSET_FETCH, commit, "OffsetFetchRequest", 1, 3),
         (FIND_COORDINATOR, coordination, "FindCoordinatorRequest", 0, 1),
+        (DESCRIBE_GROUPS, admin, "DescribeGroupsRequest", 0, 2),  # aiokafka answers 3 as if it were 2
+        (LIST_GROUPS, admin, "ListGroupsRequest", 0, 2),
         (API_VERSIONS, admin, "ApiVersionRequest", 0, 2),
+        (DESCRIBE_CONFIGS, admin, "DescribeConfigsRequest", 1, 2),
     )
 }
 """By api key and version: what is answered. Nothing here writes records: Produce is refused, and is here since

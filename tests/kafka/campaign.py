@@ -1,37 +1,42 @@
 """Topics of three real brokers that are mirrored while everything happens that may happen to them, and to mirrors.
 
 A round fills the topics, lets something happen to the cluster, and kills a mirror (kill -9) at some moment of its
-run. At the end everything is mirrored, each record is compared, and each copy here is verified.
+run. At the end everything is mirrored, each record is compared, and each copy here is verified. Then comes the way
+back, into fresh brokers (``way_back``).
 """
 
 from __future__ import annotations
 
 import random
-import subprocess
-import sys
 import time
 from collections import Counter
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import Any
 
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from stratalog import Report
-from tests.kafka.kafka_clients import CLIENT, PRODUCER, WAIT_S, only, wait_until
+from tests.kafka.kafka_clients import CLIENT, PRODUCER, WAIT_S, only
 from tests.kafka.kafka_cluster import BROKERS, KafkaCluster
-from tests.kafka.mirrored import new_cluster
+from tests.kafka.mirrored import killed, new_cluster
+from tests.kafka.way_back import GROUP, WayBack, ends_there
 
 PLAIN, TRANSACTED, COMPACTED, LOST = "plain", "transacted", "compacted", "lost"
 TOPICS = PLAIN, TRANSACTED, COMPACTED, LOST
 EVENTS = "kill a broker", "stop a broker", "delete records", "add a partition", "elect uncleanly", "leave it alone"
-"""One a round, in turn."""
-_ROOT = Path(__file__).resolve().parents[2]
+"""In turn, one a round, or as many rounds apart as leaves time for ``_MOST_EVENTS``."""
+_MOST_EVENTS = 18
 _SHARES = {PLAIN: 0.8, TRANSACTED: 0.15, COMPACTED: 0.05}
 """Of the records of a round."""
-_IN_TRANSACTION = 500
+_IN_TRANSACTION = 5000
+"""About so many records: at the end each transaction's marker is made again, one by one."""
 _ABORTED = 0.25
-_GROUP = "readers"
+_KEYS = ["a", "b", "c"]
+"""Few: each that is compacted away between two others is a gap of its own, and has to be made again, too."""
+_AT_ONCE = 10_000
+"""Records that a producer is given."""
 _RUNS = 20
 """Until a mirror that nobody kills must have caught up."""
 _SAFE = {"min.insync.replicas": "2", "segment.bytes": "4194304"}
@@ -44,7 +49,7 @@ class Campaign:
     def __init__(self, folder: Path, seed: int, say: Callable[[str], None]) -> None:
         self._folder, self._rng, self._say = folder, random.Random(seed), say
         self._counts: Counter[str] = Counter()
-        self._filled_s = 0.0
+        self._spent_s: Counter[str] = Counter()
         self._values = [self._rng.randbytes(self._rng.randrange(20, 120)) for _ in range(1000)]
 
     def run(self, records: int, kills: int) -> Counter[str]:
@@ -58,14 +63,24 @@ class Campaign:
             self._create()
             rounds = max(len(EVENTS), kills)
             for number in range(rounds):
-                event = EVENTS[number % len(EVENTS)]
-                self._fill(records // rounds)
+                turn, quiet = divmod(number, -(-rounds // _MOST_EVENTS))
+                event = EVENTS[-1 if quiet else turn % len(EVENTS)]
+                with self._takes("to fill the topics"):
+                    self._fill(records // rounds)
                 if number < kills:
-                    self._kill_a_mirror()
+                    with self._takes("to kill mirrors"):
+                        self._kill_a_mirror()
                 self._say(f"round {number + 1} of {rounds}: {event}")
-                self._happens(event)
-            self._end()
-        return self._counts
+                with self._takes(f"to {event}"):
+                    self._happens(event)
+            self._end(kills)
+        return self._counts + Counter({f"seconds {what}": round(s) for what, s in self._spent_s.items()})
+
+    @contextmanager
+    def _takes(self, what: str) -> Iterator[None]:
+        began = time.monotonic()
+        yield
+        self._spent_s[what] += time.monotonic() - began
 
     def _create(self) -> None:
         tiered = {"remote.storage.enable": "true", "local.retention.bytes": "1"}
@@ -78,45 +93,50 @@ class Campaign:
     # ------------------------------------------------------------------------------------- records
 
     def _fill(self, records: int) -> None:
-        began = time.monotonic()
         shares = {topic: int(records * share) for topic, share in _SHARES.items()}
         self._append(PLAIN, shares[PLAIN])
-        self._append(COMPACTED, shares[COMPACTED], keys=50)
+        self._append(COMPACTED, shares[COMPACTED], keys=_KEYS)
         self._transact(shares[TRANSACTED])
         self._append(LOST, 10, acks="1")
-        self._filled_s += time.monotonic() - began
 
     def _producer(self, **configs: str) -> Producer:
         """One that knows the partitions and the leaders of now."""
         given = {**PRODUCER, "bootstrap.servers": self._kafka.bootstrap, "queue.buffering.max.messages": 200_000}
         return Producer({**given, **{key.replace("_", "."): value for key, value in configs.items()}})
 
-    def _append(self, topic: str, records: int, keys: int = 0, acks: str = "all") -> None:
+    def _append(self, topic: str, records: int, keys: list[str] | None = None, acks: str = "all") -> None:
         producer = self._producer(acks=acks, compression_type="lz4")
-        for number in range(records):
-            key = str(self._rng.randrange(keys)) if keys else None
-            self._produce(producer, topic, key)
-            if number % 1000 == 0:
-                producer.poll(0)
+        self._produce(producer, topic, records, keys=keys)
         assert producer.flush(WAIT_S) == 0
         self._counts[f"records of {topic}"] += records
 
-    def _produce(self, producer: Producer, topic: str, key: str | None = None) -> None:
-        value = self._rng.choice(self._values)
-        try:
-            producer.produce(topic, value, key)
-        except BufferError:
-            producer.poll(WAIT_S)
-            assert producer.flush(WAIT_S) == 0
-            producer.produce(topic, value, key)
+    def _produce(
+        self, producer: Producer, topic: str, records: int, partition: int = -1, keys: list[str] | None = None
+    ) -> None:
+        """Some thousands of records at a time; what finds no room in the queue is given once more."""
+        for start in range(0, records, _AT_ONCE):
+            count = min(_AT_ONCE, records - start)
+            left: list[dict[str, Any]] = [{"value": value} for value in self._rng.choices(self._values, k=count)]
+            if keys is not None:
+                for record, key in zip(left, self._rng.choices(keys, k=count), strict=True):
+                    record["key"] = key
+            while left:
+                producer.produce_batch(topic, left, partition)
+                producer.poll(0)
+                left = [record for record in left if record.pop("_error", None) is not None]
+                if left:  # the queue is full
+                    producer.poll(0.05)
 
     def _transact(self, records: int) -> None:
-        producer = self._producer(transactional_id="campaign")
+        """Each transaction in some partition."""
+        producer = self._producer(transactional_id="campaign", compression_type="lz4")
         producer.init_transactions(WAIT_S)
-        for _ in range(max(2, records // _IN_TRANSACTION)):
+        partitions = len(self._kafka.state(TRANSACTED))
+        transactions = max(1, records // _IN_TRANSACTION)
+        for _ in range(transactions):
             producer.begin_transaction()
-            for _ in range(_IN_TRANSACTION):
-                self._produce(producer, TRANSACTED)
+            self._produce(producer, TRANSACTED, records // transactions, self._rng.randrange(partitions))
+            producer.flush(WAIT_S)
             if self._rng.random() < _ABORTED:
                 producer.abort_transaction(WAIT_S)
                 self._counts["transactions aborted"] += 1
@@ -139,7 +159,7 @@ class Campaign:
                 self._append(PLAIN, 1000)
                 self._comes_back(broker)
             case "delete records":
-                end = self._ends_there(PLAIN)[0]
+                end = ends_there(self._kafka, PLAIN)[0]
                 where = TopicPartition(PLAIN, 0, self._rng.randrange(end // 2 + 1))
                 only(self._kafka.admin.delete_records([where]))
             case "add a partition":
@@ -192,46 +212,44 @@ class Campaign:
 
     def _kill_a_mirror(self) -> None:
         """Some moment after it has appended something, or at its end where it finds nothing to do."""
-        command = [sys.executable, "-m", "stratalog.jobs.mirror", "--from", self._kafka.bootstrap]
-        command += ["--cluster", str(self._folder / "here" / "cluster.toml"), "--topics", ",".join(TOPICS)]
+        arguments = ["mirror", "--from", self._kafka.bootstrap, "--topics", ",".join(TOPICS)]
+        arguments += ["--cluster", str(self._folder / "here" / "cluster.toml")]
         before = self._ends_here()
-        process = subprocess.Popen(command, cwd=_ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        try:
-            wait_until(lambda: process.poll() is not None or self._ends_here() != before, every_s=0.05)
-            time.sleep(self._rng.random())
-            self._counts["mirrors killed" if process.poll() is None else "mirrors ended before"] += 1
-        finally:
-            process.kill()
-            process.wait()
+        alive = killed(arguments, lambda: self._ends_here() != before, self._rng.random())
+        self._counts["mirrors killed" if alive else "mirrors ended before"] += 1
 
-    def _ends_here(self) -> list[object]:
+    def _ends_here(self) -> list[int]:
         there = [name for name in TOPICS if name in self._cluster.image.topic_ids]
-        return [row["log_end"] for name in there for row in self._cluster.describe(name).rows]
-
-    def _ends_there(self, topic: str) -> list[int]:
-        with closing(
-            Consumer({**CLIENT, "bootstrap.servers": self._kafka.bootstrap, "group.id": "ends"})
-        ) as asking:
-            numbers = range(len(self._kafka.state(topic)))
-            return [asking.get_watermark_offsets(TopicPartition(topic, number), WAIT_S)[1] for number in numbers]
+        return [int(row["log_end"] or 0) for name in there for row in self._cluster.describe(name).rows]
 
     # ----------------------------------------------------------------------------------------- end
 
-    def _end(self) -> None:
-        read = self._ends_there(PLAIN)[1] * 2 // 3
-        configs = {**CLIENT, "bootstrap.servers": self._kafka.bootstrap, "group.id": _GROUP}
+    def _end(self, kills: int) -> None:
+        began, before = time.monotonic(), sum(self._ends_here())
+        with self._takes("to mirror the rest"):
+            self._commit()
+            for _ in range(_RUNS):
+                if self._mirror().raise_for_failures().totals["lag"] == 0:
+                    break
+        self._counts["offsets of the last mirror"] = offsets = sum(self._ends_here()) - before
+        self._counts["offsets a second, mirrored last"] = int(offsets / (time.monotonic() - began))
+        self._say("all is mirrored: compared, verified, and exported to fresh brokers")
+        with self._takes("to verify"):
+            self._cluster.verify(deep=True).raise_for_failures()
+        (self._folder / "back").mkdir()
+        with closing(WayBack(self._folder, self._cluster, TOPICS, self._rng, self._takes)) as back:
+            back.look(self._kafka)
+            self._kafka.close()
+            back.run(max(1, kills // 20))
+        self._counts += back.counts
+
+    def _commit(self) -> None:
+        """A group has read some of what is mirrored last, and some of a topic with transactions."""
+        places = [
+            TopicPartition(topic, number, end * 2 // 3)
+            for topic in (PLAIN, TRANSACTED)
+            for number, end in enumerate(ends_there(self._kafka, topic))
+        ]
+        configs = {**CLIENT, "bootstrap.servers": self._kafka.bootstrap, "group.id": GROUP}
         with closing(Consumer({**configs, "enable.auto.commit": False})) as consumer:
-            consumer.commit(offsets=[TopicPartition(PLAIN, 1, read)], asynchronous=False)
-        began, before = time.monotonic(), sum(map(int, map(str, self._ends_here())))
-        for _ in range(_RUNS):
-            if self._mirror().raise_for_failures().totals["lag"] == 0:
-                break
-        took_s = time.monotonic() - began
-        offsets = sum(map(int, map(str, self._ends_here()))) - before
-        compared = self._cluster.compare(self._kafka.bootstrap, list(TOPICS)).raise_for_failures()
-        assert self._cluster.groups.committed(_GROUP)[PLAIN, 1].offset == read
-        self._cluster.verify(deep=True).raise_for_failures()
-        self._counts["records compared"] = int(compared.totals["here"] or 0)
-        self._counts["offsets a second, filled"] = int(self._counts[f"records of {PLAIN}"] / self._filled_s)
-        self._counts["offsets of the last mirror"] = offsets
-        self._counts["offsets a second, mirrored last"] = int(offsets / took_s)
+            consumer.commit(offsets=places, asynchronous=False)

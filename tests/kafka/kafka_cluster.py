@@ -17,6 +17,8 @@ from tests.kafka.kafka_clients import CLIENT, WAIT_S, only, wait_until
 BROKERS = 1, 2, 3
 _CONTROLLER = 9
 _HEAP = "256m"
+_QUICK = "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"
+"""For a JVM that starts often and lives for minutes."""
 _OF_ALL = {
     "offsets.topic.replication.factor": "3",
     "offsets.topic.num.partitions": "3",
@@ -51,7 +53,9 @@ class KafkaCluster:
         def make(number: int) -> KafkaNode:
             (folder / str(number)).mkdir(parents=True)
             text = _properties(number, controller, self.addresses.get(number), folder / "remote")
-            return KafkaNode(folder / str(number), cluster_id, text, ("kafka-broker", "kafka-tiers"), _HEAP)
+            return KafkaNode(
+                folder / str(number), cluster_id, text, ("kafka-broker", "kafka-tiers"), _HEAP, _QUICK
+            )
 
         with ThreadPoolExecutor(len(BROKERS) + 1) as threads:
             self._nodes = dict(

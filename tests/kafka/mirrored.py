@@ -1,10 +1,29 @@
-"""A cluster of ours in which topics of a Kafka are mirrored."""
+"""A cluster of ours in which topics of a Kafka are mirrored, and jobs on it that are killed."""
 
 from __future__ import annotations
 
+import importlib
+import multiprocessing
+import os
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from stratalog import Cluster
+from tests.kafka.kafka_clients import wait_until
+
+_FORKS = multiprocessing.get_context("forkserver")
+_FORKS.set_forkserver_preload(
+    [
+        "confluent_kafka.admin",
+        "stratalog.engine.export.kafka_target",
+        "stratalog.engine.mirror.kafka_source",
+        "stratalog.jobs.export",
+        "stratalog.jobs.mirror",
+        "tests.kafka.mirrored",
+    ]
+)
+"""Jobs are forked from a process that has imported all this: a start would take longer than what is killed."""
 
 
 def new_cluster(folder: Path) -> Cluster:
@@ -16,3 +35,24 @@ def new_cluster(folder: Path) -> Cluster:
     made = Cluster.format(folder / "cluster.toml")
     made.topics.alter_configs(None, {"offsets.topic.replication.factor": 1, "offsets.topic.num.partitions": 1})
     return made
+
+
+def killed(arguments: Sequence[str], has_begun: Callable[[], bool], after_s: float) -> bool:
+    """Start a job of ``stratalog`` as a process, and kill it (kill -9) ``after_s`` seconds after it has begun to
+    do something; whether it was still alive then."""
+    process = _FORKS.Process(target=_run, args=arguments)
+    process.start()
+    try:
+        wait_until(lambda: not process.is_alive() or has_begun(), every_s=0.05)
+        time.sleep(after_s)
+        return process.is_alive()
+    finally:
+        process.kill()
+        process.join()
+
+
+def _run(job: str, *arguments: str) -> None:
+    silence = os.open(os.devnull, os.O_WRONLY)
+    for output in (1, 2):
+        os.dup2(silence, output)
+    importlib.import_module(f"stratalog.jobs.{job}").main(arguments)

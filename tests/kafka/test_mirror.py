@@ -26,12 +26,14 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
+from bench.s3_server import HOST, free_ports
 from stratalog import Cluster, Report
 from stratalog.engine.driver.context import LocalTasks
 from stratalog.engine.formats.opening import typed_values
+from stratalog.engine.mirror import kafka_source
 from stratalog.engine.mirror.kafka_source import open_source
 from stratalog.engine.mirror.mirror import MirrorOptions, mirror
-from stratalog.partitions.errors import EnvironmentUnusableError
+from stratalog.partitions.errors import EnvironmentUnusableError, RetriableError
 from tests.contexts import context_of
 from tests.kafka.kafka_clients import CLIENT, PRODUCER, WAIT_S, KafkaClients, only, wait_until
 from tests.kafka.mirrored import new_cluster
@@ -273,6 +275,21 @@ def test_a_config_of_the_mirror_itself_is_refused(clients: KafkaClients, cluster
     with pytest.raises(Exception, match="the configs of the source"):
         cluster.mirror(clients.address, "t", configs={"no.such": "config"})
     assert EnvironmentUnusableError.code
+
+
+def test_a_dead_broker_in_the_list_is_passed_over_and_dead_ones_alone_are_an_error(
+    clients: KafkaClients, cluster: Cluster, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = Topic(clients, f"{prefix}dead", 1)
+    dead = [f"{HOST}:{port}" for port in free_ports(2)]
+    for number, addresses in enumerate((f"{dead[0]},{clients.address}", f"{clients.address},{dead[0]}"), 1):
+        topic.append("a", "b")
+        report = cluster.mirror(addresses, topic.name, replication_factor=2).raise_for_failures()
+        assert report.rows[0]["log_end"] == 2 * number
+        cluster.compare(addresses, topic.name).raise_for_failures()
+    monkeypatch.setattr(kafka_source, "TIMEOUT_S", 1.0)
+    with pytest.raises(RetriableError, match=f"no broker at {dead[0]},{dead[1]} has answered"):
+        cluster.mirror(",".join(dead), topic.name)
 
 
 KILLS = 6

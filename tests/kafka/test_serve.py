@@ -90,7 +90,14 @@ def test_the_admin_client_of_java_describes_topics_and_groups(ledger: Ledger, jv
         described = admin.describeTopics(listed(jvm, "t")).allTopicNames().get()
         offsets = admin.listConsumerGroupOffsets("loader").partitionsToOffsetAndMetadata().get()
         cluster = admin.describeCluster().clusterId().get()
+        groups = [one.groupId() for one in admin.listConsumerGroups().all().get()]
+        topic = jvm.org.apache.kafka.common.config.ConfigResource(
+            jvm.org.apache.kafka.common.config.ConfigResource.Type.TOPIC, "t"
+        )
+        configs = admin.describeConfigs(listed(jvm, topic)).all().get()[topic]
         admin.close()
     assert (names, cluster) == ({"t", "u"}, "c")
     assert described["t"].partitions().size() == 2
+    assert groups == ["loader"]
+    assert configs.get("segment.ms").value() == "604800000"
     assert offsets[jvm.org.apache.kafka.common.TopicPartition("t", 0)].offset() == 7

@@ -19,6 +19,7 @@ from uuid import UUID
 import pytest
 
 from stratalog.engine.formats.opening import open_decoder, typed_values
+from stratalog.engine.formats.registry import SchemaRegistry
 from stratalog.engine.formats.typed import TypedValues, undecoded
 from stratalog.partitions.declared import ddl
 from stratalog.partitions.errors import (
@@ -178,6 +179,29 @@ def test_values_of_avro_are_read_by_the_schema_of_their_id(tmp_path: Path, regis
         values.column([framed(7, NARROW, {"id": 7})])
     with pytest.raises(StorageAuthorizationError, match="403"):
         values.column([framed(8, NARROW, {"id": 7})])
+
+
+def test_credentials_of_a_registry_do_not_follow_a_redirect() -> None:
+    seen: list[str | None] = []
+
+    class Elsewhere(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            seen.append(self.headers["Authorization"])
+            self.send_response(200 if self.path == "/elsewhere" else 302)
+            self.send_header("Location", "/elsewhere")
+            self.end_headers()
+            if self.path == "/elsewhere":
+                self.wfile.write(json.dumps({"schema": '"string"'}).encode())
+
+        def log_message(self, *_: Any) -> None: ...
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Elsewhere) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_port}"
+        asked = SchemaRegistry({"schema.registry.url": url, "schema.registry.basic.auth.user.info": "me:secret"})
+        assert asked.schema(7) == "string"
+        server.shutdown()
+    assert [one is None for one in seen] == [False, True]
 
 
 def test_a_registry_that_is_none_is_named(tmp_path: Path) -> None:

@@ -41,7 +41,7 @@ def test_a_piece_is_of_one_leader_epoch_and_holds_the_gaps_before_the_next() -> 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_columns_are_cut_where_single_records_would_be(seed: int) -> None:
-    """Of whatever length reads, gaps and pieces are, each record is in one piece, and no piece is too large by more
+    """Of whatever length reads, gaps and pieces are, each record is in one piece, none of them too large by more
     than a record."""
     chance = random.Random(seed)
     part = MirroredPartition(("t", 0), 0, 3, SourceBounds(0, 10_000, 10_000), most_bytes=3000)

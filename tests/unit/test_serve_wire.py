@@ -14,8 +14,11 @@ from stratalog.engine.serve.endpoint import MOST_REQUEST_BYTES
 from stratalog.engine.serve.fetching import MOST_BYTES
 from stratalog.engine.serve.protocol import (
     API_VERSIONS,
+    DESCRIBE_CONFIGS,
+    DESCRIBE_GROUPS,
     FETCH,
     FIND_COORDINATOR,
+    LIST_GROUPS,
     LIST_OFFSETS,
     METADATA,
     OFFSET_COMMIT,
@@ -118,6 +121,12 @@ REQUESTED: dict[int, dict[str, Any]] = {
     OFFSET_FETCH: {"consumer_group": "g", "topics": [{"topic": "t", "partitions": [0]}]},
     FIND_COORDINATOR: {"consumer_group": "g", "coordinator_key": "g", "coordinator_type": 0},
     API_VERSIONS: {},
+    DESCRIBE_CONFIGS: {
+        "resources": [{"resource_type": 2, "resource_name": "t", "config_names": None}],
+        "include_synonyms": True,
+    },
+    LIST_GROUPS: {},
+    DESCRIBE_GROUPS: {"groups": ["g"]},
 }
 
 
@@ -149,6 +158,16 @@ def test_a_client_of_tomorrow_is_told_the_versions(shared: LiveCluster) -> None:
         known = {one["api_key"]: (one["min_version"], one["max_version"]) for one in answer["api_versions"]}
         assert known == {key: (min(versions), max(versions)) for key, versions in REQUESTS.items()}
         assert client.ask(API_VERSIONS, 0) == {**answer, "error_code": OK}
+
+
+def test_an_answer_does_not_grow_with_names_that_are_said_again(shared: LiveCluster) -> None:
+    """Few bytes of a stranger would make many here."""
+    resource = {"resource_type": 2, "resource_name": "t", "config_names": None}
+    with served(shared.cluster) as address, wire(address) as client:
+        topics = client.ask(METADATA, 5, topics=["t"] * 9, allow_auto_topic_creation=False)["topics"]
+        configs = client.ask(DESCRIBE_CONFIGS, 2, resources=[resource] * 9, include_synonyms=True)["resources"]
+        groups = client.ask(DESCRIBE_GROUPS, 2, groups=["g"] * 9)["groups"]
+    assert (len(topics), len(configs), len(groups)) == (1, 1, 1)
 
 
 def test_errors_are_of_one_partition_and_have_kafkas_numbers(shared: LiveCluster) -> None:

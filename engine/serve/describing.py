@@ -1,0 +1,93 @@
+"""Questions that tools ask before they show a topic or a group: DescribeConfigs, ListGroups, DescribeGroups."""
+
+from __future__ import annotations
+
+from collections.abc import Set as AbstractSet
+
+from stratalog.engine.config.settings import configs_in_force
+from stratalog.engine.metadata.image import ClusterImage
+from stratalog.engine.records.groups import all_groups
+from stratalog.engine.serve.codes import COORDINATOR_NOT_AVAILABLE, NONE, UNKNOWN_TOPIC_OR_PARTITION, error_code
+from stratalog.engine.serve.metadata import ServedMetadata
+from stratalog.engine.serve.protocol import Fields
+from stratalog.partitions.errors import StratalogError
+
+_INVALID_REQUEST = 42
+_TOPIC, _BROKER = 2, 4
+"""Types of resources that have configs."""
+_SOURCES = {"topic": 1, "cluster": 3, "default": 5}
+"""Kafka's DYNAMIC_TOPIC_CONFIG, DYNAMIC_DEFAULT_BROKER_CONFIG and DEFAULT_CONFIG."""
+
+
+class Descriptions:
+    """Configs of topics, and the groups."""
+
+    def __init__(self, metadata: ServedMetadata) -> None:
+        self._metadata = metadata
+
+    def configs(self, body: Fields) -> Fields:
+        """DescribeConfigs: those that are in force for a topic; the endpoint has none of a broker."""
+        image = self._metadata.image(fresh=True)
+        asked = {(one["resource_type"], one["resource_name"] or ""): one for one in body["resources"]}
+        return {"throttle_time_ms": 0, "resources": [_configs(image, *key, one) for key, one in asked.items()]}
+
+    def groups(self, body: Fields) -> Fields:
+        """ListGroups: all that have committed offsets."""
+        names, error = self._groups()
+        return {
+            "throttle_time_ms": 0,
+            "error_code": error,
+            "groups": [{"group": name, "protocol_type": ""} for name in sorted(names)],
+        }
+
+    def described(self, body: Fields) -> Fields:
+        """DescribeGroups: a group that has committed offsets is empty, since it has no members; any other is dead,
+        as Kafka says of one that it does not know."""
+        names, error = self._groups()
+        return {
+            "throttle_time_ms": 0,
+            "groups": [
+                {
+                    "error_code": NONE if name in names else error,
+                    "group": name,
+                    "state": "Empty" if name in names else "Dead",
+                    "protocol_type": "",
+                    "protocol": "",
+                    "members": [],
+                }
+                for name in dict.fromkeys(body["groups"])
+            ],
+        }
+
+    def _groups(self) -> tuple[AbstractSet[str], int]:
+        """Names, and the error where not all can be read."""
+        try:
+            found, failures = all_groups(self._metadata.context, self._metadata.image(fresh=True))
+        except StratalogError as error:
+            return frozenset(), error_code(error, of_group=True)
+        return found.keys(), COORDINATOR_NOT_AVAILABLE if failures else NONE
+
+
+def _configs(image: ClusterImage, kind: int, name: str, asked: Fields) -> Fields:
+    topic_id = image.topic_ids.get(name) if kind == _TOPIC else None
+    error, entries = NONE, []
+    if topic_id is not None:
+        wanted = None if asked["config_names"] is None else frozenset(asked["config_names"])
+        entries = [
+            {
+                "config_names": key,
+                "config_value": value,
+                "read_only": True,
+                "config_source": _SOURCES[source],
+                "is_sensitive": False,
+                "config_synonyms": [],
+            }
+            for key, value, source in configs_in_force(image.topics[topic_id].configs, image.configs)
+            if wanted is None or key in wanted
+        ]
+    elif kind == _TOPIC:
+        error = UNKNOWN_TOPIC_OR_PARTITION
+    elif kind != _BROKER:
+        error = _INVALID_REQUEST
+    told = {"error_code": error, "error_message": None, "resource_type": kind, "resource_name": name}
+    return {**told, "config_entries": entries}

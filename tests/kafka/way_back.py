@@ -1,0 +1,148 @@
+"""The end of a campaign: all that was mirrored goes back into fresh brokers, and all three are the same.
+
+Each record is compared, there and here, then here and in the fresh brokers: ranges and digests of both have
+to be the same. A group goes on at the same record in all three.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, closing
+from pathlib import Path
+
+from confluent_kafka import OFFSET_STORED, Consumer, TopicPartition
+
+from stratalog import Cluster
+from tests.kafka.kafka_clients import CONSUMER, WAIT_S
+from tests.kafka.kafka_cluster import KafkaCluster
+from tests.kafka.mirrored import killed
+
+GROUP = "readers"
+_RUNS = 5
+"""Until an export that nobody kills must have written all."""
+
+Place = tuple[str, int]
+Found = tuple[int, bytes | None]
+"""Offset and value of a record."""
+
+
+class WayBack:
+    """The brokers are started, and end with ``close``."""
+
+    def __init__(
+        self,
+        folder: Path,
+        cluster: Cluster,
+        topics: Sequence[str],
+        rng: random.Random,
+        takes: Callable[[str], AbstractContextManager[None]],
+    ) -> None:
+        """``folder`` is that of the campaign, with ``here/cluster.toml``, and an empty ``back``."""
+        self._folder, self._cluster, self._topics, self._rng, self._takes = folder, cluster, topics, rng, takes
+        self.counts: Counter[str] = Counter()
+        self._compared: dict[Place, tuple[object, ...]] = {}
+        self._next: dict[Place, Found | None] = {}
+        self._fresh: KafkaCluster | None = None
+
+    def close(self) -> None:
+        """The fresh brokers."""
+        if self._fresh is not None:
+            self._fresh.close()
+
+    def look(self, kafka: KafkaCluster) -> None:
+        """At the brokers that were mirrored, for the last time. Raises: what is not equal here."""
+        with self._takes("to compare, there and here"):
+            self._compared = self._compare(kafka)
+        self._next = next_records(kafka, self._places())
+        assert self._next == self._next_here(), (self._next, self._next_here())
+
+    def run(self, kills: int) -> None:
+        """Raises: AssertionError, or what a report tells, where the fresh brokers are not equal."""
+        self._fresh = fresh = KafkaCluster(self._folder / "back")
+        with self._takes("to kill exports"):
+            for _ in range(kills):
+                self._kill_an_export(fresh)
+        with self._takes("to export"):
+            for _ in range(_RUNS):
+                report = self._cluster.export(fresh.bootstrap, list(self._topics), configs=_QUICK)
+                if report.raise_for_failures().totals["lag"] == 0:
+                    break
+        with self._takes("to compare, here and in fresh brokers"):
+            back = self._compare(fresh)
+        assert back == self._compared, [place for place in back if back[place] != self._compared.get(place)]
+        found = next_records(fresh, self._places())
+        assert found == self._next, (found, self._next)
+        self.counts["places of the group, the same record in all three"] = len(found)
+
+    def _kill_an_export(self, fresh: KafkaCluster) -> None:
+        arguments = ["export", "--to", fresh.bootstrap, "--topics", ",".join(self._topics)]
+        arguments += ["--cluster", str(self._folder / "here" / "cluster.toml")]
+        for key, value in _QUICK.items():
+            arguments += ["--config", f"{key}={value}"]
+        before = _all_ends(fresh, self._topics)
+        alive = killed(arguments, lambda: _all_ends(fresh, self._topics) != before, 3 * self._rng.random())
+        self.counts["exports killed" if alive else "exports ended before"] += 1
+
+    def _compare(self, kafka: KafkaCluster) -> dict[Place, tuple[object, ...]]:
+        """Range and digest of each partition here, which are those of these brokers, too."""
+        report = self._cluster.compare(kafka.bootstrap, list(self._topics)).raise_for_failures()
+        self.counts["records compared"] += int(report.totals["here"] or 0)
+        return {
+            (str(row["topic"]), int(row["partition"] or 0)): tuple(
+                row[name] for name in ("start", "end", "digest")
+            )
+            for row in report.rows
+        }
+
+    def _places(self) -> dict[Place, int]:
+        """Of the group, here."""
+        return {place: one.offset for place, one in self._cluster.groups.committed(GROUP).items()}
+
+    def _next_here(self) -> dict[Place, Found | None]:
+        found: dict[Place, Found | None] = {}
+        for (topic, partition), offset in self._places().items():
+            while True:
+                fetched = self._cluster.fetch(
+                    topic, partition, offset, isolation="read_committed", max_bytes=100_000
+                )
+                if fetched.records.num_rows or fetched.next_offset == offset:
+                    break
+                offset = fetched.next_offset
+            rows = fetched.records.slice(0, 1).select(["offset", "value"]).to_pylist()
+            found[topic, partition] = (rows[0]["offset"], rows[0]["value"]) if rows else None
+        return found
+
+
+_QUICK = {"message.timeout.ms": "4000"}
+"""The export after one that was killed waits so long, and half of it again."""
+
+
+def next_records(kafka: KafkaCluster, places: dict[Place, int]) -> dict[Place, Found | None]:
+    """The records at which the group goes on there; None: it has read all. Raises: AssertionError where it has
+    committed other places than these."""
+    found: dict[Place, Found | None] = {}
+    configs = {**CONSUMER, "group.id": GROUP, "isolation.level": "read_committed"}
+    with closing(Consumer({**configs, "bootstrap.servers": kafka.bootstrap})) as consumer:
+        told = consumer.committed([TopicPartition(*place) for place in places], WAIT_S)
+        assert {(one.topic, one.partition): one.offset for one in told} == places, told
+        for place in places:
+            consumer.assign([TopicPartition(*place, OFFSET_STORED)])
+            message = consumer.poll(WAIT_S)
+            assert message is not None, place
+            found[place] = None if message.error() is not None else (message.offset() or 0, message.value())
+            consumer.unassign()
+    return found
+
+
+def ends_there(kafka: KafkaCluster, topic: str) -> list[int]:
+    """Where the logs of a topic end."""
+    with closing(Consumer({**CONSUMER, "bootstrap.servers": kafka.bootstrap, "group.id": "ends"})) as asking:
+        numbers = range(len(kafka.state(topic)))
+        return [asking.get_watermark_offsets(TopicPartition(topic, number), WAIT_S)[1] for number in numbers]
+
+
+def _all_ends(kafka: KafkaCluster, topics: Sequence[str]) -> list[int]:
+    there = kafka.admin.list_topics(timeout=WAIT_S).topics
+    return [end for topic in topics if topic in there for end in ends_there(kafka, topic)]
