@@ -96,7 +96,7 @@ def test_a_listener_sees_the_lag_behind_the_log_whatever_the_limit_of_batches(
     options = {"subscribePattern": "rides-.*", "startingOffsets": "earliest", **limit}
     query = drain(stream(spark, folder, **options), tmp_path, seen)
     wait_for("the last event", lambda: str(query.runId) in listener.ended)
-    spark.streams.removeListener(listener)  # Spark Connect's waits for ever for an event that comes meanwhile
+    spark.streams.removeListener(listener)  # Spark Connect's does not return if an event comes meanwhile
     assert len(seen.batches) >= batches
     left, behind = 20, []
     for batch in seen.batches:
