@@ -10,6 +10,7 @@ same as of an offset out of range.
 from __future__ import annotations
 
 import logging
+import time
 from collections import defaultdict
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from typing import Any
@@ -35,7 +36,8 @@ from stratalog.partitions.errors import (
 from stratalog.partitions.identity import TopicPartition
 
 TIMEOUT_S = 30.0
-_TRIES = 3
+_TRIES, _PAUSE_S = 3, 0.5
+"""For a partition whose leader moves."""
 _MESSAGES = 500
 """That are taken over from librdkafka at once, or as many as come in ``_WAIT_S``."""
 _WAIT_S = 0.1
@@ -197,10 +199,12 @@ class KafkaSource:
         from confluent_kafka import TopicPartition as Asked
 
         found: dict[TopicPartition, int] = {}
-        for _ in range(_TRIES):
+        for number in range(_TRIES):
             asked = {Asked(*key): spec for key in keys if key not in found}
             if not asked:
                 break
+            if number:
+                time.sleep(_PAUSE_S)
             answers = self._admin.list_offsets(asked, isolation_level=isolation, request_timeout=TIMEOUT_S)
             for one, future in answers.items():
                 try:
