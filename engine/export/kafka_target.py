@@ -35,6 +35,8 @@ _JOURNAL = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes":
 _MESSAGE_TIMEOUT_MS = 10_000
 _LINGER_MS = 5_000
 """Of transactions: everything is flushed, and a record that is not to leave waits for it."""
+_JOIN_S, _LATE_S = 0.02, 0.5
+"""In which a partition joins a transaction; and behind a commit, whose markers brokers are writing."""
 _FILLERS = 100_000
 """Of one aborted transaction."""
 _LARGEST = 64 * 1024 * 1024
@@ -73,6 +75,9 @@ class KafkaTarget:
         self.settle_s = 1.5 * message_timeout_ms / 1000
         self._journal = ""
         self._producer: Any = None
+        self._joins_late = True
+        """Whether the coordinator may still be at work on a commit. Before its end no partition joins a
+        transaction, and an abort without one ends the producer."""
         self._plain: Any = None
 
     def begin(self, journal: str, replication_factor: int) -> list[bytes]:
@@ -86,6 +91,7 @@ class KafkaTarget:
             }
         )
         self._tried(lambda: self._producer.init_transactions(TIMEOUT_S), "begin the export")
+        self._joins_late = True
         key = journal, 0
         bounds = self.bounds(journal, [0])[0]
         entries: list[bytes] = []
@@ -149,6 +155,7 @@ class KafkaTarget:
                 self._producer.produce(self._journal, entry, partition=0, on_delivery=told)
             self._flush(self._producer, told)
             self._tried(lambda: self._producer.commit_transaction(TIMEOUT_S), "commit a transaction")
+            self._joins_late = True
         except StratalogError as error:
             if (fenced := self._abort()) is not None:
                 raise fenced from error
@@ -172,7 +179,7 @@ class KafkaTarget:
 
     def take(self, topic: str, partition: int, offset: int, count: int) -> None:
         end = offset + count
-        waits_s = 0.02
+        waits_s = _LATE_S if self._joins_late else _JOIN_S
         while offset < end:
             fillers = min(end - offset - 1, _FILLERS)
             self._tried(self._producer.begin_transaction, "begin a transaction")
@@ -186,6 +193,7 @@ class KafkaTarget:
                 self._producer.poll(waits_s)
                 waits_s *= 2
             self._tried(lambda: self._producer.abort_transaction(TIMEOUT_S), "abort a transaction")
+            self._joins_late = False
             if fillers:
                 offset += fillers + 1
                 self._until(partial(self._reaches, topic, partition, offset), "a marker there")

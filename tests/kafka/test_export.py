@@ -16,6 +16,9 @@ from confluent_kafka import Consumer, TopicPartition
 from deltalake import DeltaTable
 
 from stratalog import Cluster, Committed
+from stratalog.engine.export.kafka_target import open_target
+from stratalog.engine.mirror.source import SourceRecord
+from stratalog.partitions.clock import SystemClock
 from tests.kafka.kafka_clients import CLIENT, WAIT_S, KafkaClients, only, wait_until
 from tests.kafka.test_mirror import ROOT, Topic, cluster, mirrored
 
@@ -45,6 +48,19 @@ def committed(clients: KafkaClients, group: str, topic: str) -> int:
     with closing(Consumer({**clients.server, **CLIENT, "group.id": group})) as consumer:
         (one,) = consumer.committed([TopicPartition(topic, 0)], WAIT_S)
     return int(one.offset)
+
+
+def test_a_gap_of_one_offset_may_follow_a_commit_at_once(clients: KafkaClients, prefix: str) -> None:
+    """Brokers are still writing the markers of that commit, and no partition joins a transaction yet."""
+    name = f"{prefix}gaps"
+    with closing(open_target(clients.address, {}, SystemClock())) as target:
+        target.create_topic(name, 1, {}, 1)
+        target.begin(f"{name}-journal", 1)
+        for offset in range(0, 40, 2):
+            target.transact(name, {}, lambda _: [b"an entry"])
+            target.take(name, 0, offset, 1)
+            assert target.append(name, 0, [SourceRecord(0, None, b"k", b"v", (), None)]) == [offset + 1]
+    assert read(clients, name) == [(offset, b"v") for offset in range(1, 40, 2)]
 
 
 def test_a_topic_comes_back_with_its_gaps_at_the_same_offsets(
