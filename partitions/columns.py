@@ -41,6 +41,13 @@ def binaries(values: Sequence[bytes | None]) -> pa.Array:
     return _varied(values, pa.binary())
 
 
+def validity(values: Sequence[object]) -> pa.Buffer | None:
+    """The bitmap of a column of these values; None where none of them is null."""
+    if None not in values:
+        return None
+    return pa.py_buffer(np.packbits([value is not None for value in values], bitorder="little"))
+
+
 def integers_of(column: pa.Array) -> np.ndarray:
     """The integers (or moments) of a column, not copied; any number where it is null."""
     bits = column.type.bit_width
@@ -70,14 +77,10 @@ def _fixed(values: np.ndarray, data_type: pa.DataType) -> pa.Array:
 
 
 def _varied(values: Sequence[bytes | None], data_type: pa.DataType) -> pa.Array:
-    valid = None
-    if None in values:
-        there = np.array([value is not None for value in values], np.bool_)
-        valid = pa.py_buffer(np.packbits(there, bitorder="little"))
     held = [value or b"" for value in values]
     ends = np.zeros(len(held) + 1, np.int64)
     np.cumsum(list(map(len, held)), out=ends[1:])
     if ends[-1] > _MOST_BYTES:
         raise OverflowError(f"{ends[-1]:,} bytes are no column: it has at most {_MOST_BYTES:,}")
-    buffers = [valid, pa.py_buffer(ends.astype(np.int32)), pa.py_buffer(b"".join(held))]
+    buffers = [validity(values), pa.py_buffer(ends.astype(np.int32)), pa.py_buffer(b"".join(held))]
     return pa.Array.from_buffers(data_type, len(held), buffers)

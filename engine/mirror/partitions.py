@@ -165,7 +165,8 @@ class MirroredPartition:
 
     def _wait(self, run: pa.RecordBatch, epoch: int) -> Iterator[Piece]:
         """The records of a run wait; the pieces that are due before there is room for all of them."""
-        offsets, ends = offsets_of(run), np.cumsum(sizes_of(run) + _RECORD_BYTES)
+        offsets, sizes = offsets_of(run), sizes_of(run)
+        ends = np.cumsum(sizes + _RECORD_BYTES)
         first = 0
         while first < run.num_rows:
             if self._waiting_bytes >= self.most_bytes or offsets[first] - self.log_end >= MOST_ROWS:
@@ -177,7 +178,7 @@ class MirroredPartition:
             taken = run.slice(first, until - first)
             self.waiting.append(taken)
             self.rows += taken.num_rows
-            self.size_bytes += int(sizes_of(taken).sum())
+            self.size_bytes += int(sizes[first:until].sum())
             self.position, self.waiting_epoch = int(offsets[until - 1]) + 1, epoch
             first = until
 

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from stratalog.engine.formats.typed import TypedValues, undecoded
-from stratalog.partitions.columns import binaries, constant, integers_of
+from stratalog.partitions.columns import binaries, constant, integers_of, validity
 from stratalog.partitions.records import GAP, HEADERS, RECORD_COLUMNS, TIMESTAMP
 
 SOURCE_SCHEMA = pa.schema(
@@ -50,9 +50,8 @@ def source_batch(
 def _integers(
     values: Sequence[int | None], data_type: pa.DataType, numbers: type[np.integer], factor: int = 1
 ) -> pa.Array:
-    valid = None
-    if None in values:
-        valid = _bits(np.array([value is not None for value in values], np.bool_))
+    valid = validity(values)
+    if valid is not None:
         values = [value or 0 for value in values]
     data = np.array(values, numbers) * numbers(factor)
     return pa.Array.from_buffers(data_type, len(values), [valid, pa.py_buffer(data)])
