@@ -13,11 +13,13 @@ from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.report import Report
 from stratalog.engine.export import export as exporting
 from stratalog.engine.export.kafka_target import open_target
+from stratalog.engine.export.options import ExportOptions
 from stratalog.engine.formats.opening import typed_values
 from stratalog.engine.formats.registry import PREFIX
 from stratalog.engine.mirror import compare as comparing
 from stratalog.engine.mirror import mirror as mirroring
 from stratalog.engine.mirror.kafka_source import open_source
+from stratalog.engine.mirror.options import MirrorOptions
 from stratalog.engine.reading.bounds import Bound
 from stratalog.engine.reading.client import client_metadata
 from stratalog.partitions.errors import EnvironmentUnusableError
@@ -71,7 +73,7 @@ class Mirrors:
             RetriableError where the source does not answer.
         """
         there, registry = _divided(configs)
-        options = mirroring.MirrorOptions(
+        options = MirrorOptions(
             replication_factor=whole_or_none(replication_factor, "replication_factor"),
             archive=archive,
             groups=groups,
@@ -146,7 +148,7 @@ class Mirrors:
 
         Raises: as ``mirror``.
         """
-        options = exporting.ExportOptions(
+        options = ExportOptions(
             name=name,
             target_topic=target_topic,
             keep=not new_offsets,

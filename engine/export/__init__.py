@@ -2,7 +2,9 @@
 
 target         the questions and orders of an export to the cluster that it writes to; and its findings there
 kafka_target   that by ``confluent-kafka`` (the extra ``kafka``), without a JVM
+kafka_groups   offsets of consumer groups there
 journal        what an export has written, as entries of a topic there, and the state that they add up to
+options        how an export is to work
 parts          one run's state of each partition: where it is, the pieces that are due, at which pace
 export         the operation: topics made, pieces written, reports
 kept           pieces that are written at the offsets that they have here

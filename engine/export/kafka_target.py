@@ -9,8 +9,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
+from stratalog.engine.export.kafka_groups import KafkaGroups
 from stratalog.engine.export.target import ExportTarget, Offsets, Records
 from stratalog.engine.mirror.kafka_source import TIMEOUT_S, answer, open_source, translated
 from stratalog.engine.mirror.source import SourceBounds, SourceRange, SourceRecord, SourceTopic
@@ -18,7 +19,6 @@ from stratalog.engine.state.group_commits import OffsetAndMetadata
 from stratalog.partitions.clock import Clock
 from stratalog.partitions.errors import (
     InvalidCallError,
-    NonEmptyGroupError,
     ProducerFencedError,
     RecordTooLargeError,
     RetriableError,
@@ -27,8 +27,6 @@ from stratalog.partitions.errors import (
 )
 from stratalog.partitions.identity import TopicPartition
 from stratalog.partitions.printable import printable
-
-R = TypeVar("R")
 
 _OURS = frozenset({"transactional.id", "enable.idempotence", "acks", "linger.ms", "enable.gapless.guarantee"})
 _JOURNAL = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
@@ -70,6 +68,7 @@ class KafkaTarget:
 
         self._configs = {**configs, "bootstrap.servers": bootstrap, "logger": _log}
         self._admin = AdminClient(self._configs)
+        self._groups = KafkaGroups(self._configs, clock)
         self._clock = clock
         self._message_timeout_ms = message_timeout_ms
         self.settle_s = 1.5 * message_timeout_ms / 1000
@@ -211,49 +210,15 @@ class KafkaTarget:
             answer(future, f"{one.topic}-{one.partition} of the target")
 
     def committed(self, group: str, topic: str) -> dict[int, int]:
-        return self._patiently(lambda: self._committed(group, topic))
+        there = self.topic(topic)
+        return self._groups.committed(group, topic, 0 if there is None else there.partitions)
 
     def commit(self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
-        self._patiently(lambda: self._commit(group, offsets))
+        self._groups.commit(group, offsets)
 
     def close(self) -> None:
         self._reading.close()
         self._producer = self._plain = None
-
-    def _committed(self, group: str, topic: str) -> dict[int, int]:
-        from confluent_kafka import TopicPartition as Asked
-
-        there = self.topic(topic)
-        asked = [Asked(topic, partition) for partition in range(0 if there is None else there.partitions)]
-        found = self._as_group(group, lambda consumer: consumer.committed(asked, TIMEOUT_S))
-        return {one.partition: one.offset for one in found if one.error is None and one.offset >= 0}
-
-    def _commit(self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
-        from confluent_kafka import TopicPartition as Committed
-
-        wanted = [
-            Committed(topic, partition, given.offset, given.metadata)
-            for (topic, partition), given in offsets.items()
-        ]
-        found = self._as_group(group, lambda consumer: consumer.commit(offsets=wanted, asynchronous=False))
-        for one in found:
-            if one.error is not None:
-                raise _of_group(one.error, group)
-
-    def _as_group(self, group: str, ask: Callable[[Any], Any]) -> Any:
-        """By a consumer that is no member. (An admin client of librdkafka dies where there is no coordinator yet.)
-
-        Raises: one of our errors.
-        """
-        from confluent_kafka import Consumer, KafkaException
-
-        consumer = Consumer({**self._configs, "group.id": group, "enable.auto.commit": False})
-        try:
-            return ask(consumer)
-        except KafkaException as error:
-            raise _of_group(error.args[0], group) from error
-        finally:
-            consumer.close()
 
     def _made(self, own: Mapping[str, Any]) -> Any:
         """A producer."""
@@ -343,17 +308,6 @@ class KafkaTarget:
                 raise RetriableError(f"{what}: not within {TIMEOUT_S:g} s{why}; try again")
             self._clock.sleep(0.01)
 
-    def _patiently(self, ask: Callable[[], R]) -> R:
-        """The answer of the group's coordinator, which a new cluster has to find first. Raises: as ``ask``."""
-        began_s = self._clock.monotonic_s()
-        while True:
-            try:
-                return ask()
-            except RetriableError:
-                if self._clock.monotonic_s() - began_s > TIMEOUT_S:
-                    raise
-            self._clock.sleep(0.1)
-
     def _unless(self, fine: int, future: Any, what: str) -> None:
         """The order is carried out, or there was nothing to do: the error is that one."""
         from confluent_kafka import KafkaException
@@ -383,15 +337,6 @@ class _Delivered:
 def _told(error: Any) -> None:
     """An error of no record. (Without this, one that ends the producer would be raised among answers.)"""
     _log.info("%s", printable(error.str()))
-
-
-def _of_group(error: Any, group: str) -> StratalogError:
-    """Our error for one of a commit."""
-    from confluent_kafka import KafkaError
-
-    if error.code() in (KafkaError.UNKNOWN_MEMBER_ID, KafkaError.ILLEGAL_GENERATION):
-        return NonEmptyGroupError(f"group {group!r} has members there: their own commits count")
-    return translated(error, f"group {group!r} of the target")
 
 
 def _translated(error: Any, what: str) -> StratalogError:

@@ -7,8 +7,10 @@ rows           records as columns, and with the gaps as rows of a log
 partitions     one run's state of each partition: where it is, and what waits to be appended
 progress       the progress of a run, for a bar
 bulk           many partitions at once, by Spark's executors, where much is new
-typed_topics   topics whose values are decoded on the way
-mirror         the operation: topics made, records appended, log starts moved; and its end
+options        how a mirror is to work
+topics         topics made here, and whether they are still those of the source
+catch_up       the source read, and the records appended, by threads or in bulk
+mirror         the operation: these in their order, and log starts moved; and its end
 group_offsets  consumer groups go on here where they stopped there
 compare        a topic there and here: every record, and at which offsets they differ
 compared       columns of both sides, beside each other

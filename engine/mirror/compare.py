@@ -31,7 +31,7 @@ from stratalog.engine.mirror.source import (
     SourceRecord,
     SourceTopic,
 )
-from stratalog.engine.mirror.typed_topics import check_typed
+from stratalog.engine.mirror.topics import check_typed
 from stratalog.engine.reading.fetch import fetch
 from stratalog.partitions.columns import binaries
 from stratalog.partitions.errors import InvalidCallError, LeaderNotAvailableError, StratalogError

@@ -9,7 +9,7 @@ from typing import NamedTuple, Protocol
 import pyarrow as pa
 
 from stratalog.engine.state.group_commits import OffsetAndMetadata
-from stratalog.partitions.errors import InvalidCallError, StratalogError
+from stratalog.partitions.errors import InvalidCallError, LeaderNotAvailableError, StratalogError
 from stratalog.partitions.identity import TopicPartition
 
 
@@ -30,6 +30,13 @@ class SourceTruncatedError(InvalidCallError):
             "and others take their place. Keep what is here, and mirror no more: stratalog mirror --end; or "
             "delete the topic here, and mirror it anew"
         )
+
+
+def without_leader(key: TopicPartition) -> LeaderNotAvailableError:
+    """The error of a partition that has no bounds now."""
+    return LeaderNotAvailableError(
+        f"{key[0]}-{key[1]} of the source has no leader, or it does not answer; a later run goes on here"
+    )
 
 
 @dataclass(frozen=True, slots=True)

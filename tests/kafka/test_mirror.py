@@ -32,7 +32,8 @@ from stratalog.engine.driver.context import LocalTasks
 from stratalog.engine.formats.opening import typed_values
 from stratalog.engine.mirror import kafka_source
 from stratalog.engine.mirror.kafka_source import open_source
-from stratalog.engine.mirror.mirror import MirrorOptions, mirror
+from stratalog.engine.mirror.mirror import mirror
+from stratalog.engine.mirror.options import MirrorOptions
 from stratalog.partitions.errors import EnvironmentUnusableError, RetriableError
 from tests.contexts import context_of
 from tests.kafka.kafka_clients import CLIENT, PRODUCER, WAIT_S, KafkaClients, only, wait_until

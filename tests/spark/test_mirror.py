@@ -11,7 +11,8 @@ from stratalog import Cluster
 from stratalog.engine.formats.json_text import JsonValues
 from stratalog.engine.formats.typed import TypedValues
 from stratalog.engine.mirror.compare import compare
-from stratalog.engine.mirror.mirror import MirrorOptions, mirror
+from stratalog.engine.mirror.mirror import mirror
+from stratalog.engine.mirror.options import MirrorOptions
 from stratalog.partitions.declared import declared
 from stratalog.partitions.errors import PolicyViolationError
 from tests.contexts import context_of

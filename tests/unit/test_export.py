@@ -10,10 +10,12 @@ import pytest
 from deltalake import DeltaTable
 
 from stratalog.engine.driver.report import Report
-from stratalog.engine.export.export import ExportOptions, export
+from stratalog.engine.export.export import export
 from stratalog.engine.export.journal import runs_of
 from stratalog.engine.export.offset_map import translated
-from stratalog.engine.mirror.mirror import MirrorOptions, mirror
+from stratalog.engine.export.options import ExportOptions
+from stratalog.engine.mirror.mirror import mirror
+from stratalog.engine.mirror.options import MirrorOptions
 from stratalog.engine.reading.bounds import Committed
 from stratalog.jobs.export import main as job
 from stratalog.partitions.errors import InvalidCallError

@@ -10,7 +10,8 @@ import pytest
 
 from stratalog.engine.driver.report import Report
 from stratalog.engine.mirror.compare import compare
-from stratalog.engine.mirror.mirror import MirrorOptions, end_mirror, mirror
+from stratalog.engine.mirror.mirror import end_mirror, mirror
+from stratalog.engine.mirror.options import MirrorOptions
 from stratalog.engine.mirror.rows import batches_of
 from stratalog.engine.records.append import append_mirrored
 from stratalog.engine.state.group_commits import OffsetAndMetadata

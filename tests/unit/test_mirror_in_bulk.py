@@ -13,7 +13,8 @@ import pytest
 from stratalog.engine.driver.context import Context, LocalTasks, Silent
 from stratalog.engine.driver.report import Report
 from stratalog.engine.mirror.compare import compare
-from stratalog.engine.mirror.mirror import MirrorOptions, end_mirror, mirror
+from stratalog.engine.mirror.mirror import end_mirror, mirror
+from stratalog.engine.mirror.options import MirrorOptions
 from stratalog.engine.state.group_commits import OffsetAndMetadata
 from stratalog.partitions.errors import RetriableError
 from tests.contexts import context_of

@@ -12,7 +12,8 @@ from stratalog.engine.driver.report import Report
 from stratalog.engine.formats.json_text import JsonValues
 from stratalog.engine.formats.typed import TypedValues
 from stratalog.engine.mirror.compare import compare
-from stratalog.engine.mirror.mirror import MirrorOptions, mirror
+from stratalog.engine.mirror.mirror import mirror
+from stratalog.engine.mirror.options import MirrorOptions
 from stratalog.jobs.compare import main as compare_job
 from stratalog.jobs.mirror import main as mirror_job
 from stratalog.partitions.declared import ddl, declared

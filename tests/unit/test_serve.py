@@ -12,7 +12,8 @@ import pyarrow as pa
 import pytest
 from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
 
-from stratalog.engine.mirror.mirror import MirrorOptions, mirror
+from stratalog.engine.mirror.mirror import mirror
+from stratalog.engine.mirror.options import MirrorOptions
 from stratalog.jobs.serve import main as job
 from stratalog.partitions.errors import InvalidCallError
 from stratalog.partitions.records import HEADERS, TIMESTAMP
