@@ -28,7 +28,7 @@ class Descriptions:
     def configs(self, body: Fields) -> Fields:
         """DescribeConfigs: those that are in force for a topic; the endpoint has none of a broker."""
         image = self._metadata.image(fresh=True)
-        asked = {(one["resource_type"], one["resource_name"] or ""): one for one in body["resources"]}
+        asked = {(one["resource_type"], one["resource_name"] or ""): one for one in body["resources"] or ()}
         return {"throttle_time_ms": 0, "resources": [_configs(image, *key, one) for key, one in asked.items()]}
 
     def groups(self, body: Fields) -> Fields:
@@ -55,7 +55,7 @@ class Descriptions:
                     "protocol": "",
                     "members": [],
                 }
-                for name in dict.fromkeys(body["groups"])
+                for name in dict.fromkeys(body["groups"] or ())
             ],
         }
 

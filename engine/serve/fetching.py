@@ -21,7 +21,7 @@ from stratalog.engine.serve.codes import (
     error_code,
 )
 from stratalog.engine.serve.metadata import ServedMetadata, has_partition, isolation_level
-from stratalog.engine.serve.protocol import Fields
+from stratalog.engine.serve.protocol import Fields, partitions_of, topics_of
 from stratalog.engine.state.group_commits import OffsetAndMetadata
 from stratalog.partitions.errors import StratalogError
 from stratalog.partitions.identity import TopicPartition
@@ -82,16 +82,15 @@ class ServedFetches:
         """Fetch: what there is, or what comes until the client's wait is over. Fetch sessions are not kept: every
         request names all its partitions."""
         if body.get("session_id"):
-            return _answer({"topics": []}, {}, FETCH_SESSION_ID_NOT_FOUND)
+            return _answer({}, FETCH_SESSION_ID_NOT_FOUND)
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + min(max(body["max_wait_time"], 0) / 1000, _LONGEST_WAIT_S)
         level = isolation_level(body)
+        asked = partitions_of(body)
         wanted = {
-            (topic["topic"], one["partition"]): one["offset" if "offset" in one else "fetch_offset"]  # v4: offset
-            for topic in body["topics"]
-            for one in topic["partitions"]
-        }
-        limits = [one["max_bytes"] for topic in body["topics"] for one in topic["partitions"]]
+            key: one["offset" if "offset" in one else "fetch_offset"] for key, one in asked.items()
+        }  # v4: offset
+        limits = [one["max_bytes"] for one in asked.values()]
         most = min(MOST_BYTES, body["max_bytes"])
         each = max(1, min([most // max(1, len(wanted)), *limits]))
         while True:
@@ -108,7 +107,7 @@ class ServedFetches:
                 break
             await asyncio.sleep(max(0.0, min(deadline_s, loop.time() + self._poll_s) - loop.time()))
         self._served(sum(one.count for one in found.values()), size)
-        return _answer(body, found)
+        return _answer({key: found[key] for key in wanted})
 
     def _known_ends(
         self, wanted: Mapping[TopicPartition, int], level: Isolation, now_s: float
@@ -180,29 +179,18 @@ def _served(fetched: Fetched, offset: int, level: Isolation) -> ServedPartition:
     )
 
 
-def _answer(body: Fields, found: Mapping[TopicPartition, ServedPartition], error: int = NONE) -> Fields:
-    return {
-        "throttle_time_ms": 0,
-        "error_code": error,
-        "session_id": 0,
-        "topics": [
-            {
-                "topics": topic["topic"],
-                "partitions": [
-                    {
-                        "partition": one["partition"],
-                        "error_code": answer.error,
-                        "highwater_offset": answer.high_watermark,
-                        "last_stable_offset": answer.last_stable_offset,
-                        "log_start_offset": answer.log_start,
-                        "aborted_transactions": [],  # what they have written is left out already
-                        "preferred_read_replica": -1,
-                        "message_set": answer.records,
-                    }
-                    for one in topic["partitions"]
-                    for answer in (found.get((topic["topic"], one["partition"]), ServedPartition()),)
-                ],
-            }
-            for topic in body["topics"]
-        ],
+def _answer(found: Mapping[TopicPartition, ServedPartition], error: int = NONE) -> Fields:
+    partitions = {
+        key: {
+            "error_code": one.error,
+            "highwater_offset": one.high_watermark,
+            "last_stable_offset": one.last_stable_offset,
+            "log_start_offset": one.log_start,
+            "aborted_transactions": [],  # what they have written is left out already
+            "preferred_read_replica": -1,
+            "message_set": one.records,
+        }
+        for key, one in found.items()
     }
+    topics = topics_of(partitions, "topics")
+    return {"throttle_time_ms": 0, "error_code": error, "session_id": 0, "topics": topics}

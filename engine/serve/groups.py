@@ -12,12 +12,13 @@ from stratalog.engine.driver.context import Context
 from stratalog.engine.records.groups import commit, committed
 from stratalog.engine.serve.codes import NONE, UNKNOWN_MEMBER_ID, UNKNOWN_TOPIC_OR_PARTITION, error_code
 from stratalog.engine.serve.metadata import ServedMetadata, has_partition
-from stratalog.engine.serve.protocol import Fields
+from stratalog.engine.serve.protocol import Fields, partitions_of, topics_of
 from stratalog.engine.state.group_commits import OffsetAndMetadata
 from stratalog.partitions.errors import StratalogError
 from stratalog.partitions.identity import TopicPartition
 
-_NO_OFFSET = -1
+_NOTHING = OffsetAndMetadata(-1)
+"""The answer for a partition without a commit."""
 
 
 class ServedGroups:
@@ -38,66 +39,33 @@ class ServedGroups:
             found = committed(self._context, body["consumer_group"] or "")
         except StratalogError as failed:
             error = error_code(failed, of_group=True)
-        asked: dict[str, list[int]] = {}
-        if body["topics"] is None:
-            for name, partition in sorted(found):
-                asked.setdefault(name, []).append(partition)
-        else:
-            asked = {topic["topic"]: topic["partitions"] for topic in body["topics"]}
-        return {
-            "throttle_time_ms": 0,
-            "topics": [
-                {
-                    "topic": topic,
-                    "partitions": [_committed(found, topic, one, error) for one in partitions or ()],
-                }
-                for topic, partitions in asked.items()
-            ],
-            "error_code": error,
-        }
+        asked = sorted(found)
+        if body["topics"] is not None:
+            asked = [(topic["topic"], one) for topic in body["topics"] for one in topic["partitions"] or ()]
+        answers = {key: _committed(found.get(key, _NOTHING), error) for key in asked}
+        return {"throttle_time_ms": 0, "topics": topics_of(answers), "error_code": error}
 
     def commit(self, body: Fields) -> Fields:
         """OffsetCommit: all offsets of partitions that there are, or none."""
-        error, wanted = NONE, {}
+        error, asked, wanted = NONE, partitions_of(body), {}
         if body["consumer_group_generation_id"] >= 0 or body["consumer_id"]:
             error = UNKNOWN_MEMBER_ID
         else:
             try:
                 image = self._metadata.image(fresh=True)
                 wanted = {
-                    (topic["topic"], one["partition"]): OffsetAndMetadata(
-                        one["offset"], metadata=one["metadata"] or ""
-                    )
-                    for topic in body["topics"]
-                    for one in topic["partitions"]
-                    if has_partition(image, topic["topic"], one["partition"])
+                    key: OffsetAndMetadata(one["offset"], metadata=one["metadata"] or "")
+                    for key, one in asked.items()
+                    if has_partition(image, *key)
                 }
                 commit(self._context, body["consumer_group"] or "", wanted)
             except StratalogError as failed:
                 error = error_code(failed, of_group=True)
-        there = wanted.keys()
-        return {
-            "throttle_time_ms": 0,
-            "topics": [
-                {
-                    "topic": topic["topic"],
-                    "partitions": [
-                        {
-                            "partition": one["partition"],
-                            "error_code": error
-                            if error or (topic["topic"], one["partition"]) in there
-                            else UNKNOWN_TOPIC_OR_PARTITION,
-                        }
-                        for one in topic["partitions"]
-                    ],
-                }
-                for topic in body["topics"]
-            ],
+        answers = {
+            key: {"error_code": error or (NONE if key in wanted else UNKNOWN_TOPIC_OR_PARTITION)} for key in asked
         }
+        return {"throttle_time_ms": 0, "topics": topics_of(answers)}
 
 
-def _committed(
-    found: Mapping[TopicPartition, OffsetAndMetadata], topic: str, partition: int, error: int
-) -> Fields:
-    one = found.get((topic, partition), OffsetAndMetadata(_NO_OFFSET))
-    return {"partition": partition, "offset": one.offset, "metadata": one.metadata, "error_code": error}
+def _committed(one: OffsetAndMetadata, error: int) -> Fields:
+    return {"offset": one.offset, "metadata": one.metadata, "error_code": error}

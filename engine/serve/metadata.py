@@ -22,7 +22,7 @@ from stratalog.engine.serve.codes import (
     UNKNOWN_TOPIC_OR_PARTITION,
     error_code,
 )
-from stratalog.engine.serve.protocol import Fields
+from stratalog.engine.serve.protocol import Fields, partitions_of, topics_of
 from stratalog.engine.state.internal_topics import INTERNAL_TOPICS
 from stratalog.partitions.errors import StratalogError
 from stratalog.partitions.isolation import Isolation
@@ -78,31 +78,17 @@ class ServedMetadata:
         image = self.image()
         level = isolation_level(body)
         asked: defaultdict[tuple[str, int], set[int]] = defaultdict(set)
-        for topic in body["topics"]:
-            for one in topic["partitions"]:
-                if has_partition(image, topic["topic"], one["partition"]):
-                    asked[topic["topic"], one["timestamp"]].add(one["partition"])
+        wanted = partitions_of(body)
+        for (topic, partition), one in wanted.items():
+            if has_partition(image, topic, partition):
+                asked[topic, one["timestamp"]].add(partition)
         found = {
-            (topic, time, partition): answer
+            (topic, partition): answer
             for (topic, time), partitions in asked.items()
             for partition, answer in self._positions(topic, time, sorted(partitions), level).items()
         }
-        return {
-            "throttle_time_ms": 0,
-            "topics": [
-                {
-                    "topic": topic["topic"],
-                    "partitions": [
-                        {
-                            "partition": one["partition"],
-                            **found.get((topic["topic"], one["timestamp"], one["partition"]), _UNKNOWN),
-                        }
-                        for one in topic["partitions"]
-                    ],
-                }
-                for topic in body["topics"]
-            ],
-        }
+        answers = {key: found.get(key, _UNKNOWN) for key in wanted}
+        return {"throttle_time_ms": 0, "topics": topics_of(answers)}
 
     def _positions(self, topic: str, time: int, partitions: list[int], level: Isolation) -> Mapping[int, Fields]:
         try:
@@ -125,27 +111,15 @@ class ServedMetadata:
 
 def refused(body: Fields) -> Fields:
     """Produce: in words where the version has some."""
-    return {
-        "throttle_time_ms": 0,
-        "topics": [
-            {
-                "topic": topic["topic"],
-                "partitions": [
-                    {
-                        "partition": one["partition"],
-                        "error_code": TOPIC_AUTHORIZATION_FAILED,
-                        "offset": _NO_OFFSET,
-                        "timestamp": _NO_OFFSET,
-                        "log_start_offset": _NO_OFFSET,
-                        "record_errors": [],
-                        "error_message": "stratalog serve is read only",
-                    }
-                    for one in topic["partitions"]
-                ],
-            }
-            for topic in body["topics"]
-        ],
+    said = {
+        "error_code": TOPIC_AUTHORIZATION_FAILED,
+        "offset": _NO_OFFSET,
+        "timestamp": _NO_OFFSET,
+        "log_start_offset": _NO_OFFSET,
+        "record_errors": [],
+        "error_message": "stratalog serve is read only",
     }
+    return {"throttle_time_ms": 0, "topics": topics_of(dict.fromkeys(partitions_of(body), said))}
 
 
 def has_partition(image: ClusterImage, topic: str | None, partition: int) -> bool:

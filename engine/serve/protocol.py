@@ -16,6 +16,8 @@ from aiokafka.protocol import admin, commit, coordination, fetch, metadata, offs
 from aiokafka.protocol.api import RequestHeader_v1
 from aiokafka.protocol.types import Array, Schema
 
+from stratalog.partitions.identity import TopicPartition
+
 Fields = Mapping[str, Any]
 """A struct of the protocol, by the names of aiokafka."""
 
@@ -96,6 +98,21 @@ def api_versions() -> list[Fields]:
         {"api_key": key, "min_version": min(versions), "max_version": max(versions)}
         for key, versions in sorted(REQUESTS.items())
     ]
+
+
+def partitions_of(body: Fields) -> dict[TopicPartition, Fields]:
+    """The partitions that a request asks for, with the last that it says of each. A partition that is
+    named again counts once: else few bytes of a stranger would make many here."""
+    topics = body["topics"] or ()
+    return {(topic["topic"], one["partition"]): one for topic in topics for one in topic["partitions"] or ()}
+
+
+def topics_of(partitions: Mapping[TopicPartition, Fields], name: str = "topic") -> list[Fields]:
+    """The partitions of an answer, below their topics; ``name`` is the field that has a topic's name."""
+    found: dict[str, list[Fields]] = {}
+    for (topic, partition), fields in partitions.items():
+        found.setdefault(topic, []).append({"partition": partition, **fields})
+    return [{name: topic, "partitions": of_topic} for topic, of_topic in found.items()]
 
 
 def _frame(correlation_id: int, body: bytes) -> bytes:

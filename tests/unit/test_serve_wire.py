@@ -171,6 +171,28 @@ def test_an_answer_does_not_grow_with_names_that_are_said_again(shared: LiveClus
     assert (len(topics), len(configs), len(groups)) == (1, 1, 1)
 
 
+@pytest.mark.parametrize("key", [PRODUCE, FETCH, LIST_OFFSETS, OFFSET_COMMIT, OFFSET_FETCH])
+def test_a_partition_that_is_named_again_is_answered_once(key: int, live: LiveCluster) -> None:
+    """A request of a megabyte could name one 30,000 times, and have its records as often."""
+    (topic,) = REQUESTED[key]["topics"]
+    again = [{**topic, "partitions": topic["partitions"] * 9}] * 9
+    with served(live.cluster) as address, wire(address) as client:
+        for version in REQUESTS[key]:
+            once = client.ask(key, version, **REQUESTED[key])
+            assert client.ask(key, version, **{**REQUESTED[key], "topics": again}) == once
+            assert len(parts(once)) == 1
+
+
+@pytest.mark.parametrize("key", [PRODUCE, FETCH, LIST_OFFSETS, OFFSET_COMMIT, DESCRIBE_CONFIGS, DESCRIBE_GROUPS])
+def test_a_request_for_nothing_has_an_answer_of_nothing(key: int, shared: LiveCluster) -> None:
+    """An array may be null on the wire where Kafka's own clients send none."""
+    (name,) = {"topics", "resources", "groups"} & REQUESTED[key].keys()
+    with served(shared.cluster) as address, wire(address) as client:
+        for version in REQUESTS[key]:
+            answer = client.ask(key, version, **{**REQUESTED[key], name: None})
+            assert answer[name] == [], version
+
+
 def test_errors_are_of_one_partition_and_have_kafkas_numbers(shared: LiveCluster) -> None:
     asked = {("t", 0): 1, ("t", 1): 5, ("t", 2): 0, ("nobody", 0): 0, ("t", -1): 0}
     with served(shared.cluster) as address, wire(address) as client:
@@ -186,11 +208,12 @@ def test_errors_are_of_one_partition_and_have_kafkas_numbers(shared: LiveCluster
         assert (found[0]["highwater_offset"], found[0]["log_start_offset"]) == (3, 0)
         assert client.ask(FETCH, 11, **fetch({}, session_id=4))["error_code"] == NO_SESSION
         times = [EARLIEST, LATEST, 1, 1 << 62, -99]
-        partitions = [{"partition": 0, "timestamp": time} for time in times]
-        partitions.append({"partition": 9, "timestamp": LATEST})
-        topics = [{"topic": "t", "partitions": partitions}]
-        answer = client.ask(LIST_OFFSETS, 3, replica_id=-1, isolation_level=0, topics=topics)
-        assert [(one["offset"], one["timestamp"], one["error_code"]) for one in parts(answer)] == [
+        asks = [(0, time) for time in times] + [(9, LATEST)]
+        answers = []
+        for partition, time in asks:
+            topics = [{"topic": "t", "partitions": [{"partition": partition, "timestamp": time}]}]
+            answers += parts(client.ask(LIST_OFFSETS, 3, replica_id=-1, isolation_level=0, topics=topics))
+        assert [(one["offset"], one["timestamp"], one["error_code"]) for one in answers] == [
             (0, -1, OK),
             (3, -1, OK),
             (0, 1, OK),
