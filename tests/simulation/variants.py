@@ -236,7 +236,7 @@ def settled_by_a_later_look(
     self: _Maintenance, name: str, piece: Sequence[TopicIdPartition], report: Report
 ) -> None:
     """By the brokers as they are when the step is over: somebody may have changed them since it looked."""
-    self.__dict__.pop("_looks", None)
+    self._due.__dict__.pop("looks", None)
     _settle(self, name, piece, report)
 
 

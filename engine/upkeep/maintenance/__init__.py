@@ -2,9 +2,11 @@
 
     sweep      one look at the brokers for all partitions, which tells where anything has changed
     times      what was done last when, and what was settled, as it is kept for the next run
+    kept_times these, loaded when a run begins, and kept while it goes on
+    due        when a step is due, and for which partitions
     budget     seconds, bytes and requests, asked between pieces of work
     scrub      every byte once in scrub.interval.ms: a deep verify in pieces, which heals what it finds
-    maintain   the steps, their intervals, and a run
+    maintain   the steps, and a run
 
 A step is another operation of ``stratalog.engine.upkeep``, over all topics: it is as safe beside others, and when
 it is run twice, as that is. Nothing here writes to a log.

@@ -33,22 +33,22 @@ run.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from dataclasses import replace
+from functools import partial
 
 from stratalog.engine.brokers.probe import probe_brokers
 from stratalog.engine.config.cluster_config import ClusterConfig
-from stratalog.engine.config.topic_config import TopicConfig
 from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.figures import has_changed
 from stratalog.engine.driver.opening import local_tasks
 from stratalog.engine.driver.report import Failure, Report, Value
 from stratalog.engine.driver.run import OperationRun
-from stratalog.engine.driver.stored_schedule import StoredSchedule, load_stored, save_stored
-from stratalog.engine.metadata.image import ClusterImage, PartitionImage
+from stratalog.engine.metadata.image import ClusterImage
 from stratalog.engine.upkeep.maintenance.budget import Budget, Spending
-from stratalog.engine.upkeep.maintenance.scrub import due_partitions, scrub
-from stratalog.engine.upkeep.maintenance.sweep import Look, log_ends, sweep
+from stratalog.engine.upkeep.maintenance.due import DueWork
+from stratalog.engine.upkeep.maintenance.kept_times import KeptTimes
+from stratalog.engine.upkeep.maintenance.scrub import scrub
+from stratalog.engine.upkeep.maintenance.sweep import log_ends
 from stratalog.engine.upkeep.maintenance.times import (
     LONGEST_MS,
     MOST_TEXT,
@@ -56,9 +56,6 @@ from stratalog.engine.upkeep.maintenance.times import (
     Settled,
     Times,
     Trouble,
-    decode,
-    encode,
-    wait_ms,
 )
 from stratalog.engine.upkeep.replication.elect import elect
 from stratalog.engine.upkeep.replication.merge import merge
@@ -66,7 +63,6 @@ from stratalog.engine.upkeep.replication.replicate import replicate
 from stratalog.engine.upkeep.retention.retain import retain
 from stratalog.engine.upkeep.retention.vacuum import vacuum
 from stratalog.engine.upkeep.tiering.point import describe_first
-from stratalog.engine.upkeep.tiering.schedule import load_schedule
 from stratalog.engine.upkeep.tiering.tier import tier
 from stratalog.partitions.errors import (
     InvalidCallError,
@@ -75,8 +71,7 @@ from stratalog.partitions.errors import (
     StratalogError,
 )
 from stratalog.partitions.identity import TopicIdPartition
-from stratalog.partitions.paths import MAINTENANCE, METADATA_TOPIC
-from stratalog.tiering.schedule import Entry
+from stratalog.partitions.paths import METADATA_TOPIC
 
 STEPS = ("replicate", "elect", "merge", "tier", "retain", "snapshot", "vacuum", "scrub")
 _FEW, _SMALL_BYTES = 32, 256 * 1024 * 1024
@@ -110,7 +105,7 @@ def maintain(
             raise InvalidCallError(f"{name!r} is no step of maintain; the steps are {', '.join(STEPS)}")
     chosen = [name for name in STEPS if (not only or name in only) and name not in leave_out]
     with context.run("maintain", dry_run=dry_run) as run:
-        work = _Maintenance(context, make_snapshots, budget, run, chosen[0] if len(chosen) == 1 else None)
+        work = _Maintenance(context, make_snapshots, budget, run, scrub_alone=chosen == ["scrub"])
         rows = {name: work.step(name) for name in work.in_turn(chosen)}
         work.keep()
         if context.operations_log is not None and any(map(has_changed, run.parts)):
@@ -122,13 +117,6 @@ def maintain(
     return run.report()
 
 
-@dataclass(frozen=True, slots=True)
-class _Topic:
-    config: TopicConfig | None
-    """None: it cannot be told, and the steps say so."""
-    partitions: tuple[PartitionImage, ...]
-
-
 class _Maintenance:
     """One run."""
 
@@ -138,11 +126,10 @@ class _Maintenance:
         make_snapshots: MakeSnapshots,
         budget: Budget,
         run: OperationRun,
-        alone: str | None,
+        *,
+        scrub_alone: bool,
     ) -> None:
-        """``alone``: the only step of this run."""
         self._context = context
-        self._alone = alone
         self._make_snapshots = make_snapshots
         self._run = run
         self._spending = Spending(context, budget)
@@ -152,15 +139,13 @@ class _Maintenance:
             self._image = probed.image
             run.notes += [f"replicate: {note}" for note in probed.notes]
         self._config: ClusterConfig = context.cluster_config(self._image)
-        self._stored: StoredSchedule | None = load_stored(context, self._image, MAINTENANCE)
-        self._times = decode(self._stored.line)
-        self._later = Times()
-        """The part that is not kept yet."""
+        self._kept = KeptTimes(context, self._image)
+        self._due = DueWork(context, self._image, self._kept, scrub_alone=scrub_alone)
         self._begun = False
 
     def in_turn(self, names: Sequence[str]) -> list[str]:
         """The steps in the order of this run."""
-        last = self._times.steps
+        last = self._kept.present.steps
         return sorted(names, key=lambda name: (name != "replicate", last.get(name, 0)))
 
     def step(self, name: str) -> dict[str, Value]:
@@ -168,7 +153,7 @@ class _Maintenance:
         if name == "elect" and not self._config.auto_leader_rebalance_enable:
             return _row(name, "switched off")
         now_ms = self._context.clock.now_ms()
-        wait = self._wait_ms(name, now_ms)
+        wait = self._due.wait_ms(name)
         if wait:
             return _row(name, "not due", due_in_s=wait / 1000)
         if self._run.dry_run:
@@ -182,14 +167,14 @@ class _Maintenance:
         failing = {name: _trouble(failures, now_ms)} if failures or ended else {}
         begun = Times({name: now_ms}, cut_off=frozenset() if ended else frozenset({name}), failing=failing)
         if name != "replicate":
-            self._remember(begun)
+            self._kept.remember(begun)
         outcome = "failed" if failures else "done" if ended else "cut off"
-        due_in_ms = self._wait_ms(name, self._context.clock.now_ms()) if ended else 0
+        due_in_ms = self._due.wait_ms(name) if ended else 0
         counts = measure.counts
         if counts.requests:  # else the next step that did anything, or the end of the run, is soon enough
             self.keep()
         if name == "replicate":  # which is part of every run: that it was begun can wait for the next step
-            self._remember(replace(begun, cut_off=frozenset()))
+            self._kept.remember(replace(begun, cut_off=frozenset()))
         cost = counts.requests, counts.read_bytes, counts.written_bytes, round(measure.seconds, 3)
         return _row(name, outcome, items=items, cost=cost, due_in_s=due_in_ms / 1000)
 
@@ -198,20 +183,20 @@ class _Maintenance:
         items = self._items(name)
         if items != 0:
             return _row(name, "due", items=items, due_in_s=0.0)
-        settled = (one.until_ms[name] for one in self._times.settled.values() if name in one.until_ms)
+        settled = (one.until_ms[name] for one in self._kept.present.settled.values() if name in one.until_ms)
         next_ms = min((at_ms for at_ms in settled if at_ms > now_ms), default=None)
         return _row(name, "not due", items=0, due_in_s=None if next_ms is None else (next_ms - now_ms) / 1000)
 
     def _items(self, name: str) -> int | None:
         match name:
             case "elect":
-                return sum(map(self._is_elected, self._image.topics))
+                return self._due.elected_topics()
             case "vacuum" | "snapshot":  # files of nobody, and the metadata log
                 return None
             case "scrub":
-                return len(self._to_scrub())
+                return len(self._due.to_scrub())
             case _:
-                return len(self._due(name))
+                return len(self._due.partitions(name))
 
     # ------------------------------------------------------------------------------ the steps
 
@@ -231,20 +216,16 @@ class _Maintenance:
         context = self._context
         match name:
             case "elect":
-                if not any(map(self._is_elected, self._image.topics)):
+                if not self._due.elected_topics():
                     return 0, [], True
                 return len(done(lambda: _without_unavailable(elect(context))).rows), failures, True
             case "vacuum":
                 return len(done(lambda: vacuum(context)).rows), failures, True
             case "scrub":
                 return len(done(self._scrub).rows), failures, True
-        if name == "tier" and any(
-            of.config is not None and of.config.copies_to_remote for of in self._topics.values()
-        ):
-            done(
-                lambda: Report(name, (), describe_first(context, self._image))
-            )  # also where nothing is to be tiered
-        due = self._due(name)
+        if name == "tier" and self._due.any_copies_to_remote:  # also where nothing is to be tiered
+            done(lambda: Report(name, (), describe_first(context, self._image)))
+        due = self._due.partitions(name)
         reached, cut_off = 0, False
         for piece in self._spending.pieces(due):
             report = done(partial(self._call, name, self._for(piece), frozenset(piece)))
@@ -271,7 +252,7 @@ class _Maintenance:
 
     def _for(self, piece: Sequence[TopicIdPartition]) -> Context:
         """The context of a piece: executors where it is worth telling them."""
-        small = sum(self._looks[key].size_bytes for key in piece) <= _SMALL_BYTES
+        small = sum(self._due.looks[key].size_bytes for key in piece) <= _SMALL_BYTES
         if len(piece) <= _FEW and small and self._context.tasks.processes > 1:
             return replace(self._context, tasks=local_tasks())
         return self._context
@@ -289,121 +270,32 @@ class _Maintenance:
         """
         return self._begun and self._spending.over()
 
-    # ------------------------------------------------------------------------------ what is due
-
-    def _wait_ms(self, name: str, now_ms: int) -> int:
-        """Until a step is due."""
-        config, last = self._config, self._times.steps
-        if name in self._times.cut_off:
-            return 0
-        if name == "scrub":
-            every_ms = config.scrub_interval_ms
-            waits = [wait_ms(ms, every_ms, now_ms) for ms in self._times.scrubbed.values()]
-            return 0 if self._to_scrub() else min([*waits, self._metadata_wait_ms(now_ms)])
-        intervals = {
-            "elect": config.leader_imbalance_check_interval_seconds * 1000,
-            "merge": config.log_retention_check_interval_ms,
-            "retain": config.log_retention_check_interval_ms,
-            "snapshot": config.log_retention_check_interval_ms,
-            "vacuum": config.vacuum_interval_ms,
-        }
-        return wait_ms(last.get(name), intervals[name], now_ms) if name in intervals else 0
-
-    @cached_property
-    def _entries(self) -> dict[TopicIdPartition, Entry]:
-        """The list of the remote log manager, where any topic is tiered."""
-        if all(of.config is not None and not of.config.remote_storage_enable for of in self._topics.values()):
-            return {}
-        return dict(load_schedule(self._context, self._image).schedule.entries)
-
     def log_ends(self) -> Report:
         """As the look at the brokers showed them."""
-        return log_ends(self._image, self._looks, self._entries)
+        return log_ends(self._image, self._due.looks, self._due.entries)
 
-    @cached_property
-    def _looks(self) -> dict[TopicIdPartition, Look]:
-        """The one look at all brokers."""
-        ends = {key: entry.remote_end for key, entry in self._entries.items()}
-        return sweep(self._context, self._image, ends)
-
-    @cached_property
-    def _topics(self) -> dict[str, _Topic]:
-        found: dict[str, _Topic] = {}
-        for topic_id, topic in self._image.topics.items():
-            try:
-                config = self._context.topic_config(self._image, topic)
-            except StratalogError:
-                config = None
-            found[topic_id] = _Topic(config, topic.partitions)
-        return found
-
-    def _due(self, name: str) -> list[TopicIdPartition]:
-        """The partitions that a step is not known to have nothing to do for, the most urgent first."""
-        now_ms = self._context.clock.now_ms()
-        due = [
-            key
-            for topic_id, of in self._topics.items()
-            if _takes_part(name, of.config)
-            for partition in of.partitions
-            for key in (TopicIdPartition(topic_id, partition.partition),)
-            if not self._times.is_settled(name, key, self._looks[key].digest, now_ms)
-        ]
-        self._context.rng.shuffle(due)
-        return sorted(due, key=lambda key: self._urgency(name, key))
-
-    def _urgency(self, name: str, key: TopicIdPartition) -> int:
-        """The least is the most urgent."""
-        match name:
-            case "replicate":
-                of = self._topics[key.topic_id]
-                partition = of.partitions[key.partition]
-                least = 1 if of.config is None else of.config.min_insync_replicas
-                few = len(partition.isr) < min(least, len(partition.replicas))
-                return 0 if few else 1 if len(partition.isr) < len(partition.replicas) else 2
-            case "tier":
-                entry = self._entries.get(key)
-                return 0 if entry is None else entry.due_ms
-            case _:
-                return -self._looks[key].files
-
-    def _is_elected(self, topic_id: str) -> bool:
-        """Whether a partition of a topic has another leader than it might have; or files decide which."""
-        of, brokers = self._topics[topic_id], self._image.brokers
-        if of.config is None or (
-            of.config.remote_storage_enable and of.config.leader_election_short_local_log_last_enable
-        ):
-            return True
-        return any(
-            one.leader != one.replicas[0] and one.replicas[0] in one.isr and not brokers[one.replicas[0]].fenced
-            for one in of.partitions
-        )
+    def keep(self) -> None:
+        """Keep for the next run what this one has learned; a note where it cannot be kept."""
+        why = self._kept.keep()
+        if why is not None:
+            self._run.notes.append(f"what was done is not remembered, and will be done again: {why}")
 
     # ------------------------------------------------------------------------------ the scrub
 
-    def _to_scrub(self) -> list[TopicIdPartition]:
-        """The partitions that are due; where this is the only step, a person asks, also damaged ones."""
-        now_ms = self._context.clock.now_ms()
-        due = due_partitions(self._image, self._times, self._config.scrub_interval_ms, now_ms)
-        again = self._times.damaged if self._alone == "scrub" else {}
-        return list(dict.fromkeys([*(key for key, one in again.items() if one.is_there), *due]))
-
-    def _metadata_wait_ms(self, now_ms: int) -> int:
-        return wait_ms(self._times.steps.get(METADATA_TOPIC), self._config.scrub_interval_ms, now_ms)
-
     def _scrub(self) -> Report:
         context, now_ms = self._context, self._context.clock.now_ms()
-        metadata = self._metadata_wait_ms(now_ms) == 0
+        metadata = self._due.metadata_wait_ms() == 0
         with context.run("scrub") as run:
             scrub(
                 context,
-                self._to_scrub(),
+                self._due.to_scrub(),
                 run,
                 metadata=metadata,
                 spending=Spending(context, Budget(bytes=self._config.scrub_max_bytes), self._spending),
                 read=lambda piece, failures: self._read(piece, failures, now_ms),
             )
             if metadata:
-                self._remember(Times({METADATA_TOPIC: now_ms}))
+                self._kept.remember(Times({METADATA_TOPIC: now_ms}))
         return run.report()
 
     def _read(self, piece: Sequence[TopicIdPartition], failures: Sequence[Failure], now_ms: int) -> None:
@@ -412,49 +304,18 @@ class _Maintenance:
             named = f"{self._image.topics[topic_id].name}-{partition}"
             of_it = [one for one in failures if one.item == named or one.item.startswith(f"{named} ")]
             damaged[TopicIdPartition(topic_id, partition)] = _trouble(of_it, now_ms)
-        self._remember(Times({}, dict.fromkeys(piece, now_ms), damaged=damaged))
+        self._kept.remember(Times({}, dict.fromkeys(piece, now_ms), damaged=damaged))
         self.keep()
-
-    # ------------------------------------------------------------------------------ what is kept
 
     def _settle(self, name: str, piece: Sequence[TopicIdPartition], report: Report) -> None:
         longest_ms = self._context.clock.now_ms() + LONGEST_MS
         settled = {
-            key: Settled(self._looks[key].digest, {name: min(report.settled[key], longest_ms)})
+            key: Settled(self._due.looks[key].digest, {name: min(report.settled[key], longest_ms)})
             for key in piece
-            if key in report.settled and self._looks[key].digest
+            if key in report.settled and self._due.looks[key].digest
         }
         if settled:
-            self._remember(Times(settled=settled))
-
-    def _remember(self, later: Times) -> None:
-        self._times = self._times.updated(later, self._keys)
-        self._later = self._later.updated(later, self._keys)
-
-    @cached_property
-    def _keys(self) -> list[TopicIdPartition]:
-        return [
-            TopicIdPartition(topic_id, one.partition)
-            for topic_id, topic in self._image.topics.items()
-            for one in topic.partitions
-        ]
-
-    def keep(self) -> None:
-        """Keep for the next run what this one has learned; a note where it cannot be kept."""
-        if self._later == Times():
-            return
-        stored = self._stored or load_stored(self._context, self._image, MAINTENANCE)
-        later, present = self._later, self._keys
-        self._stored, self._later = None, Times()
-        why = save_stored(
-            self._context,
-            self._image,
-            MAINTENANCE,
-            stored,
-            lambda line: encode(decode(line).updated(later, present)),
-        )
-        if why is not None:
-            self._run.notes.append(f"what was done is not remembered, and will be done again: {why}")
+            self._kept.remember(Times(settled=settled))
 
 
 def _trouble(failures: Sequence[Failure], now_ms: int) -> Trouble:
@@ -464,13 +325,6 @@ def _trouble(failures: Sequence[Failure], now_ms: int) -> Trouble:
     return Trouble(
         now_ms, len(failures), first.item[:MOST_TEXT], first.code[:MOST_TEXT], first.message[:MOST_TEXT]
     )
-
-
-def _takes_part(name: str, config: TopicConfig | None) -> bool:
-    """Whether a step is for the partitions of such a topic."""
-    if config is None or name not in {"tier", "snapshot"}:
-        return True
-    return config.copies_to_remote if name == "tier" else config.snapshots
 
 
 def _without_unavailable(report: Report) -> Report:

@@ -1,0 +1,150 @@
+"""When each step of the maintenance is due, and for which partitions: by intervals, by what is known of earlier
+runs, and by one look at all brokers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from stratalog.engine.config.cluster_config import ClusterConfig
+from stratalog.engine.config.topic_config import TopicConfig
+from stratalog.engine.driver.context import Context
+from stratalog.engine.metadata.image import ClusterImage, PartitionImage
+from stratalog.engine.upkeep.maintenance.kept_times import KeptTimes
+from stratalog.engine.upkeep.maintenance.scrub import due_partitions
+from stratalog.engine.upkeep.maintenance.sweep import Look, sweep
+from stratalog.engine.upkeep.maintenance.times import wait_ms
+from stratalog.engine.upkeep.tiering.schedule import load_schedule
+from stratalog.partitions.errors import StratalogError
+from stratalog.partitions.identity import TopicIdPartition
+from stratalog.partitions.paths import METADATA_TOPIC
+from stratalog.tiering.schedule import Entry
+
+
+@dataclass(frozen=True, slots=True)
+class _Topic:
+    config: TopicConfig | None
+    """None: it cannot be told, and the steps say so."""
+    partitions: tuple[PartitionImage, ...]
+
+
+class DueWork:
+    """The work that is due in one run."""
+
+    def __init__(self, context: Context, image: ClusterImage, kept: KeptTimes, *, scrub_alone: bool) -> None:
+        """``scrub_alone``: a person asks for the scrub, and for nothing else."""
+        self._context = context
+        self._image = image
+        self._config: ClusterConfig = context.cluster_config(image)
+        self._kept = kept
+        self._scrub_alone = scrub_alone
+
+    @cached_property
+    def looks(self) -> dict[TopicIdPartition, Look]:
+        """The one look at all brokers."""
+        ends = {key: entry.remote_end for key, entry in self.entries.items()}
+        return sweep(self._context, self._image, ends)
+
+    @cached_property
+    def entries(self) -> dict[TopicIdPartition, Entry]:
+        """The list of the remote log manager, where any topic is tiered."""
+        if all(of.config is not None and not of.config.remote_storage_enable for of in self._topics.values()):
+            return {}
+        return dict(load_schedule(self._context, self._image).schedule.entries)
+
+    @property
+    def any_copies_to_remote(self) -> bool:
+        """Whether the segments of any topic are copied to the remote tier."""
+        return any(of.config is not None and of.config.copies_to_remote for of in self._topics.values())
+
+    def wait_ms(self, step: str) -> int:
+        """Until a step is due."""
+        config, times, now_ms = self._config, self._kept.present, self._context.clock.now_ms()
+        if step in times.cut_off:
+            return 0
+        if step == "scrub":
+            waits = [wait_ms(ms, config.scrub_interval_ms, now_ms) for ms in times.scrubbed.values()]
+            return 0 if self.to_scrub() else min([*waits, self.metadata_wait_ms()])
+        intervals = {
+            "elect": config.leader_imbalance_check_interval_seconds * 1000,
+            "merge": config.log_retention_check_interval_ms,
+            "retain": config.log_retention_check_interval_ms,
+            "snapshot": config.log_retention_check_interval_ms,
+            "vacuum": config.vacuum_interval_ms,
+        }
+        return wait_ms(times.steps.get(step), intervals[step], now_ms) if step in intervals else 0
+
+    def partitions(self, step: str) -> list[TopicIdPartition]:
+        """Those that a step is not known to have nothing to do for, the most urgent first."""
+        times, now_ms = self._kept.present, self._context.clock.now_ms()
+        due = [
+            key
+            for topic_id, of in self._topics.items()
+            if _takes_part(step, of.config)
+            for partition in of.partitions
+            for key in (TopicIdPartition(topic_id, partition.partition),)
+            if not times.is_settled(step, key, self.looks[key].digest, now_ms)
+        ]
+        self._context.rng.shuffle(due)
+        return sorted(due, key=lambda key: self._urgency(step, key))
+
+    def elected_topics(self) -> int:
+        """How many topics have a partition with another leader than it might have; or files decide which."""
+        return sum(map(self._is_elected, self._topics))
+
+    def to_scrub(self) -> list[TopicIdPartition]:
+        """The partitions whose bytes are to be read; where a person asks, also those that stayed damaged."""
+        times, now_ms = self._kept.present, self._context.clock.now_ms()
+        due = due_partitions(self._image, times, self._config.scrub_interval_ms, now_ms)
+        again = times.damaged if self._scrub_alone else {}
+        return list(dict.fromkeys([*(key for key, one in again.items() if one.is_there), *due]))
+
+    def metadata_wait_ms(self) -> int:
+        """Until the bytes of the metadata log are to be read again."""
+        last_ms = self._kept.present.steps.get(METADATA_TOPIC)
+        return wait_ms(last_ms, self._config.scrub_interval_ms, self._context.clock.now_ms())
+
+    @cached_property
+    def _topics(self) -> dict[str, _Topic]:
+        found: dict[str, _Topic] = {}
+        for topic_id, topic in self._image.topics.items():
+            try:
+                config = self._context.topic_config(self._image, topic)
+            except StratalogError:
+                config = None
+            found[topic_id] = _Topic(config, topic.partitions)
+        return found
+
+    def _urgency(self, step: str, key: TopicIdPartition) -> int:
+        """The least is the most urgent."""
+        match step:
+            case "replicate":
+                of = self._topics[key.topic_id]
+                partition = of.partitions[key.partition]
+                least = 1 if of.config is None else of.config.min_insync_replicas
+                few = len(partition.isr) < min(least, len(partition.replicas))
+                return 0 if few else 1 if len(partition.isr) < len(partition.replicas) else 2
+            case "tier":
+                entry = self.entries.get(key)
+                return 0 if entry is None else entry.due_ms
+            case _:
+                return -self.looks[key].files
+
+    def _is_elected(self, topic_id: str) -> bool:
+        of, brokers = self._topics[topic_id], self._image.brokers
+        if of.config is None or (
+            of.config.remote_storage_enable and of.config.leader_election_short_local_log_last_enable
+        ):
+            return True
+        return any(
+            one.leader != one.replicas[0] and one.replicas[0] in one.isr and not brokers[one.replicas[0]].fenced
+            for one in of.partitions
+        )
+
+
+def _takes_part(step: str, config: TopicConfig | None) -> bool:
+    """Whether a step is for the partitions of such a topic."""
+    if config is None or step not in {"tier", "snapshot"}:
+        return True
+    return config.copies_to_remote if step == "tier" else config.snapshots
