@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
+from typing import NoReturn
 
 from stratalog.engine.config.file_place import CREDENTIALS_VARIABLE
 from stratalog.engine.config.key_source import KEY_VARIABLE
@@ -23,6 +24,7 @@ from stratalog.partitions.errors import InvalidCallError
 from stratalog.partitions.isolation import Isolation
 from stratalog.partitions.offsets import OffsetSpec
 from stratalog.partitions.runner import RUNNERS, SPARK
+from stratalog.partitions.spelling import did_you_mean
 
 CLUSTER_VARIABLE = "STRATALOG_CLUSTER"
 USUAL_CLUSTER_FILE = "conf/cluster.toml"
@@ -44,12 +46,38 @@ _HERE = {
 }
 
 
+class _JobParser(argparse.ArgumentParser):
+    """A parser whose errors say what may have been meant. Parsers of subcommands are of its kind."""
+
+    _UNKNOWN = "unrecognized arguments: "
+
+    def error(self, message: str) -> NoReturn:
+        hint = ""
+        if message.startswith(self._UNKNOWN):
+            options = sorted(self._options())
+            word = message.removeprefix(self._UNKNOWN).split(" ")[0]
+            if word.startswith("-"):
+                hint = did_you_mean(word.partition("=")[0], options, 0.7)  # dashes are alike in all
+            elif "--topics" in options:
+                hint = "; topics are named by --topics A,B"
+        super().error(message + hint)
+
+    def _options(self) -> set[str]:
+        """Its own, and those of its subcommands."""
+        found: set[str] = set()
+        for action in self._actions:
+            found |= set(action.option_strings)
+            if isinstance(action.choices, dict):
+                found.update(*(command._options() for command in action.choices.values()))
+        return found
+
+
 def job_parser(name: str, description: str, runs: str = "threads") -> argparse.ArgumentParser:
     """A parser with what every job takes: ``--cluster``, ``--cluster-key-file``, ``--credentials``, ``--json``.
     ``runs`` is where the work is done when the job is not started by spark-submit: in ``threads``, a Spark
     ``session``, or by the ``driver``.
     """
-    parser = argparse.ArgumentParser(
+    parser = _JobParser(
         prog=called(name),
         description=description,
         epilog=_EPILOG.format(

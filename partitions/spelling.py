@@ -8,9 +8,10 @@ from collections.abc import Iterable
 from stratalog.partitions.errors import InvalidCallError
 
 
-def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """The end of a message about an unknown name: ``; did you mean 'trips'?``, or nothing where none is near."""
-    near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
+def did_you_mean(name: str, known: Iterable[str], cutoff: float = 0.5) -> str:
+    """The end of a message about an unknown name: ``; did you mean 'trips'?``, or nothing where none is near
+    (the share of letters that are the same is below ``cutoff``)."""
+    near = difflib.get_close_matches(name, list(known), n=1, cutoff=cutoff)
     return f"; did you mean {near[0]!r}?" if near else ""
 
 

@@ -37,6 +37,27 @@ def test_another_name_is_a_bad_call(argv: list[str], said: str, capsys: pytest.C
     assert said in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("describe trips", "unrecognized arguments: trips; topics are named by --topics A,B"),
+        ("describe --topic trips", "unrecognized arguments: --topic trips; did you mean '--topics'?"),
+        (
+            "mirror --from k:1 --topics t --thorttle=1MB",
+            "unrecognized arguments: --thorttle=1MB; did you mean '--throttle'?",
+        ),
+        ("groups describe g --topic t", "unrecognized arguments: --topic t; did you mean '--topics'?"),
+        ("replicate --throttle 1MB", "unrecognized arguments: --throttle 1MB\n"),
+        ("quorum describe trips", "unrecognized arguments: trips\n"),
+    ],
+)
+def test_arguments_that_are_not_known_are_answered_with_the_nearest(
+    line: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(line.split(" ")) == 2
+    assert said in capsys.readouterr().err
+
+
 # ------------------------------------------------------------------------------------- completion
 
 
