@@ -5,8 +5,8 @@
   stratalog serve --listen 0.0.0.0:9093 --advertise log.example.org:9093 --tls-cert host.pem --tls-client-ca ca.pem
   kcat -b 127.0.0.1:9092 -C -t trips -o beginning -e   what a client does then
 
-Nobody writes records through it. Consumers assign themselves their partitions, and may commit offsets of groups;
-there are no members of groups. All who reach the address can read everything: beyond this machine give
+Nobody writes records through it. Consumers may share partitions as members of a group, at one endpoint, and commit
+offsets. All who reach the address can read everything: beyond this machine give
 --tls-client-ca, too. It takes aiokafka: pip install 'stratalog[serve]'.
 """
 

@@ -6,6 +6,7 @@
     metadata   Metadata, FindCoordinator, ListOffsets; Produce is refused
     fetching   Fetch, and its waits
     groups     OffsetFetch and OffsetCommit
+    members    JoinGroup, SyncGroup, Heartbeat, LeaveGroup
     describing DescribeConfigs, ListGroups, DescribeGroups
     endpoint   the server: connections, limits, TLS
 
@@ -17,10 +18,9 @@ May not know
     Segments, tiers, replicas: records come from ``reading.fetch``, which knows them, and has the caches and the
     quota.
 
-No members of groups
-    A consumer assigns itself its partitions. JoinGroup and its like need a coordinator that lives as long as the
-    group. Python has no such library to build on, and this project has offsets of groups without members
-    (``docs/serve.md``).
+Members of groups
+    They are known to one endpoint, in its memory. Python has no library with a group coordinator, so this one is
+    our own, of the classic protocol; consumers bring the assignors (``docs/serve.md``).
 
 A stranger's bytes
     They are decoded by code that checks every length against what has come, in a frame of bounded size. A name is

@@ -4,6 +4,7 @@ words go to the log ``stratalog.serve``, each once."""
 from __future__ import annotations
 
 import logging
+from enum import IntEnum
 from functools import lru_cache
 
 from stratalog.partitions.errors import (
@@ -20,22 +21,36 @@ from stratalog.partitions.errors import (
 )
 from stratalog.partitions.printable import printable
 
-NONE = 0
-UNKNOWN_TOPIC_OR_PARTITION = 3
-COORDINATOR_NOT_AVAILABLE = 15
-UNKNOWN_MEMBER_ID = 25
-TOPIC_AUTHORIZATION_FAILED = 29
-FETCH_SESSION_ID_NOT_FOUND = 70
 
-_UNKNOWN_SERVER_ERROR, _CORRUPT_MESSAGE, _INVALID_REPLICATION_FACTOR = -1, 2, 38
-_KAFKA_STORAGE_ERROR = 56
-_GROUP_AUTHORIZATION_FAILED = 30
+class ErrorCode(IntEnum):
+    """Kafka's numbers."""
+
+    UNKNOWN_SERVER_ERROR = -1
+    NONE = 0
+    OFFSET_OUT_OF_RANGE = 1
+    CORRUPT_MESSAGE = 2
+    UNKNOWN_TOPIC_OR_PARTITION = 3
+    OFFSET_METADATA_TOO_LARGE = 12
+    COORDINATOR_NOT_AVAILABLE = 15
+    ILLEGAL_GENERATION = 22
+    INCONSISTENT_GROUP_PROTOCOL = 23
+    INVALID_GROUP_ID = 24
+    UNKNOWN_MEMBER_ID = 25
+    INVALID_SESSION_TIMEOUT = 26
+    REBALANCE_IN_PROGRESS = 27
+    TOPIC_AUTHORIZATION_FAILED = 29
+    GROUP_AUTHORIZATION_FAILED = 30
+    INVALID_REPLICATION_FACTOR = 38
+    KAFKA_STORAGE_ERROR = 56
+    FETCH_SESSION_ID_NOT_FOUND = 70
+    GROUP_MAX_SIZE_REACHED = 81
+
 
 _OF_CLIENTS: tuple[tuple[type[StratalogError], int], ...] = (
-    (UnknownTopicOrPartitionError, UNKNOWN_TOPIC_OR_PARTITION),
-    (OffsetOutOfRangeError, 1),
-    (OffsetMetadataTooLargeError, 12),
-    (InvalidGroupIdError, 24),
+    (UnknownTopicOrPartitionError, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+    (OffsetOutOfRangeError, ErrorCode.OFFSET_OUT_OF_RANGE),
+    (OffsetMetadataTooLargeError, ErrorCode.OFFSET_METADATA_TOO_LARGE),
+    (InvalidGroupIdError, ErrorCode.INVALID_GROUP_ID),
 )
 """Errors that a client makes by itself."""
 
@@ -52,14 +67,14 @@ def error_code(error: StratalogError, *, of_group: bool = False) -> int:
     _tell(f"{error.code}: {error}")
     match error:
         case StorageAuthorizationError():
-            return _GROUP_AUTHORIZATION_FAILED if of_group else TOPIC_AUTHORIZATION_FAILED
+            return ErrorCode.GROUP_AUTHORIZATION_FAILED if of_group else ErrorCode.TOPIC_AUTHORIZATION_FAILED
         case RetriableError() | StaleMetadataError():
-            return COORDINATOR_NOT_AVAILABLE if of_group else _KAFKA_STORAGE_ERROR
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE if of_group else ErrorCode.KAFKA_STORAGE_ERROR
         case CorruptionError():
-            return _CORRUPT_MESSAGE
+            return ErrorCode.CORRUPT_MESSAGE
         case InvalidReplicationFactorError():  # of __consumer_offsets, which the first commit makes
-            return _INVALID_REPLICATION_FACTOR
-    return _UNKNOWN_SERVER_ERROR
+            return ErrorCode.INVALID_REPLICATION_FACTOR
+    return ErrorCode.UNKNOWN_SERVER_ERROR
 
 
 @lru_cache(maxsize=256)

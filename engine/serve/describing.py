@@ -7,7 +7,8 @@ from collections.abc import Set as AbstractSet
 from stratalog.engine.config.settings import configs_in_force
 from stratalog.engine.metadata.image import ClusterImage
 from stratalog.engine.records.groups import all_groups
-from stratalog.engine.serve.codes import COORDINATOR_NOT_AVAILABLE, NONE, UNKNOWN_TOPIC_OR_PARTITION, error_code
+from stratalog.engine.serve.codes import ErrorCode, error_code
+from stratalog.engine.serve.members import GroupMembers
 from stratalog.engine.serve.metadata import ServedMetadata
 from stratalog.engine.serve.protocol import Fields
 from stratalog.partitions.errors import StratalogError
@@ -22,8 +23,9 @@ _SOURCES = {"topic": 1, "cluster": 3, "default": 5}
 class Descriptions:
     """Configs of topics, and the groups."""
 
-    def __init__(self, metadata: ServedMetadata) -> None:
+    def __init__(self, metadata: ServedMetadata, members: GroupMembers) -> None:
         self._metadata = metadata
+        self._members = members
 
     def configs(self, body: Fields) -> Fields:
         """DescribeConfigs: those that are in force for a topic; the endpoint has none of a broker."""
@@ -32,32 +34,34 @@ class Descriptions:
         return {"throttle_time_ms": 0, "resources": [_configs(image, *key, one) for key, one in asked.items()]}
 
     def groups(self, body: Fields) -> Fields:
-        """ListGroups: all that have committed offsets."""
+        """ListGroups: all that have members, or have committed offsets."""
         names, error = self._groups()
+        here = self._members.described()
         return {
             "throttle_time_ms": 0,
             "error_code": error,
-            "groups": [{"group": name, "protocol_type": ""} for name in sorted(names)],
+            "groups": [
+                {"group": name, "protocol_type": here[name]["protocol_type"] if name in here else ""}
+                for name in sorted(names | here.keys())
+            ],
         }
 
     def described(self, body: Fields) -> Fields:
-        """DescribeGroups: a group that has committed offsets is empty, since it has no members; any other is dead,
-        as Kafka says of one that it does not know."""
+        """DescribeGroups: a group that has members; one that has committed offsets alone is empty; any other is
+        dead, as Kafka says of one that it does not know."""
         names, error = self._groups()
-        return {
-            "throttle_time_ms": 0,
-            "groups": [
-                {
-                    "error_code": NONE if name in names else error,
-                    "group": name,
-                    "state": "Empty" if name in names else "Dead",
-                    "protocol_type": "",
-                    "protocol": "",
-                    "members": [],
-                }
-                for name in dict.fromkeys(body["groups"] or ())
-            ],
-        }
+        here = self._members.described()
+        found = []
+        for name in dict.fromkeys(body["groups"] or ()):
+            known = name in names or name in here
+            told: Fields = {
+                "state": "Empty" if known else "Dead",
+                "protocol_type": "",
+                "protocol": "",
+                "members": [],
+            }
+            found.append({"error_code": ErrorCode.NONE if known else error, "group": name, **here.get(name, told)})
+        return {"throttle_time_ms": 0, "groups": found}
 
     def _groups(self) -> tuple[AbstractSet[str], int]:
         """Names, and the error where not all can be read."""
@@ -65,12 +69,12 @@ class Descriptions:
             found, failures = all_groups(self._metadata.context, self._metadata.image(fresh=True))
         except StratalogError as error:
             return frozenset(), error_code(error, of_group=True)
-        return found.keys(), COORDINATOR_NOT_AVAILABLE if failures else NONE
+        return found.keys(), ErrorCode.COORDINATOR_NOT_AVAILABLE if failures else ErrorCode.NONE
 
 
 def _configs(image: ClusterImage, kind: int, name: str, asked: Fields) -> Fields:
     topic_id = image.topic_ids.get(name) if kind == _TOPIC else None
-    error, entries = NONE, []
+    error, entries = int(ErrorCode.NONE), []
     if topic_id is not None:
         wanted = None if asked["config_names"] is None else frozenset(asked["config_names"])
         entries = [
@@ -86,7 +90,7 @@ def _configs(image: ClusterImage, kind: int, name: str, asked: Fields) -> Fields
             if wanted is None or key in wanted
         ]
     elif kind == _TOPIC:
-        error = UNKNOWN_TOPIC_OR_PARTITION
+        error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     elif kind != _BROKER:
         error = _INVALID_REQUEST
     told = {"error_code": error, "error_message": None, "resource_type": kind, "resource_name": name}

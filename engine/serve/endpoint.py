@@ -12,7 +12,7 @@ import logging
 import socket
 import ssl
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -21,23 +21,14 @@ from types import TracebackType
 from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.report import Report
 from stratalog.engine.replication.replica_selector import ClientMetadata
-from stratalog.engine.serve.codes import NONE
+from stratalog.engine.serve.codes import ErrorCode
 from stratalog.engine.serve.describing import Descriptions
 from stratalog.engine.serve.fetching import ServedFetches
 from stratalog.engine.serve.groups import ServedGroups
+from stratalog.engine.serve.members import GroupMembers
 from stratalog.engine.serve.metadata import ServedMetadata, refused
 from stratalog.engine.serve.protocol import (
-    API_VERSIONS,
-    DESCRIBE_CONFIGS,
-    DESCRIBE_GROUPS,
-    FETCH,
-    FIND_COORDINATOR,
-    LIST_GROUPS,
-    LIST_OFFSETS,
-    METADATA,
-    OFFSET_COMMIT,
-    OFFSET_FETCH,
-    PRODUCE,
+    ApiKey,
     Fields,
     KafkaRequest,
     MalformedRequestError,
@@ -124,18 +115,30 @@ class KafkaEndpoint:
         self._metadata = ServedMetadata(context)
         self._metadata.image()  # a cluster that cannot be read is not served
         self._fetches = ServedFetches(self._metadata, self._threads, client, options.poll_s, self._count)
-        groups, descriptions = ServedGroups(self._metadata), Descriptions(self._metadata)
+        self._groups, self._members = ServedGroups(self._metadata), GroupMembers(context.new_id)
+        descriptions = Descriptions(self._metadata, self._members)
+        self._awaited: Mapping[int, Callable[[KafkaRequest], Awaitable[Fields]]] = {
+            ApiKey.FETCH: lambda request: self._fetches.answer(request.body),
+            ApiKey.JOIN_GROUP: self._members.join,
+            ApiKey.SYNC_GROUP: self._members.sync,
+            ApiKey.HEARTBEAT: self._members.heartbeat,
+            ApiKey.LEAVE_GROUP: self._members.leave,
+            ApiKey.OFFSET_COMMIT: self._commit,
+        }
         self._answers: Mapping[int, Callable[[Fields], Fields]] = {
-            API_VERSIONS: lambda _: {"error_code": NONE, "api_versions": api_versions(), "throttle_time_ms": 0},
-            PRODUCE: self._refuse,
-            METADATA: self._metadata.topics,
-            LIST_OFFSETS: self._metadata.offsets,
-            FIND_COORDINATOR: self._metadata.coordinator,
-            OFFSET_FETCH: groups.offsets,
-            OFFSET_COMMIT: groups.commit,
-            DESCRIBE_CONFIGS: descriptions.configs,
-            LIST_GROUPS: descriptions.groups,
-            DESCRIBE_GROUPS: descriptions.described,
+            ApiKey.API_VERSIONS: lambda _: {
+                "error_code": ErrorCode.NONE,
+                "api_versions": api_versions(),
+                "throttle_time_ms": 0,
+            },
+            ApiKey.PRODUCE: self._refuse,
+            ApiKey.METADATA: self._metadata.topics,
+            ApiKey.LIST_OFFSETS: self._metadata.offsets,
+            ApiKey.FIND_COORDINATOR: self._metadata.coordinator,
+            ApiKey.OFFSET_FETCH: self._groups.offsets,
+            ApiKey.DESCRIBE_CONFIGS: descriptions.configs,
+            ApiKey.LIST_GROUPS: descriptions.groups,
+            ApiKey.DESCRIBE_GROUPS: descriptions.described,
         }
         self._connections: set[asyncio.Task[None]] = set()
         started: Future[tuple[asyncio.AbstractEventLoop, asyncio.Event, int]] = Future()
@@ -244,8 +247,8 @@ class KafkaEndpoint:
         self._totals["requests"] += 1
         if isinstance(request, bytes):
             return request
-        if request.api_key == FETCH:
-            fields = await self._fetches.answer(request.body)
+        if request.api_key in self._awaited:
+            fields = await self._awaited[request.api_key](request)
         else:
             loop = asyncio.get_running_loop()
             answer = self._answers[request.api_key]
@@ -254,6 +257,11 @@ class KafkaEndpoint:
             except StratalogError as error:  # the metadata cannot be read: the client comes again
                 raise MalformedRequestError(f"api key {request.api_key}: {error}") from error
         return request.answer(fields)
+
+    async def _commit(self, request: KafkaRequest) -> Fields:
+        error = self._members.commit_error(request.body)
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._threads, self._groups.commit, request.body, error)
 
     @staticmethod
     def _refuse(body: Fields) -> Fields:

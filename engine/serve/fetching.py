@@ -14,12 +14,7 @@ from dataclasses import dataclass
 from stratalog.engine.reading.fetch import Fetched, fetch_many
 from stratalog.engine.replication.replica_selector import ClientMetadata
 from stratalog.engine.serve.batches import record_batches
-from stratalog.engine.serve.codes import (
-    FETCH_SESSION_ID_NOT_FOUND,
-    NONE,
-    UNKNOWN_TOPIC_OR_PARTITION,
-    error_code,
-)
+from stratalog.engine.serve.codes import ErrorCode, error_code
 from stratalog.engine.serve.metadata import ServedMetadata, has_partition, isolation_level
 from stratalog.engine.serve.protocol import Fields, partitions_of, topics_of
 from stratalog.engine.state.group_commits import OffsetAndMetadata
@@ -41,7 +36,7 @@ class ServedPartition:
     """The answer for one partition."""
 
     records: bytes = b""
-    error: int = NONE
+    error: int = ErrorCode.NONE
     high_watermark: int = -1
     last_stable_offset: int = -1
     log_start: int = -1
@@ -82,7 +77,7 @@ class ServedFetches:
         """Fetch: what there is, or what comes until the client's wait is over. Fetch sessions are not kept: every
         request names all its partitions."""
         if body.get("session_id"):
-            return _answer({}, FETCH_SESSION_ID_NOT_FOUND)
+            return _answer({}, ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + min(max(body["max_wait_time"], 0) / 1000, _LONGEST_WAIT_S)
         level = isolation_level(body)
@@ -129,7 +124,7 @@ class ServedFetches:
         if len(self._quiet) > _MOST_QUIET:  # topics come and go
             self._quiet = {key: one for key, one in self._quiet.items() if now_s < one.until_s}
         for key, one in fresh.items():
-            if one.error == NONE and not one.records:
+            if one.error == ErrorCode.NONE and not one.records:
                 self._quiet[key, level] = _Quiet(asked[key], now_s + self._poll_s, one)
 
     def _fetch(
@@ -143,7 +138,7 @@ class ServedFetches:
         except StratalogError as error:
             return dict.fromkeys(wanted, ServedPartition(error=error_code(error)))
         there = {key: OffsetAndMetadata(at) for key, at in wanted.items() if has_partition(image, *key)}
-        found = dict.fromkeys(wanted, ServedPartition(error=UNKNOWN_TOPIC_OR_PARTITION))
+        found = dict.fromkeys(wanted, ServedPartition(error=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
         if not there:
             return found
         outcomes = fetch_many(
@@ -179,7 +174,7 @@ def _served(fetched: Fetched, offset: int, level: Isolation) -> ServedPartition:
     )
 
 
-def _answer(found: Mapping[TopicPartition, ServedPartition], error: int = NONE) -> Fields:
+def _answer(found: Mapping[TopicPartition, ServedPartition], error: int = ErrorCode.NONE) -> Fields:
     partitions = {
         key: {
             "error_code": one.error,

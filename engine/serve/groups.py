@@ -1,8 +1,4 @@
-"""Offsets of consumer groups: OffsetFetch and OffsetCommit, as ``cluster.groups`` has them.
-
-There are no members: nothing here assigns partitions to consumers. A consumer that assigns itself its partitions
-commits without a generation; a commit with one has the answer UNKNOWN_MEMBER_ID.
-"""
+"""Offsets of consumer groups: OffsetFetch and OffsetCommit, as ``cluster.groups`` has them."""
 
 from __future__ import annotations
 
@@ -10,7 +6,7 @@ from collections.abc import Mapping
 
 from stratalog.engine.driver.context import Context
 from stratalog.engine.records.groups import commit, committed
-from stratalog.engine.serve.codes import NONE, UNKNOWN_MEMBER_ID, UNKNOWN_TOPIC_OR_PARTITION, error_code
+from stratalog.engine.serve.codes import ErrorCode, error_code
 from stratalog.engine.serve.metadata import ServedMetadata, has_partition
 from stratalog.engine.serve.protocol import Fields, partitions_of, topics_of
 from stratalog.engine.state.group_commits import OffsetAndMetadata
@@ -33,7 +29,7 @@ class ServedGroups:
 
     def offsets(self, body: Fields) -> Fields:
         """OffsetFetch: of these partitions, or of all that the group has committed for."""
-        error = NONE
+        error: int = ErrorCode.NONE
         found: Mapping[TopicPartition, OffsetAndMetadata] = {}
         try:
             found = committed(self._context, body["consumer_group"] or "")
@@ -45,12 +41,10 @@ class ServedGroups:
         answers = {key: _committed(found.get(key, _NOTHING), error) for key in asked}
         return {"throttle_time_ms": 0, "topics": topics_of(answers), "error_code": error}
 
-    def commit(self, body: Fields) -> Fields:
-        """OffsetCommit: all offsets of partitions that there are, or none."""
-        error, asked, wanted = NONE, partitions_of(body), {}
-        if body["consumer_group_generation_id"] >= 0 or body["consumer_id"]:
-            error = UNKNOWN_MEMBER_ID
-        else:
+    def commit(self, body: Fields, error: int) -> Fields:
+        """OffsetCommit: all offsets of partitions that there are, or none; none where there is an ``error``."""
+        asked, wanted = partitions_of(body), {}
+        if not error:
             try:
                 image = self._metadata.image(fresh=True)
                 wanted = {
@@ -62,7 +56,10 @@ class ServedGroups:
             except StratalogError as failed:
                 error = error_code(failed, of_group=True)
         answers = {
-            key: {"error_code": error or (NONE if key in wanted else UNKNOWN_TOPIC_OR_PARTITION)} for key in asked
+            key: {
+                "error_code": error or (ErrorCode.NONE if key in wanted else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            }
+            for key in asked
         }
         return {"throttle_time_ms": 0, "topics": topics_of(answers)}
 

@@ -16,12 +16,7 @@ from stratalog.engine.metadata.image import ClusterImage
 from stratalog.engine.reading.list_offsets import position, takes_remote
 from stratalog.engine.reading.look import look
 from stratalog.engine.reading.positions import FirstAt, Spec
-from stratalog.engine.serve.codes import (
-    NONE,
-    TOPIC_AUTHORIZATION_FAILED,
-    UNKNOWN_TOPIC_OR_PARTITION,
-    error_code,
-)
+from stratalog.engine.serve.codes import ErrorCode, error_code
 from stratalog.engine.serve.protocol import Fields, partitions_of, topics_of
 from stratalog.engine.state.internal_topics import INTERNAL_TOPICS
 from stratalog.partitions.errors import StratalogError
@@ -71,7 +66,7 @@ class ServedMetadata:
         """FindCoordinator: it is here."""
         host, port = self.address
         found = {"coordinator_id": NODE, "host": host, "port": port}
-        return {"throttle_time_ms": 0, "error_code": NONE, "error_message": None, **found}
+        return {"throttle_time_ms": 0, "error_code": ErrorCode.NONE, "error_message": None, **found}
 
     def offsets(self, body: Fields) -> Fields:
         """ListOffsets: each topic is looked at once for all its partitions that ask the same."""
@@ -112,7 +107,7 @@ class ServedMetadata:
 def refused(body: Fields) -> Fields:
     """Produce: in words where the version has some."""
     said = {
-        "error_code": TOPIC_AUTHORIZATION_FAILED,
+        "error_code": ErrorCode.TOPIC_AUTHORIZATION_FAILED,
         "offset": _NO_OFFSET,
         "timestamp": _NO_OFFSET,
         "log_start_offset": _NO_OFFSET,
@@ -137,12 +132,12 @@ def _topic(image: ClusterImage, name: str | None) -> Fields:
     topic_id = image.topic_ids.get(name or "")
     partitions = range(0 if topic_id is None else len(image.topics[topic_id].partitions))
     return {
-        "error_code": UNKNOWN_TOPIC_OR_PARTITION if topic_id is None else NONE,
+        "error_code": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if topic_id is None else ErrorCode.NONE,
         "topic": name or "",
         "is_internal": name in INTERNAL_TOPICS,
         "partitions": [
             {
-                "error_code": NONE,
+                "error_code": ErrorCode.NONE,
                 "partition": partition,
                 "leader": NODE,
                 "replicas": [NODE],
@@ -165,7 +160,7 @@ def _spec(time: int) -> Spec | None:
 
 
 def _offset(offset: int, time: int = _NO_OFFSET) -> dict[str, int]:
-    return {"error_code": NONE, "timestamp": time, "offset": offset}
+    return {"error_code": ErrorCode.NONE, "timestamp": time, "offset": offset}
 
 
-_UNKNOWN: Fields = {**_offset(_NO_OFFSET), "error_code": UNKNOWN_TOPIC_OR_PARTITION}
+_UNKNOWN: Fields = {**_offset(_NO_OFFSET), "error_code": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}

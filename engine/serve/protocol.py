@@ -10,9 +10,10 @@ from __future__ import annotations
 import io
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import Any
 
-from aiokafka.protocol import admin, commit, coordination, fetch, metadata, offset, produce
+from aiokafka.protocol import admin, commit, coordination, fetch, group, metadata, offset, produce
 from aiokafka.protocol.api import RequestHeader_v1
 from aiokafka.protocol.types import Array, Schema
 
@@ -21,24 +22,45 @@ from stratalog.partitions.identity import TopicPartition
 Fields = Mapping[str, Any]
 """A struct of the protocol, by the names of aiokafka."""
 
-PRODUCE, FETCH, LIST_OFFSETS, METADATA = 0, 1, 2, 3
-OFFSET_COMMIT, OFFSET_FETCH, FIND_COORDINATOR, DESCRIBE_GROUPS = 8, 9, 10, 15
-LIST_GROUPS, API_VERSIONS, DESCRIBE_CONFIGS = 16, 18, 32
+
+class ApiKey(IntEnum):
+    """The requests that are answered, by Kafka's numbers."""
+
+    PRODUCE = 0
+    FETCH = 1
+    LIST_OFFSETS = 2
+    METADATA = 3
+    OFFSET_COMMIT = 8
+    OFFSET_FETCH = 9
+    FIND_COORDINATOR = 10
+    JOIN_GROUP = 11
+    HEARTBEAT = 12
+    LEAVE_GROUP = 13
+    SYNC_GROUP = 14
+    DESCRIBE_GROUPS = 15
+    LIST_GROUPS = 16
+    API_VERSIONS = 18
+    DESCRIBE_CONFIGS = 32
+
 
 REQUESTS: Mapping[int, Mapping[int, Any]] = {
     key: {version: getattr(module, f"{name}_v{version}") for version in range(first, last + 1)}
     for key, module, name, first, last in (
-        (PRODUCE, produce, "ProduceRequest", 3, 8),
-        (FETCH, fetch, "FetchRequest", 4, 11),
-        (LIST_OFFSETS, offset, "OffsetRequest", 1, 3),  # aiokafka has an epoch of the wrong width in 4
-        (METADATA, metadata, "MetadataRequest", 1, 5),
-        (OFFSET_COMMIT, commit, "OffsetCommitRequest", 2, 3),
-        (OFFSET_FETCH, commit, "OffsetFetchRequest", 1, 3),
-        (FIND_COORDINATOR, coordination, "FindCoordinatorRequest", 0, 1),
-        (DESCRIBE_GROUPS, admin, "DescribeGroupsRequest", 0, 2),  # aiokafka answers 3 as if it were 2
-        (LIST_GROUPS, admin, "ListGroupsRequest", 0, 2),
-        (API_VERSIONS, admin, "ApiVersionRequest", 0, 2),
-        (DESCRIBE_CONFIGS, admin, "DescribeConfigsRequest", 1, 2),
+        (ApiKey.PRODUCE, produce, "ProduceRequest", 3, 8),
+        (ApiKey.FETCH, fetch, "FetchRequest", 4, 11),
+        (ApiKey.LIST_OFFSETS, offset, "OffsetRequest", 1, 3),  # aiokafka has an epoch of the wrong width in 4
+        (ApiKey.METADATA, metadata, "MetadataRequest", 1, 5),
+        (ApiKey.OFFSET_COMMIT, commit, "OffsetCommitRequest", 2, 3),
+        (ApiKey.OFFSET_FETCH, commit, "OffsetFetchRequest", 1, 3),
+        (ApiKey.FIND_COORDINATOR, coordination, "FindCoordinatorRequest", 0, 1),
+        (ApiKey.JOIN_GROUP, group, "JoinGroupRequest", 0, 2),  # aiokafka has no 3 and 4
+        (ApiKey.HEARTBEAT, group, "HeartbeatRequest", 0, 1),
+        (ApiKey.LEAVE_GROUP, group, "LeaveGroupRequest", 0, 1),
+        (ApiKey.SYNC_GROUP, group, "SyncGroupRequest", 0, 1),
+        (ApiKey.DESCRIBE_GROUPS, admin, "DescribeGroupsRequest", 0, 2),  # aiokafka answers 3 as if it were 2
+        (ApiKey.LIST_GROUPS, admin, "ListGroupsRequest", 0, 2),
+        (ApiKey.API_VERSIONS, admin, "ApiVersionRequest", 0, 2),
+        (ApiKey.DESCRIBE_CONFIGS, admin, "DescribeConfigsRequest", 1, 2),
     )
 }
 """By api key and version: what is answered. Nothing here writes records: Produce is refused, and is here since
@@ -58,6 +80,7 @@ class KafkaRequest:
     api_key: int
     version: int
     correlation_id: int
+    client_id: str
     body: Fields
 
     def answer(self, fields: Fields) -> bytes:
@@ -75,9 +98,9 @@ def read_request(frame: bytes) -> KafkaRequest | bytes:
     data = io.BytesIO(frame)
     try:
         header = RequestHeader_v1.SCHEMA.decode(data)
-        key, version, correlation_id, _ = header
+        key, version, correlation_id, client_id = header
         of_key = REQUESTS.get(key, {})
-        if key == API_VERSIONS and version not in of_key:
+        if key == ApiKey.API_VERSIONS and version not in of_key:
             kind = of_key[0].RESPONSE_TYPE.SCHEMA
             known = {"error_code": UNSUPPORTED_VERSION, "api_versions": api_versions()}
             return _frame(correlation_id, kind.encode(placed(kind, known)))
@@ -87,7 +110,7 @@ def read_request(frame: bytes) -> KafkaRequest | bytes:
         body = named(schema, schema.decode(data))
         if data.read(1):
             raise MalformedRequestError(f"api key {key}, version {version}: bytes behind its end")
-        return KafkaRequest(key, version, correlation_id, body)
+        return KafkaRequest(key, version, correlation_id, client_id or "", body)
     except (ValueError, IndexError, OverflowError) as error:  # UnicodeDecodeError, struct.error by aiokafka's word
         raise MalformedRequestError(f"no request of Kafka: {type(error).__name__}") from error
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +81,39 @@ def test_the_consumer_of_java_reads_and_commits(
         consumer.close()
     assert found == [*((number, f"v{number}") for number in range(500)), *extra, (502, "last")]
     assert ledger.cluster.groups.committed("java")["t", 0].offset == end == 503
+
+
+@pytest.mark.parametrize("assignor", ["RangeAssignor", "CooperativeStickyAssignor"])
+def test_consumers_of_java_share_partitions_as_members(assignor: str, ledger: Ledger, jvm: Any) -> None:
+    ledger.append({1: ["other"]}).raise_for_failures()
+    package = jvm.org.apache.kafka.clients.consumer
+    configs = {"group_id": "java", "enable_auto_commit": "false", "auto_offset_reset": "earliest"}
+    texts = {"key_deserializer": _TEXT, "value_deserializer": _TEXT, "isolation_level": "read_committed"}
+    shares = {"partition_assignment_strategy": f"org.apache.kafka.clients.consumer.{assignor}"}
+    second = jvm.java.time.Duration.ofSeconds(1)
+    with served(ledger.cluster) as address:
+        made = properties(jvm, address, **configs, **texts, **shares, heartbeat_interval_ms="100")
+        consumers = [package.KafkaConsumer(made) for _ in range(2)]
+        for one in consumers:
+            one.subscribe(listed(jvm, "t"))
+        places = [jvm.org.apache.kafka.common.TopicPartition("t", partition) for partition in range(2)]
+        found: list[str] = []
+        with ThreadPoolExecutor(2) as pool:
+            for _ in range(60):
+                for polled in pool.map(lambda one: one.poll(second), consumers):
+                    found += [record.value() for place in places for record in polled.records(place)]
+                if sorted(one.assignment().size() for one in consumers) == [1, 1] and len(found) >= 502:
+                    break
+        assert sorted(found) == sorted([*(f"v{number}" for number in range(500)), "last", "other"])
+        admin = jvm.org.apache.kafka.clients.admin.AdminClient.create(properties(jvm, address))
+        described = admin.describeConsumerGroups(listed(jvm, "java")).all().get()["java"]
+        assert (described.groupState().toString(), described.members().size()) == ("Stable", 2)
+        admin.close()
+        for one in consumers:
+            one.commitSync()
+            one.close()
+    ends = {("t", 0): 503, ("t", 1): 1}
+    assert {key: one.offset for key, one in ledger.cluster.groups.committed("java").items()} == ends
 
 
 def test_the_admin_client_of_java_describes_topics_and_groups(ledger: Ledger, jvm: Any) -> None:

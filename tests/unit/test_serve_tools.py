@@ -39,7 +39,7 @@ def test_the_configs_in_force_are_told_with_where_they_come_from(tmp_path: Path)
     assert unknown.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART
 
 
-def test_groups_are_listed_and_have_no_members(tmp_path: Path) -> None:
+def test_groups_without_members_are_listed_and_are_empty(tmp_path: Path) -> None:
     live = LiveCluster(tmp_path)
     live.topic()
     live.fill(["a", "b"])

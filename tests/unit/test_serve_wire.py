@@ -13,20 +13,7 @@ from aiokafka.record.default_records import DefaultRecordBatch
 
 from stratalog.engine.serve.endpoint import MOST_REQUEST_BYTES
 from stratalog.engine.serve.fetching import MOST_BYTES
-from stratalog.engine.serve.protocol import (
-    API_VERSIONS,
-    DESCRIBE_CONFIGS,
-    DESCRIBE_GROUPS,
-    FETCH,
-    FIND_COORDINATOR,
-    LIST_GROUPS,
-    LIST_OFFSETS,
-    METADATA,
-    OFFSET_COMMIT,
-    OFFSET_FETCH,
-    PRODUCE,
-    REQUESTS,
-)
+from stratalog.engine.serve.protocol import REQUESTS, ApiKey
 from tests.unit.cluster_harness import LiveCluster, live_and_shared
 from tests.unit.endpoint_harness import Wire, served, wire
 
@@ -98,36 +85,47 @@ def values(part: dict[str, Any]) -> list[tuple[int, bytes]]:
     return found
 
 
+STRANGER = {"group": "g", "generation_id": 1, "member_id": "nobody"}
 REQUESTED: dict[int, dict[str, Any]] = {
-    PRODUCE: {
+    ApiKey.PRODUCE: {
         "transactional_id": None,
         "required_acks": -1,
         "timeout": 1000,
         "topics": [{"topic": "t", "partitions": [{"partition": 0, "messages": b"x"}]}],
     },
-    FETCH: fetch({("t", 0): 0}),
-    LIST_OFFSETS: {
+    ApiKey.FETCH: fetch({("t", 0): 0}),
+    ApiKey.LIST_OFFSETS: {
         "replica_id": -1,
         "isolation_level": 0,
         "topics": [{"topic": "t", "partitions": [{"partition": 0, "timestamp": LATEST}]}],
     },
-    METADATA: {"topics": ["t"], "allow_auto_topic_creation": True},
-    OFFSET_COMMIT: {
+    ApiKey.METADATA: {"topics": ["t"], "allow_auto_topic_creation": True},
+    ApiKey.OFFSET_COMMIT: {
         "consumer_group": "g",
         "consumer_group_generation_id": -1,
         "consumer_id": "",
         "retention_time": -1,
         "topics": [{"topic": "t", "partitions": [{"partition": 0, "offset": 2, "metadata": "so far"}]}],
     },
-    OFFSET_FETCH: {"consumer_group": "g", "topics": [{"topic": "t", "partitions": [0]}]},
-    FIND_COORDINATOR: {"consumer_group": "g", "coordinator_key": "g", "coordinator_type": 0},
-    API_VERSIONS: {},
-    DESCRIBE_CONFIGS: {
+    ApiKey.OFFSET_FETCH: {"consumer_group": "g", "topics": [{"topic": "t", "partitions": [0]}]},
+    ApiKey.FIND_COORDINATOR: {"consumer_group": "g", "coordinator_key": "g", "coordinator_type": 0},
+    ApiKey.API_VERSIONS: {},
+    ApiKey.DESCRIBE_CONFIGS: {
         "resources": [{"resource_type": 2, "resource_name": "t", "config_names": None}],
         "include_synonyms": True,
     },
-    LIST_GROUPS: {},
-    DESCRIBE_GROUPS: {"groups": ["g"]},
+    ApiKey.JOIN_GROUP: {
+        **STRANGER,
+        "session_timeout": LONG_MS,
+        "rebalance_timeout": LONG_MS,
+        "protocol_type": "consumer",
+        "group_protocols": [],
+    },
+    ApiKey.HEARTBEAT: STRANGER,
+    ApiKey.LEAVE_GROUP: STRANGER,
+    ApiKey.SYNC_GROUP: {**STRANGER, "group_assignment": []},
+    ApiKey.LIST_GROUPS: {},
+    ApiKey.DESCRIBE_GROUPS: {"groups": ["g"]},
 }
 
 
@@ -139,39 +137,48 @@ def test_every_version_is_answered_the_same(key: int, live: LiveCluster) -> None
     for version, answer in answers.items():
         common = answer.keys() & of_all.keys() - {"topics", "brokers"}
         assert {name: answer[name] for name in common} == {name: of_all[name] for name in common}, version
-        if key == FETCH:
+        if key == ApiKey.FETCH:
             assert [values(one) for one in parts(answer)] == [[(0, b"a"), (1, b"b"), (2, b"c")]]
-        if key == LIST_OFFSETS:
+        if key == ApiKey.LIST_OFFSETS:
             assert [one["offset"] for one in parts(answer)] == [3]
-        if key == OFFSET_FETCH:
+        if key == ApiKey.OFFSET_FETCH:
             assert [(one["offset"], one["error_code"]) for one in parts(answer)] == [(2, OK)]
-        if key == PRODUCE:
+        if REQUESTED[key].get("member_id") == "nobody":
+            assert answer["error_code"] == UNKNOWN_MEMBER
+        if key == ApiKey.PRODUCE:
             assert [one["error_code"] for one in parts(answer)] == [29]
 
 
 def test_a_client_of_tomorrow_is_told_the_versions(shared: LiveCluster) -> None:
     with served(shared.cluster) as address, wire(address) as client:
         client.send(
-            (API_VERSIONS).to_bytes(2, "big") + (4).to_bytes(2, "big") + (7).to_bytes(4, "big") + b"\xff\xff"
+            (ApiKey.API_VERSIONS).to_bytes(2, "big")
+            + (4).to_bytes(2, "big")
+            + (7).to_bytes(4, "big")
+            + b"\xff\xff"
         )
-        answer = client.answer(REQUESTS[API_VERSIONS][0].RESPONSE_TYPE.SCHEMA)
+        answer = client.answer(REQUESTS[ApiKey.API_VERSIONS][0].RESPONSE_TYPE.SCHEMA)
         assert answer["error_code"] == UNSUPPORTED
         known = {one["api_key"]: (one["min_version"], one["max_version"]) for one in answer["api_versions"]}
         assert known == {key: (min(versions), max(versions)) for key, versions in REQUESTS.items()}
-        assert client.ask(API_VERSIONS, 0) == {**answer, "error_code": OK}
+        assert client.ask(ApiKey.API_VERSIONS, 0) == {**answer, "error_code": OK}
 
 
 def test_an_answer_does_not_grow_with_names_that_are_said_again(shared: LiveCluster) -> None:
     """Few bytes of a stranger would make many here."""
     resource = {"resource_type": 2, "resource_name": "t", "config_names": None}
     with served(shared.cluster) as address, wire(address) as client:
-        topics = client.ask(METADATA, 5, topics=["t"] * 9, allow_auto_topic_creation=False)["topics"]
-        configs = client.ask(DESCRIBE_CONFIGS, 2, resources=[resource] * 9, include_synonyms=True)["resources"]
-        groups = client.ask(DESCRIBE_GROUPS, 2, groups=["g"] * 9)["groups"]
+        topics = client.ask(ApiKey.METADATA, 5, topics=["t"] * 9, allow_auto_topic_creation=False)["topics"]
+        configs = client.ask(ApiKey.DESCRIBE_CONFIGS, 2, resources=[resource] * 9, include_synonyms=True)[
+            "resources"
+        ]
+        groups = client.ask(ApiKey.DESCRIBE_GROUPS, 2, groups=["g"] * 9)["groups"]
     assert (len(topics), len(configs), len(groups)) == (1, 1, 1)
 
 
-@pytest.mark.parametrize("key", [PRODUCE, FETCH, LIST_OFFSETS, OFFSET_COMMIT, OFFSET_FETCH])
+@pytest.mark.parametrize(
+    "key", [ApiKey.PRODUCE, ApiKey.FETCH, ApiKey.LIST_OFFSETS, ApiKey.OFFSET_COMMIT, ApiKey.OFFSET_FETCH]
+)
 def test_a_partition_that_is_named_again_is_answered_once(key: int, live: LiveCluster) -> None:
     """A request of a megabyte could name one 30,000 times, and have its records as often."""
     (topic,) = REQUESTED[key]["topics"]
@@ -183,7 +190,17 @@ def test_a_partition_that_is_named_again_is_answered_once(key: int, live: LiveCl
             assert len(parts(once)) == 1
 
 
-@pytest.mark.parametrize("key", [PRODUCE, FETCH, LIST_OFFSETS, OFFSET_COMMIT, DESCRIBE_CONFIGS, DESCRIBE_GROUPS])
+@pytest.mark.parametrize(
+    "key",
+    [
+        ApiKey.PRODUCE,
+        ApiKey.FETCH,
+        ApiKey.LIST_OFFSETS,
+        ApiKey.OFFSET_COMMIT,
+        ApiKey.DESCRIBE_CONFIGS,
+        ApiKey.DESCRIBE_GROUPS,
+    ],
+)
 def test_a_request_for_nothing_has_an_answer_of_nothing(key: int, shared: LiveCluster) -> None:
     """An array may be null on the wire where Kafka's own clients send none."""
     (name,) = {"topics", "resources", "groups"} & REQUESTED[key].keys()
@@ -196,7 +213,7 @@ def test_a_request_for_nothing_has_an_answer_of_nothing(key: int, shared: LiveCl
 def test_errors_are_of_one_partition_and_have_kafkas_numbers(shared: LiveCluster) -> None:
     asked = {("t", 0): 1, ("t", 1): 5, ("t", 2): 0, ("nobody", 0): 0, ("t", -1): 0}
     with served(shared.cluster) as address, wire(address) as client:
-        found = parts(client.ask(FETCH, 11, **fetch(asked)))
+        found = parts(client.ask(ApiKey.FETCH, 11, **fetch(asked)))
         assert [one["error_code"] for one in found] == [
             OK,
             OUT_OF_RANGE,
@@ -206,13 +223,13 @@ def test_errors_are_of_one_partition_and_have_kafkas_numbers(shared: LiveCluster
         ]
         assert values(found[0]) == [(1, b"b"), (2, b"c")]
         assert (found[0]["highwater_offset"], found[0]["log_start_offset"]) == (3, 0)
-        assert client.ask(FETCH, 11, **fetch({}, session_id=4))["error_code"] == NO_SESSION
+        assert client.ask(ApiKey.FETCH, 11, **fetch({}, session_id=4))["error_code"] == NO_SESSION
         times = [EARLIEST, LATEST, 1, 1 << 62, -99]
         asks = [(0, time) for time in times] + [(9, LATEST)]
         answers = []
         for partition, time in asks:
             topics = [{"topic": "t", "partitions": [{"partition": partition, "timestamp": time}]}]
-            answers += parts(client.ask(LIST_OFFSETS, 3, replica_id=-1, isolation_level=0, topics=topics))
+            answers += parts(client.ask(ApiKey.LIST_OFFSETS, 3, replica_id=-1, isolation_level=0, topics=topics))
         assert [(one["offset"], one["timestamp"], one["error_code"]) for one in answers] == [
             (0, -1, OK),
             (3, -1, OK),
@@ -223,29 +240,31 @@ def test_errors_are_of_one_partition_and_have_kafkas_numbers(shared: LiveCluster
         ]
 
 
-def test_commits_of_members_are_refused_and_change_nothing(live: LiveCluster) -> None:
-    commit = REQUESTED[OFFSET_COMMIT]
+def test_commits_of_strangers_to_the_group_are_refused_and_change_nothing(live: LiveCluster) -> None:
+    commit = REQUESTED[ApiKey.OFFSET_COMMIT]
     offsets = [{"partition": 0, "offset": 1, "metadata": None}, {"partition": 7, "offset": 1, "metadata": None}]
     with served(live.cluster) as address, wire(address) as client:
         with live.unchanged():
             for member in ({"consumer_group_generation_id": 3}, {"consumer_id": "m"}):
-                answer = client.ask(OFFSET_COMMIT, 3, **{**commit, **member})
+                answer = client.ask(ApiKey.OFFSET_COMMIT, 3, **{**commit, **member})
                 assert [one["error_code"] for one in parts(answer)] == [UNKNOWN_MEMBER]
         mixed = {**commit, "topics": [{"topic": "t", "partitions": offsets}]}
-        answer = client.ask(OFFSET_COMMIT, 3, **mixed)
+        answer = client.ask(ApiKey.OFFSET_COMMIT, 3, **mixed)
         assert [one["error_code"] for one in parts(answer)] == [OK, UNKNOWN_TOPIC]
-        of_all = client.ask(OFFSET_FETCH, 3, consumer_group="g", topics=None)
+        of_all = client.ask(ApiKey.OFFSET_FETCH, 3, consumer_group="g", topics=None)
         assert [(one["partition"], one["offset"]) for one in parts(of_all)] == [(0, 1)]
-        client.ask(OFFSET_COMMIT, 3, **commit)
-        of_all = client.ask(OFFSET_FETCH, 3, consumer_group="g", topics=None)
+        client.ask(ApiKey.OFFSET_COMMIT, 3, **commit)
+        of_all = client.ask(ApiKey.OFFSET_FETCH, 3, consumer_group="g", topics=None)
         assert [(one["offset"], one["metadata"]) for one in parts(of_all)] == [(2, "so far")]
-        assert client.ask(OFFSET_FETCH, 3, consumer_group="", topics=None)["error_code"] == 24
+        assert client.ask(ApiKey.OFFSET_FETCH, 3, consumer_group="", topics=None)["error_code"] == 24
 
 
 def test_a_fetch_waits_for_what_is_appended(live: LiveCluster) -> None:
     with served(live.cluster) as address, wire(address) as client, ThreadPoolExecutor(1) as pool:
-        assert values(parts(client.ask(FETCH, 11, **fetch({("t", 0): 3})))[0]) == []
-        waiting = pool.submit(client.ask, FETCH, 11, **fetch({("t", 0): 3, ("t", 1): 0}, max_wait_time=LONG_MS))
+        assert values(parts(client.ask(ApiKey.FETCH, 11, **fetch({("t", 0): 3})))[0]) == []
+        waiting = pool.submit(
+            client.ask, ApiKey.FETCH, 11, **fetch({("t", 0): 3, ("t", 1): 0}, max_wait_time=LONG_MS)
+        )
         live.append({1: ["new"]}).raise_for_failures()
         assert [values(one) for one in parts(waiting.result(60))] == [[], [(0, b"new")]]
 
@@ -255,16 +274,16 @@ def test_an_answer_is_bounded_and_has_at_least_one_record(live: LiveCluster) -> 
     live.append({1: [large] * 8}).raise_for_failures()
     with served(live.cluster) as address, wire(address) as client:
         some = fetch({("t", 1): 0}, max_bytes=1 << 30, min_bytes=1 << 30, max_wait_time=LONG_MS)
-        (found,) = parts(client.ask(FETCH, 11, **some))
+        (found,) = parts(client.ask(ApiKey.FETCH, 11, **some))
         assert 1 <= len(values(found)) <= 4
-        (one,) = parts(client.ask(FETCH, 11, **fetch({("t", 1): 7}, max_bytes=1)))
+        (one,) = parts(client.ask(ApiKey.FETCH, 11, **fetch({("t", 1): 7}, max_bytes=1)))
         assert [offset for offset, _ in values(one)] == [7]
 
 
 def strange() -> list[bytes]:
     """Frames that are no requests: cut, with lengths that lie, of no api, and noise."""
-    whole = (FETCH).to_bytes(2, "big") + (11).to_bytes(2, "big") + (7).to_bytes(4, "big") + b"\xff\xff"
-    metadata = (METADATA).to_bytes(2, "big") + (5).to_bytes(2, "big") + (7).to_bytes(4, "big") + b"\xff\xff"
+    whole = (ApiKey.FETCH).to_bytes(2, "big") + (11).to_bytes(2, "big") + (7).to_bytes(4, "big") + b"\xff\xff"
+    metadata = (ApiKey.METADATA).to_bytes(2, "big") + (5).to_bytes(2, "big") + (7).to_bytes(4, "big") + b"\xff\xff"
     rng = random.Random(7)
     return [
         b"\0",
@@ -290,29 +309,29 @@ def test_bytes_of_strangers_end_their_connection_and_nothing_else(shared: LiveCl
             with wire(address) as client:
                 client.socket.sendall(length.to_bytes(4, "big"))
                 assert client.is_closed()
-        quiet = {**REQUESTED[PRODUCE], "required_acks": 0}
+        quiet = {**REQUESTED[ApiKey.PRODUCE], "required_acks": 0}
         with wire(address) as client, pytest.raises(EOFError):
-            client.ask(PRODUCE, 8, **quiet)
+            client.ask(ApiKey.PRODUCE, 8, **quiet)
         with wire(address) as gone:
             gone.socket.sendall(b"\0\0")
-        assert other.ask(LIST_OFFSETS, 3, **REQUESTED[LIST_OFFSETS])["topics"][0]["topic"] == "t"
+        assert other.ask(ApiKey.LIST_OFFSETS, 3, **REQUESTED[ApiKey.LIST_OFFSETS])["topics"][0]["topic"] == "t"
 
 
 def test_more_connections_than_allowed_are_refused(shared: LiveCluster) -> None:
     with served(shared.cluster, max_connections=1) as address, wire(address) as first:
-        first.ask(API_VERSIONS, 0)
+        first.ask(ApiKey.API_VERSIONS, 0)
         with wire(address) as second:
             assert second.is_closed()
-        first.ask(API_VERSIONS, 0)
+        first.ask(ApiKey.API_VERSIONS, 0)
 
 
 def test_it_ends_with_clients_that_wait(shared: LiveCluster) -> None:
     with shared.cluster.serve("127.0.0.1:0") as endpoint:
         client = Wire(endpoint.address)
-        client.ask(API_VERSIONS, 0)
+        client.ask(ApiKey.API_VERSIONS, 0)
         frame = fetch({("t", 1): 0}, max_wait_time=LONG_MS)
         with ThreadPoolExecutor(1) as pool:
-            waiting = pool.submit(client.ask, FETCH, 11, **frame)
+            waiting = pool.submit(client.ask, ApiKey.FETCH, 11, **frame)
             endpoint.close()
             with pytest.raises((EOFError, ConnectionResetError)):
                 waiting.result(60)
