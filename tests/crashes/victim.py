@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from tests.spark.standalone import ROOT, read, spark_environment
+from tests.spark.standalone import ROOT, read, spark_environment, spark_submit
 from tests.spark.waiting import wait_for
 
 LOOK_EVERY_S = 0.003
@@ -29,9 +29,8 @@ class Victim:
         script = job if "/" in job else f"jobs/{job}"
         self._output = output
         command = [
-            str(Path(sys.prefix, "bin", "spark-submit")),
-            *("--properties-file", "conf/spark-defaults.conf", "--master", "local[2]"),
-            *("--driver-memory", "512m"),
+            *spark_submit(),
+            *("--master", "local[2]", "--driver-memory", "512m"),
             *(f"{script}.py", *argv, "--json"),
         ]
         environ = spark_environment({"SPARK_SUBMIT_OPTS": "-XX:TieredStopAtLevel=1"})

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import pyspark
 
+from stratalog.jobs.jars import jar_folder, session_jars
 from tests.spark.waiting import wait_for
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -110,6 +111,15 @@ def standalone(folder: Path, environments: Mapping[str, Mapping[str, str]] = {})
         yield cluster
     finally:
         cluster.end()
+
+
+def spark_submit() -> list[str]:
+    """The command in the project's root, with its settings; where ``$STRATALOG_JARS`` is set, with the jars there
+    and not with those of the checkout, which the settings name."""
+    command = [str(Path(sys.prefix, "bin", "spark-submit")), "--properties-file", "conf/spark-defaults.conf"]
+    if "STRATALOG_JARS" in os.environ:
+        command += ["--driver-class-path", os.pathsep.join(map(str, session_jars(jar_folder())))]
+    return command
 
 
 def spark_environment(extra: Mapping[str, str]) -> dict[str, str]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import pytest
 
 from stratalog import Cluster
+from stratalog.engine.spark.versions import LIMITS, spark_version
 from tests.spark.spark_cluster import format_cluster
 
 if TYPE_CHECKING:
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 VALUE = "n BIGINT, word STRING"
+_LIMITED = "a stream's batches have limits from Spark 4.2 on"
+limits = pytest.mark.skipif(spark_version() < LIMITS, reason=_LIMITED)
+"""Marks a test whose stream is not made by ``source``."""
 
 
 def stream_cluster(spark: SparkSession, folder: Path) -> Cluster:
@@ -54,10 +58,8 @@ class Numbers:
 
 def source(spark: SparkSession, folder: Path, topic: str, **options: object) -> DataFrame:
     """A stream of a topic from its beginning on. A test of limits is skipped where Spark has none."""
-    from stratalog.engine.spark.versions import LIMITS, spark_version
-
     if spark_version() < LIMITS and any(name.startswith("max") for name in options):
-        pytest.skip("a stream's batches have limits from Spark 4.2 on")
+        pytest.skip(_LIMITED)
     given = {"cluster": str(folder / "cluster.toml"), "topic": topic, "startingOffsets": "earliest", **options}
     return spark.readStream.format("stratalog").options(**{k: str(v) for k, v in given.items()}).load()
 

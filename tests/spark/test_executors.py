@@ -16,7 +16,7 @@ from stratalog import Cluster
 from stratalog.jobs import package
 from tests.bare_python import bare_python
 from tests.spark.spark_cluster import write_cluster_file
-from tests.spark.standalone import ROOT, session_settings, spark_environment, standalone
+from tests.spark.standalone import ROOT, session_settings, spark_environment, spark_submit, standalone
 
 pytestmark = [pytest.mark.spark, pytest.mark.classic("its drivers have sessions of their own")]
 
@@ -56,13 +56,12 @@ def test_jobs_and_the_format_run_on_executors_that_have_the_zip_alone(tmp_path: 
             settings = {**session_settings(), "spark.submit.pyFiles": str(zipped)}
             del settings["spark.executorEnv.PYTHONPATH"]
             options = [part for key, value in settings.items() for part in ("--conf", f"{key}={value}")]
-            command = [Path(sys.prefix, "bin", "spark-submit"), "--properties-file", "conf/spark-defaults.conf"]
             argv = ["--topic", topic, *source, "--cluster", file]
             pythons = {"PYSPARK_PYTHON": str(python), "PYSPARK_DRIVER_PYTHON": sys.executable}
             environ = spark_environment({**pythons, "PYTHONPATH": ""})
             environ["PATH"] = os.pathsep.join([str(Path(sys.prefix, "bin")), environ["PATH"]])
             done = subprocess.run(
-                [*command, "--master", spark.master, *options, "jobs/append.py", *argv],
+                [*spark_submit(), "--master", spark.master, *options, "jobs/append.py", *argv],
                 cwd=ROOT,
                 env=environ,
                 capture_output=True,

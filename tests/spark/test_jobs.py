@@ -20,6 +20,7 @@ import pytest
 
 from stratalog import Cluster
 from stratalog.jobs.main import JOBS
+from tests.spark.standalone import spark_submit
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -120,13 +121,18 @@ def submit(place: Place, script: str, *argv: str) -> subprocess.CompletedProcess
     """The job under spark-submit, in the project's root, as its help says. Spark puts what Python says on
     standard error on its standard output.
     """
-    command = [Path(sys.prefix, "bin", "spark-submit"), "--properties-file", "conf/spark-defaults.conf"]
     settings = ["--master", "local[1]", f"jobs/{script}.py", *argv, "--cluster", place.file]
     environ = {name: value for name, value in os.environ.items() if name != "PYSPARK_GATEWAY_PORT"}
     environ |= {"SPARK_LOCAL_IP": "127.0.0.1", "SPARK_SUBMIT_OPTS": "-XX:TieredStopAtLevel=1"}
     environ["PATH"] = os.pathsep.join([str(Path(sys.prefix, "bin")), environ["PATH"]])
     return subprocess.run(
-        [*command, *settings], cwd=ROOT, env=environ, capture_output=True, text=True, check=False, timeout=300
+        [*spark_submit(), *settings],
+        cwd=ROOT,
+        env=environ,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
     )
 
 

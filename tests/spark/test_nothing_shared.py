@@ -18,6 +18,7 @@ from stratalog.jobs.main import JOBS
 from tests.s3_server import S3Endpoint
 from tests.spark.nothing_shared import KEY, VALUE, Site, site
 from tests.spark.standalone import HOSTS, ROOT
+from tests.spark.streams import limits
 from tests.spark.waiting import wait_for
 
 pytestmark = [
@@ -168,6 +169,7 @@ def test_every_job_does_its_work(place: Site) -> None:
     assert done == set(JOBS) - ON_THE_DRIVER
 
 
+@limits
 def test_a_stream_whose_worker_is_killed_copies_every_record_once(place: Site) -> None:
     """kill -9 of a worker and its executor between the beginning of a batch and its end. The other worker goes on,
     and so does the stream: into a topic from files, and out of it into another one."""

@@ -17,6 +17,7 @@ from stratalog import Cluster, load_cluster_file
 from stratalog.jobs.hadoop import reach_stores
 from stratalog.partitions.store import StoreOptions, open_store
 from tests.s3_server import SECRET_KEY, S3Endpoint
+from tests.spark.standalone import spark_submit
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -138,7 +139,7 @@ def run_telling_everything(file: Path, secret: str, *argv: str) -> str:
         "spark.hadoop.fs.s3a.session.token": "by-hand",
         "spark.local.dir": str(file.parent / "spark"),
     }
-    command = [Path(sys.prefix, "bin", "spark-submit"), "--properties-file", "conf/spark-defaults.conf"]
+    command = spark_submit()
     command += [part for pair in settings.items() for part in ("--conf", "=".join(pair))]
     environ = {name: value for name, value in os.environ.items() if name != "PYSPARK_GATEWAY_PORT"}
     environ |= {"SPARK_LOCAL_IP": "127.0.0.1", "SPARK_SUBMIT_OPTS": "-XX:TieredStopAtLevel=1"}

@@ -13,7 +13,7 @@ from pyspark.errors import StreamingQueryException
 from stratalog import Cluster
 from tests.crashes.victim import Victim
 from tests.spark.spark_cluster import TIERED, ordered
-from tests.spark.streams import VALUE, Numbers, drain, source
+from tests.spark.streams import VALUE, Numbers, drain, limits, source
 from tests.spark.waiting import wait_for
 
 if TYPE_CHECKING:
@@ -86,6 +86,7 @@ def test_a_query_that_dies_twenty_times_copies_every_record_once(
         assert [n for _, k, n in keys if k == key] == sorted(n for _, k, n in keys if k == key)
 
 
+@limits
 @pytest.mark.slow
 @pytest.mark.classic("it starts sessions of its own")
 def test_a_job_that_is_killed_copies_every_record_once(

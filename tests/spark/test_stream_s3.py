@@ -12,7 +12,7 @@ from stratalog import Cluster, load_cluster_file
 from stratalog.jobs.hadoop import reach_stores
 from tests.s3_server import SECRET_KEY, S3Endpoint
 from tests.spark.spark_cluster import TIERED
-from tests.spark.streams import to_its_end
+from tests.spark.streams import limits, to_its_end
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -47,6 +47,7 @@ def file(s3_endpoint: S3Endpoint, tmp_path: Path) -> Path:
     return file
 
 
+@limits
 def test_a_stream_reads_buckets_of_both_tiers_and_writes_down_no_secret(
     spark: SparkSession, s3_endpoint: S3Endpoint, file: Path, tmp_path: Path
 ) -> None:

@@ -18,7 +18,7 @@ from pyspark.sql.types import StructType
 
 from stratalog import Cluster
 from stratalog.engine.spark.sink_tasks import dealt, present_task
-from tests.spark.streams import VALUE, Numbers, source, stream_cluster, to_its_end
+from tests.spark.streams import VALUE, Numbers, limits, source, stream_cluster, to_its_end
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -102,6 +102,7 @@ def test_a_batch_that_comes_again_is_appended_once(
     assert len({(row.partition, row.key) for row in keys}) == len({row.key for row in keys})
 
 
+@limits
 @pytest.mark.slow
 @pytest.mark.classic("it starts a session of its own")
 def test_a_task_that_dies_when_its_file_has_a_name_is_run_again_and_appends_nothing(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from pyspark.sql import functions as f
 
 from stratalog import Cluster
 from tests.spark.spark_cluster import format_cluster
-from tests.spark.streams import to_its_end
+from tests.spark.streams import limits, to_its_end
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -79,6 +79,7 @@ def committed(cluster: Cluster, topic: str) -> list[tuple[int, int]]:
     return sorted(tuple(row) for row in rows)
 
 
+@limits
 def test_a_stream_cut_short_anywhere_processes_each_record_once(
     cluster: Cluster, spark: SparkSession, folder: Path, tmp_path: Path
 ) -> None:
@@ -103,6 +104,7 @@ def test_a_stream_cut_short_anywhere_processes_each_record_once(
     assert cluster.groups.lag("powers").raise_for_failures().totals["lag"] == 0
 
 
+@limits
 def test_of_two_streams_with_one_transactional_id_the_older_is_fenced(
     cluster: Cluster, spark: SparkSession, folder: Path, tmp_path: Path
 ) -> None:
