@@ -36,7 +36,7 @@ _MOST_MEMBERS, _MOST_BYTES = 1_000, 4 * 1024 * 1024
 """Of all groups together: subscriptions and assignments."""
 
 
-class GroupState(StrEnum):
+class RebalanceState(StrEnum):
     """As Kafka names them. A group without members is not here."""
 
     PREPARING = "PreparingRebalance"
@@ -45,7 +45,7 @@ class GroupState(StrEnum):
 
 
 @dataclass(slots=True, eq=False)
-class Member:
+class ServedMember:
     """A consumer."""
 
     member_id: str
@@ -67,16 +67,16 @@ class Member:
 
 
 @dataclass(slots=True, eq=False)
-class Group:
+class ServedGroup:
     """A group that has members."""
 
     name: str
     protocol_type: str
-    state: GroupState = GroupState.STABLE
+    state: RebalanceState = RebalanceState.STABLE
     generation: int = 0
     protocol: str = ""
     leader: str = ""
-    members: dict[str, Member] = field(default_factory=dict)
+    members: dict[str, ServedMember] = field(default_factory=dict)
     timer: asyncio.TimerHandle | None = None
     """The end of the rebalance, at the latest."""
 
@@ -92,7 +92,7 @@ class Group:
         votes = Counter(next(name for name in one.protocols if name in common) for one in self.members.values())
         return max(common, key=votes.__getitem__)
 
-    def joined(self, member: Member) -> Fields:
+    def joined(self, member: ServedMember) -> Fields:
         """The answer to its JoinGroup, in the present generation."""
         told = self.members.values() if member.member_id == self.leader else ()
         return {
@@ -111,7 +111,7 @@ class GroupMembers:
 
     def __init__(self, new_id: NewId) -> None:
         self._new_id = new_id
-        self._groups: dict[str, Group] = {}
+        self._groups: dict[str, ServedGroup] = {}
 
     # ------------------------------------------------------------------------------- requests
 
@@ -124,14 +124,14 @@ class GroupMembers:
         protocols = {
             one["protocol_name"] or "": one["protocol_metadata"] or b"" for one in body["group_protocols"] or ()
         }
-        group = self._groups.get(name) or Group(name, body["protocol_type"] or "")
+        group = self._groups.get(name) or ServedGroup(name, body["protocol_type"] or "")
         member = group.members.get(member_id)
         if error := self._refusal(body, group, member, protocols):
             return _joined(error, member_id)
         if member is None:
             client_id = request.client_id[:_LONGEST_NAME]
             member_id = f"{client_id}-{self._new_id()}"
-            member = Member(member_id, client_id, session_s, rebalance_s, protocols)
+            member = ServedMember(member_id, client_id, session_s, rebalance_s, protocols)
             group.members[member_id] = member
         member.session_s, member.rebalance_s, member.protocols = session_s, rebalance_s, protocols
         _answer(member.joining, _joined(ErrorCode.UNKNOWN_MEMBER_ID, member_id))  # of a connection before this one
@@ -148,15 +148,15 @@ class GroupMembers:
         if group is None or member is None or error:
             return _synced(error)
         self._lives(group, member)
-        if group.state is GroupState.PREPARING:
+        if group.state is RebalanceState.PREPARING:
             return _synced(ErrorCode.REBALANCE_IN_PROGRESS)
-        if group.state is GroupState.STABLE:
+        if group.state is RebalanceState.STABLE:
             return _synced(ErrorCode.NONE, member.assignment)
         if member.member_id == group.leader:
             given = {one["member_id"]: one["member_metadata"] or b"" for one in body["group_assignment"] or ()}
             if not self._has_room(member, member.size_bytes + sum(map(len, given.values()))):
                 return _synced(ErrorCode.GROUP_MAX_SIZE_REACHED)
-            group.state = GroupState.STABLE
+            group.state = RebalanceState.STABLE
             _cancel(group.timer)
             for one in group.members.values():
                 one.assignment = given.get(one.member_id, b"")
@@ -172,7 +172,7 @@ class GroupMembers:
         group, member, error = self._find(request.body)
         if group is not None and member is not None and not error:
             self._lives(group, member)
-            error = ErrorCode.REBALANCE_IN_PROGRESS if group.state is GroupState.PREPARING else ErrorCode.NONE
+            error = ErrorCode.REBALANCE_IN_PROGRESS if group.state is RebalanceState.PREPARING else ErrorCode.NONE
         return {"throttle_time_ms": 0, "error_code": error}
 
     async def leave(self, request: KafkaRequest) -> Fields:
@@ -192,7 +192,7 @@ class GroupMembers:
         group, member, error = self._find(asked)
         if group is not None and member is not None and not error:
             self._lives(group, member)
-            error = ErrorCode.REBALANCE_IN_PROGRESS if group.state is GroupState.COMPLETING else ErrorCode.NONE
+            error = ErrorCode.REBALANCE_IN_PROGRESS if group.state is RebalanceState.COMPLETING else ErrorCode.NONE
         return error
 
     def described(self) -> Mapping[str, Fields]:
@@ -218,10 +218,10 @@ class GroupMembers:
 
     # ------------------------------------------------------------------------------ rebalances
 
-    def _rebalance(self, group: Group) -> None:
+    def _rebalance(self, group: ServedGroup) -> None:
         """All members are to join again. A group that has just begun waits a moment for more of them."""
-        if group.state is not GroupState.PREPARING:
-            group.state = GroupState.PREPARING
+        if group.state is not RebalanceState.PREPARING:
+            group.state = RebalanceState.PREPARING
             for one in group.members.values():
                 _answer(one.syncing, _synced(ErrorCode.REBALANCE_IN_PROGRESS))
                 one.syncing = None
@@ -230,7 +230,7 @@ class GroupMembers:
         if group.generation and all(one.joining for one in group.members.values()):
             self._begin(group)
 
-    def _begin(self, group: Group) -> None:
+    def _begin(self, group: ServedGroup) -> None:
         """The next generation, of the members that have joined."""
         _cancel(group.timer)
         late = [one for one in group.members.values() if one.joining is None]
@@ -238,7 +238,7 @@ class GroupMembers:
         if not group.members:
             return
         group.generation += 1
-        group.state = GroupState.COMPLETING
+        group.state = RebalanceState.COMPLETING
         group.protocol = group.voted()
         if group.leader not in group.members:
             group.leader = next(iter(group.members))
@@ -250,17 +250,17 @@ class GroupMembers:
         longest_s = max(one.rebalance_s for one in group.members.values())
         self._at_latest(group, longest_s, self._without_sync)
 
-    def _without_sync(self, group: Group) -> None:
+    def _without_sync(self, group: ServedGroup) -> None:
         """A leader that lives, and assigns nothing, holds up all others."""
         self._remove(group, [one for one in group.members.values() if one.syncing is None])
 
-    def _at_latest(self, group: Group, delay_s: float, act: Callable[[Group], None]) -> None:
+    def _at_latest(self, group: ServedGroup, delay_s: float, act: Callable[[ServedGroup], None]) -> None:
         _cancel(group.timer)
         group.timer = asyncio.get_running_loop().call_later(delay_s, act, group)
 
     # -------------------------------------------------------------------------------- members
 
-    def _find(self, body: Fields) -> tuple[Group | None, Member | None, int]:
+    def _find(self, body: Fields) -> tuple[ServedGroup | None, ServedMember | None, int]:
         """The group and the member, and the error where it is not of the present generation."""
         group = self._groups.get(body["group"] or "")
         member = None if group is None else group.members.get(body["member_id"] or "")
@@ -269,7 +269,9 @@ class GroupMembers:
         present = body["generation_id"] in (group.generation, None)
         return group, member, ErrorCode.NONE if present else ErrorCode.ILLEGAL_GENERATION
 
-    def _refusal(self, body: Fields, group: Group, member: Member | None, protocols: Mapping[str, bytes]) -> int:
+    def _refusal(
+        self, body: Fields, group: ServedGroup, member: ServedMember | None, protocols: Mapping[str, bytes]
+    ) -> int:
         """The error of a JoinGroup."""
         try:
             check_group(body["group"] or "")
@@ -284,29 +286,29 @@ class GroupMembers:
         size_bytes = len(group.protocol_type) + sum(len(one) + len(data) for one, data in protocols.items())
         return ErrorCode.NONE if self._has_room(member, size_bytes) else ErrorCode.GROUP_MAX_SIZE_REACHED
 
-    def _has_room(self, member: Member | None, size_bytes: int) -> bool:
+    def _has_room(self, member: ServedMember | None, size_bytes: int) -> bool:
         """For one of that size, in the place of the member that it was."""
         others = [one for group in self._groups.values() for one in group.members.values() if one is not member]
         return len(others) < _MOST_MEMBERS and sum(one.size_bytes for one in others) + size_bytes <= _MOST_BYTES
 
-    def _lives(self, group: Group, member: Member) -> None:
+    def _lives(self, group: ServedGroup, member: ServedMember) -> None:
         """Its session begins anew."""
         _cancel(member.expiry)
         member.expiry = asyncio.get_running_loop().call_later(member.session_s, self._expired, group, member)
 
-    def _expired(self, group: Group, member: Member) -> None:
+    def _expired(self, group: ServedGroup, member: ServedMember) -> None:
         if member.joining is not None or member.syncing is not None:  # it waits for an answer of ours
             self._lives(group, member)
         else:
             self._remove(group, [member])
 
-    def _remove(self, group: Group, gone: Iterable[Member]) -> None:
+    def _remove(self, group: ServedGroup, gone: Iterable[ServedMember]) -> None:
         """They are no members any more; the others share their partitions."""
         self._forget(group, gone)
         if group.members:
             self._rebalance(group)
 
-    def _forget(self, group: Group, gone: Iterable[Member]) -> None:
+    def _forget(self, group: ServedGroup, gone: Iterable[ServedMember]) -> None:
         for one in gone:
             del group.members[one.member_id]
             _cancel(one.expiry)
