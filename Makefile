@@ -15,8 +15,9 @@ RECORDS := 5000000
 MINUTES := 30
 SEED := 1
 STORE :=
+STEPS :=
 SPARK :=
-# Which tests `make test` runs a second time, on Spark Connect: CONNECT=spark are all that it can have.
+# Which tests `make test` runs a second time, on Spark Connect: CONNECT=spark takes all.
 CONNECT := connect
 JVMS := 3
 VENV := .venv
@@ -37,32 +38,42 @@ FIND_PYTHON = for python in "$(PYTHON)" python3.12 python3.13 python3.11 python3
 QUIETLY = quietly() { echo "$$1"; shift; mkdir -p .cache; "$$@" >>$(LOG) 2>&1 || { tail -n 25 $(LOG) >&2; exit 1; }; }; quietly
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input --quiet
 
-.PHONY: help setup servers check lint test matrix sim quorum fuzz proof crash unattended demo kafka brokers bench docs format lock java clean
+.PHONY: help setup servers check lint test nightly slowest coverage matrix sim quorum fuzz crash unattended demo kafka brokers bench docs format lock java clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: java $(VENV)/.installed .cache/jars/.fetched ## the pinned packages into .venv, Spark's extra jars into .cache
 
-# Not part of setup: one needs Node, the other Go, and is compiled for two minutes. Tests go on without.
-servers: ## servers of Azure's and Google's kind into .cache; where they cannot be had, the tests on them are left out
+# Not part of setup: one needs Node, the other Go, which compiles it for two minutes.
+servers: ## servers of Azure's and Google's kind into .cache; without them, nightly skips the tests on them
 	@mkdir -p $(SERVERS); : >> $(LOG)
 	@[[ -x $(SERVERS)/node_modules/.bin/azurite-blob ]] || ( $(QUIETLY) "servers: Azurite" \
-	  npm install --silent --no-fund --no-audit --prefix $(SERVERS) azurite@3.35.0 ) || echo "no Azurite: its tests are left out" >&2
+	  npm install --silent --no-fund --no-audit --prefix $(SERVERS) azurite@3.35.0 ) || echo "no Azurite: its tests are skipped" >&2
 	@[[ -x $(SERVERS)/fake-gcs-server ]] || ( $(QUIETLY) "servers: fake-gcs-server" env GOBIN=$(CURDIR)/$(SERVERS) \
-	  go install github.com/fsouza/fake-gcs-server@v1.56.1 ) || echo "no fake-gcs-server: its tests are left out" >&2
+	  go install github.com/fsouza/fake-gcs-server@v1.56.1 ) || echo "no fake-gcs-server: its tests are skipped" >&2
 
 check: $(VENV)/.installed lint ## format, lint, types, and the tests that are quick and need neither a JVM nor a server
-	@$(BIN)/python -m pytest -n auto --maxprocesses 8 -m "not spark and not s3 and not kafka and not slow and not proof"
+	@STRATALOG_TEST_DEPTH=check $(BIN)/python -m pytest -n auto --maxprocesses 8
 
-# First what needs no JVM and no server. What does is files of tests side by side, the longest first: three JVMs, which
-# wait more than they compute. Then tests of what goes another way on Spark Connect, on a session of it: classic ones
-# cannot live in the same process. Last, some on the oldest Spark, Arrow and pandas. 5: there are none of that kind.
-test: setup servers lint ## everything but kafka: the linters and all tests; or some: make test TESTS=tests/unit
-	@$(BIN)/python -m pytest -n auto --maxprocesses 8 -m "not spark and not s3 and not kafka and not proof" $(TESTS) || [[ $$? == 5 ]]
-	@$(BIN)/python -m pytest -n $(JVMS) --dist loadfile --no-loadscope-reorder -m "(spark or s3) and not proof" $(TESTS) || [[ $$? == 5 ]]
+# First what needs no JVM and no server. Then files of tests side by side, the longest first, in JVMs that wait more
+# than they compute. Then a part on a session of Spark Connect, which cannot share a process with a classic one. Last,
+# a smoke run on the oldest Spark, Arrow and pandas. Status 5: the chosen tests have none of that kind.
+test: setup lint ## each guarantee once, on folders, S3, a classic session, Connect and the oldest Spark; or some: TESTS=tests/unit
+	@rm -rf .cache/durations
+	@$(BIN)/python -m pytest -n auto --maxprocesses 8 -m "not spark and not s3" $(TESTS) || [[ $$? == 5 ]]
+	@$(BIN)/python -m pytest -n $(JVMS) --dist loadfile --no-loadscope-reorder -m "spark or s3" $(TESTS) || [[ $$? == 5 ]]
 	@STRATALOG_TEST_CONNECT=1 $(BIN)/python -m pytest -m "$(CONNECT)" $(TESTS) || [[ $$? == 5 ]]
 	@[[ -n "$(TESTS)" ]] || $(BIN)/python -m tests.matrix 4.0 --quick
+
+nightly: setup servers .cache/jars/.kafka ## everything else, to its end, with a table in docs/proof.md; or some steps: make nightly STEPS="kafka sim"
+	@$(BIN)/python -m tests.nightly $(STEPS)
+
+slowest: $(VENV)/.installed ## where the time of the last make test went: by kind, test, file and fixture
+	@$(BIN)/python -m tests.durations
+
+coverage: setup ## branch coverage of the product by make test
+	@$(BIN)/python -m tests.coverage
 
 matrix: $(VENV)/.installed java ## the Spark tests on Spark 4.0, 4.1 and 4.2 with Pythons and Arrows of their own; or one: make matrix SPARK=4.0
 	@$(BIN)/python -m tests.matrix $(SPARK)
@@ -76,9 +87,6 @@ quorum: $(VENV)/.installed ## the same of the metadata quorum alone: make quorum
 fuzz: $(VENV)/.installed ## mutate the files of a cluster, and run everything that reads them: make fuzz SECONDS=600 SEED=7
 	@$(BIN)/python -m tests.fuzz --seconds $(SECONDS) $(if $(filter file,$(origin SEED)),,--seed $(SEED))
 
-proof: setup ## bits flipped at 500 places of every way of moving or reading; 1,000 verifies and heals beside others; --py-files
-	@$(BIN)/python -m pytest -n auto --maxprocesses 8 -m proof
-
 crash: setup ## kill -9 of real jobs at random moments: make crash RUNS=100 SEED=1
 	@$(BIN)/python -m tests.crashes --runs $(RUNS) --seed $(SEED)
 
@@ -89,7 +97,7 @@ demo: setup $(if $(filter azure gcs,$(STORE)),servers) ## real data through the 
 	@$(BIN)/python -m demo $(if $(STORE),--store $(STORE)) $(ARGS)
 
 kafka: setup .cache/jars/.kafka ## the same scripts on the engine and on a real Kafka broker, which is fetched and started
-	@$(BIN)/python -m pytest -m kafka tests/kafka
+	@STRATALOG_TEST_DEPTH=nightly $(BIN)/python -m pytest tests/kafka
 
 brokers: setup .cache/jars/.kafka ## three real Kafka brokers and mirrors of them, killed: make brokers RECORDS=20000000 RUNS=100 SEED=1
 	@$(BIN)/python -m tests.kafka --records $(RECORDS) --kills $(RUNS) --seed $(SEED)

@@ -1,44 +1,57 @@
-"""Fixtures that several folders use; each lives in a module of its own. How much of a table of cases runs."""
+"""Fixtures that several folders use, each in a module of its own, and how much of the tests a run takes."""
 
-from collections import Counter, defaultdict
+from __future__ import annotations
+
+import gc
+from collections import Counter
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import settings
 
-pytest_plugins = ["tests.cloud_servers", "tests.s3_server", "tests.spark_session"]
+from tests.depth import DEPTH, LEFT_OUT, VARIABLE, selected
 
-# The same examples in every run, however loaded the machine is; fewer where what is slow is left out.
-settings.register_profile("all", derandomize=True, deadline=None)
-settings.register_profile("quick", settings.get_profile("all"), max_examples=10)
+pytest_plugins = ["tests.durations", "tests.cloud_servers", "tests.s3_server", "tests.spark_session"]
 
-
-def quick(config: pytest.Config) -> bool:
-    """Whether this is ``make check``."""
-    return "not slow" in config.option.markexpr
+# Every run draws the same examples, however loaded the machine is; `make check` draws fewer.
+settings.register_profile("test", derandomize=True, deadline=None)
+settings.register_profile("check", settings.get_profile("test"), max_examples=10)
+settings.register_profile("nightly", deadline=None, max_examples=1000, print_blob=True)
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    settings.load_profile("quick" if quick(config) else "all")
+    if DEPTH not in LEFT_OUT:
+        raise pytest.UsageError(f"${VARIABLE} is {DEPTH!r}: say {', '.join(LEFT_OUT)}")
+    settings.load_profile(DEPTH)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Collects without the garbage collector, which would walk over all tests again and again."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """A quick check takes the first and the last case of each table of cases; ``make test`` takes all."""
-    if not quick(config):
-        return
-    cases: defaultdict[str, list[pytest.Item]] = defaultdict(list)
-    for item in items:
-        cases[item.nodeid.partition("[")[0]].append(item)
-    kept = {item.nodeid for table in cases.values() for item in (table[0], table[-1])}
-    config.hook.pytest_deselected(items=[item for item in items if item.nodeid not in kept])
-    items[:] = [item for item in items if item.nodeid in kept]
+    kept = selected(items)
+    if len(kept) < len(items):
+        names = {item.nodeid for item in kept}
+        config.hook.pytest_deselected(items=[item for item in items if item.nodeid not in names])
+        items[:] = kept
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """What the proofs have counted."""
+    """Prints what the proofs have counted."""
     counted: dict[str, Counter[str]] = {}
     for report in terminalreporter.getreports("passed"):
-        for name, counts in report.user_properties if "proof" in report.keywords else ():
+        for name, counts in (
+            report.user_properties if "slow" in report.keywords or "nightly" in report.keywords else ()
+        ):
             counted.setdefault(name, Counter()).update(counts)
     for name, counts in sorted(counted.items()):
         terminalreporter.write_line(f"{name}: {', '.join(f'{n:,} {what}' for what, n in sorted(counts.items()))}")

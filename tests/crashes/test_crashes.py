@@ -9,7 +9,7 @@ import pytest
 
 from tests.crashes.campaign import Campaign
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.nightly]
 
 STRIKES = 5
 SEED = 5

@@ -10,7 +10,7 @@ import pytest
 from tests.crashes.stream_driver import WAYS
 from tests.crashes.streams import StreamCampaign
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = [pytest.mark.spark, pytest.mark.nightly]
 
 
 @pytest.mark.parametrize("way", WAYS)

@@ -10,7 +10,7 @@ from tests.crashes.appender import KEPT, LEDGER, TIERED
 from tests.crashes.unattended import Unattended
 from tests.s3_server import S3Endpoint
 
-pytestmark = [pytest.mark.s3, pytest.mark.slow]
+pytestmark = [pytest.mark.s3, pytest.mark.nightly]
 
 
 def test_appenders_and_maintain_that_are_killed_and_a_lost_broker_leave_a_log_in_good_order(

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.depth import at_depth
 from tests.fuzz import thrift
 from tests.fuzz.changes import draw_change
 from tests.fuzz.mutations import Specimens
@@ -19,7 +20,8 @@ from tests.fuzz.planted import FAULTS
 from tests.fuzz.sealing import fields_of, parts_of, seal_pages, seal_segment
 from tests.fuzz.tree import Tree
 
-SEED, MUTATIONS, PARTS = 20, 10_000, 4
+SEED = 20
+MUTATIONS, PARTS = at_depth(test=1_000, nightly=10_000), at_depth(test=1, nightly=4)
 IN_MEMORY = [str(index) for index in range(1, 140)]
 END_TO_END = [str(index) for index in range(0, 2400, 40)]
 SEALED = ("segment", "remote segment", "state segment", "snapshot", "metadata batch", "metadata snapshot")
@@ -51,7 +53,7 @@ def run(module: str, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("part", range(PARTS))
-def test_of_ten_thousand_mutations_none_is_a_finding(part: int) -> None:
+def test_no_mutation_is_a_finding(part: int) -> None:
     """Right data, or an error of the project's own; what has no part in what was mutated goes on."""
     each = MUTATIONS // PARTS
     given = {"--seed": SEED, "--first": part * each, "--mutations": each, "--processes": 1}
@@ -62,6 +64,7 @@ def test_of_ten_thousand_mutations_none_is_a_finding(part: int) -> None:
     assert re.search(r"right [0-9]{3}.*own error [0-9]{3}|own error [0-9]{3}.*right [0-9]{3}", ended.stdout)
 
 
+@pytest.mark.sample(4)
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_that_is_put_into_the_engine_is_found(fault: str) -> None:

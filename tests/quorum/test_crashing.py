@@ -8,22 +8,12 @@ import pytest
 from tests.quorum.crashing import AGAIN, FAULTS, FAULTY, SCENARIOS, Scenario, outcomes_of, run_each
 from tests.simulation.scheduler import Verdict
 
-QUICK = ("claim and commit", "commit that snapshots", "snapshot and freeze")
 
-
-def is_slow(scenario: Scenario, verdict: Verdict) -> bool:
-    return scenario.name not in QUICK or verdict is not Verdict.DIE_BEFORE
-
-
+@pytest.mark.sample(24)  # every third: each scenario and each fault has its turn
 @pytest.mark.parametrize(
     ("scenario", "verdict"),
     [
-        pytest.param(
-            scenario,
-            verdict,
-            id=f"{scenario.name}: {verdict}",
-            marks=[pytest.mark.slow] if is_slow(scenario, verdict) else [],
-        )
+        pytest.param(scenario, verdict, id=f"{scenario.name}: {verdict}")
         for scenario in SCENARIOS
         for verdict in FAULTS
     ],

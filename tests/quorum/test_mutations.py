@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from tests.depth import at_depth
 from tests.quorum.mutations import MUTATIONS, Mutation
 
 QUICK = 60
 """A mutation that is found within so many runs is quick enough for ``make check``."""
+SEEDS = at_depth(test=4, nightly=20)
 
 
 @pytest.mark.parametrize(
@@ -30,5 +32,5 @@ def test_the_simulation_finds_a_step_left_out(mutation: Mutation) -> None:
 @pytest.mark.slow
 def test_directed_configurations_are_clean_without_a_mutation() -> None:
     for mutation in MUTATIONS:
-        for seed in range(mutation.first, mutation.first + min(mutation.seeds, 20)):
+        for seed in range(mutation.first, mutation.first + min(mutation.seeds, SEEDS)):
             assert mutation.run(seed).violation is None, (mutation.name, seed)

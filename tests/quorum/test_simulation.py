@@ -35,6 +35,7 @@ def test_every_invariant_holds_after_every_step() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("first", range(1 + FIRST_PART, 1 + SEEDS, PART))
 def test_every_invariant_holds_after_every_step_of_many_runs(first: int) -> None:
     summary = run_some(range(first, first + PART), run_seed)

@@ -19,7 +19,7 @@ from tests.unit.harness import batch
 pytestmark = [
     pytest.mark.spark,
     pytest.mark.s3,
-    pytest.mark.slow,
+    pytest.mark.nightly,
     pytest.mark.classic("it starts a session of its own"),
 ]
 

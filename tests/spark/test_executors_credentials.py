@@ -20,7 +20,7 @@ from tests.spark.vault import Vault, vault
 pytestmark = [
     pytest.mark.spark,
     pytest.mark.s3,
-    pytest.mark.slow,
+    pytest.mark.nightly,
     pytest.mark.classic("its drivers have sessions of their own"),
 ]
 

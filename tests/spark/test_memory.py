@@ -21,7 +21,7 @@ pytestmark = [
     pytest.mark.spark,
     pytest.mark.s3,
     pytest.mark.slow,
-    pytest.mark.proof,
+    pytest.mark.nightly,
     pytest.mark.classic("it starts both kinds of session, each in its own process"),
 ]
 

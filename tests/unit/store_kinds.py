@@ -20,18 +20,19 @@ PART_BYTES = 5 * 1024 * 1024
 
 SIZES = [0, 1, PART_BYTES + 1]
 
+CLOUDS = ("azure", "gcs")
 S3 = pytest.mark.s3
+CLOUD = (pytest.mark.s3, pytest.mark.nightly)
 KINDS = [
     "memory",
     "file",
     pytest.param("s3", marks=S3),
     pytest.param("s3-multipart", marks=S3),
-    pytest.param("azure", marks=S3),
-    pytest.param("gcs", marks=S3),
+    pytest.param("azure", marks=CLOUD),
+    pytest.param("gcs", marks=CLOUD),
 ]
-CLOUDS = ("azure", "gcs")
 PAIRS = [
-    pytest.param(a, b, marks=() if {a, b} <= {"memory", "file"} else S3)
+    pytest.param(a, b, marks=() if {a, b} <= {"memory", "file"} else CLOUD if {a, b} & set(CLOUDS) else S3)
     for a, b in itertools.product(["memory", "file", "s3", *CLOUDS], repeat=2)
     if a not in CLOUDS or b == a or b == "file"
 ]

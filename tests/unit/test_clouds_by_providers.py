@@ -25,7 +25,7 @@ from tests.cloud_servers import CloudEndpoint
 from tests.s3_server import S3Endpoint
 from tests.unit.harness import batch
 
-pytestmark = pytest.mark.s3
+pytestmark = [pytest.mark.s3, pytest.mark.nightly]
 
 EXPIRES = {"expiration": "2023-11-14T23:13:20+00:00"}
 """An hour after the clock of these tests begins."""

@@ -45,6 +45,7 @@ def all_good(live: LiveCluster, brokers: set[int] | None = None) -> bool:
     return True
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_follower_does_not_copy_it_and_the_leader_resigns_to_a_good_member(tmp_path: Path, seed: int) -> None:
     live = live_cluster(tmp_path)
@@ -62,6 +63,7 @@ def test_a_follower_does_not_copy_it_and_the_leader_resigns_to_a_good_member(tmp
     assert all_good(live)
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_an_append_is_not_acknowledged_in_bad_copies(tmp_path: Path, seed: int) -> None:
     """acks=all: the bit flips between the write on the leader and the followers' copies."""
@@ -124,6 +126,7 @@ def test_a_leader_without_another_member_keeps_its_file_and_nobody_gets_it(tmp_p
     assert all_good(live, {2, 3})
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_reassign_takes_the_good_copies(tmp_path: Path, seed: int) -> None:
     """The newcomers must not get it from the leader, while the good replicas are let go."""

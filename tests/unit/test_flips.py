@@ -266,7 +266,7 @@ def test_a_flipped_bit_is_found_or_harmless_and_nothing_good_is_lost(tmp_path: P
     try_way(tmp_path, WAYS[way], SOME, seed=len(way))
 
 
-@pytest.mark.proof
+@pytest.mark.nightly
 @pytest.mark.parametrize("way", WAYS)
 def test_a_flipped_bit_at_any_of_500_positions(
     tmp_path: Path, way: str, record_property: Callable[[str, object], None]

@@ -10,7 +10,7 @@ from stratalog.engine.cluster import Cluster
 from tests.cloud_servers import CloudEndpoint
 from tests.unit.harness import batch
 
-pytestmark = [pytest.mark.s3, pytest.mark.slow]
+pytestmark = [pytest.mark.s3, pytest.mark.nightly]
 
 TIERED = {
     "remote.storage.enable": "true",

@@ -8,6 +8,7 @@ and the step is run again. Whatever the fault, the outcome is that of the step w
 
 from __future__ import annotations
 
+import itertools
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -31,6 +32,7 @@ from stratalog.partitions.segment import read_segment
 from stratalog.partitions.store import Store, StoreOptions
 from stratalog.partitions.store.local import LocalStore
 from stratalog.partitions.store.memory import MemoryStore
+from tests.depth import at_depth
 from tests.unit.cluster_harness import LiveCluster
 from tests.unit.faulty_store import CHANGES, Faults
 
@@ -199,9 +201,7 @@ def test_whatever_call_fails_the_next_run_goes_on_and_nothing_is_lost(tmp_path: 
         saved = _save(live, tmp_path / f"saved-{number}")
         assert _run(step, live), name
         expected = _seen(live)
-        nth = 0
-        while True:
-            nth += 1
+        for nth in itertools.count(1, at_depth(test=3, nightly=1)):
             copy = Copy(saved, live, tmp_path / f"copy-{number}-{nth}")
             changes = copy.fail(fault, nth)
             ok = _run(step, copy)
@@ -214,7 +214,7 @@ def test_whatever_call_fails_the_next_run_goes_on_and_nothing_is_lost(tmp_path: 
             failed += not ok
             assert _run(step, copy), what
             assert _seen(copy) == expected, what
-    assert failed > 30
+    assert failed > at_depth(test=10, nightly=30)
     assert (
         live.read(start=live.replicas().view.log_start_offset)[0]
         == RECORDS[live.replicas().view.log_start_offset :]

@@ -355,7 +355,9 @@ def go_on(live: LiveCluster, number: int) -> list[Report]:
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["link", "FIFO"])
 @pytest.mark.parametrize("place", ["broker", "remote"])
-@pytest.mark.parametrize("share", [pytest.param(5, id="a-fifth"), pytest.param(1, id="all")])
+@pytest.mark.parametrize(
+    "share", [pytest.param(5, id="a-fifth"), pytest.param(1, id="all", marks=pytest.mark.nightly)]
+)
 def test_no_place_of_a_root_can_be_made_to_lead_out_of_it(
     live: LiveCluster, victim: Path, kind: str, place: str, share: int
 ) -> None:

@@ -38,7 +38,7 @@ def newest(quorum: Quorum) -> str:
     [
         (1, 10),
         (1, 1_000),
-        pytest.param(1, 10_000, marks=pytest.mark.slow),
+        pytest.param(1, 10_000, marks=pytest.mark.nightly),
         (3, 10),
         pytest.param(3, 1_000, marks=pytest.mark.slow),
     ],

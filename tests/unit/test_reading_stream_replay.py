@@ -259,7 +259,8 @@ def test_tasks_travel_and_say_nothing_secret(live: LiveCluster, monkeypatch: pyt
     assert b"a-secret-that-stays" not in sent
 
 
-@pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 25))])
+@pytest.mark.sample(8)
+@pytest.mark.parametrize("seed", range(25))
 def test_every_record_comes_once_whatever_happens_between_the_steps(live: LiveCluster, seed: int) -> None:
     """Appends, merges, tiering, retention of the brokers, elections and restarts of the driver, in any order:
     batches that are replayed are the same, and together they are the log."""

@@ -44,7 +44,7 @@ def held(live: Ledger, topic: str) -> list[str]:
     return [name for _, _, name in names]
 
 
-@pytest.mark.parametrize("commits", [100, pytest.param(1_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("commits", [100, pytest.param(1_000, marks=pytest.mark.nightly)])
 def test_a_commit_of_a_group_is_flat(live: Ledger, commits: int) -> None:
     driver = live.driver(keeps_short=True)
     first = commit(live, driver, 10, 60)

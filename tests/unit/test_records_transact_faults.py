@@ -18,6 +18,7 @@ from stratalog.partitions.errors import (
     UnknownTopicOrPartitionError,
 )
 from tests.contexts import context_of
+from tests.depth import at_depth
 from tests.unit.faulty_store import Faults
 from tests.unit.restore_harness import partly_tiered, restored
 from tests.unit.seen import seen
@@ -223,7 +224,7 @@ def test_whichever_change_is_the_drivers_last_it_is_all_or_nothing(tmp_path: Pat
     (tmp_path / "0").mkdir()
     points = len(crash_points(Ledger(tmp_path / "0", through=faults.wrap).begin(), faults))
     outcomes = set()
-    for point in range(1, points + 1):
+    for point in range(1, points + 1, at_depth(test=3, nightly=1)):
         folder = tmp_path / str(point)
         folder.mkdir()
         live = Ledger(folder, through=faults.wrap).begin()

@@ -23,7 +23,7 @@ from stratalog.partitions.store.memory import MemoryStore
 from stratalog.partitions.store.racing import race_in_threads
 from tests.cloud_servers import CloudEndpoint
 from tests.s3_server import S3Endpoint
-from tests.unit.store_kinds import S3
+from tests.unit.store_kinds import CLOUDS, S3
 
 CLOCK = ManualClock(1_700_000_000_000)
 
@@ -265,7 +265,7 @@ def test_the_job_races_with_processes_and_exits_with_1_when_a_rule_is_broken(
 
 @S3
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["s3", "azure", "gcs"])
+@pytest.mark.parametrize("kind", ["s3", *(pytest.param(cloud, marks=pytest.mark.nightly) for cloud in CLOUDS)])
 def test_real_servers_keep_the_rules(kind: str, request: pytest.FixtureRequest) -> None:
     """But for the completion of uploads on SeaweedFS, which is not raced with by default."""
     endpoint: CloudEndpoint | S3Endpoint = request.getfixturevalue(f"{kind}_endpoint")

@@ -30,7 +30,7 @@ from stratalog.partitions.store.object_fsspec import FsspecStore
 from stratalog.partitions.store.object_http import HttpRequest
 from tests.cloud_servers import CloudEndpoint
 from tests.s3_server import HOST, free_ports
-from tests.unit.store_kinds import S3, leftovers, names, some_bytes
+from tests.unit.store_kinds import leftovers, names, some_bytes
 from tests.unit.test_store_s3 import Handler, ScriptedServer, half_a_body, scripted_server, stall
 
 pytest.importorskip("adlfs")
@@ -285,7 +285,8 @@ def _read_in_child(store: Store, answers: Connection) -> None:
     answers.send((os.getpid(), store.read("name")))
 
 
-@S3
+@pytest.mark.s3
+@pytest.mark.nightly
 @pytest.mark.parametrize("kind", ["azure", "gcs"])
 class TestOnServers:
     @pytest.fixture
@@ -331,7 +332,8 @@ class TestOnServers:
         assert names(store) == []
 
 
-@S3
+@pytest.mark.s3
+@pytest.mark.nightly
 def test_folders_of_a_hierarchical_namespace_are_no_objects(azure_endpoint: CloudEndpoint) -> None:
     store = open_store(f"{azure_endpoint.root}/hierarchical")
     assert store.create("folder/name", b"data")
@@ -345,7 +347,8 @@ def test_folders_of_a_hierarchical_namespace_are_no_objects(azure_endpoint: Clou
     assert names(store) == ["folder/name"]
 
 
-@S3
+@pytest.mark.s3
+@pytest.mark.nightly
 def test_blocks_that_went_with_anothers_commit_are_a_name_that_was_taken(azure_endpoint: CloudEndpoint) -> None:
     store = open_store(f"{azure_endpoint.root}/two-writers", StoreOptions(part_bytes=100))
     mine, others = store.stage_writer("name"), store.stage_writer("name")

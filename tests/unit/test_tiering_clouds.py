@@ -17,7 +17,7 @@ from stratalog.tiering.delta_options import storage_options
 from tests.cloud_servers import CloudEndpoint
 from tests.unit.tiering_harness import TENS, TieredPartition, commit_at_once, table_in
 
-pytestmark = pytest.mark.s3
+pytestmark = [pytest.mark.s3, pytest.mark.nightly]
 
 OPTIONS = StoreOptions(timeout_s=10, retries=2)
 

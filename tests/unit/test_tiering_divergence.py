@@ -183,8 +183,11 @@ class TwoDrivers:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("after", "adds"),
-    [(UNCLEAN, (WON,)), (UNCLEAN, ()), (CLEAN, (LOST, GOES_ON))],
-    ids=["unclean", "unclean, nothing to upload", "clean"],
+    [
+        pytest.param(UNCLEAN, (WON,), id="unclean", marks=pytest.mark.nightly),
+        pytest.param(UNCLEAN, (), id="unclean, nothing to upload"),
+        pytest.param(CLEAN, (LOST, GOES_ON), id="clean", marks=pytest.mark.nightly),
+    ],
 )
 def test_in_every_order_of_a_zombies_steps_and_its_successors_the_leaders_history_wins(
     tmp_path: Path, after: Lineage, adds: tuple[RemoteSegment, ...]

@@ -90,6 +90,7 @@ class World:
         ]
 
 
+@pytest.mark.sample(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("seeds", [range(4), *(range(4 + 20 * n, 24 + 20 * n) for n in range(5))])
 def test_overlapping_runs_lose_nothing_and_commit_every_offset_once(tmp_path: Path, seeds: range) -> None:

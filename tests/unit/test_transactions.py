@@ -363,9 +363,8 @@ class Twin:
                 yield value
 
 
-@pytest.mark.parametrize(
-    "seed", [*range(3), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(3, 40))]
-)
+@pytest.mark.sample(12)
+@pytest.mark.parametrize("seed", range(40))
 def test_readers_get_what_a_naive_twin_gives_whatever_is_merged(seed: int) -> None:
     rng, log, twin = random.Random(seed), Log(), Twin()
     epochs = dict.fromkeys("pqr", 0)

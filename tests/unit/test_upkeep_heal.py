@@ -11,6 +11,7 @@ import pytest
 
 from stratalog.partitions.paths import join
 from stratalog.partitions.store import Store
+from tests.depth import at_depth
 from tests.unit.cluster_harness import LiveCluster, codes, fence, rows_of, the_failure, unfence
 from tests.unit.faulty_store import CHANGES, Faults
 from tests.unit.tampering import Spot, register, remote_spot, spot
@@ -410,7 +411,7 @@ def test_a_crash_at_any_call_leaves_what_the_next_heal_mends(
     tmp_path: Path, everyone: bool, with_effect: bool
 ) -> None:
     """Protocol, I7."""
-    for at in itertools.count(1):
+    for at in itertools.count(1, at_depth(test=3, nightly=1)):
         faults = Faults()
         folder = tmp_path / str(at)
         folder.mkdir()

@@ -17,6 +17,7 @@ from stratalog.partitions.errors import CorruptionError, InconsistentClusterIdEr
 from stratalog.partitions.offsets import OffsetSpec
 from stratalog.partitions.paths import DESCRIPTIONS
 from tests.contexts import context_of
+from tests.depth import at_depth
 from tests.unit.cluster_harness import LiveCluster, codes, rows_of, the_failure
 from tests.unit.faulty_store import CHANGES, Faults
 from tests.unit.restore_harness import CONFIGS, Heir, append, partly_tiered, restored
@@ -206,14 +207,8 @@ def stopped_restore(folder: Path, changes: int) -> bool:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("changes", [1, 6, 9, 12])
-def test_a_restore_that_stopped_is_run_again(tmp_path: Path, changes: int) -> None:
-    assert not stopped_restore(tmp_path, changes)
-
-
-@pytest.mark.slow
 def test_a_restore_may_stop_after_each_of_its_changes(tmp_path: Path) -> None:
-    for changes in range(100):
+    for changes in range(0, 100, at_depth(test=3, nightly=1)):
         (tmp_path / str(changes)).mkdir()
         if stopped_restore(tmp_path / str(changes), changes):
             assert changes > 12

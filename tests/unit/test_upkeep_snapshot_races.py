@@ -229,9 +229,8 @@ def test_snapshots_of_a_history_that_was_given_up_count_for_nothing(live: Keyed)
 # ----------------------------------------------------------------------------------- two at once
 
 
-@pytest.mark.parametrize(
-    "seed", [*range(1), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 12))]
-)
+@pytest.mark.sample(4)
+@pytest.mark.parametrize("seed", range(12))
 def test_two_runs_at_once_do_no_harm(tmp_path: Path, seed: int) -> None:
     """At a random change of one run another one runs from beginning to end, and appends besides."""
     faults = Faults()

@@ -1,0 +1,201 @@
+"""``make nightly``: everything that ``make test`` leaves out, step by step, to the end.
+
+    python -m tests.nightly                     all steps; then docs/proof.md is written
+    python -m tests.nightly kafka matrix-4.0    some of them; their rows in docs/proof.md are replaced
+    python -m tests.nightly --list              the steps, what each proves, its command
+
+A step that fails stops no other one. What a step prints is in ``.cache/nightly/<step>.log``. Exit status 1 where
+some step failed. Simulations, campaigns and fuzzers begin at a seed of the day, which is printed and kept.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.proof import Proof, Row
+
+ROOT = Path(__file__).resolve().parent.parent
+LOGS = ROOT / ".cache" / "nightly"
+_PYTEST = ("-m", "pytest", "-n", "2", "--dist", "loadfile")
+_COUNTS = re.compile(
+    r"^=*\s*((?:\d+ (?:passed|failed|skipped|deselected|errors?|warnings?)(?:, )?)+) in ", re.MULTILINE
+)
+_STOPPED_AFTER_S = 30
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One command of this Python, and what it proves."""
+
+    name: str
+    proves: str
+    arguments: tuple[str, ...]
+    environment: Mapping[str, str] = field(default_factory=dict)
+    most_minutes: int = 60
+
+
+def steps(seed: int) -> tuple[Step, ...]:
+    """All steps, in their order."""
+    deep = {"STRATALOG_TEST_DEPTH": "nightly"}
+    shuffled = tuple(
+        Step(
+            f"shuffled-{nth}",
+            "the tests without a JVM in another order, side by side",
+            (*_PYTEST[:-2], "--random-order", f"--random-order-seed={seed + nth}", "-m", "not spark and not s3"),
+        )
+        for nth in (1, 2, 3)
+    )
+    return (
+        Step(
+            "unit",
+            "every case without a JVM or a server: long tables, crashes at each call, the simulation's mutations",
+            ("-m", "pytest", "-n", "2", "-m", "not spark and not s3 and not kafka"),
+            deep,
+        ),
+        Step(
+            "spark",
+            "every case on classic sessions, S3, Azure's and Google's servers",
+            (*_PYTEST, "-m", "(spark or s3) and not kafka"),
+            deep,
+            90,
+        ),
+        Step(
+            "connect",
+            "every Spark test on Spark Connect, but those of classic sessions",
+            ("-m", "pytest", "-m", "spark and not kafka"),
+            {**deep, "STRATALOG_TEST_CONNECT": "1"},
+        ),
+        *(
+            Step(f"matrix-{spark}", f"the Spark tests on Spark {spark}", ("-m", "tests.matrix", spark))
+            for spark in ("4.0", "4.1", "4.2")
+        ),
+        Step("kafka", "the same scripts on the engine and on a real Kafka", ("-m", "pytest", "tests/kafka"), deep),
+        Step(
+            "brokers",
+            "mirrors and exports of three real Kafka brokers under kills",
+            ("-m", "tests.kafka", "--records", "2000000", "--kills", "30", "--seed", str(seed)),
+        ),
+        Step("fuzz", "damaged and forged files", ("-m", "tests.fuzz", "--seconds", "600", "--seed", str(seed))),
+        Step(
+            "crash", "kill -9 of real spark-submits", ("-m", "tests.crashes", "--runs", "40", "--seed", str(seed))
+        ),
+        Step(
+            "unattended",
+            "maintain alone beside kills and a lost broker, on a real S3 server",
+            ("-m", "tests.crashes.unattended", "--minutes", "15", "--seed", str(seed)),
+        ),
+        Step(
+            "sim",
+            "the protocol under faults, on fresh seeds",
+            ("-m", "tests.simulation", "--seeds", "5000", "--seed", str(seed)),
+        ),
+        Step(
+            "quorum",
+            "the metadata's quorum under faults, on fresh seeds",
+            ("-m", "tests.quorum", "--seeds", "5000", "--seed", str(seed)),
+        ),
+        *(
+            Step(f"demo-{store}", f"the demo with buckets of a server ({store})", ("-m", "demo", "--store", store))
+            for store in ("s3", "azure", "gcs")
+        ),
+        *shuffled,
+        Step("coverage", "branch coverage of make test", ("-m", "tests.coverage")),
+    )
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the steps and write the table. Exit status 1 where one failed."""
+    parser = argparse.ArgumentParser(prog="python -m tests.nightly", description=__doc__)
+    parser.add_argument("steps", nargs="*", metavar="step")
+    parser.add_argument("--seed", type=int, default=int(time.strftime("%Y%m%d")) * 1000, help="of all campaigns")
+    parser.add_argument("--list", action="store_true", help="print the steps and run none")
+    given = parser.parse_args(argv)
+    every = steps(given.seed)
+    unknown = set(given.steps) - {step.name for step in every}
+    if unknown:
+        parser.error(f"no such step: {', '.join(sorted(unknown))}; --list shows them")
+    chosen = [step for step in every if not given.steps or step.name in given.steps]
+    if given.list:
+        for step in chosen:
+            print(f"{step.name:12} {step.proves}: python {' '.join(step.arguments)}")
+        return 0
+    proof = Proof.read()
+    failed = []
+    for step in chosen:
+        print(f"{step.name}: {step.proves}", flush=True)
+        row = run(step)
+        print(f"{step.name}: {row.result}, {row.minutes} min", flush=True)
+        proof = proof.with_row(row, [each.name for each in every])
+        proof.write()
+        if not row.result.startswith("passed"):
+            failed.append(step.name)
+    print(proof.table())
+    if failed:
+        print(f"failed: {', '.join(failed)}; what they printed is in {LOGS}", file=sys.stderr)
+    return int(bool(failed))
+
+
+def run(step: Step) -> Row:
+    """Run one step to its end, or to its limit of time, and say how it ended."""
+    LOGS.mkdir(parents=True, exist_ok=True)
+    log = LOGS / f"{step.name}.log"
+    began = time.monotonic()
+    with log.open("wb") as out:
+        process = subprocess.Popen(
+            [sys.executable, *step.arguments],
+            cwd=ROOT,
+            stdout=out,
+            stderr=out,
+            stdin=subprocess.DEVNULL,
+            env={**os.environ, **step.environment},
+            start_new_session=True,  # a group of its own, so that a step past its limit ends with what it started
+        )
+        try:
+            status = process.wait(timeout=step.most_minutes * 60)
+            ended = "passed" if status == 0 else f"failed with {status}"
+        except subprocess.TimeoutExpired:
+            ended = f"failed: no end after {step.most_minutes} min"
+        finally:
+            _stop(process)
+    minutes = round((time.monotonic() - began) / 60, 1)
+    return Row(step.name, step.proves, f"{ended}: {figures(log)}", minutes, commit(), time.strftime("%Y-%m-%d"))
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        try:
+            os.killpg(process.pid, number)
+            process.wait(timeout=_STOPPED_AFTER_S)
+        except ProcessLookupError:
+            return
+        except subprocess.TimeoutExpired:
+            continue
+
+
+def figures(log: Path) -> str:
+    """What a step has counted: pytest's closing line, else the last line that it printed."""
+    text = log.read_text(encoding="utf-8", errors="replace")
+    counted = _COUNTS.findall(text)
+    if counted:
+        return str(counted[-1])
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[-1][:120] if lines else "it printed nothing"
+
+
+def commit() -> str:
+    """The commit that is checked out, with a mark where files differ from it."""
+    asked = ["git", "describe", "--always", "--dirty", "--abbrev=8", "--exclude=*"]
+    return subprocess.run(asked, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
