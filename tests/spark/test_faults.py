@@ -112,6 +112,7 @@ def workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workers]:
 # --------------------------------------------------------------------- more than one attempt
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("job", JOBS)
 def test_a_speculative_copy_overtakes_an_attempt_that_is_slow(workers: Workers, job: str) -> None:
     """One attempt stands still in the middle of its work until the job has ended by the other; then it goes
@@ -127,6 +128,7 @@ def test_a_speculative_copy_overtakes_an_attempt_that_is_slow(workers: Workers, 
     workers.check(name, records)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("job", JOBS)
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 def test_an_executor_killed_in_the_middle_of_its_work(workers: Workers, job: str, after: bool) -> None:
@@ -185,6 +187,7 @@ def test_an_append_of_which_all_attempts_are_lost_is_unknown_and_the_same_sequen
     workers.check("lost", records)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("job", [job for job in JOBS if job not in ("append", "verify")])
 def test_a_job_of_which_all_attempts_are_lost_says_so_and_the_next_run_ends_it(workers: Workers, job: str) -> None:
     name = f"given-up-{job}"
@@ -205,6 +208,7 @@ def test_a_job_of_which_all_attempts_are_lost_says_so_and_the_next_run_ends_it(w
 # -------------------------------------------------------------------------- two drivers at once
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("job", [job for job in JOBS if job != "append"])
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 def test_two_runs_of_a_job_overlap(workers: Workers, job: str, after: bool) -> None:

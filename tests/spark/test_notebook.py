@@ -15,7 +15,11 @@ from tests.notebooks import NOTEBOOKS, run
 from tests.pages import ROOT, blocks, make_cluster_file
 from tests.spark_session import connect_server
 
-pytestmark = [pytest.mark.spark, pytest.mark.classic("it starts both kinds of session, each in its own process")]
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.nightly,
+    pytest.mark.classic("it starts both kinds of session, each in its own process"),
+]
 
 SHOWN = """
 assert {row["outcome"] for row in report.rows} == {"acknowledged"}

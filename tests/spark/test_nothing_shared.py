@@ -24,7 +24,7 @@ from tests.spark.waiting import wait_for
 pytestmark = [
     pytest.mark.spark,
     pytest.mark.s3,
-    pytest.mark.slow,
+    pytest.mark.nightly,
     pytest.mark.classic("its drivers have sessions of their own"),
 ]
 
@@ -47,7 +47,7 @@ ON_THE_DRIVER = {"health", "metrics", "report", "history", "policy", "protect", 
 """Jobs that run no task; and ``mirror``, whose tasks take brokers of Kafka."""
 
 
-@pytest.fixture(scope="module", params=["wheel", pytest.param("py-files", marks=pytest.mark.nightly)])
+@pytest.fixture(scope="module", params=["wheel", "py-files"])
 def place(
     request: pytest.FixtureRequest, s3_endpoint: S3Endpoint, wheel: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Site]:
