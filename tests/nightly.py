@@ -16,6 +16,7 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -41,6 +42,8 @@ class Step:
     arguments: tuple[str, ...]
     environment: Mapping[str, str] = field(default_factory=dict)
     most_minutes: int = 60
+    tidy: bool = False
+    """The step fails where a process or a temporary file is left."""
 
 
 def steps(seed: int) -> tuple[Step, ...]:
@@ -51,6 +54,7 @@ def steps(seed: int) -> tuple[Step, ...]:
             f"shuffled-{nth}",
             "the tests without a JVM in another order, side by side",
             (*_PYTEST[:-2], "--random-order", f"--random-order-seed={seed + nth}", "-m", "not spark and not s3"),
+            tidy=True,
         )
         for nth in (1, 2, 3)
     )
@@ -145,18 +149,18 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def run(step: Step) -> Row:
-    """Run one step to its end, or to its limit of time, and say how it ended."""
+    """Run one step to its end, or to its limit of time, and say how it ended and what it left behind."""
     LOGS.mkdir(parents=True, exist_ok=True)
     log = LOGS / f"{step.name}.log"
     began = time.monotonic()
-    with log.open("wb") as out:
+    with log.open("wb") as out, tempfile.TemporaryDirectory(prefix="stratalog-nightly-") as temporary:
         process = subprocess.Popen(
             [sys.executable, *step.arguments],
             cwd=ROOT,
             stdout=out,
             stderr=out,
             stdin=subprocess.DEVNULL,
-            env={**os.environ, **step.environment},
+            env={**os.environ, **step.environment, "TMPDIR": temporary},
             start_new_session=True,  # a group of its own, so that a step past its limit ends with what it started
         )
         try:
@@ -164,10 +168,24 @@ def run(step: Step) -> Row:
             ended = "passed" if status == 0 else f"failed with {status}"
         except subprocess.TimeoutExpired:
             ended = f"failed: no end after {step.most_minutes} min"
-        finally:
-            _stop(process)
+        left = leftovers(Path(temporary)) if step.tidy else []
+        if left and ended == "passed":
+            ended = f"failed: it left {', '.join(left)}"
+        _stop(process)
     minutes = round((time.monotonic() - began) / 60, 1)
     return Row(step.name, step.proves, f"{ended}: {figures(log)}", minutes, commit(), time.strftime("%Y-%m-%d"))
+
+
+def leftovers(temporary: Path) -> list[str]:
+    """Temporary files but pytest's own, and processes that still have this temporary folder (Linux)."""
+    found = [each.name for each in temporary.iterdir() if not each.name.startswith("pytest-of-")]
+    for environ in Path("/proc").glob("[0-9]*/environ"):
+        try:
+            if f"TMPDIR={temporary}".encode() in environ.read_bytes().split(b"\0"):
+                found.append(f"process {environ.parent.name}")
+        except OSError:
+            continue  # it has ended, or is another user's
+    return found
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
