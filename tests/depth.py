@@ -53,7 +53,7 @@ def _sample(table: Sequence[pytest.Item]) -> Sequence[pytest.Item]:
 
 
 def evenly(cases: Sequence[pytest.Item], most: int) -> Sequence[pytest.Item]:
-    """``most`` of the cases at even distances, with the first and the last; all where they are no more."""
-    if len(cases) <= most:
-        return cases
+    """``most`` of the cases at even distances, the first and the last among them where it is two or more."""
+    if len(cases) <= most or most == 1:
+        return cases[:most]
     return [cases[round(nth * (len(cases) - 1) / (most - 1))] for nth in range(most)]

@@ -158,6 +158,7 @@ def run_telling_everything(file: Path, secret: str, *argv: str) -> str:
     return done.stdout + done.stderr
 
 
+@pytest.mark.nightly
 @pytest.mark.classic("it tells all settings of the JVM")
 def test_a_secret_is_in_nothing_that_a_run_leaves(file: Path, s3_endpoint: S3Endpoint) -> None:
     """Neither in what it prints (reports, plans, settings, Hadoop's too, exceptions for a wrong key, pickles), nor

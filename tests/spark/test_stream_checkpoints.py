@@ -97,6 +97,7 @@ class Copy:
         return said
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("way", ["writer", "sink"])
 def test_a_checkpoint_that_was_put_back_loses_nothing_and_says_so(
     cluster: Cluster, spark: SparkSession, folder: Path, tmp_path: Path, way: str
@@ -121,6 +122,7 @@ def test_a_checkpoint_that_was_put_back_loses_nothing_and_says_so(
     assert (copy.found() - every).total() == ROWS
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("way", ["writer", "sink"])
 def test_a_query_whose_checkpoint_is_shared_by_another_one_is_ended(
     cluster: Cluster, spark: SparkSession, folder: Path, tmp_path: Path, way: str

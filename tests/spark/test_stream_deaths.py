@@ -12,6 +12,7 @@ from pyspark.errors import StreamingQueryException
 
 from stratalog import Cluster
 from tests.crashes.victim import Victim
+from tests.depth import at_depth
 from tests.spark.spark_cluster import TIERED, ordered
 from tests.spark.streams import VALUE, Numbers, drain, limits, source
 from tests.spark.waiting import wait_for
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 pytestmark = pytest.mark.spark
+LIVES = at_depth(test=7, nightly=20)
 
 
 class DiedError(Exception):
@@ -52,7 +54,7 @@ class Dying:
 
 @pytest.mark.slow
 @pytest.mark.classic("the function of foreachBatch counts in the driver")
-def test_a_query_that_dies_twenty_times_copies_every_record_once(
+def test_a_query_that_dies_again_and_again_copies_every_record_once(
     cluster: Cluster, spark: SparkSession, folder: Path, topic: str, tmp_path: Path
 ) -> None:
     """From a tiered topic into another, while records are appended to the one, merged, uploaded and dropped from
@@ -64,7 +66,7 @@ def test_a_query_that_dies_twenty_times_copies_every_record_once(
     numbers.append(40)
     copy = Dying(cluster, "copied", rng)
     jobs = [cluster.merge, cluster.tier, cluster.retain, lambda name: numbers.append(rng.randrange(1, 40))]
-    for _ in range(20):
+    for _ in range(LIVES):
         copy.alive_for = rng.choice([0, 0, 1, 2])
         frame = source(spark, folder, topic, maxRowsPerTrigger=rng.randrange(5, 20), group="copy")
         try:
@@ -77,7 +79,7 @@ def test_a_query_that_dies_twenty_times_copies_every_record_once(
         numbers.append(20)
     copy.alive_for = 1000
     drain(source(spark, folder, topic), tmp_path, copy)
-    assert sum(copy.deaths.values()) >= 18
+    assert sum(copy.deaths.values()) >= LIVES - 2
     assert len(copy.deaths) == 3
     found = Counter(row.n for row in cluster.read("copied").select("value.n").collect())
     assert found == Counter(range(numbers.count))
@@ -86,6 +88,7 @@ def test_a_query_that_dies_twenty_times_copies_every_record_once(
         assert [n for _, k, n in keys if k == key] == sorted(n for _, k, n in keys if k == key)
 
 
+@pytest.mark.nightly
 @limits
 @pytest.mark.slow
 @pytest.mark.classic("it starts sessions of its own")

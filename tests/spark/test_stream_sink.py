@@ -102,6 +102,7 @@ def test_a_batch_that_comes_again_is_appended_once(
     assert len({(row.partition, row.key) for row in keys}) == len({row.key for row in keys})
 
 
+@pytest.mark.nightly
 @limits
 @pytest.mark.slow
 @pytest.mark.classic("it starts a session of its own")

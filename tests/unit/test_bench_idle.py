@@ -61,6 +61,7 @@ def test_a_line_tells_the_requests_of_the_partitions_that_have_changed() -> None
     assert len(line.cells) == len(line.headings)
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.s3
 def test_an_idle_round_on_a_bucket_is_a_request_more_for_each_thousand_names(

@@ -78,6 +78,7 @@ def run(code: str, address: str, folder: Path) -> str:
     return done.stdout
 
 
+@pytest.mark.nightly
 def test_every_step_is_a_function_of_a_gigabyte(
     s3_endpoint: S3Endpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -176,6 +176,7 @@ def row(report: Report, **where: object) -> dict[str, object]:
 # ------------------------------------------------------------------------------ it passes by itself
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("seed", range(3))
 def test_faults_that_pass_cost_no_record_and_make_none_twice(behind: Behind, seed: int) -> None:
     """Every third request is refused, reset, torn or carried out without an answer; runs follow each other until
@@ -260,6 +261,7 @@ STAYS = {
 }
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(("spoil", "methods", "address", "expected", "said"), STAYS.values(), ids=STAYS)
 def test_while_it_stays_away_everything_local_goes_on_and_afterwards_nothing_lacks(
     behind: Behind, spoil: Spoil, methods: str, address: str, expected: str, said: str

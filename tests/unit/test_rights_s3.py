@@ -181,6 +181,7 @@ READS_OF_ALL: Mapping[str, Callable[[Cluster], object]] = {
 }
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("user", ROLES)
 def test_every_role_reads_its_topics(on_s3: OnS3, user: str) -> None:
     driver = on_s3.driver(user)
@@ -188,6 +189,7 @@ def test_every_role_reads_its_topics(on_s3: OnS3, user: str) -> None:
         read(driver)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("user", [user for user, (_, topics) in ROLES.items() if topics is None])
 def test_a_role_of_all_topics_reads_everything(on_s3: OnS3, user: str) -> None:
     driver = on_s3.driver(user)
