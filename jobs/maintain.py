@@ -28,7 +28,6 @@ from stratalog.jobs.arguments import add_dry_run, check_options, count, duration
 from stratalog.jobs.metrics import add_otlp, exposition, otlp_push
 from stratalog.jobs.repeat import repeat
 from stratalog.jobs.run import Job, JobMain, warn
-from stratalog.partitions.clock import SystemClock
 from stratalog.partitions.errors import InvalidCallError, StorageError, StratalogError
 
 
@@ -82,7 +81,7 @@ def maintain(job: Job) -> Report:
         return once()
     measured = given.metrics is not None or given.otlp is not None
     show = _measured(job) if measured else job.show_line
-    return repeat("maintain", once, show, lambda _: given.every, SystemClock())
+    return repeat("maintain", once, show, lambda _: given.every)
 
 
 def _measured(job: Job) -> Callable[[Report], None]:

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import select
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -96,7 +95,7 @@ def batches(source: int, most: int | None, linger_s: float, ending: Ending) -> I
     rest, lines = b"", list[bytes]()
     while True:
         patience = linger_s if lines and most is not None else None
-        ready = ending.wait(lambda: select.select([source], [], [], patience)[0])  # noqa: B023 - called at once
+        ready = ending.wait([source], patience)
         if ending.told:
             break
         if not ready:

@@ -7,7 +7,6 @@ from collections.abc import Callable
 
 from stratalog import Failure, OperationFailedError, Report
 from stratalog.jobs.ending import after_the_work
-from stratalog.partitions.clock import Clock, SystemClock
 from stratalog.partitions.errors import InvalidCallError, StratalogError
 
 
@@ -15,7 +14,7 @@ def once_or_every(
     operation: str, once: Callable[[], Report], show: Callable[[Report], None], every_s: float | None
 ) -> Report:
     """The report of one run; or ``repeat`` with ``every_s`` between two runs, where it is given."""
-    return once() if every_s is None else repeat(operation, once, show, lambda _: every_s, SystemClock())
+    return once() if every_s is None else repeat(operation, once, show, lambda _: every_s)
 
 
 def repeat(
@@ -23,12 +22,12 @@ def repeat(
     once: Callable[[], Report],
     show: Callable[[Report], None],
     pause_s: Callable[[Report], float],
-    clock: Clock,
+    sleep: Callable[[float], None] | None = None,
 ) -> Report:
     """Run, show the report, sleep as long as it says, until SIGTERM or SIGINT; the run at hand is finished. A run
     that fails is shown like any other, as a report of ``operation``, and the next one tries again: finished work
-    stays done. So it is with an error that nobody has foreseen, whose traceback is printed. Returns how many runs
-    there were.
+    stays done. So it is with an error that nobody has foreseen, whose traceback is printed. ``sleep`` replaces the
+    pause that signals end. Returns how many runs there were.
 
     Raises: InvalidCallError, which no later run would get past; KeyboardInterrupt, told a second time.
     """
@@ -50,5 +49,5 @@ def repeat(
             runs += 1
             show(report)
             ending.listen()
-            ending.pause(clock, pause_s(report))
+            (sleep or ending.pause)(pause_s(report))
     return Report(operation, (), totals={"runs": runs})

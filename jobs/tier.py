@@ -16,7 +16,6 @@ from stratalog import Report
 from stratalog.jobs.arguments import add_dry_run, add_topics, duration
 from stratalog.jobs.repeat import repeat
 from stratalog.jobs.run import Job, JobMain
-from stratalog.partitions.clock import SystemClock
 
 SHORTEST_PAUSE_S = 0.1
 
@@ -41,13 +40,7 @@ def tier(job: Job) -> Report:
 
     if given.every is None:
         return run(given.due)
-    return repeat(
-        "tier",
-        lambda: run(True),
-        job.show,
-        lambda report: until_due_s(report, given.every),
-        SystemClock(),
-    )
+    return repeat("tier", lambda: run(True), job.show, lambda report: until_due_s(report, given.every))
 
 
 def until_due_s(report: Report, every_s: float) -> float:

@@ -35,7 +35,7 @@ def test_a_run_that_fails_is_shown_and_the_next_one_tries_again() -> None:
         return outcome
 
     with pytest.raises(KeyboardInterrupt):
-        repeat("tier", once, shown.append, lambda _: 60, clock)
+        repeat("tier", once, shown.append, lambda _: 60, clock.sleep)
     assert clock.pauses == [60, 60, 60]
     assert [report.ok for report in shown] == [True, False, True]
     assert {report.operation for report in shown} == {"tier"}
@@ -49,7 +49,7 @@ def test_an_error_that_nobody_has_foreseen_does_not_end_the_loop(capsys: pytest.
         raise ZeroDivisionError("of what is not there")
 
     with pytest.raises(KeyboardInterrupt):
-        repeat("maintain", once, shown.append, lambda _: 30, Interrupted())
+        repeat("maintain", once, shown.append, lambda _: 30, Interrupted().sleep)
     assert [report.failures[0].code for report in shown] == ["ZeroDivisionError"] * 3
     assert "test_jobs_repeat.py" in capsys.readouterr().err
 
@@ -59,7 +59,11 @@ def test_the_report_says_how_long_the_pause_is() -> None:
     outcomes = iter([Report("tier", (), totals={"next_ms": next_ms}) for next_ms in (2000, 7000, 1000)])
     with pytest.raises(KeyboardInterrupt):
         repeat(
-            "tier", lambda: next(outcomes), lambda _: None, lambda report: report.totals["next_ms"] / 1000, clock
+            "tier",
+            lambda: next(outcomes),
+            lambda _: None,
+            lambda report: report.totals["next_ms"] / 1000,
+            clock.sleep,
         )
     assert clock.pauses == [2, 7, 1]
 
@@ -69,7 +73,7 @@ def test_a_wrong_call_is_not_tried_again() -> None:
         raise InvalidCallError("no such topic")
 
     with pytest.raises(InvalidCallError):
-        repeat("tier", once, lambda _: None, lambda _: 60, Interrupted())
+        repeat("tier", once, lambda _: None, lambda _: 60, Interrupted().sleep)
 
 
 def test_a_run_of_which_a_part_failed_keeps_its_report() -> None:
@@ -80,5 +84,5 @@ def test_a_run_of_which_a_part_failed_keeps_its_report() -> None:
         return half.raise_for_failures()
 
     with pytest.raises(KeyboardInterrupt):
-        repeat("tier", once, shown.append, lambda _: 60, Interrupted())
+        repeat("tier", once, shown.append, lambda _: 60, Interrupted().sleep)
     assert shown == [half] * 3
