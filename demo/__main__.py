@@ -1,5 +1,7 @@
 """The story: append, replicate, merge, tier, retain, lose a broker, bootstrap it both ways, read, compare.
 
+Jobs that move DataFrames, and one of replication, run under spark-submit; the others run without a JVM.
+
 Ends with 0 only when the log equals its source row for row, in Spark and in two other readers of the remote
 table, and every step has really done something.
 
@@ -46,8 +48,13 @@ def story(steps: Steps, folder: str, server: Server | None) -> list[str]:
         if not holds:
             wrong.append(what)
 
+    cluster = ("--cluster", f"{folder}/cluster.toml", "--json")
+
     def job(title: str, name: str, *arguments: str) -> Done:
-        return steps.submit(title, f"jobs/{name}.py", *arguments, "--cluster", f"{folder}/cluster.toml", "--json")
+        return steps.job(title, name, *arguments, *cluster)
+
+    def submit(title: str, name: str, *arguments: str) -> Done:
+        return steps.submit(title, f"jobs/{name}.py", *arguments, *cluster)
 
     def lose(how: str) -> None:
         lost = f"{folder}/broker-{LOST_BROKER}"
@@ -88,12 +95,12 @@ def story(steps: Steps, folder: str, server: Server | None) -> list[str]:
     job("format 3 brokers", "format")
     job("create the topic", "topics", "create", TOPIC, *shape, *settings)
 
-    first = job("append the bulk load", "append", *bulk)
-    again = job("append it once more", "append", *bulk)
+    first = submit("append the bulk load", "append", *bulk)
+    again = submit("append it once more", "append", *bulk)
     check(again.report["totals"]["bytes"] == 0, "the bulk load was appended twice")
-    followers = job("replicate", "replicate", "--topics", TOPIC)
+    followers = submit("replicate", "replicate", "--topics", TOPIC)
     check(followers.sum("copied_bytes") > 0, "nothing was replicated")
-    batches = job("append 10 micro-batches", "append", *record, "--input", f"{folder}/source/batches",
+    batches = submit("append 10 micro-batches", "append", *record, "--input", f"{folder}/source/batches",
                   "--producer", "live", *stream)  # fmt: skip
     check(len(batches.rows) == 10, f"{len(batches.rows)} micro-batches")
 
@@ -120,7 +127,7 @@ def story(steps: Steps, folder: str, server: Server | None) -> list[str]:
 
     verified = job("verify every byte", "verify", "--deep")
     check(not verified.sum("findings"), "verify has findings")
-    job("read everything", "read", "--topics", TOPIC, "--output", f"{folder}/read")
+    submit("read everything", "read", "--topics", TOPIC, "--output", f"{folder}/read")
     compared = steps.submit(
         "compare with the source",
         "demo/compare.py",

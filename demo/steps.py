@@ -33,7 +33,7 @@ class StepFailedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """A step that was carried out; ``wall_s`` includes the start of Spark."""
+    """A step that was carried out; ``wall_s`` includes the start of the process, and of Spark where it starts."""
 
     title: str
     report: Mapping[str, Any]
@@ -86,14 +86,24 @@ class Steps:
 
         Raises: StepFailedError.
         """
+        return self._report(title, (*SUBMIT, script, *arguments))
+
+    def job(self, title: str, name: str, *arguments: str) -> Done:
+        """A job in a process without a JVM, as an operator types it; its report is the last line of its output.
+
+        Raises: StepFailedError.
+        """
+        return self._report(title, ("stratalog", name, *arguments))
+
+    def _report(self, title: str, command: Sequence[str]) -> Done:
         self.remark(title)
         began = self.clock.monotonic_s()
-        output = self._run((*SUBMIT, script, *arguments))
+        output = self._run(command)
         lines = output.strip().splitlines()
         try:
             report = parse_json(lines[-1])
         except (IndexError, ValueError) as error:
-            raise StepFailedError(f"{script} has printed no report:\n{output}") from error
+            raise StepFailedError(f"{shlex.join(command)} has printed no report:\n{output}") from error
         done = Done(title, report, self.clock.monotonic_s() - began)
         self.done.append(done)
         print("  " + summary(done), flush=True)
@@ -173,7 +183,7 @@ def summary(done: Done) -> str:
     parts = [f"{value:,} {name}" for name, value in totals(done).items()]
     if "storage" in done.report:
         parts.append(f"{done.report['storage']['requests']:,} storage requests")
-    parts.append(f"{done.report['seconds']:.1f} s ({done.wall_s:.1f} s with Spark's start)")
+    parts.append(f"{done.report['seconds']:.1f} s ({done.wall_s:.1f} s with the start)")
     return ", ".join(parts)
 
 

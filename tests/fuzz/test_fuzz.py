@@ -64,7 +64,7 @@ def test_no_mutation_is_a_finding(part: int) -> None:
     assert re.search(r"right [0-9]{3}.*own error [0-9]{3}|own error [0-9]{3}.*right [0-9]{3}", ended.stdout)
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(3)
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_that_is_put_into_the_engine_is_found(fault: str) -> None:

@@ -18,7 +18,11 @@ from tests.bare_python import bare_python
 from tests.spark.spark_cluster import write_cluster_file
 from tests.spark.standalone import ROOT, session_settings, spark_environment, spark_submit, standalone
 
-pytestmark = [pytest.mark.spark, pytest.mark.classic("its drivers have sessions of their own")]
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.nightly,
+    pytest.mark.classic("its drivers have sessions of their own"),
+]
 
 ARRIVED = [(b"a", 0), (b"b", 1), (b"c", 2)]
 
