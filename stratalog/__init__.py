@@ -6,12 +6,13 @@
     cluster.read("flights", start=1000).where("value.carrier = 'UA'")
 
 One name
-    A project that installs this may have a ``jobs/`` or an ``engine/`` of its own: ``stratalog`` is the only name
-    that is taken. In the repository the packages lie side by side, and this folder holds links to them, which git
-    keeps. A wheel, an sdist, an editable install, a checkout on ``PYTHONPATH``, a Python before any install, type
-    checkers and editors all find ``stratalog.engine`` as a folder, and none of them has to be told anything. Two
-    other ways were weighed. ``package-dir`` of setuptools gives the same wheel, but its editable install is an
-    import hook, which type checkers do not follow. A longer ``__path__`` is found by Python alone.
+    A project that installs this may have a ``jobs/`` or an ``engine/`` of its own, so ``stratalog`` is the only
+    name that it takes. In the repository the packages lie side by side, and two maps bring them below that name.
+    ``setup.py`` says which folder becomes which package of a wheel or an sdist, which therefore need no links.
+    The symbolic links in this folder make the checkout itself importable: on ``PYTHONPATH``, as an editable
+    install, for Python before any install, type checkers and editors. An editable install puts the path of the
+    checkout into the environment, because an import hook would leave type checkers without types. A checkout
+    that has lost its links refuses to be imported or installed as editable, and builds wheels all the same.
 
     Each package refuses to be imported by the name of its folder: a module under two names would be there twice,
     with two of each class.
@@ -19,7 +20,16 @@ One name
 Nothing is loaded before it is asked for: ``import stratalog`` takes the standard library alone.
 """
 
+from importlib.util import find_spec as _find_spec
+from os.path import dirname as _dirname
 from typing import TYPE_CHECKING
+
+if _find_spec(f"{__name__}.engine") is None:
+    _root = _dirname(_dirname(__file__))
+    raise ImportError(
+        f"stratalog cannot be imported from {_root}, because its symbolic links are missing: run `pip install "
+        f"{_root}` and start Python in another folder, or clone again with `git clone -c core.symlinks=true`"
+    )
 
 if TYPE_CHECKING:
     from stratalog.engine.cluster import Cluster as Cluster

@@ -19,9 +19,31 @@ ROOT = Path(__file__).resolve().parents[1]
 
 def wheel_of_checkout(folder: Path) -> Path:
     """The wheel of this checkout, made from a copy in ``folder``: nothing is written into the checkout."""
+    return wheel_of(copy_of_checkout(folder / "source"), folder)
+
+
+def copy_of_checkout(folder: Path, *, links: bool = True) -> Path:
+    """The sources of this checkout, copied to ``folder``. Without links, each is a text file with its target: git
+    leaves these with ``core.symlinks=false``, and so do programs that unpack an archive and make no links.
+    """
     skipped = shutil.ignore_patterns(".*", "tests", "__pycache__", "*.egg-info", "build", "dist")
-    shutil.copytree(ROOT, folder / "source", symlinks=True, ignore=skipped)
-    return wheel_of(folder / "source", folder)
+    shutil.copytree(ROOT, folder, symlinks=True, ignore=skipped)
+    for link in _links(folder) if not links else ():
+        target = str(link.readlink())
+        link.unlink()
+        link.write_text(target)
+    return folder
+
+
+def product_files() -> set[str]:
+    """The files of this checkout that an installation has, by their names in a wheel."""
+    files = [path for link in _links(ROOT) for path in link.resolve().rglob("*") if path.is_file()]
+    parts = {path.relative_to(ROOT).as_posix() for path in files if path.suffix != ".pyc"}
+    return {f"stratalog/{name}" for name in ("__init__.py", "py.typed", *parts)}
+
+
+def _links(checkout: Path) -> list[Path]:
+    return [path for path in (checkout / "stratalog").iterdir() if path.is_symlink()]
 
 
 def wheel_of(source: Path, folder: Path) -> Path:
