@@ -1,18 +1,14 @@
-"""What MkDocs does besides for this documentation: pages that lie elsewhere in the repository, the table of
-configuration keys, notebooks with their output, and every page as Markdown, for readers that are programs.
+"""Additions to MkDocs for this documentation: pages from other folders of the repository, notebooks with their
+output, and every page as Markdown, for readers that are programs.
 """
 
 from __future__ import annotations
 
 import json
 import re
-import tomllib
 from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
-from typing import Any
 
-import griffe
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
@@ -21,7 +17,6 @@ ROOT = Path(__file__).resolve().parents[1]
 ELSEWHERE = {"security.md": "SECURITY.md", "changelog.md": "CHANGELOG.md"}
 """Pages of the documentation by what they are in the repository's root."""
 
-_API = re.compile(r"^::: (\S+)$", re.MULTILINE)
 _HEADING = re.compile(r"\A# .*\n+")
 _written: dict[str, str] = {}
 """Each page as Markdown, as far as the build has come."""
@@ -39,13 +34,12 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Links to files of the root, and to notebooks, become links to pages; the table of keys is filled in."""
+    """Links to files of the root, and to notebooks, become links to pages."""
     if not page.file.generated_by:
         markdown = re.sub(r"\]\(([\w-]+)\.ipynb\)", r"](\1.md)", markdown)
     for name, source in ELSEWHERE.items():
         markdown = markdown.replace(f"](../{source}", f"]({name}")
-    markdown = markdown.replace("<!-- reference -->", "".join(_keys()))
-    _written[page.file.src_uri] = _API.sub(lambda found: _described(found[1]), markdown)
+    _written[page.file.src_uri] = markdown
     return markdown
 
 
@@ -82,47 +76,3 @@ def _list_of_pages(files: Files, config: MkDocsConfig) -> Iterator[str]:
             text = _HEADING.sub("", found.content_string)
             first = re.split(r"(?<=[.])\s", " ".join(text.split("\n\n")[0].split()))[0]
             yield f"- [{title}]({name})" + (f": {first}\n" if not first.startswith("#") else "\n")
-
-
-def _keys() -> Iterator[str]:
-    """Each key of conf/reference.toml: a heading, a line of facts, its text."""
-    keys: dict[str, dict[str, Any]] = tomllib.loads((ROOT / "conf/reference.toml").read_text(encoding="utf-8"))
-    for scope, title in (("cluster", "Keys of the cluster"), ("topic", "Keys of topics")):
-        yield f"## {title}\n\n"
-        for key, of in keys.items():
-            if of["scope"] == scope:
-                default = str(of["default"]).lower() if isinstance(of["default"], bool) else of["default"]
-                unit = f" {of['unit']}" if "unit" in of else ""
-                said = f"`{default}`{unit}" if default != "" else "nothing"
-                yield f"### `{key}`\n\nDefault: {said}. Takes {of['values']}.\n\n{of['doc']}\n\n"
-
-
-@cache
-def _code() -> griffe.GriffeLoader:
-    """The package, with all that it takes names from."""
-    loader = griffe.GriffeLoader(search_paths=[str(ROOT)])
-    loader.load("stratalog")
-    loader.resolve_aliases()
-    return loader
-
-
-def _described(name: str) -> str:
-    """What ``::: name`` stands for, as Markdown."""
-    found = _code().modules_collection[name]
-    members = [found, *(found.all_members.values() if found.is_class else ())]
-    lines = [f"### {found.name}\n"]
-    for one in members:
-        if one is found or (one.is_public and one.docstring):
-            if one.is_function:
-                lines.append(f"```python\n{_target(one).signature()}\n```\n")
-            elif one is not found:
-                lines.append(f"`{one.name}`\n")
-            if one.docstring:
-                lines.append(f"{one.docstring.value}\n")
-    return "\n".join(lines)
-
-
-def _target(found: griffe.Object | griffe.Alias) -> griffe.Function:
-    target = found.final_target if found.is_alias else found
-    assert isinstance(target, griffe.Function)
-    return target

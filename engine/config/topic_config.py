@@ -159,7 +159,7 @@ class TopicConfig:
     cleanup_policy: str = key(
         "delete",
         one_of("delete", "snapshot"),
-        doc="What happens to old records: they leave the log by retention.*, or once a snapshot holds the "
+        doc="Old records leave the log by retention.*, or once a snapshot holds the "
         "latest record of each key (KIP-630).",
     )
     compression_type: str = key(

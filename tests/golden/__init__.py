@@ -1,11 +1,13 @@
 """Baselines: what users and storage see of this product, as files. A change keeps them, or is meant to.
 
     api.txt         names, signatures, error codes, options of the jobs, configuration keys
+    docs/api.md, docs/configuration.md
+                    pages of the documentation that are made from the code and from conf/reference.toml
     formats.txt     every file of a small cluster that today's code writes: name, and content byte for byte
     cluster.tar.xz  the folders of such a cluster; later code has to read them, and to go on with them
-    cluster.txt     what readers get of that cluster
+    cluster.txt     the records that readers get of that cluster
 
-``python -m tests.golden`` writes the first two anew, ``python -m tests.golden --cluster`` all four. Tests only
+``python -m tests.golden`` writes all but the last two anew, ``python -m tests.golden --cluster`` all. Tests only
 compare.
 The cluster stays as it is when a format grows: it stands for what is on somebody's disks already.
 
@@ -20,6 +22,7 @@ from pathlib import Path
 FOLDER = Path(__file__).resolve().parent
 API, FORMATS, HOLDS = FOLDER / "api.txt", FOLDER / "formats.txt", FOLDER / "cluster.txt"
 CLUSTER = FOLDER / "cluster.tar.xz"
+DOCS = FOLDER.parents[1] / "docs"
 
 
 def difference(golden: str, now: str, accept: str) -> str:

@@ -1,28 +1,40 @@
-"""``python -m tests.golden`` writes api.txt and formats.txt anew; ``--cluster`` the golden cluster, too."""
+"""``python -m tests.golden`` writes the texts and pages anew; ``--cluster`` the golden cluster, too."""
 
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 import tempfile
 from pathlib import Path
 
-from tests.golden import API, CLUSTER, FORMATS, HOLDS
+from tests.golden import API, CLUSTER, DOCS, FORMATS, HOLDS
 from tests.golden.api import described_api
 from tests.golden.cluster import build, build_signed, holdings, packed
 from tests.golden.formats import described
+from tests.golden.pages import api_page, configuration_page
 
 
 def main() -> int:
     """Returns the exit status."""
     parser = argparse.ArgumentParser(prog="python -m tests.golden", description=__doc__)
     parser.add_argument("--cluster", action="store_true", help="also cluster.tar.xz and cluster.txt")
-    parser.add_argument("--print-api", action="store_true", help="print what api.txt should be, and write nothing")
+    parser.add_argument(
+        "--print-texts",
+        action="store_true",
+        help="print what api.txt and the pages should be, a JSON object by path, and write nothing",
+    )
     given = parser.parse_args()
-    if given.print_api:
-        sys.stdout.write(described_api())
+    texts = {
+        API: described_api(),
+        DOCS / "api.md": api_page(),
+        DOCS / "configuration.md": configuration_page(),
+    }
+    if given.print_texts:
+        json.dump({str(path): text for path, text in texts.items()}, sys.stdout)
         return 0
-    API.write_text(described_api(), encoding="utf-8")
+    for path, text in texts.items():
+        path.write_text(text, encoding="utf-8")
     with tempfile.TemporaryDirectory() as folder:
         worlds = build(Path(folder)), build_signed(Path(folder))
         files = worlds[0].files() | worlds[1].files()

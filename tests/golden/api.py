@@ -17,14 +17,11 @@ import tomllib
 from collections.abc import Iterator
 from contextlib import redirect_stdout
 from io import StringIO
-from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from tests.golden.harness import JOBS, REFERENCE, ROOT, StratalogError, door, load_everything, stratalog
-
-_OWN = re.compile(r"(?:\w+\.)+(?=\w)")
-_KINDS = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}
+from tests.golden.harness import JOBS, REFERENCE, StratalogError, door, load_everything, stratalog
+from tests.golden.signatures import annotation, fields, members, ours, signature
 
 
 def described_api() -> str:
@@ -56,7 +53,7 @@ def _door() -> Iterator[str]:
 
 
 def _function(found: Any) -> str:
-    return f"def {found.__name__}{_signature(found)}"
+    return f"def {found.__name__}{signature(found)}"
 
 
 def _class(found: type) -> Iterator[str]:
@@ -68,16 +65,16 @@ def _class(found: type) -> Iterator[str]:
     if issubclass(found, StratalogError):
         return
     if found in (getattr(door, name) for name in door.__all__) and _is_for_callers(found.__init__):
-        yield f"  __init__{_signature(found)}"
-    for name, member in sorted(_members(found)):
+        yield f"  __init__{signature(found)}"
+    for name, member in sorted(members(found)):
         if isinstance(member, property):
-            yield f"  {name}: {_annotation(member.fget.__annotations__.get('return'))}"
+            yield f"  {name}: {annotation(member.fget.__annotations__.get('return'))}"
         elif isinstance(member, (classmethod, staticmethod)):
-            yield f"  {type(member).__name__} {name}{_signature(getattr(found, name))}"
+            yield f"  {type(member).__name__} {name}{signature(getattr(found, name))}"
         elif inspect.isfunction(member):
-            yield f"  {name}{_signature(member)}"
-    for name, annotation in sorted(_fields(found).items()):
-        yield f"  {name}: {_annotation(annotation)}"
+            yield f"  {name}{signature(member)}"
+    for name, given in sorted(fields(found).items()):
+        yield f"  {name}: {annotation(given)}"
 
 
 def _is_for_callers(made_by: Any) -> bool:
@@ -85,56 +82,13 @@ def _is_for_callers(made_by: Any) -> bool:
     return inspect.isfunction(made_by) and not (made_by.__doc__ or "").startswith("Use ``")
 
 
-def _members(found: type) -> Iterator[tuple[str, Any]]:
-    names = [name for name in dir(found) if not name.startswith("_")]
-    return ((name, inspect.getattr_static(found, name)) for name in names)
-
-
-def _fields(found: type) -> dict[str, Any]:
-    """Public fields that are declared in our classes: of dataclasses, structs, typed dictionaries, tuples."""
-    fields: dict[str, Any] = {}
-    for base in reversed(found.__mro__):
-        if _ours(base):
-            fields |= {k: v for k, v in inspect.get_annotations(base).items() if not k.startswith("_")}
-    return fields
-
-
-def _signature(found: Any) -> str:
-    signature = inspect.signature(found)
-    parts: list[str] = []
-    named = False
-    for parameter in signature.parameters.values():
-        if parameter.kind is parameter.KEYWORD_ONLY and not named:
-            parts.append("*")
-        named = named or parameter.kind in (parameter.KEYWORD_ONLY, parameter.VAR_POSITIONAL)
-        text = _KINDS.get(parameter.kind, "") + parameter.name
-        if parameter.annotation is not parameter.empty:
-            text += f": {_annotation(parameter.annotation)}"
-        if parameter.default is not parameter.empty:
-            text += f" = {_shown(parameter.default)}"
-        parts.append(text)
-    given = signature.return_annotation
-    result = "" if given is signature.empty else f" -> {_annotation(given)}"
-    return f"({', '.join(parts)}){result}"
-
-
-def _annotation(annotation: Any) -> str:
-    return _OWN.sub("", annotation if isinstance(annotation, str) else inspect.formatannotation(annotation))
-
-
-def _shown(value: Any) -> str:
-    if callable(value) and hasattr(value, "__name__"):
-        return str(value.__name__)
-    return f"{type(value).__name__}.{value.name}" if isinstance(value, enum.Enum) else repr(value)
-
-
 def _reached(found: Any) -> list[Any]:
     """The classes of ours that the annotations of a function, or of what a class has, name."""
     if not inspect.isclass(found):
         return _named_by(found)
-    reached = [one for _, member in _members(found) for one in _named_by(_unwrapped(member))]
+    reached = [one for _, member in members(found) for one in _named_by(_unwrapped(member))]
     for base in found.__mro__:
-        if _ours(base):
+        if ours(base):
             names = vars(sys.modules[base.__module__])
             public = {k: v for k, v in inspect.get_annotations(base).items() if not k.startswith("_")}
             reached += [one for text in public.values() for one in _classes(text, names)]
@@ -153,15 +107,10 @@ def _named_by(function: Any) -> list[Any]:
     return [one for text in function.__annotations__.values() for one in _classes(text, function.__globals__)]
 
 
-def _classes(annotation: Any, names: dict[str, Any]) -> list[Any]:
-    text = annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
+def _classes(given: Any, names: dict[str, Any]) -> list[Any]:
+    text = given if isinstance(given, str) else inspect.formatannotation(given)
     found = [names.get(word) for word in re.findall(r"\b[A-Z]\w+", text)]
-    return [one for one in found if inspect.isclass(one) and _ours(one)]
-
-
-def _ours(found: Any) -> bool:
-    file = getattr(sys.modules.get(found.__module__), "__file__", None)
-    return file is not None and ROOT in Path(file).parents and ".venv" not in Path(file).relative_to(ROOT).parts
+    return [one for one in found if inspect.isclass(one) and ours(one)]
 
 
 # ------------------------------------------------------------------------------------------------ errors

@@ -8,8 +8,17 @@ from pathlib import Path
 
 import stratalog as door
 from stratalog import Cluster, StratalogError, engine, partitions, snapshots, tiering
+from stratalog.engine.cluster.brokers import Brokers
+from stratalog.engine.cluster.catalog import Catalog
+from stratalog.engine.cluster.groups import Groups
+from stratalog.engine.cluster.quorum import Quorum
+from stratalog.engine.cluster.topics import Topics
+from stratalog.engine.cluster.transactions import OpenTransaction, Transactions
+from stratalog.engine.health.finding import HealthFinding, HealthReport
+from stratalog.engine.page.report import StatePage
 from stratalog.jobs.main import JOBS
 from stratalog.jobs.main import main as stratalog
+from stratalog.jobs.session import spark_session
 from stratalog.partitions.clock import Clock, ManualClock
 from stratalog.partitions.store import Store, StoreOptions, open_store
 from stratalog.partitions.store.memory import MemoryStore
@@ -18,16 +27,27 @@ __all__ = [
     "JOBS",
     "REFERENCE",
     "ROOT",
+    "Brokers",
+    "Catalog",
     "Clock",
     "Cluster",
+    "Groups",
+    "HealthFinding",
+    "HealthReport",
     "ManualClock",
     "MemoryStore",
+    "OpenTransaction",
+    "Quorum",
+    "StatePage",
     "Store",
     "StoreOptions",
     "StratalogError",
+    "Topics",
+    "Transactions",
     "door",
     "load_everything",
     "open_store",
+    "spark_session",
     "stratalog",
 ]
 

@@ -1,20 +1,29 @@
-"""The public API is what it was (``tests/golden``)."""
+"""The public API is what it was (``tests/golden``), and the pages that describe it say so."""
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
-from tests.golden import API, difference
+from tests.golden import API, DOCS, difference
 from tests.golden.harness import ROOT
 
 
-def test_names_signatures_errors_options_and_keys_are_what_they_were() -> None:
-    """In a process of its own, in which nothing else was imported or patched."""
-    command = [sys.executable, "-m", "tests.golden", "--print-api"]
+@pytest.fixture(scope="module")
+def now() -> dict[str, str]:
+    """Each text as the code gives it, from a process of its own, in which nothing else was imported or patched."""
+    command = [sys.executable, "-m", "tests.golden", "--print-texts"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, encoding="utf-8")
     assert done.returncode == 0, done.stderr
-    if wrong := difference(API.read_text(encoding="utf-8"), done.stdout, "python -m tests.golden"):
+    return dict(json.loads(done.stdout))
+
+
+@pytest.mark.parametrize("path", [API, DOCS / "api.md", DOCS / "configuration.md"], ids=lambda path: path.name)
+def test_names_signatures_errors_options_and_keys_are_what_they_were(now: dict[str, str], path: Path) -> None:
+    """``api.txt``, and the pages of the API and of the configuration."""
+    if wrong := difference(path.read_text(encoding="utf-8"), now[str(path)], "python -m tests.golden"):
         pytest.fail(wrong, pytrace=False)

@@ -85,9 +85,13 @@ def headings(page: Path) -> set[str]:
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
 def test_every_module_that_is_named_is_there(page: Path) -> None:
+    """And so is the class or the function of it, where one is named."""
     for named in _MODULE.findall(page.read_text(encoding="utf-8")):
         path = ROOT / (named if "/" in named else named.replace(".", "/"))
-        assert path.exists() or path.with_suffix(".py").exists(), named
+        if not path.exists() and not path.with_suffix(".py").exists():
+            module, _, attribute = named.rpartition(".")
+            assert path.parent.with_suffix(".py").exists(), named
+            assert hasattr(importlib.import_module(f"stratalog.{module}"), attribute), named
     for named in _TEST.findall(page.read_text(encoding="utf-8")):
         assert [*(ROOT / "tests").rglob(f"{named}.py")], named
 
