@@ -139,8 +139,7 @@ $(VENV)/.installed: pyproject.toml requirements.lock
 	@python=$$($(FIND_PYTHON)); mkdir -p .cache; : > $(LOG); \
 	  if ! $(BIN)/python -c '' 2>/dev/null; then rm -rf $(VENV); $(QUIETLY) "setup: .venv from $$python" "$$python" -m venv $(VENV); fi
 	@$(QUIETLY) "setup: packages of requirements.lock" $(PIP) install --no-deps -r requirements.lock
-	@$(QUIETLY) "setup: the project itself, editable" $(PIP) install --no-deps --no-build-isolation \
-	  --config-settings editable_mode=compat -e .
+	@$(QUIETLY) "setup: the project itself, editable" $(PIP) install --no-deps --no-build-isolation -e .
 	@touch $@
 
 # An environment of its own: what builds pages must not move what is tested.

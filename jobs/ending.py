@@ -48,8 +48,8 @@ class Ending:
         self.wait((), seconds)
 
     def wait(self, sources: Sequence[int], seconds: float | None) -> bool:
-        """Whether one of these descriptors can be read. Waits so long (None: for ever), at most until the process
-        is told to end."""
+        """Whether one of these descriptors can be read, after ``seconds`` at most (None: without a limit), or
+        when the process is told to end."""
         end_s = None if seconds is None else time.monotonic() + seconds
         self._waiting = True
         try:

@@ -140,6 +140,7 @@ MUTATIONS: Sequence[Mutation] = (
         patched(Voter, "_check_root", variants.nothing),
         directed=_WIPED,
         shaped=_at_random_times,
+        first=73,
         seeds=800,
     ),
     Mutation(
@@ -198,13 +199,14 @@ MUTATIONS: Sequence[Mutation] = (
         "claims do not count",
         "commit, read: no claim above its epoch",
         patched(LogState, "shown_by", variants.shown_whatever_is_claimed),
+        first=15,
         seeds=600,
     ),
     Mutation(
         "the end alone counts",
         "commit, read: a voter counts when it has every file of the log",
         patched(LogState, "held_by", variants.held_by_its_end),
-        first=61,
+        first=69,
     ),
     Mutation(
         "landed batches are not recognised",
@@ -215,6 +217,7 @@ MUTATIONS: Sequence[Mutation] = (
         "what was tried is repeated",
         "commit: a batch repeats what its log has under a name, not what its claimant wanted there",
         patched(MetadataLog, "commit", variants.commit_and_repeat_what_was_tried),
+        first=7,
     ),
     # ----------------------------------------------------------------------------- read
     Mutation(
@@ -227,20 +230,21 @@ MUTATIONS: Sequence[Mutation] = (
         "read alone: nothing beyond the answer was committed before the read began",
         patched(stratalog.engine.quorum.proof, "_may_be_committed", variants.never),
         shaped=with_readers,
-        first=61,
+        first=76,
     ),
     Mutation(
         "a claimant may have left it out",
         "read alone: of every epoch above the answer's a batch is seen whose lineage includes it",
         patched(stratalog.engine.quorum.proof, "_includes", variants.always),
         shaped=with_readers,
-        first=541,
+        first=556,
     ),
     Mutation(
         "a minority holds it",
         "read alone: a majority holds the answer",
         patched(stratalog.engine.quorum.proof, "_is_kept", variants.always),
         shaped=with_readers,
+        first=15,
     ),
     Mutation(
         "one voter's snapshot is believed",
@@ -254,7 +258,7 @@ MUTATIONS: Sequence[Mutation] = (
         "a hint is believed where the log goes on from it",
         patched(stratalog.engine.quorum.contents, "_lies_on", variants.always),
         theme="caches",
-        first=181,
+        first=423,
         seeds=2000,
     ),
     # --------------------------------------------------------------------------- upkeep
@@ -263,6 +267,7 @@ MUTATIONS: Sequence[Mutation] = (
         "upkeep 1: settle the log",
         patched(MetadataLog, "committed_log", variants.settle_what_is_seen),
         theme="snapshots",
+        first=56,
         seeds=300,
     ),
     Mutation(
@@ -287,6 +292,7 @@ MUTATIONS: Sequence[Mutation] = (
             patched(stratalog.engine.quorum.upkeep, "log_start_of", variants.latest_of_any),
         ),
         theme="snapshots",
+        first=428,
         seeds=600,
     ),
     Mutation(
@@ -309,12 +315,14 @@ MUTATIONS: Sequence[Mutation] = (
         everywhere(stratalog.engine.quorum.checkpoints.copy_checkpoint, variants.copy_as_it_is),
         shaped=_damaged,
         theme="snapshots",
+        first=37,
     ),
     Mutation(
         "strangers are followed",
         "damage: nobody follows epochs that are far ahead",
         patched(stratalog.engine.quorum.damage, "FAR_AHEAD", 10**12),
         theme="strangers",
+        first=8,
     ),
     # --------------------------------------------------------------------------- voters
     Mutation(
@@ -328,6 +336,7 @@ MUTATIONS: Sequence[Mutation] = (
         "a commit of a change counts when a majority of each of the two electorates shows it",
         lambda: variants.patch.object(stratalog.engine.quorum.log, "all", any, create=True),
         theme="voters",
+        first=17,
         seeds=1000,
     ),
     Mutation(

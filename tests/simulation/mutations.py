@@ -187,7 +187,7 @@ MUTATIONS: Sequence[Mutation] = (
         "after every listing, broker.json must hold the directory id that is registered",
         variants.patched(Replica, "check_root", lambda replica: None),
         theme="wipe",
-        first=60,
+        first=64,
     ),
     Mutation(
         "no directory id in the path",
@@ -211,6 +211,7 @@ MUTATIONS: Sequence[Mutation] = (
         ),
         theme="delete",
         shaped=_deleting,
+        first=9,
     ),
     Mutation(
         "no chain",
@@ -258,6 +259,7 @@ MUTATIONS: Sequence[Mutation] = (
         "an end that is known under every view",
         "append 1: an end is known under the view under which it was found",
         variants.ends_of_any_view,
+        first=6,
     ),
     Mutation(
         "not there is not written",
@@ -324,6 +326,7 @@ MUTATIONS: Sequence[Mutation] = (
             stratalog.engine.upkeep.replication.replicate, "_expand", variants.expand_without_second_sync
         ),
         directed=_EXPANDING,
+        first=6,
     ),
     Mutation(
         "markers without a raised epoch",
@@ -372,6 +375,7 @@ MUTATIONS: Sequence[Mutation] = (
         "a step has nothing to do for a partition where nothing failed, and all was reached (maintain)",
         variants.patched(stratalog.engine.upkeep.replication.replicate, "_is_settled", variants.true),
         directed=_LEFT_BEHIND,
+        first=13,
     ),
     Mutation(
         "settled by a later look",
@@ -431,7 +435,7 @@ MUTATIONS: Sequence[Mutation] = (
         variants.patched(stratalog.engine.replication.append, "_check_place", variants.true),
         theme="base",
         shaped=with_mirrors,
-        first=450,
+        first=453,
     ),
     Mutation(
         "register keeps the last member",
