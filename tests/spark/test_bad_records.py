@@ -88,6 +88,7 @@ def keys(cluster: Cluster, topic: str) -> list[str]:
 # -------------------------------------------------------------------------------------- frames
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("partitions", [None, 3], ids=["driver", "executors"])
 def test_rows_that_do_not_fit_go_to_their_topic_once_however_they_travel(
     cluster: Cluster, spark: SparkSession, topic: str, bad: str, partitions: int | None

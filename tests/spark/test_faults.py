@@ -112,7 +112,7 @@ def workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workers]:
 # --------------------------------------------------------------------- more than one attempt
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("job", JOBS)
 def test_a_speculative_copy_overtakes_an_attempt_that_is_slow(workers: Workers, job: str) -> None:
     """One attempt stands still in the middle of its work until the job has ended by the other; then it goes

@@ -231,6 +231,7 @@ def test_a_snapshot_s_pages_are_checked_too(spark: SparkSession, tmp_path: Path)
         frame.collect()
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("tier", ["local", "remote"])
 @pytest.mark.parametrize("where", ["page", "footer"])
 def test_what_the_line_says_helps(spark: SparkSession, tmp_path: Path, tier: str, where: str) -> None:

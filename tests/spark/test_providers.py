@@ -71,6 +71,7 @@ def test_executors_ask_for_credentials_themselves(
     assert SECRET_KEY not in str(spark.sql("SET").collect())
 
 
+@pytest.mark.nightly
 @pytest.mark.connect
 def test_a_read_is_of_tasks_that_ask_where_spark_s_own_reader_could_not(
     spark: SparkSession, file: Path, tmp_path: Path
@@ -128,6 +129,7 @@ def test_a_read_is_of_tasks_that_ask_where_spark_s_own_reader_could_not(
     assert SECRET_KEY not in str(spark.sql("SET").collect())
 
 
+@pytest.mark.nightly
 @pytest.mark.connect
 def test_the_latest_snapshots_are_read_by_tasks_that_ask(spark: SparkSession, file: Path, tmp_path: Path) -> None:
     """Of one that was made in a task's memory, and of one that Spark has reduced."""

@@ -52,7 +52,8 @@ def expected(start_h: int, end_h: int) -> list[int]:
     return [n for n, hour in enumerate(hours) if start_h <= hour < end_h]
 
 
-@pytest.mark.parametrize("topic", ["local", "remote", "both"])
+@pytest.mark.sample(1)
+@pytest.mark.parametrize("topic", ["both", "local", "remote"])
 def test_a_day_is_all_records_of_that_day_and_no_others(cluster: Cluster, topic: str) -> None:
     """Delta and Iceberg prune by the files' bounds, then filter; so does this."""
     everything = cluster.plan_read(topic)

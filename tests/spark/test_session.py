@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 ROWS = pa.table({"partition": pa.array([0, 0, 1], pa.int32()), "offset": pa.array([0, 1, 0], pa.int64())})
 
 
+@pytest.mark.nightly
 @pytest.mark.spark
 def test_delta_tables_of_delta_rs_can_be_read_as_of_a_version_and_streamed(
     spark: SparkSession, tmp_path: Path

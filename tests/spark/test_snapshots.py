@@ -206,6 +206,7 @@ def snapshots_of(cluster: Cluster) -> list[pa.Table]:
     return found
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS.keys())
 def test_spark_and_memory_make_the_same_snapshot(spark: SparkSession, tmp_path: Path, kind: Kind) -> None:
     """The two ways are one fold: the same rows in the same order with the same times, headers and types, the same
