@@ -22,8 +22,8 @@ ROOT = Path(__file__).resolve().parents[1]
 ON_CONNECT = bool(os.environ.get("STRATALOG_TEST_CONNECT"))
 _QUICK = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -XX:+UseSerialGC"
 """The first compiler alone: tests are over before the second one pays off. Its share of the code cache would be
-48 MB, which a hundred tests in one JVM fill: then the JVM compiles no more, and tasks die of it. The serial collector
-has no threads that compete with the tests of other JVMs.
+48 MB, which a hundred tests in one JVM fill: then the JVM compiles no more, and tasks die of it. The serial
+collector has no threads that compete with the tests of other JVMs.
 """
 
 
