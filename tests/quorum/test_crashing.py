@@ -18,6 +18,7 @@ from tests.simulation.scheduler import Verdict
         for verdict in FAULTS
     ],
 )
+@pytest.mark.slow
 def test_everything_goes_on_after_a_fault_at_any_call(scenario: Scenario, verdict: Verdict) -> None:
     """Afterwards the same operation goes well, one process alone reads, commits and takes a snapshot, and lost
     voters are replaced (see ``running.Run``)."""

@@ -29,6 +29,7 @@ def check(summary: Summary) -> None:
         assert summary.counts[what] >= for_each * summary.seeds, f"{what}: {summary.counts}"
 
 
+@pytest.mark.slow
 def test_every_invariant_holds_after_every_step() -> None:
     """Protocol section 6, I6 and I7; and the run has tested something."""
     check(run_some(range(1, 1 + FIRST_PART), run_seed))
@@ -96,6 +97,7 @@ class Interrupting:
         return Decision(driver.name)
 
 
+@pytest.mark.slow
 def test_an_interrupted_thread_takes_no_command_of_another_with_it() -> None:
     """A thread that commits for others is interrupted at any of its calls: each of their commands is committed
     once, though its batch may be there already."""

@@ -32,6 +32,7 @@ PARTS = 25
 
 @pytest.mark.sample(8)
 @pytest.mark.parametrize("part", range(PARTS))
+@pytest.mark.slow
 def test_every_invariant_holds_after_every_step(part: int) -> None:
     """Protocol section 6, I1 to I10; and the run has tested something."""
     each = SEEDS // PARTS
@@ -46,6 +47,7 @@ def test_every_invariant_holds_after_every_step(part: int) -> None:
 
 @pytest.mark.sample(5)
 @pytest.mark.parametrize("part", range(PARTS))
+@pytest.mark.slow
 def test_a_mirror_has_what_its_source_has_whatever_happens(part: int) -> None:
     """Several of them, which die, sleep and are late: an offset holds what the source has, or nothing yet."""
     each = 8
@@ -84,6 +86,7 @@ def test_all_kinds_of_runs_have_their_turn() -> None:
 
 
 @pytest.mark.parametrize("seed", [3, 17, 40, 41])
+@pytest.mark.slow
 def test_a_seed_gives_the_same_trace_every_time(seed: int) -> None:
     first, second = run_seed(seed), run_seed(seed)
     assert first.lines == second.lines
@@ -97,6 +100,7 @@ def test_the_order_of_hashes_does_not_matter() -> None:
 
 
 @pytest.mark.parametrize(("seed", "late"), [(7, True), (17, False)])
+@pytest.mark.slow
 def test_recorded_decisions_give_the_same_trace(seed: int, late: bool) -> None:
     """A decision for each step, also for a call that takes effect later."""
     configuration = configuration_of(seed)

@@ -38,6 +38,7 @@ def rows(live: LiveCluster, table: str, topic: str | None = None) -> list[dict[s
 
 
 @pytest.mark.parametrize("table", SYSTEM_TABLES)
+@pytest.mark.slow
 def test_every_column_that_a_row_has_is_declared(live: LiveCluster, table: str) -> None:
     """A column that a report gets later has a type here, too; and none is declared that no row ever has."""
     found = rows(live, table)

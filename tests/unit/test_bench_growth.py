@@ -66,6 +66,7 @@ def test_lines_of_two_kinds_are_two_tables() -> None:
     assert note == "[1] In memory."
 
 
+@pytest.mark.slow
 def test_the_ground_of_the_laws_is_a_log_in_order(tmp_path: Path) -> None:
     """What is laid out as files is what appends and merges leave: whole on all replicas, and read to its end."""
     bench = _bench(tmp_path)

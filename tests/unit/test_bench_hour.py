@@ -36,6 +36,7 @@ def test_the_last_minutes_are_told_beside_the_first() -> None:
     assert all(len(one.cells) == len(one.headings) for one in against(minutes))
 
 
+@pytest.mark.slow
 def test_a_run_counts_its_appends_its_files_and_its_records(tmp_path: Path) -> None:
     given = Namespace(seconds=1, rate=10.0, partitions=2, commit_every=1)
     made = Bench(None, bench_options({}, tmp_path)).cluster("hour", brokers=REPLICAS)
@@ -54,6 +55,7 @@ def test_a_run_counts_its_appends_its_files_and_its_records(tmp_path: Path) -> N
     made.remove()
 
 
+@pytest.mark.slow
 def test_a_maintain_that_ended_ends_the_run(tmp_path: Path) -> None:
     given = Namespace(seconds=1, rate=10.0, partitions=1, commit_every=0)
     made = Bench(None, bench_options({}, tmp_path)).cluster("hour", brokers=REPLICAS)

@@ -21,6 +21,7 @@ NAMES = 3
 PAGE = 1000
 
 
+@pytest.mark.slow
 def test_the_partitions_are_as_an_append_and_maintain_leave_them(tmp_path: Path) -> None:
     made = Bench(None, bench_options({}, tmp_path)).cluster("idle", brokers=idle.REPLICAS)
     idle.lay_out(made.cluster, PARTITIONS)
@@ -36,6 +37,7 @@ def test_the_partitions_are_as_an_append_and_maintain_leave_them(tmp_path: Path)
     made.remove()
 
 
+@pytest.mark.slow
 def test_maintain_has_nothing_to_do_for_partitions_that_were_put_there_and_settled(
     tmp_path: Path,
 ) -> None:

@@ -194,6 +194,7 @@ def test_a_local_store_reads_a_range_of_a_sparse_file(tmp_path: Path) -> None:
     assert store.counts.read_bytes == 101
 
 
+@pytest.mark.slow
 def test_threads_may_ask_for_a_type_at_once_that_nobody_has_decoded_yet() -> None:
     """In a process of its own, which died of it."""
     code = """

@@ -32,6 +32,7 @@ def scenario(request: pytest.FixtureRequest) -> Scenario:
     return request.param
 
 
+@pytest.mark.slow
 def test_an_operation_makes_the_calls_of_the_table_and_no_other(scenario: Scenario) -> None:
     assert scenario.measured() == {per: scenario.expected(per) for per in scenario.per}
 
@@ -52,6 +53,7 @@ def test_the_costs_of_runs_partitions_and_files_add_up() -> None:
     assert SYNC.counted(partitions, files) == expected
 
 
+@pytest.mark.slow
 def test_a_copy_of_many_files_lists_nobody_again() -> None:
     for files in (1, 40):
         assert SYNC.counted(1, files)[LIST] == SYNC.expected(RUN)[LIST] + BROKERS

@@ -62,6 +62,7 @@ def test_numbers_are_half_open(start: int, end: int) -> None:
     assert numbers(start, end).equals(pa.array(range(start, end), pa.int64()))
 
 
+@pytest.mark.slow
 def test_a_producer_that_needs_no_pandas_imports_none(tmp_path: Path) -> None:
     """It is installed here, as it is beside Spark; and 50 MB are a third of what such a process has."""
     for name in ("remote", "one", "two", "three"):
@@ -99,6 +100,7 @@ assert not loaded, loaded
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 def test_a_mirror_and_a_comparison_import_none() -> None:
     program = """
 import sys

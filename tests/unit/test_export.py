@@ -90,6 +90,7 @@ def test_offsets_are_kept_and_gaps_are_gaps_there(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("options", [KEPT, NEW], ids=["kept", "new"])
+@pytest.mark.slow
 def test_a_run_that_is_killed_at_any_step_and_repeated_writes_each_record_once(
     options: ExportOptions, tmp_path: Path
 ) -> None:

@@ -11,6 +11,7 @@ from tests.unit.harness import batch
 
 
 @pytest.mark.parametrize("timestamp_us", [2**63 - 1, 2**63 - 808, -(2**63), -(2**63) + 1])
+@pytest.mark.slow
 def test_a_tiered_record_of_the_farthest_times_is_sound(tmp_path: Path, timestamp_us: int) -> None:
     live = LiveCluster(tmp_path)
     live.tiered()

@@ -91,6 +91,7 @@ def stamps(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
     assert local_module._CLOCK.now_ms() > 0
 
 
+@pytest.mark.slow
 def test_the_cost_of_reads_and_of_idle_work_does_not_grow_with_the_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -118,6 +119,7 @@ def test_the_cost_of_reads_and_of_idle_work_does_not_grow_with_the_log(
         assert counts == [counts[0]] * len(SIZES), what
 
 
+@pytest.mark.slow
 def test_the_cost_of_an_append_does_not_grow_with_the_log(tmp_path: Path) -> None:
     """It scans the leader's folder twice, after the write, and asks about its own file alone."""
     found = []
@@ -130,6 +132,7 @@ def test_the_cost_of_an_append_does_not_grow_with_the_log(tmp_path: Path) -> Non
     assert found == [found[0]] * len(SIZES)
 
 
+@pytest.mark.slow
 def test_a_poll_behind_an_append_asks_about_what_is_new_alone(tmp_path: Path) -> None:
     found = []
     for size in SIZES:

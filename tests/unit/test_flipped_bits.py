@@ -47,6 +47,7 @@ def all_good(live: LiveCluster, brokers: set[int] | None = None) -> bool:
 
 @pytest.mark.sample(6)
 @pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.slow
 def test_a_follower_does_not_copy_it_and_the_leader_resigns_to_a_good_member(tmp_path: Path, seed: int) -> None:
     live = live_cluster(tmp_path)
     live.wipe(3)
@@ -128,6 +129,7 @@ def test_a_leader_without_another_member_keeps_its_file_and_nobody_gets_it(tmp_p
 
 @pytest.mark.sample(6)
 @pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.slow
 def test_reassign_takes_the_good_copies(tmp_path: Path, seed: int) -> None:
     """The newcomers must not get it from the leader, while the good replicas are let go."""
     live = live_cluster(tmp_path, brokers=5)
@@ -154,6 +156,7 @@ def test_bootstrap_takes_the_good_copies(tmp_path: Path, seed: int) -> None:
 
 @pytest.mark.parametrize("segment_bytes", ["1", "100000"], ids=["each file a segment", "rewritten"])
 @pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.slow
 def test_tier_uploads_the_good_copies(tmp_path: Path, seed: int, segment_bytes: str) -> None:
     configs = {key.replace(".", "_"): value for key, value in TIERED.items()} | {
         "segment_bytes": segment_bytes,

@@ -154,6 +154,7 @@ def registry() -> Iterator[dict[str, str]]:
     assert len(asked) == len(set(asked))
 
 
+@pytest.mark.slow
 def test_values_of_avro_are_read_by_the_schema_of_their_id(tmp_path: Path, registry: dict[str, str]) -> None:
     fastavro = pytest.importorskip("fastavro")
     file = tmp_path / "trip.avsc"
@@ -181,6 +182,7 @@ def test_values_of_avro_are_read_by_the_schema_of_their_id(tmp_path: Path, regis
         values.column([framed(8, NARROW, {"id": 7})])
 
 
+@pytest.mark.slow
 def test_credentials_of_a_registry_do_not_follow_a_redirect() -> None:
     seen: list[str | None] = []
 

@@ -23,6 +23,7 @@ def now() -> dict[str, str]:
 
 
 @pytest.mark.parametrize("path", [API, DOCS / "api.md", DOCS / "configuration.md"], ids=lambda path: path.name)
+@pytest.mark.slow
 def test_names_signatures_errors_options_and_keys_are_what_they_were(now: dict[str, str], path: Path) -> None:
     """``api.txt``, and the pages of the API and of the configuration."""
     if wrong := difference(path.read_text(encoding="utf-8"), now[str(path)], "python -m tests.golden"):

@@ -32,6 +32,7 @@ def moved_here(tmp_path: Path, cluster_id: str) -> World:
     return world
 
 
+@pytest.mark.slow
 def test_every_file_is_written_as_it_always_was(tmp_path: Path) -> None:
     """Names and bytes. Of Parquet and Delta it is what the library is told to write; Parquet's own bytes are
     compared where pyarrow is the one that has written the golden ones."""
@@ -43,6 +44,7 @@ def test_every_file_is_written_as_it_always_was(tmp_path: Path) -> None:
         pytest.fail(wrong, pytrace=False)
 
 
+@pytest.mark.slow
 def test_a_cluster_of_another_day_holds_what_it_held(tmp_path: Path) -> None:
     world = moved_here(tmp_path, PLAIN)
     wrong = difference(
@@ -52,6 +54,7 @@ def test_a_cluster_of_another_day_holds_what_it_held(tmp_path: Path) -> None:
         pytest.fail(wrong, pytrace=False)
 
 
+@pytest.mark.slow
 def test_a_cluster_of_another_day_goes_on(tmp_path: Path) -> None:
     """It is verified as it is, appended to, replicated, merged, tiered, retained; a producer's sequence is
     remembered; a transaction ends."""

@@ -135,6 +135,7 @@ def test_a_cluster_that_nobody_maintains(tmp_path: Path, capsys: pytest.CaptureF
 
 
 @pytest.mark.parametrize("noticed", [False, True], ids=["before a run", "after a run has fenced it"])
+@pytest.mark.slow
 def test_a_follower_that_is_gone(patient: Patient, noticed: bool) -> None:
     gone = patient.live.followers()[-1]
     with patient.live.unreachable(gone):
@@ -152,6 +153,7 @@ def test_a_follower_that_is_gone(patient: Patient, noticed: bool) -> None:
     assert patient.figures()["UnderReplicatedPartitions"] == 0
 
 
+@pytest.mark.slow
 def test_a_broker_that_lost_its_disk(patient: Patient) -> None:
     """The command for a lost one stands in the sentence: an empty folder may be a volume that is not mounted."""
     lost = patient.live.followers()[-1]
@@ -162,6 +164,7 @@ def test_a_broker_that_lost_its_disk(patient: Patient) -> None:
     patient.mend()
 
 
+@pytest.mark.slow
 def test_a_broker_that_is_fenced_by_hand(patient: Patient) -> None:
     broker = patient.live.followers()[-1]
     fence(patient.live, broker)
@@ -171,6 +174,7 @@ def test_a_broker_that_is_fenced_by_hand(patient: Patient) -> None:
     patient.mend()
 
 
+@pytest.mark.slow
 def test_fewer_members_than_min_insync_replicas(patient: Patient) -> None:
     patient.live.cluster.topics.alter_configs("t", {"min.insync.replicas": "3"})
     gone = patient.live.followers()[-1]
@@ -183,6 +187,7 @@ def test_fewer_members_than_min_insync_replicas(patient: Patient) -> None:
     assert patient.job("describe") == 0
 
 
+@pytest.mark.slow
 def test_a_partition_without_a_leader(patient: Patient) -> None:
     patient.live.topic("u", copies=1)
     patient.live.fill("a", "u")
@@ -201,6 +206,7 @@ def test_a_partition_without_a_leader(patient: Patient) -> None:
     patient.mend()
 
 
+@pytest.mark.slow
 def test_the_only_voter_is_gone(patient: Patient) -> None:
     with patient.live.unreachable(1):
         found = patient.found()
@@ -212,6 +218,7 @@ def test_the_only_voter_is_gone(patient: Patient) -> None:
     patient.mend()
 
 
+@pytest.mark.slow
 def test_a_voter_of_three_lost_its_disk(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     made = Patient(tmp_path, capsys, voters=(1, 2, 3))
     made.job("maintain")
@@ -223,6 +230,7 @@ def test_a_voter_of_three_lost_its_disk(tmp_path: Path, capsys: pytest.CaptureFi
     made.mend()
 
 
+@pytest.mark.slow
 def test_followers_that_lag(patient: Patient) -> None:
     live = patient.live
     live.append(["x"], acks="leader").raise_for_failures()
@@ -246,6 +254,7 @@ def files(live: LiveCluster, broker: int) -> list[Path]:
 
 @pytest.mark.parametrize("which", ["leader", "follower"])
 @pytest.mark.parametrize("how", ["cut", "gone"])
+@pytest.mark.slow
 def test_a_file_that_is_damaged(patient: Patient, which: str, how: str) -> None:
     live = patient.live
     file = files(live, live.leader() if which == "leader" else live.followers()[0])[1]
@@ -258,6 +267,7 @@ def test_a_file_that_is_damaged(patient: Patient, which: str, how: str) -> None:
     patient.mend()
 
 
+@pytest.mark.slow
 def test_damage_that_no_copy_can_mend_stays_named_until_it_is_read_well(patient: Patient) -> None:
     """A flipped bit is in no listing: only who reads all bytes finds it, and that is remembered."""
     live = patient.live
@@ -291,6 +301,7 @@ sys.exit(main(["health", "--json", "--cluster", sys.argv[1]]) - int(sys.argv[2])
 """
 
 
+@pytest.mark.slow
 def test_a_leader_whose_folder_takes_no_writes(patient: Patient) -> None:
     """File permissions do not hold root: another process without its rights looks."""
     live = patient.live
@@ -305,6 +316,7 @@ def test_a_leader_whose_folder_takes_no_writes(patient: Patient) -> None:
     assert said["rows"] == []
 
 
+@pytest.mark.slow
 def test_a_disk_that_is_nearly_full(patient: Patient) -> None:
     patient.live.cluster.topics.alter_configs(None, {"health.log.dir.max.used.ratio": "0"})
     found = patient.found()["log-dir-used-ratio"]
@@ -323,6 +335,7 @@ def no_remote(tiered: Patient) -> Patient:
     return tiered
 
 
+@pytest.mark.slow
 def test_uploads_that_fail(no_remote: Patient) -> None:
     live = no_remote.live
     assert no_remote.job("tier") == 1
@@ -345,6 +358,7 @@ def test_uploads_that_fail(no_remote: Patient) -> None:
     assert no_remote.figures()["RemoteCopyLagBytes"] == 0
 
 
+@pytest.mark.slow
 def test_records_that_should_be_in_the_remote_tier_by_now(tiered: Patient) -> None:
     live = tiered.live
     live.cluster.topics.alter_configs("t", {"segment.ms": "1000"})
@@ -356,6 +370,7 @@ def test_records_that_should_be_in_the_remote_tier_by_now(tiered: Patient) -> No
     tiered.mend()
 
 
+@pytest.mark.slow
 def test_records_that_should_have_expired_by_now(patient: Patient) -> None:
     """They go by their own times, of which a listing tells nothing."""
     live = patient.live
@@ -369,6 +384,7 @@ def test_records_that_should_have_expired_by_now(patient: Patient) -> None:
     patient.mend()
 
 
+@pytest.mark.slow
 def test_a_foreign_optimize(tiered: Patient) -> None:
     table_of(tiered.live).optimize.compact()
     found = tiered.found()["remote-table"]
@@ -377,6 +393,7 @@ def test_a_foreign_optimize(tiered: Patient) -> None:
     assert tiered.found() == {}
 
 
+@pytest.mark.slow
 def test_a_foreign_write(tiered: Patient) -> None:
     table = table_of(tiered.live)
     write_deltalake(table, pa.table(table.to_pyarrow_table()).slice(0, 1), mode="append")
@@ -388,6 +405,7 @@ def test_a_foreign_write(tiered: Patient) -> None:
     assert DeltaTable(table.table_uri).version() > 0
 
 
+@pytest.mark.slow
 def test_a_group_that_lags(patient: Patient) -> None:
     live = patient.live
     live.cluster.groups.commit("g", {("t", 0): 1}).raise_for_failures()
@@ -402,6 +420,7 @@ def test_a_group_that_lags(patient: Patient) -> None:
     assert patient.found() == {}
 
 
+@pytest.mark.slow
 def test_a_transaction_that_was_abandoned(patient: Patient) -> None:
     live = patient.live
     live.clock.advance_ms(-2 * HOUR_MS)
@@ -466,6 +485,7 @@ def test_a_root_that_answers_and_cannot_be_listed(tmp_path: Path) -> None:
     assert not live.driver().describe().ok
 
 
+@pytest.mark.slow
 def test_a_look_costs_the_same_for_few_partitions_and_for_many(tmp_path: Path) -> None:
     """But for what looks suspicious, which is looked at itself."""
     costs = []

@@ -125,6 +125,7 @@ def test_a_change_leaves_an_event_with_who_what_and_what_came_of_it(live: LiveCl
     assert live.cluster.image.topic(OPERATIONS_TOPIC).configs["remote.storage.enable"] == "true"
 
 
+@pytest.mark.slow
 def test_what_reads_or_appends_or_only_plans_leaves_none(live: LiveCluster) -> None:
     live.topic()
     before = told(live.cluster)
@@ -158,6 +159,7 @@ def test_what_destroys_is_told_before_it_acts(live: LiveCluster) -> None:
     assert "UNKNOWN_TOPIC_OR_PARTITION" in str(failed["notes"])
 
 
+@pytest.mark.slow
 def test_an_event_has_figures_of_each_topic(live: LiveCluster) -> None:
     live.tiered()
     live.fill("abc")
@@ -170,6 +172,7 @@ def test_an_event_has_figures_of_each_topic(live: LiveCluster) -> None:
     assert len(told(live.cluster, operation="tier")) == 1  # nothing was left to do
 
 
+@pytest.mark.slow
 def test_a_round_of_maintain_is_one_event_and_an_idle_one_is_none(live: LiveCluster) -> None:
     live.tiered()
     live.fill("abc")
@@ -286,6 +289,7 @@ def test_an_event_costs_as_much_as_an_append(live: LiveCluster) -> None:
     assert changed.counts.requests - silent.counts.requests <= append.counts.requests
 
 
+@pytest.mark.slow
 def test_a_restore_is_told_on_the_cluster_that_it_makes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STRATALOG_HISTORY", "on")
     heir = Heir(partly_tiered(tmp_path))
@@ -332,6 +336,7 @@ def test_long_work_tells_the_log_how_far_it_is(caplog: pytest.LogCaptureFixture)
     assert lines == ["tier: 30 of 100 partitions, 300 bytes, 30 s", "tier: 60 of 100 partitions, 600 bytes, 60 s"]
 
 
+@pytest.mark.slow
 def test_the_history_of_the_delta_table_tells_when_an_offset_arrived(live: LiveCluster) -> None:
     live.tiered(partitions=2)
     for numbers in ("ab", "c"):

@@ -36,6 +36,7 @@ def table(capsys: pytest.CaptureFixture[str]) -> list[list[str]]:
     return [line.split() for line in lines[3:]]
 
 
+@pytest.mark.slow
 def test_a_partition_is_a_row_of_at_most_100_columns(
     live: LiveCluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -51,6 +52,7 @@ def test_a_partition_is_a_row_of_at_most_100_columns(
     assert others[1][:3] == ["t", "1", str(leaders[1])]
 
 
+@pytest.mark.slow
 def test_the_clusters_own_topics_are_shown_whole_where_they_are_asked_for(
     live: LiveCluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -60,6 +62,7 @@ def test_the_clusters_own_topics_are_shown_whole_where_they_are_asked_for(
     assert len(shown) > 10
 
 
+@pytest.mark.slow
 def test_wide_and_json_have_every_replica(live: LiveCluster, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(live, "--topics", "t", "--json") == 0
     assert len(rows(capsys)) == 6
@@ -68,6 +71,7 @@ def test_wide_and_json_have_every_replica(live: LiveCluster, capsys: pytest.Capt
     assert run(live, "--brokers", "--wide") == 2
 
 
+@pytest.mark.slow
 def test_a_replica_that_does_not_answer_or_lags_is_told_in_words(
     live: LiveCluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -122,6 +126,7 @@ def test_a_topic_is_described_with_where_each_config_comes_from(
     assert topics(["describe", "nix", *at]) == 2
 
 
+@pytest.mark.slow
 def test_partitions_in_trouble_are_listed_by_the_metadata_alone(
     live: LiveCluster, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -54,6 +54,7 @@ def said(stream: IO[str] | None) -> str:
 
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.slow
 def test_a_job_that_repeats_itself_ends_after_the_run_at_hand(live: LiveCluster, how: signal.Signals) -> None:
     process = started(live, 0.5, "--every", "60s")
     process.send_signal(how)
@@ -65,6 +66,7 @@ def test_a_job_that_repeats_itself_ends_after_the_run_at_hand(live: LiveCluster,
 
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.slow
 def test_it_ends_out_of_its_pause(live: LiveCluster, how: signal.Signals) -> None:
     process = started(live, 0, "--every", "60s")
     assert said(process.stdout).startswith("tier: done, next_ms")
@@ -77,6 +79,7 @@ def test_it_ends_out_of_its_pause(live: LiveCluster, how: signal.Signals) -> Non
 
 @pytest.mark.parametrize(("how", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 @pytest.mark.parametrize("every", [(), ("--every", "60s")], ids=["once", "every"])
+@pytest.mark.slow
 def test_it_ends_at_once_when_it_is_told_twice_or_runs_once(
     live: LiveCluster, how: signal.Signals, status: int, every: tuple[str, ...]
 ) -> None:
@@ -106,6 +109,7 @@ def test_without_a_terminal_what_cannot_be_taken_back_takes_yes(
 
 
 @pytest.mark.parametrize(("answer", "status"), [("no", 2), ("", 2), ("yes", 0)])
+@pytest.mark.slow
 def test_on_a_terminal_it_is_asked(live: LiveCluster, answer: str, status: int) -> None:
     ours, theirs = pty.openpty()
     called = [sys.executable, "-m", "stratalog.jobs.topics", "delete", "t", "--cluster", str(live.file)]

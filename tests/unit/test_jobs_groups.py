@@ -55,6 +55,7 @@ def test_list_and_describe(shared: LiveCluster, capsys: pytest.CaptureFixture[st
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )
+@pytest.mark.slow
 def test_reset(live: LiveCluster, place: tuple[str, ...], offset: int, capsys: pytest.CaptureFixture[str]) -> None:
     """A dry run prints the plan that the run carries out."""
     with live.unchanged():

@@ -72,6 +72,7 @@ def completed(line: str, folder: Path) -> list[str]:
     return out.read_text().split("\n")
 
 
+@pytest.mark.slow
 def test_the_shell_completes_jobs_their_options_and_topics(tmp_path: Path) -> None:
     assert set(completed("stratalog t", tmp_path)) == {"tail", "tier", "topics", "transactions"}
     assert completed("stratalog tier --ev", tmp_path) == ["--every"]
@@ -87,6 +88,7 @@ def test_the_shell_completes_jobs_their_options_and_topics(tmp_path: Path) -> No
     assert completed("stratalog tail --cluster none.toml t", tmp_path) == [""]
 
 
+@pytest.mark.slow
 def test_usage_says_how_the_job_was_called(tmp_path: Path) -> None:
     def usage(*argv: str, **env: str) -> str:
         done = subprocess.run(

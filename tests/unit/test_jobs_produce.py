@@ -140,6 +140,7 @@ def test_with_a_producer_and_a_sequence_a_file_is_appended_once(
     assert run(live, "t", "--producer", "loader") == 2
 
 
+@pytest.mark.slow
 def test_what_is_typed_is_appended_when_no_more_comes_and_the_end_when_it_is_told_to(live: LiveCluster) -> None:
     called = [sys.executable, "-m", "stratalog.jobs.produce", "t", "--linger", "50ms", "--json"]
     called += ["--cluster", str(live.file)]

@@ -220,6 +220,7 @@ def test_standard_output_may_be_closed(shared: LiveCluster, monkeypatch: pytest.
     ("x", "line", "in_json"),
     [(float("nan"), "NaN", '"NaN"'), (float("-inf"), "-Infinity", '"-Infinity"'), (1.5, "1.5", "1.5")],
 )
+@pytest.mark.slow
 def test_numbers_that_json_has_not_are_texts_as_sparks_to_json_writes_them(
     live: LiveCluster, x: float, line: str, in_json: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -300,6 +301,7 @@ SCHEMA = {
 }
 
 
+@pytest.mark.slow
 def test_values_of_avro_are_decoded_by_their_schema(live: LiveCluster, capsys: pytest.CaptureFixture[str]) -> None:
     fastavro = pytest.importorskip("fastavro")
     schema = live.folder / "trip.avsc"

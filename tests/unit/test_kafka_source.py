@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pyarrow as pa
+import pytest
 
 from stratalog.engine.mirror.compare import records_of
 from stratalog.engine.mirror.kafka_source import open_source
@@ -61,6 +62,7 @@ def read(
     return got, failed
 
 
+@pytest.mark.slow
 def test_all_records_come_as_columns_in_the_order_of_offsets(tmp_path: Path) -> None:
     live = LiveCluster(tmp_path)
     live.topic(partitions=3)
@@ -76,6 +78,7 @@ def test_all_records_come_as_columns_in_the_order_of_offsets(tmp_path: Path) -> 
     }
 
 
+@pytest.mark.slow
 def test_a_place_that_the_source_has_not_is_an_error_of_its_partition(tmp_path: Path) -> None:
     live = LiveCluster(tmp_path)
     live.topic(partitions=2)

@@ -121,6 +121,7 @@ def layer(name: str) -> str:
     return folder if folder in MAY_IMPORT else "stratalog"
 
 
+@pytest.mark.slow
 def test_imports_go_downwards() -> None:
     offenders = [
         (str(module), name)
@@ -170,6 +171,7 @@ def test_every_folder_of_the_engine_is_a_floor_and_nothing_lies_loose() -> None:
     assert [module for module in inside if str(module.parent) == "upkeep"] == [Path("upkeep/__init__.py")]
 
 
+@pytest.mark.slow
 def test_only_jobs_and_one_folder_of_the_engine_import_pyspark() -> None:
     others = [module for module in MODULES if not any(map(module.is_relative_to, PYSPARK_FOLDERS))]
     offenders = [
@@ -245,6 +247,7 @@ def loaded(code: str, *argv: str) -> set[str]:
     return set(done.stdout.splitlines()[-1].split())
 
 
+@pytest.mark.slow
 def test_the_door_and_a_job_that_explains_itself_load_nothing_that_takes_long() -> None:
     assert loaded("import stratalog") == set()
     explain = "from stratalog.jobs.main import JOBS, main\nfor job in JOBS: assert main([job, '--help']) == 0"
@@ -272,6 +275,7 @@ assert cluster.tier().raise_for_failures().totals["uploaded_files"] == 2
 
 
 @pytest.mark.parametrize(("use", "tables"), [(USE, set()), (USE + TIER, {"deltalake"})], ids=["topics", "tables"])
+@pytest.mark.slow
 def test_a_cluster_on_folders_loads_no_client_of_object_storage_and_delta_rs_with_the_first_table(
     use: str, tables: set[str], tmp_path: Path
 ) -> None:

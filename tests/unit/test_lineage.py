@@ -153,6 +153,7 @@ class Counted(tuple[EpochStart, ...]):
             yield entry
 
 
+@pytest.mark.slow
 def test_the_end_of_an_epoch_is_looked_up_however_many_there_are() -> None:
     """A stranger's register may hold a million, and each high watermark asks."""
     lineage = Lineage((epoch, epoch) for epoch in range(1, 10_001))

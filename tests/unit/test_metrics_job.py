@@ -55,6 +55,7 @@ def of(name: str, **labels: str) -> Key:
     return name, tuple(sorted({"cluster": "c", **labels}.items()))
 
 
+@pytest.mark.slow
 def test_they_are_printed(live: LiveCluster, capsys: pytest.CaptureFixture[str]) -> None:
     with live.unreachable(3):
         assert main(["metrics", "--cluster", str(live.file)]) == 0
@@ -69,6 +70,7 @@ def test_they_are_printed(live: LiveCluster, capsys: pytest.CaptureFixture[str])
     assert found[of("stratalog_step_age_seconds", step="replicate")] >= 0
 
 
+@pytest.mark.slow
 def test_they_are_written_for_node_exporter(live: LiveCluster, capsys: pytest.CaptureFixture[str]) -> None:
     file = live.folder / "stratalog.prom"
     file.write_text("old")
@@ -81,6 +83,7 @@ def test_they_are_written_for_node_exporter(live: LiveCluster, capsys: pytest.Ca
     assert "cannot be written" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_port_needs_a_process_that_stays(live: LiveCluster, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["maintain", "--metrics", "0", "--cluster", str(live.file)]) == 2
     assert "--metrics needs --every" in capsys.readouterr().err

@@ -77,6 +77,7 @@ def test_a_mirror_has_the_same_records_at_the_same_offsets(start: int, tmp_path:
     assert mirrored(live, source).totals["records"] == 0
 
 
+@pytest.mark.slow
 def test_gaps_are_no_records_in_either_tier_nor_merged_nor_among_the_last(tmp_path: Path) -> None:
     live, source = LiveCluster(tmp_path), some()
     mirrored(live, source)
@@ -345,6 +346,7 @@ def test_without_confluent_kafka_one_sentence_says_what_to_install(
     assert "UNKNOWN_TOPIC_OR_PARTITION" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_partitions_with_much_to_read_are_shared_by_several_readers(tmp_path: Path) -> None:
     live, source = LiveCluster(tmp_path), MemorySource(3)
     for number, log in enumerate(source.logs):

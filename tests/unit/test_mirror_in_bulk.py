@@ -63,6 +63,7 @@ def some(partitions: int = 5) -> MemorySource:
     return source
 
 
+@pytest.mark.slow
 def test_tasks_mirror_what_the_driver_would_have_mirrored(tmp_path: Path) -> None:
     live, source = LiveCluster(tmp_path), some()
     source.groups = {"g": {("t", 0): OffsetAndMetadata(2)}}
@@ -79,6 +80,7 @@ def test_tasks_mirror_what_the_driver_would_have_mirrored(tmp_path: Path) -> Non
     assert ("tasks" in few.totals, few.totals["records"]) == (False, 1), "the driver does the little"
 
 
+@pytest.mark.slow
 def test_tasks_beside_another_mirror_make_no_second_copy(tmp_path: Path) -> None:
     live, source = LiveCluster(tmp_path), some()
     other = context_of(live.driver())
@@ -108,6 +110,7 @@ def test_what_tasks_of_a_driver_that_died_have_appended_is_acknowledged_by_the_n
 
 
 @pytest.mark.parametrize("start", [4, 9])
+@pytest.mark.slow
 def test_what_a_task_cannot_read_is_left_to_the_driver(start: int, tmp_path: Path) -> None:
     live, source = LiveCluster(tmp_path), some()
     calls = iter(range(1000))
@@ -138,6 +141,7 @@ def test_a_source_that_falls_silent_in_a_task_is_a_failure_that_the_next_run_men
     mirrored(live, source)
 
 
+@pytest.mark.slow
 def test_a_leader_that_goes_while_tasks_append_is_replaced_by_the_driver(tmp_path: Path) -> None:
     live, source = LiveCluster(tmp_path, voters=(3,), on_disk=True), some()
     mirrored(live, source)
@@ -172,6 +176,7 @@ def test_a_topic_that_is_a_mirror_no_more_is_left_alone(tmp_path: Path) -> None:
     assert report.rows[0]["lag"] == 1
 
 
+@pytest.mark.slow
 def test_tasks_share_the_throttle_and_end_at_the_budget(tmp_path: Path) -> None:
     live, source = LiveCluster(tmp_path), MemorySource(2)
     source.records_a_read = 1

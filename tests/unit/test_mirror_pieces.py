@@ -40,6 +40,7 @@ def test_a_piece_is_of_one_leader_epoch_and_holds_the_gaps_before_the_next() -> 
 
 
 @pytest.mark.parametrize("seed", range(5))
+@pytest.mark.slow
 def test_columns_are_cut_where_single_records_would_be(seed: int) -> None:
     """Of whatever length reads, gaps and pieces are, each record is in one piece, none of them too large by more
     than a record."""

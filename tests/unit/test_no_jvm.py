@@ -48,6 +48,7 @@ def of_the_jvm(tree: ast.AST) -> Iterator[str]:
         yield from OF_THE_JVM.intersection(names)
 
 
+@pytest.mark.slow
 def test_no_module_reaches_into_the_jvm_but_those_that_say_why() -> None:
     found = {
         str(path.relative_to(ROOT)): set(of_the_jvm(ast.parse(path.read_text(encoding="utf-8"))))
@@ -74,6 +75,7 @@ def unmarked(tree: ast.Module) -> set[str]:
     return {name for name in reaching if name.startswith("test_") and "mark.classic(" not in marks[name]}
 
 
+@pytest.mark.slow
 def test_tests_that_reach_into_the_jvm_say_that_spark_connect_cannot_have_them() -> None:
     found = {
         path.name: unmarked(ast.parse(path.read_text(encoding="utf-8")))

@@ -180,6 +180,7 @@ def descriptions(live: LiveCluster, cluster_id: str = "c") -> list[Path]:
 
 
 @pytest.mark.usefixtures("with_key")
+@pytest.mark.slow
 def test_a_cluster_is_restored_from_what_was_signed(tmp_path: Path) -> None:
     live = partly_tiered(tmp_path)
     heir = Heir(live)
@@ -226,6 +227,7 @@ def test_a_description_of_a_stranger_is_refused_and_superseded_by_none(
     assert len(descriptions(live)) == count + 1
 
 
+@pytest.mark.slow
 def test_without_the_key_a_signed_cluster_is_restored_unverified(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -95,6 +95,7 @@ def test_what_is_no_whole_number_is_refused_by_its_name_and_nothing_is_changed(
 
 
 @pytest.mark.parametrize("call", WITH_A_NUMBER)
+@pytest.mark.slow
 def test_an_integer_of_numpy_is_an_integer(tmp_path: Path, call: str) -> None:
     """The call ends as with Python's own, and what it wrote is read again."""
     ends = []

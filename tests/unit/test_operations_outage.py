@@ -91,6 +91,7 @@ def test_an_operation_goes_on_and_names_what_waits(
     assert live.read()[0][:5] == list("abcde")[live.replicas().view.log_start_offset :]
 
 
+@pytest.mark.slow
 def test_metadata_changes_need_no_remote(live: RemoteFaults) -> None:
     live.cluster.topics.create("n", partitions=1, replication_factor=1, configs={"remote.storage.enable": "true"})
     live.cluster.topics.alter_configs("t", {"retention.bytes": "100000"})
@@ -125,6 +126,7 @@ def test_what_the_leaders_hold_is_read_and_what_they_do_not_is_told_with_the_way
             live.cluster.offsets("t", spec)
 
 
+@pytest.mark.slow
 def test_merges_go_on_behind_where_the_remote_log_was_last_seen_to_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -165,6 +167,7 @@ def test_an_unclean_election_waits_for_the_remote_log_and_says_so(live: RemoteFa
     assert live.read() == {0: list("abcde")}
 
 
+@pytest.mark.slow
 def test_a_damaged_replica_is_healed_from_others(live: RemoteFaults) -> None:
     """Verify looks at the brokers all the same; what only the remote could mend waits."""
     follower = live.followers()[0]

@@ -139,6 +139,7 @@ def test_a_register_left_for_the_next_leader_epoch_truncates_nobody(
     assert live.read(partitions=[0]) == {0: ["a", "b", "c", "d", "e"]}
 
 
+@pytest.mark.slow
 def test_a_run_without_an_append_truncates_nobody_either(live: LiveCluster) -> None:
     member = live.followers()[0]
     register(live, member, EpochName(2), Lineage([(1, 0), (2, 0)]).to_json())
@@ -261,6 +262,7 @@ def test_replicate_goes_on_where_a_leader_has_such_a_register(live: LiveCluster)
 
 
 @pytest.mark.parametrize("leads", [True, False])
+@pytest.mark.slow
 def test_nobody_follows_a_local_start_beyond_the_log(live: LiveCluster, leads: bool) -> None:
     leader = live.leader()
     broker = leader if leads else live.followers()[0]

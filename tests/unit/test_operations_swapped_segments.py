@@ -62,6 +62,7 @@ def test_in_a_replica_it_is_read_by_nobody_named_and_healed(live: LiveCluster, o
     assert live.read() == {0: ["t00", "t01", "t02"], 1: ["t10", "t11", "t12"]}
 
 
+@pytest.mark.slow
 def test_from_a_leader_it_is_copied_to_nobody(live: LiveCluster) -> None:
     folders = {}
     for topic in ("t", "u"):

@@ -70,6 +70,7 @@ def spans(content: dict[str, Any], row: dict[str, Any]) -> list[tuple[str, int, 
 # ------------------------------------------------------------------------------------------------ data
 
 
+@pytest.mark.slow
 def test_tiers_are_those_of_the_log(live: LiveCluster) -> None:
     content = content_of(live.cluster.report())
     row = partition(content, "t")
@@ -99,6 +100,7 @@ def test_tiers_are_those_of_the_log(live: LiveCluster) -> None:
     assert topic["remote_bytes"] == leader["remote_bytes"]
 
 
+@pytest.mark.slow
 def test_a_topic_that_is_not_tiered_is_hot(live: LiveCluster) -> None:
     content = content_of(live.cluster.report())
     assert spans(content, partition(content, "h")) == [("hot", 0, 3)]
@@ -107,6 +109,7 @@ def test_a_topic_that_is_not_tiered_is_hot(live: LiveCluster) -> None:
     assert (topic["remote_bytes"], topic["policy"], topic["partitions"]) == (None, "for good", 2)
 
 
+@pytest.mark.slow
 def test_replicas_brokers_and_groups_are_told(live: LiveCluster) -> None:
     content = content_of(live.cluster.report())
     row = partition(content, "t")
@@ -124,6 +127,7 @@ def test_replicas_brokers_and_groups_are_told(live: LiveCluster) -> None:
     assert content["groups"] == [{"group": "g", "topic": "t", "lag": 5}]
 
 
+@pytest.mark.slow
 def test_findings_have_their_commands_and_a_broker_that_is_away_hides_no_log(live: LiveCluster) -> None:
     away = live.leader()
     with live.unreachable(away):
@@ -142,6 +146,7 @@ def test_findings_have_their_commands_and_a_broker_that_is_away_hides_no_log(liv
     assert (broker["state"], broker["bytes"]) == ("unreachable", None)
 
 
+@pytest.mark.slow
 def test_it_costs_what_health_costs_and_changes_nothing(live: LiveCluster) -> None:
     with live.unchanged():
         page, health = live.driver().report(), live.driver().health()
@@ -154,6 +159,7 @@ def test_it_costs_what_health_costs_and_changes_nothing(live: LiveCluster) -> No
 # ------------------------------------------------------------------------------------------------ the document
 
 
+@pytest.mark.slow
 def test_names_that_are_html_are_text(live: LiveCluster) -> None:
     live.cluster.groups.commit(EVIL, {("t", 0): 1}).raise_for_failures()
     page = live.cluster.report()
@@ -172,6 +178,7 @@ def test_text_that_would_steer_a_reader_is_printable() -> None:
     text.encode()
 
 
+@pytest.mark.slow
 def test_the_policy_lets_nothing_but_its_own_script_run_and_nothing_load(live: LiveCluster) -> None:
     text = live.cluster.report().html
     [policy] = re.findall(r'http-equiv="Content-Security-Policy" content="([^"]*)"', text)
@@ -186,6 +193,7 @@ def test_the_policy_lets_nothing_but_its_own_script_run_and_nothing_load(live: L
     assert re.findall(r'(?:src|href)="([^"]*)"', text) == ["data:,"]
 
 
+@pytest.mark.slow
 def test_a_notebook_shows_it_in_a_frame_that_reaches_nothing(live: LiveCluster) -> None:
     page = live.cluster.report()
     shown = page._repr_html_()
@@ -207,11 +215,13 @@ def row(at_ms: int, **of_row: Any) -> dict[str, Value]:
     return {**given, **texts, "cluster": "c", "version": "0", "duration": 5, **of_row}
 
 
+@pytest.mark.slow
 def test_nothing_is_recorded_yet(live: LiveCluster) -> None:
     content = content_of(report(context_of(live.cluster)))
     assert (content["activity"], content["runs"]) == (None, [])
 
 
+@pytest.mark.slow
 def test_a_history_that_cannot_be_read_is_no_reason_for_no_page(live: LiveCluster) -> None:
     def history() -> list[dict[str, Value]]:
         raise LeaderNotAvailableError("__operations-0: no leader")
@@ -299,6 +309,7 @@ def test_the_last_runs_are_the_latest_first() -> None:
 # ------------------------------------------------------------------------------------------------ saved
 
 
+@pytest.mark.slow
 def test_a_job_writes_it_in_the_place_of_an_older_one(
     live: LiveCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -313,6 +324,7 @@ def test_a_job_writes_it_in_the_place_of_an_older_one(
     assert [one.name for one in file.parent.iterdir()] == ["report.html"]
 
 
+@pytest.mark.slow
 def test_a_cluster_that_cannot_be_opened_has_a_page_that_says_so(
     live: LiveCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -323,6 +335,7 @@ def test_a_cluster_that_cannot_be_opened_has_a_page_that_says_so(
     assert "cannot be opened" in finding["what"]
 
 
+@pytest.mark.slow
 def test_a_place_that_cannot_be(live: LiveCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     page = live.cluster.report()
     for target, why in (
@@ -338,6 +351,7 @@ def test_a_place_that_cannot_be(live: LiveCluster, tmp_path: Path, capsys: pytes
     assert "name another file" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_an_address_is_a_place_too(live: LiveCluster) -> None:
     page = live.cluster.report()
     assert page.save("memory://pages/report.html") == "memory://pages/report.html"

@@ -258,6 +258,7 @@ class Model:
 
 @pytest.mark.parametrize("few", [1, 3])
 @pytest.mark.parametrize("seed", range(25))
+@pytest.mark.slow
 def test_what_is_read_is_what_a_whole_state_in_each_footer_would_say(
     seed: int, few: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -286,6 +287,7 @@ def touched_alone(levels: Levels | None, touched: Iterable[str], producers: int,
     ],
     ids=["open transactions stand in each footer", "touched by all appends since"],
 )
+@pytest.mark.slow
 def test_the_model_misses_each_part_of_the_rule(
     name: str, variant: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -310,6 +312,7 @@ def encoded_bytes(part: ProducerPart) -> int:
 
 
 @pytest.mark.parametrize("others", [1, 50, 100_000])
+@pytest.mark.slow
 def test_a_footer_among_ten_thousand_producers_costs_less_than_five_thousand_bytes(others: int) -> None:
     """On the average over appends by one producer, by some in turn, and each by another one."""
     levels: Levels = ()

@@ -51,12 +51,14 @@ def protect(live: LiveCluster, days: float = 2) -> None:
 
 
 @pytest.mark.parametrize("name", DELETIONS)
+@pytest.mark.slow
 def test_whatever_deletes_is_refused_and_changes_nothing(live: LiveCluster, name: str) -> None:
     protect(live)
     with live.unchanged(), pytest.raises(PolicyViolationError, match=r"topic '[tu]' is protected until 20\d\d-"):
         DELETIONS[name](live.driver())
 
 
+@pytest.mark.slow
 def test_no_job_of_upkeep_deletes_records(live: LiveCluster) -> None:
     protect(live)
     live.clock.sleep(3600)
@@ -66,6 +68,7 @@ def test_no_job_of_upkeep_deletes_records(live: LiveCluster) -> None:
     assert live.read("t") == live.read("u") == {0: ["a", "b", "c"]}
 
 
+@pytest.mark.slow
 def test_afterwards_everything_goes_its_way(live: LiveCluster) -> None:
     protect(live)
     live.clock.sleep(2 * DAY_MS / 1000 + 1)
@@ -107,6 +110,7 @@ def test_a_protection_lasts_over_a_default_of_the_cluster_and_can_be_lengthened(
     "given",
     [{}, {"days": 1, "until": "2050-01-01"}, {"days": 0}, {"days": 1e9}, {"until": "2001-01-01"}, {"until": "x"}],
 )
+@pytest.mark.slow
 def test_a_time_that_says_nothing_is_refused(live: LiveCluster, given: dict[str, str | float]) -> None:
     with live.unchanged(), pytest.raises(InvalidCallError, match="topic 'u'"):
         live.cluster.topics.protect("u", **given)  # type: ignore[arg-type]

@@ -90,6 +90,7 @@ def test_a_small_snapshot_is_created_in_one_piece() -> None:
 
 @pytest.mark.usefixtures("chunked")
 @pytest.mark.parametrize("after", [1, 2])
+@pytest.mark.slow
 def test_whoever_comes_after_an_interruption_goes_on_where_it_was(after: int) -> None:
     """Another driver does, and no byte is copied twice."""
     quorum, _ = quorum_with_snapshot_on_one()

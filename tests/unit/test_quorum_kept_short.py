@@ -60,6 +60,7 @@ def test_opening_reading_and_committing_are_flat(voters: int, commits: int) -> N
 
 
 @pytest.mark.parametrize("voters", [1, 3])
+@pytest.mark.slow
 def test_opening_is_a_handful_of_requests_at_every_length_of_the_log(voters: int) -> None:
     """Before a snapshot, right after one, between two; the first read of a driver then asks for no file."""
     opening, reading = (6, 2) if voters == 1 else (9, 4)
@@ -74,6 +75,7 @@ def test_opening_is_a_handful_of_requests_at_every_length_of_the_log(voters: int
         assert log.read().configs["segment.bytes"] == str(value)
 
 
+@pytest.mark.slow
 def test_drivers_that_come_and_go_leave_no_batch_that_has_to_be_read_alone(tmp_path: Path) -> None:
     """Each opens the cluster from what its machine remembers, and commits once."""
     quorum = Quorum(3)
@@ -100,6 +102,7 @@ def test_after_batches_that_repeat_nothing_the_log_is_kept_short_at_once(monkeyp
     assert newest(quorum) == "11"
 
 
+@pytest.mark.slow
 def test_large_batches_are_few_requests_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """They repeat few of those before them, and a snapshot comes early."""
     monkeypatch.setattr(stratalog.engine.quorum.repeated, "MOST_REPEATED_BYTES", 150)  # of two such commits
@@ -172,6 +175,7 @@ def test_a_snapshot_that_fails_is_a_note_and_tried_again_after_as_many_batches()
     assert newest(quorum) == "1001"
 
 
+@pytest.mark.slow
 def test_a_voter_without_the_snapshot_does_not_make_every_commit_try() -> None:
     quorum = Quorum(3)
     through = quorum.hooked()
@@ -190,6 +194,7 @@ def test_a_voter_without_the_snapshot_does_not_make_every_commit_try() -> None:
     assert len(bases(quorum, 3)) <= 2 * MOST_BATCHES + 2
 
 
+@pytest.mark.slow
 def test_a_folder_holds_nothing_else() -> None:
     quorum = Quorum()
     commit(quorum.client(), 3 * MOST_BATCHES)

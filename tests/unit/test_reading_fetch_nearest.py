@@ -143,6 +143,7 @@ def test_the_next_reader_goes_to_the_follower_again(live: LiveCluster, faults: F
     assert live.cluster.fetch("t", 0, 0, client_rack="b").broker == 2
 
 
+@pytest.mark.slow
 def test_a_log_start_that_moved_counts_for_every_replica(live: LiveCluster) -> None:
     """KIP-392, "Out of range handling": log starts "are not consistently maintained", and yet no reader gets what
     is deleted: the leader has been asked first."""

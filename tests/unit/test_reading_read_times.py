@@ -138,6 +138,7 @@ def test_a_plan_of_times_gives_the_same_rows_whenever_it_is_read(tmp_path: Path)
     assert list(again(live, nothing)) == []
 
 
+@pytest.mark.slow
 def test_a_range_of_times_goes_together_with_offsets_and_groups(tmp_path: Path) -> None:
     live, times = fleet(tmp_path, random.Random(3), "both")
     live.cluster.groups.commit("g", {("t", 0): 40}).raise_for_failures()
@@ -150,6 +151,7 @@ def test_a_range_of_times_goes_together_with_offsets_and_groups(tmp_path: Path) 
     assert min(found) >= 40
 
 
+@pytest.mark.slow
 def test_the_look_up_of_kafka_has_its_own_name(tmp_path: Path) -> None:
     """From the first record on that is so late, records of earlier times after it included; as text, too."""
     live, times = fleet(tmp_path, random.Random(4), "both")

@@ -34,6 +34,7 @@ def live(tmp_path: Path) -> LiveCluster:
 # ----------------------------------------------------------------------- what becomes of files
 
 
+@pytest.mark.slow
 def test_a_planned_batch_is_replayed_exactly_whatever_became_of_its_files(live: LiveCluster) -> None:
     """Appends are merged, tiered, dropped from the brokers, and more is appended."""
     live.tiered(segment_bytes="7000", segment_merge_min_files="2")
@@ -261,6 +262,7 @@ def test_tasks_travel_and_say_nothing_secret(live: LiveCluster, monkeypatch: pyt
 
 @pytest.mark.sample(8)
 @pytest.mark.parametrize("seed", range(25))
+@pytest.mark.slow
 def test_every_record_comes_once_whatever_happens_between_the_steps(live: LiveCluster, seed: int) -> None:
     """Appends, merges, tiering, retention of the brokers, elections and restarts of the driver, in any order:
     batches that are replayed are the same, and together they are the log."""

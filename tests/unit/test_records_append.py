@@ -31,6 +31,7 @@ def test_an_append_to_one_partition_looks_at_no_other_one_of_its_topic(
     assert looked_at == {7, 9}
 
 
+@pytest.mark.slow
 def test_an_append_sees_as_many_files_however_long_the_log_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

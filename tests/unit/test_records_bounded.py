@@ -45,6 +45,7 @@ def held(live: Ledger, topic: str) -> list[str]:
 
 
 @pytest.mark.parametrize("commits", [100, pytest.param(1_000, marks=pytest.mark.nightly)])
+@pytest.mark.slow
 def test_a_commit_of_a_group_is_flat(live: Ledger, commits: int) -> None:
     driver = live.driver(keeps_short=True)
     first = commit(live, driver, 10, 60)
@@ -55,6 +56,7 @@ def test_a_commit_of_a_group_is_flat(live: Ledger, commits: int) -> None:
     assert len(held(live, OFFSETS_TOPIC)) < 3 * 60
 
 
+@pytest.mark.slow
 def test_a_log_that_merges_make_anew_has_its_snapshot_in_time(live: Ledger) -> None:
     """Its files are never as old as its records."""
     driver = live.driver(keeps_short=True)
@@ -66,6 +68,7 @@ def test_a_log_that_merges_make_anew_has_its_snapshot_in_time(live: Ledger) -> N
     assert kinds.count(CheckpointName) == 3
 
 
+@pytest.mark.slow
 def test_with_upkeep_the_log_of_a_group_starts_at_a_snapshot(live: Ledger) -> None:
     driver = live.driver(keeps_short=True)
     names: list[int] = []
@@ -79,6 +82,7 @@ def test_with_upkeep_the_log_of_a_group_starts_at_a_snapshot(live: Ledger) -> No
     assert live.driver().groups.committed("g") == {("t", 0): OffsetAndMetadata(0)}
 
 
+@pytest.mark.slow
 def test_transactions_that_are_over_are_forgotten_and_abandoned_ones_ended(live: Ledger) -> None:
     """transactional.id.expiration.ms; by nothing but maintain."""
     live.cluster.topics.alter_configs(None, {"transactional.id.expiration.ms": str(2 * HOUR_S * 1000)})

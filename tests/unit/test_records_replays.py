@@ -163,6 +163,7 @@ def test_a_type_that_has_grown_makes_no_difference(tmp_path: Path) -> None:
     ],
     ids=",".join,
 )
+@pytest.mark.slow
 def test_the_same_sequence_with_other_records_is_refused_and_stores_nothing(
     live: LiveCluster, values: tuple[str, ...]
 ) -> None:

@@ -233,6 +233,7 @@ def epochs_of(*drivers: Cluster) -> list[int]:
     return found
 
 
+@pytest.mark.slow
 def test_a_driver_goes_on_with_the_epoch_that_its_last_transaction_has_left(live: Ledger) -> None:
     """KIP-890; whoever takes the id over raises it once more, and so does its return."""
     one, other = live.driver(), live.driver()
@@ -248,6 +249,7 @@ def test_a_driver_goes_on_with_the_epoch_that_its_last_transaction_has_left(live
     assert live.seen()["t-0"] == ["a"] * 7
 
 
+@pytest.mark.slow
 def test_a_transaction_fences_an_open_one_of_its_own_driver(live: Ledger) -> None:
     """Also where neither has written yet, and where both begin after one that has ended."""
     assert epochs_of(live.cluster) == [0]
@@ -359,6 +361,7 @@ def test_an_operator_aborts_what_is_open(live: Ledger) -> None:
 
 
 @pytest.mark.parametrize("commit", [True, False])
+@pytest.mark.slow
 def test_a_transaction_hangs_where_an_unclean_election_has_lost_its_marker(tmp_path: Path, commit: bool) -> None:
     """KIP-664: readers would wait for ever. It is ended as it was decided."""
     live = Ledger(tmp_path)

@@ -85,6 +85,7 @@ def _in_one(typed: bool, row_group_bytes: int) -> tuple[SegmentFooter, bytes]:
 @example(list(range(0, ROWS, 7)), False, True, 1 << 26)
 @example(list(range(0, ROWS, 700)), False, False, 1 << 26)
 @settings(max_examples=25)
+@pytest.mark.slow
 def test_the_batches_leave_no_trace_in_a_file(
     cuts: list[int], typed: bool, compact: bool, row_group_bytes: int
 ) -> None:

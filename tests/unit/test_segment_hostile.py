@@ -75,6 +75,7 @@ def test_a_wrong_histogram_of_levels_ends_no_process() -> None:
     assert '"numRecords":20' in statistics_json(checked.segment)
 
 
+@pytest.mark.slow
 def test_a_row_group_of_a_dictionary_takes_what_its_values_come_to() -> None:
     """One long value among short ones is no bomb, however many they are."""
     store = MemoryStore()

@@ -61,6 +61,7 @@ TIMES: tuple[list[int | None], ...] = (
 
 
 @pytest.mark.parametrize("times", TIMES)
+@pytest.mark.slow
 def test_a_consumer_gets_what_a_fetch_gets(times: list[int | None], tmp_path: Path) -> None:
     live = LiveCluster(tmp_path)
     live.topic(partitions=2)
@@ -75,6 +76,7 @@ def test_a_consumer_gets_what_a_fetch_gets(times: list[int | None], tmp_path: Pa
         assert [value for *_, value, _ in consumed(address, partition=1)] == [b"other"]
 
 
+@pytest.mark.slow
 def test_both_tiers_are_one_log(tmp_path: Path) -> None:
     live = LiveCluster(tmp_path)
     live.tiered(segment_bytes="1", local_retention_bytes="1", segment_merge_min_files="2")
@@ -116,6 +118,7 @@ def test_offsets_without_records_are_passed_also_at_the_end(tmp_path: Path) -> N
             assert found == [one for one in [(0, b"a"), (4, b"b")] if one[0] >= offset]
 
 
+@pytest.mark.slow
 def test_a_reader_of_committed_records_stops_at_an_open_transaction(tmp_path: Path) -> None:
     live = Ledger(tmp_path).begin()
     for number, commits in enumerate((True, False)):
@@ -148,6 +151,7 @@ def test_offsets_by_time(tmp_path: Path) -> None:
         assert first_at(3001) == first_at(1 << 62) == -1
 
 
+@pytest.mark.slow
 def test_offsets_below_the_log_start_and_above_its_end_are_out_of_range(tmp_path: Path) -> None:
     live = LiveCluster(tmp_path)
     live.topic()

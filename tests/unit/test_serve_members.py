@@ -63,6 +63,7 @@ def assigned(one: Consumer) -> set[int]:
 
 
 @pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
+@pytest.mark.slow
 def test_consumers_share_partitions_and_take_over_those_of_one_that_leaves(
     strategy: str, live: LiveCluster, address: Address
 ) -> None:
@@ -90,6 +91,7 @@ def test_consumers_share_partitions_and_take_over_those_of_one_that_leaves(
     assert {partition: one.offset for (_, partition), one in committed.items()} == dict.fromkeys(range(4), 4)
 
 
+@pytest.mark.slow
 def test_two_endpoints_know_nothing_of_the_members_of_each_other(live: LiveCluster) -> None:
     with ExitStack() as stack:
         both = []
@@ -100,6 +102,7 @@ def test_two_endpoints_know_nothing_of_the_members_of_each_other(live: LiveClust
         polled(both, lambda: all(len(assigned(one)) == 4 for one in both))
 
 
+@pytest.mark.slow
 def test_an_endpoint_that_comes_back_takes_its_members_again(live: LiveCluster) -> None:
     with served(live.cluster) as first:
         port = first[1]
@@ -212,6 +215,7 @@ def together(*some: Joining, **fields: Any) -> tuple[Joining, list[Joining]]:
 
 
 @pytest.mark.parametrize("version", [0, 1, 2])
+@pytest.mark.slow
 def test_a_generation_begins_with_all_and_ends_when_one_leaves(
     version: int, members_of: Callable[[int], list[Joining]]
 ) -> None:
@@ -227,6 +231,7 @@ def test_a_generation_begins_with_all_and_ends_when_one_leaves(
     assert (alone.generation, alone.heartbeat()) == (2, ErrorCode.NONE)
 
 
+@pytest.mark.slow
 def test_only_members_of_the_generation_commit(
     live: LiveCluster, members_of: Callable[[int], list[Joining]]
 ) -> None:
@@ -256,6 +261,7 @@ def until(what: Callable[[], bool]) -> None:
     raise AssertionError("it does not come")
 
 
+@pytest.mark.slow
 def test_a_member_without_a_heartbeat_is_one_no_more(members_of: Callable[[int], list[Joining]]) -> None:
     lasting, brief = members_of(2)
     answers = [lasting.join(), brief.join(session_timeout=200)]
@@ -267,6 +273,7 @@ def test_a_member_without_a_heartbeat_is_one_no_more(members_of: Callable[[int],
     together(lasting)
 
 
+@pytest.mark.slow
 def test_nobody_waits_longer_than_the_rebalance_for_one_that_does_not_join(
     members_of: Callable[[int], list[Joining]],
 ) -> None:
@@ -277,6 +284,7 @@ def test_nobody_waits_longer_than_the_rebalance_for_one_that_does_not_join(
     assert [one["member_metadata"] for one in answer.result(TIMEOUT_S)["members"]] == [b"u"]
 
 
+@pytest.mark.slow
 def test_nobody_waits_longer_than_the_rebalance_for_a_leader_that_assigns_nothing(
     members_of: Callable[[int], list[Joining]],
 ) -> None:
@@ -288,6 +296,7 @@ def test_nobody_waits_longer_than_the_rebalance_for_a_leader_that_assigns_nothin
     together(other)
 
 
+@pytest.mark.slow
 def test_the_assignor_is_one_that_all_know_and_most_like(members_of: Callable[[int], list[Joining]]) -> None:
     liked = (["a", "c", "b"], ["b", "c"], ["c", "b", "x"])
     some = members_of(len(liked))
@@ -319,6 +328,7 @@ def test_no_member_by_a_bad_request(
     assert one.wire.ask(ApiKey.LIST_GROUPS, 2)["groups"] == []
 
 
+@pytest.mark.slow
 def test_strangers_fill_no_memory(
     members_of: Callable[[int], list[Joining]], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, ConfigResource, ConfigSource, ResourceType
 
@@ -57,6 +58,7 @@ def test_groups_without_members_are_listed_and_are_empty(tmp_path: Path) -> None
     }
 
 
+@pytest.mark.slow
 def test_another_cluster_mirrors_what_is_served(tmp_path: Path) -> None:
     (tmp_path / "here").mkdir()
     (tmp_path / "there").mkdir()

@@ -269,6 +269,7 @@ def test_a_fetch_waits_for_what_is_appended(live: LiveCluster) -> None:
         assert [values(one) for one in parts(waiting.result(60))] == [[], [(0, b"new")]]
 
 
+@pytest.mark.slow
 def test_an_answer_is_bounded_and_has_at_least_one_record(live: LiveCluster) -> None:
     large = "x" * (MOST_BYTES // 4)
     live.append({1: [large] * 8}).raise_for_failures()
@@ -339,6 +340,7 @@ def test_it_ends_with_clients_that_wait(shared: LiveCluster) -> None:
     assert endpoint.report().totals["connections"] == 1
 
 
+@pytest.mark.slow
 def test_connections_that_begin_as_it_ends_are_closed(shared: LiveCluster) -> None:
     """Whatever is left open is a warning of its socket, and so an error of this test."""
     for _ in range(40):

@@ -152,6 +152,7 @@ def test_a_cluster_without_metadata_is_text_and_no_error(live: LiveCluster) -> N
     assert "error" in shown or "health" in shown
 
 
+@pytest.mark.slow
 def test_a_look_that_takes_too_long_is_left_alone(live: LiveCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """Injected: a storage that hangs. A second look does not begin beside it."""
     goes_on = threading.Event()
@@ -195,6 +196,7 @@ def in_ipython(*cells: str) -> list[str]:
     return done.stdout.split("=====\n")[: len(cells)]
 
 
+@pytest.mark.slow
 def test_an_error_of_ours_is_the_users_line_and_the_message(live: LiveCluster) -> None:
     opened, wrong, whole, debugged, inside, theirs, bug = in_ipython(
         f"from stratalog import Cluster\ncluster = Cluster.open({str(live.file)!r})",
@@ -222,6 +224,7 @@ def test_an_error_of_ours_is_the_users_line_and_the_message(live: LiveCluster) -
     assert "TypeError" in bug
 
 
+@pytest.mark.slow
 def test_the_handler_of_another_library_stays(live: LiveCluster) -> None:
     *_, own = in_ipython(
         "get_ipython().set_custom_exc((KeyError,), lambda *given, **named: print('theirs'))",
@@ -231,6 +234,7 @@ def test_the_handler_of_another_library_stays(live: LiveCluster) -> None:
     assert own == "theirs\n"
 
 
+@pytest.mark.slow
 def test_work_is_drawn_in_the_cell_and_goes_when_it_has_ended(live: LiveCluster) -> None:
     """Only that of the main thread. The report stays."""
     _, shown = in_ipython(

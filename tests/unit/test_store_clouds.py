@@ -232,6 +232,7 @@ def test_google_says_by_403_that_requests_come_too_fast(
     assert store.create("name", b"data") is True
 
 
+@pytest.mark.slow
 def test_a_delete_repeats_what_failed_and_names_what_stays(server: ScriptedServer, store_on: OpenOn) -> None:
     server.script = [busy, forbidden]
     with pytest.raises(StorageError, match="prefix/name"):

@@ -48,6 +48,7 @@ def test_plain_http_has_to_be_said(url: str) -> None:
         ("STORAGE_EMULATOR_HOST", PLAIN, "gs://bucket/root"),
     ],
 )
+@pytest.mark.slow
 def test_a_server_that_the_environment_names_too(
     monkeypatch: pytest.MonkeyPatch, variable: str, value: str, address: str
 ) -> None:
@@ -150,6 +151,7 @@ def answering(kept: bool) -> Callable[[Handler], None]:
     return answer
 
 
+@pytest.mark.slow
 def test_what_is_made_has_the_key(server: ScriptedServer, kind: str) -> None:
     options = {
         "s3": StoreOptions(server.url, "eu", kms_key_id="k"),

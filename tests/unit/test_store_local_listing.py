@@ -89,6 +89,7 @@ def fill(store: LocalStore, names: Sequence[str] = NAMES) -> None:
 
 @pytest.mark.usefixtures("no_stamps")
 @pytest.mark.parametrize("files", [10, 100, 1000])
+@pytest.mark.slow
 def test_a_name_is_asked_about_once(
     store: LocalStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: int
 ) -> None:

@@ -188,6 +188,7 @@ def store_on(url: str) -> S3Store:
 LISTED = StoredObject("name", 4, 0, "etag.4")
 
 
+@pytest.mark.slow
 def test_the_key_of_encryption_goes_with_every_request_that_makes_an_object(server: ScriptedServer) -> None:
     """And with no other: parts and reads are of an object that has it."""
     keys: list[tuple[str, str | None]] = []
@@ -224,6 +225,7 @@ class TestCreate:
         assert server.objects == {"/bucket/prefix/name": b"data"}
         assert (store.counts.creates, store.counts.written_bytes) == (3, 4)
 
+    @pytest.mark.slow
     def test_a_lost_answer_of_our_own_success_reads_as_taken(self, server: ScriptedServer) -> None:
         """The contract: False sends the caller to look what is there, and there it finds its own bytes."""
         server.script = [obey_and_lose_the_answer, obey]
@@ -266,6 +268,7 @@ class TestCreate:
         server.script = [conflict, obey]
         assert store_on(server.url).create("free", b"data") is True
 
+    @pytest.mark.slow
     def test_conflicts_without_end_are_bounded(self, server: ScriptedServer) -> None:
         def conflict_unless_asked(request: Handler) -> None:
             (obey if request.command == "HEAD" else conflict)(request)
@@ -293,6 +296,7 @@ class TestRead:
         assert len(server.requests) == RETRIES + 1
 
     @pytest.mark.parametrize("trouble", [busy, forbidden, half_a_body])
+    @pytest.mark.slow
     def test_a_server_that_fails_is_a_storage_error(
         self, server: ScriptedServer, trouble: Callable[[Handler], None]
     ) -> None:
@@ -338,6 +342,7 @@ class TestRead:
             (403, "", StorageAuthorizationError),
         ],
     )
+    @pytest.mark.slow
     def test_who_is_refused_is_told_so_by_name_and_what_to_do(
         self, server: ScriptedServer, status: int, code: str, error: type[StorageError]
     ) -> None:
@@ -361,6 +366,7 @@ class TestRead:
 
 
 class TestCheck:
+    @pytest.mark.slow
     def test_a_server_that_ignores_the_condition_is_refused(self, server: ScriptedServer) -> None:
         def replace(request: Handler) -> None:
             request.scripted.objects.pop(request.path, None) if request.command == "PUT" else None
@@ -380,6 +386,7 @@ class TestCheck:
 
 
 class TestSweep:
+    @pytest.mark.slow
     def test_an_upload_that_another_sweep_has_just_dropped_is_no_failure(self, server: ScriptedServer) -> None:
         dropped = uploads(server, pages=[listed_uploads("one", "two")], answers={"one": (404, "NoSuchUpload")})
         assert later(server).sweep_staging(0) == 2
@@ -390,6 +397,7 @@ class TestSweep:
         with pytest.raises(StorageError, match="AccessDenied"):
             later(server).sweep_staging(0)
 
+    @pytest.mark.slow
     def test_pages_without_a_marker_of_uploads_go_on_after_the_key(self, server: ScriptedServer) -> None:
         dropped = uploads(server, pages=[listed_uploads("one", after="k"), listed_uploads("two")])
         assert later(server).sweep_staging(0) == 2

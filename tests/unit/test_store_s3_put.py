@@ -82,6 +82,7 @@ def staged(store: S3Store, source: LocalStore) -> StagedPut:
     return found
 
 
+@pytest.mark.slow
 def test_the_bytes_travel_with_the_name_and_once(server: ScriptedServer, source: LocalStore) -> None:
     store = remote(server.url)
     put = staged(store, source)
@@ -139,6 +140,7 @@ def quota_exceeded(request: Handler) -> None:
 
 
 @pytest.mark.parametrize(("behaviour", "said"), [(forbidden, "AccessDenied"), (quota_exceeded, "QuotaExceeded")])
+@pytest.mark.slow
 def test_a_refusal_is_named_and_holds_no_secret(
     server: ScriptedServer, source: LocalStore, behaviour: Callable[[Handler], None], said: str
 ) -> None:

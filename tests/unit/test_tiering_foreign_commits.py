@@ -126,6 +126,7 @@ def test_a_rewrite_without_a_change_of_data_leaves_the_remote_log_what_it_was(
 
 
 @pytest.mark.parametrize("rewrite", REWRITES, ids=lambda rewrite: rewrite.__name__)
+@pytest.mark.slow
 def test_it_is_taken_back_and_the_table_lists_every_offset_once_all_the_while(
     part: TieredPartition, rewrite: Callable[[TieredPartition], None]
 ) -> None:

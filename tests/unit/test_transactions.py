@@ -365,6 +365,7 @@ class Twin:
 
 @pytest.mark.sample(12)
 @pytest.mark.parametrize("seed", range(40))
+@pytest.mark.slow
 def test_readers_get_what_a_naive_twin_gives_whatever_is_merged(seed: int) -> None:
     rng, log, twin = random.Random(seed), Log(), Twin()
     epochs = dict.fromkeys("pqr", 0)

@@ -153,6 +153,7 @@ def test_a_hole_without_any_good_copy_is_one_failure_and_nothing_is_touched(live
 
 
 @pytest.mark.parametrize("copies", [1, 2])
+@pytest.mark.slow
 def test_what_a_damaged_segment_hides_comes_to_life_where_it_is_the_only_good_copy(
     tmp_path: Path, copies: int
 ) -> None:

@@ -34,6 +34,7 @@ def test_an_epoch_register_is_copied_from_another_replica(
     assert_healed(live)
 
 
+@pytest.mark.slow
 def test_an_earlier_register_that_the_leader_never_had_goes_when_it_is_damaged(live: LiveCluster) -> None:
     """It decides nothing once its replica has joined a later epoch."""
     late, other = live.followers()
@@ -83,6 +84,7 @@ def test_all_registers_of_a_last_member_come_from_who_has_joined_its_epochs(live
     assert_healed(live, "abcdef")
 
 
+@pytest.mark.slow
 def test_an_earlier_register_that_is_damaged_is_a_note_and_goes_also_at_the_only_replica(tmp_path: Path) -> None:
     """No log uses it, and nobody has a copy."""
     live = LiveCluster(tmp_path, brokers=2)

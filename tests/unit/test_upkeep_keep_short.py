@@ -36,6 +36,7 @@ def merged(live: LiveCluster, broker: int) -> int:
     return sum(link.name.merged for link in live.replica(broker).log().chain)
 
 
+@pytest.mark.slow
 def test_every_replica_stays_short_and_loses_nothing(tmp_path: Path) -> None:
     live = LiveCluster(tmp_path)
     driver = short(live)
@@ -50,6 +51,7 @@ def test_every_replica_stays_short_and_loses_nothing(tmp_path: Path) -> None:
     live.cluster.verify(deep=True).raise_for_failures()
 
 
+@pytest.mark.slow
 def test_replaced_appends_stay_for_running_readers(tmp_path: Path) -> None:
     live = LiveCluster(tmp_path)
     driver = short(live, file_delete_delay_ms="60000")
@@ -65,6 +67,7 @@ def test_replaced_appends_stay_for_running_readers(tmp_path: Path) -> None:
     assert names(live, 1)[DataName] < 16 + 12
 
 
+@pytest.mark.slow
 def test_its_requests_are_not_those_of_the_append(tmp_path: Path) -> None:
     live = LiveCluster(tmp_path, on_disk=True)
     driver = short(live)
@@ -87,6 +90,7 @@ def test_zero_bytes_leave_it_to_merge(tmp_path: Path) -> None:
     assert names(live, 1)[DataName] == 20
 
 
+@pytest.mark.slow
 def test_segments_are_no_larger_than_what_may_be_merged_at_once(tmp_path: Path) -> None:
     live = LiveCluster(tmp_path)
     driver = short(live, segment_merge_inline_bytes="20000")
@@ -110,6 +114,7 @@ class NoDelete(MemoryStore):
         raise StorageError(f"{self.uri}: delete is not allowed")
 
 
+@pytest.mark.slow
 def test_a_failure_behind_appends_fails_none_and_is_told_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -211,6 +216,7 @@ Cluster.open(sys.argv[1]).append_batches("t", {0: [batch(["last"])]}).raise_for_
 """
 
 
+@pytest.mark.slow
 def test_a_process_that_appends_once_does_its_share_before_it_ends(tmp_path: Path) -> None:
     live = LiveCluster(tmp_path, on_disk=True)
     live.topic(segment_merge_min_files="4")

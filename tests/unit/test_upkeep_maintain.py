@@ -33,6 +33,7 @@ def live(tmp_path: Path) -> LiveCluster:
     return LiveCluster(tmp_path)
 
 
+@pytest.mark.slow
 def test_a_first_run_does_every_step_and_leaves_a_log_in_good_order(live: LiveCluster) -> None:
     live.tiered()
     live.append(["a"], acks="leader")
@@ -134,6 +135,7 @@ def test_a_step_that_fails_stops_no_other_and_is_tried_again_when_it_is_due(
     assert outcomes(live.cluster.maintain())["merge"] == "done"
 
 
+@pytest.mark.slow
 def test_a_broker_that_comes_back_is_replicated_to_and_leads_what_it_preferably_leads(tmp_path: Path) -> None:
     live = LiveCluster(tmp_path, on_disk=True, voters=(3,))
     live.topic()

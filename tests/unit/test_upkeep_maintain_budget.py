@@ -34,6 +34,7 @@ def rounds(live: LiveCluster, step: str, most: int = 20) -> Iterator[Report]:
     pytest.fail(f"{step} never ended")
 
 
+@pytest.mark.slow
 def test_the_uploads_of_a_partition_end_with_the_segment_at_hand_and_go_on_at_once(live: LiveCluster) -> None:
     live.tiered(segment_bytes="1")
     live.fill("abcde")
@@ -81,6 +82,7 @@ def test_the_merges_of_a_partition_end_with_the_segment_at_hand(live: LiveCluste
     assert live.read() == {0: [value for some in values for value in some]}
 
 
+@pytest.mark.slow
 def test_the_local_start_moves_as_far_as_remote_segments_were_read(live: LiveCluster) -> None:
     filled(live, "abcde")
     starts = []

@@ -67,6 +67,7 @@ def idle_requests(folder: Path, partitions: int) -> int:
     return found.counts.requests
 
 
+@pytest.mark.slow
 def test_an_idle_run_costs_the_same_for_few_partitions_and_for_many(tmp_path: Path) -> None:
     """But for one request a broker and thousand names, which is the listing of a bucket."""
     few, many = idle_requests(tmp_path / "few", 3), idle_requests(tmp_path / "many", 120)
@@ -81,6 +82,7 @@ def test_an_idle_round_of_an_empty_cluster(tmp_path: Path) -> None:
     assert live.cluster.maintain().raise_for_failures().counts.requests <= 20
 
 
+@pytest.mark.slow
 def test_only_what_has_changed_is_worked_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     live = LiveCluster(tmp_path)
     live.topic(partitions=10)
@@ -181,6 +183,7 @@ def test_a_broker_that_cannot_be_listed_leaves_nothing_settled(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("seed", range(4))
+@pytest.mark.slow
 def test_what_is_not_due_has_nothing_to_do(tmp_path: Path, seed: int) -> None:
     """The law of the sweep, on random states: a step that is told of a partition although it was settled changes
     nothing; and what nobody changes is settled in the end.

@@ -330,6 +330,7 @@ def test_one_whole_replica_that_stays_is_enough_and_the_damage_is_told(tmp_path:
     assert live.read() == {0: list("abc")}
 
 
+@pytest.mark.slow
 def test_replicas_go_while_remote_segments_expire(tmp_path: Path, faults: Faults) -> None:
     """An object that is not there any more was not needed: the table is read anew before it is called missing."""
     live = LiveCluster(tmp_path, brokers=2, through=faults.wrap)
@@ -357,6 +358,7 @@ def test_replicas_go_while_remote_segments_expire(tmp_path: Path, faults: Faults
     assert live.read() == {0: list("cd")}
 
 
+@pytest.mark.slow
 def test_replicas_do_not_go_while_the_remote_lacks_what_only_they_have(tmp_path: Path) -> None:
     """The newcomer begins where the remote log ends; one object before that is damaged."""
     live = LiveCluster(tmp_path, brokers=2)

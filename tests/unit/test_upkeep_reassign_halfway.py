@@ -108,6 +108,7 @@ def test_a_cancelled_reassignment_leaves_the_partition_as_it_was(stuck: LiveClus
     assert stuck.read() == {0: list("abcde")}
 
 
+@pytest.mark.slow
 def test_replicas_do_not_go_before_the_newcomer_was_read_where_it_lies(stuck: LiveCluster, faults: Faults) -> None:
     """What it copied was checked as it passed; a bit has flipped there since, while another one was awaited."""
     old, (one, two) = replicas(stuck), two_others(stuck)

@@ -139,6 +139,7 @@ def test_batches_that_do_not_fit_the_topic_are_refused(live: LiveCluster) -> Non
             live.cluster.append_batches("t", {0: [batch(["a"]).select(["timestamp", "key", "value"])]})
 
 
+@pytest.mark.slow
 def test_two_attempts_of_one_append_at_once_append_once(live: LiveCluster) -> None:
     """Contract: "safe for ... speculation"; protocol, section 2, step 2."""
     live.topic(partitions=2)
@@ -154,6 +155,7 @@ def test_two_attempts_of_one_append_at_once_append_once(live: LiveCluster) -> No
     assert live.read() == {0: ["a"] * 5, 1: ["b"] * 5}
 
 
+@pytest.mark.slow
 def test_drivers_that_append_at_once_get_one_offset_each(live: LiveCluster) -> None:
     """Protocol, section 2, step 3: "It exists already: someone else appended first, go to 1"."""
     live.topic()

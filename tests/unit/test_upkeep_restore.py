@@ -105,6 +105,7 @@ def test_a_table_that_was_not_there_yet_cannot_be_made_by_the_former_cluster(liv
     assert codes(former.tier(["young"])) == {"INCONSISTENT_CLUSTER_ID": 1}
 
 
+@pytest.mark.slow
 def test_what_the_former_cluster_commits_until_it_loses_the_tables_is_restored_too(
     tmp_path: Path,
 ) -> None:
@@ -162,6 +163,7 @@ def test_a_topic_that_was_not_tiered_comes_back_empty_and_is_named(live: LiveClu
     assert live.cluster.groups.committed("group") == {}
 
 
+@pytest.mark.slow
 def test_fewer_brokers_hold_fewer_replicas_and_the_report_says_so(live: LiveCluster) -> None:
     heir = Heir(live, brokers=2)
     notes = heir.restore().raise_for_failures().notes

@@ -34,6 +34,7 @@ def remote_files(live: LiveCluster) -> list[Path]:
 # ------------------------------------------------------------------------------------- the cost
 
 
+@pytest.mark.slow
 def test_a_driver_that_has_just_started_reads_as_much_however_long_the_logs_are(live: LiveCluster) -> None:
     """Kafka's retention looks at the oldest segments until one stays."""
     live.topic(retention_ms=str(HOUR_MS))
@@ -301,6 +302,7 @@ def test_switched_on_again_a_topic_is_tiered_from_its_start(live: LiveCluster) -
     assert_tables_and_folders_agree(live)
 
 
+@pytest.mark.slow
 def test_while_a_partition_has_no_leader_its_remote_data_stays(tmp_path: Path) -> None:
     """Nobody could say where its log would start without it."""
     live = LiveCluster(tmp_path, on_disk=True)

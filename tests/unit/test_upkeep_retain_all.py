@@ -77,6 +77,7 @@ def test_a_quiet_partition_keeps_nothing_that_is_too_old(tmp_path: Path, kind: s
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.slow
 def test_readers_find_nothing_and_go_on_with_what_is_appended(tmp_path: Path, kind: str) -> None:
     live = expired(tmp_path, kind)
     (plan,) = live.cluster.plan_read("t").partitions
@@ -94,6 +95,7 @@ def test_readers_find_nothing_and_go_on_with_what_is_appended(tmp_path: Path, ki
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.slow
 def test_producers_are_known_and_offsets_go_on(tmp_path: Path, kind: str) -> None:
     live = expired(tmp_path, kind)
     again = live.append(["c"], at_ms=live.clock.now_ms() - HOUR_MS - 1, producer="p", sequence=2)
@@ -182,6 +184,7 @@ def expired_on_brokers(folder: Path) -> LiveCluster:
     return live
 
 
+@pytest.mark.slow
 def test_an_active_segment_that_is_too_old_for_the_brokers_moves_to_the_remote_tier(tmp_path: Path) -> None:
     """Kafka rolls it, "to make it eligible for deletion", and deletes it when it is uploaded."""
     live = expired_on_brokers(tmp_path)
@@ -201,6 +204,7 @@ def test_an_active_segment_that_is_too_old_for_the_brokers_moves_to_the_remote_t
     live.cluster.verify(deep=True).raise_for_failures()
 
 
+@pytest.mark.slow
 def test_a_follower_begins_behind_what_is_in_the_remote_tier_alone(tmp_path: Path) -> None:
     live = expired_on_brokers(tmp_path)
     lost = live.followers()[0]
@@ -213,6 +217,7 @@ def test_a_follower_begins_behind_what_is_in_the_remote_tier_alone(tmp_path: Pat
     assert live.read() == {0: list("abcd")}
 
 
+@pytest.mark.slow
 def test_records_of_aborted_transactions_stay_unseen_in_the_remote_tier(tmp_path: Path) -> None:
     """Which remote files may hold some, the last local file says; a log that had none for a while is careful."""
     live = LiveCluster(tmp_path)

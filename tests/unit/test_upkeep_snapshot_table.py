@@ -83,6 +83,7 @@ def test_polars_reads_it(live: Keyed) -> None:
     assert sorted(rows.rows()) == [(b"a", b"1"), (b"b", b"2")]
 
 
+@pytest.mark.slow
 def test_each_snapshot_takes_the_place_of_the_one_before_in_one_version(live: Keyed) -> None:
     live.put([("a", "1"), ("b", "2")])
     live.take()
@@ -99,6 +100,7 @@ def _stats(live: Keyed) -> list[dict[str, int]]:
     return [json.loads(one["add"]["stats"]) for one in map(json.loads, latest) if "add" in one]
 
 
+@pytest.mark.slow
 def test_partitions_are_published_each_by_itself(tmp_path: Path) -> None:
     live = Keyed(tmp_path).begin(partitions=3, **ENABLED)
     for partition in (0, 1):
@@ -112,6 +114,7 @@ def test_partitions_are_published_each_by_itself(tmp_path: Path) -> None:
     assert ends == {0: 1, 1: 2}
 
 
+@pytest.mark.slow
 def test_a_partition_of_tombstones_alone_has_no_rows(live: Keyed) -> None:
     live.put([("a", "1")])
     live.take()
@@ -156,6 +159,7 @@ def test_other_topics_have_none(tmp_path: Path) -> None:
     assert not (live.remote / "_snapshots").exists()
 
 
+@pytest.mark.slow
 def test_a_default_of_the_cluster_is_not_the_engines_own_topics(live: Keyed) -> None:
     live.cluster.topics.alter_configs(None, {"remote.snapshot.table.enable": "true"})
     live.put([("a", "1")])
@@ -205,6 +209,7 @@ def _die(*_: object) -> None:
     raise KeyboardInterrupt
 
 
+@pytest.mark.slow
 def test_of_two_jobs_at_once_the_later_snapshot_stays(live: Keyed, monkeypatch: pytest.MonkeyPatch) -> None:
     """One job has written its file, another makes and publishes a later snapshot, then the first one commits."""
     live.put([("a", "1")])
@@ -221,6 +226,7 @@ def test_of_two_jobs_at_once_the_later_snapshot_stays(live: Keyed, monkeypatch: 
     assert (state(live), len(data_files(live))) == ({"a": "2"}, 2)
 
 
+@pytest.mark.slow
 def test_a_commit_that_loses_its_version_is_decided_anew(live: Keyed, monkeypatch: pytest.MonkeyPatch) -> None:
     """Delta's optimistic concurrency: somebody else's version comes between reading the table and the put."""
     live.put([("a", "1")])
@@ -238,6 +244,7 @@ def test_a_commit_that_loses_its_version_is_decided_anew(live: Keyed, monkeypatc
     assert (state(live), len(table(live).file_uris())) == ({"a": "2"}, 1)
 
 
+@pytest.mark.slow
 def test_a_snapshot_of_a_lost_history_is_replaced_by_a_later_leaders(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -311,6 +318,7 @@ def _other_columns(live: Keyed) -> None:
 
 
 @pytest.mark.parametrize("damage", [_lose_log, _tear_log, _bomb_log, _lose_file, _cut_file, _other_columns])
+@pytest.mark.slow
 def test_a_damaged_table_is_made_again(live: Keyed, damage: Callable[[Keyed], None]) -> None:
     live.put([("a", "1"), ("b", "2")])
     live.take()
@@ -319,6 +327,7 @@ def test_a_damaged_table_is_made_again(live: Keyed, damage: Callable[[Keyed], No
     assert state(live) == {"a": "1", "b": "2"}
 
 
+@pytest.mark.slow
 def test_what_others_have_appended_leaves_with_the_next_publication(live: Keyed) -> None:
     live.put([("a", "1")])
     live.take()
@@ -358,6 +367,7 @@ def test_a_remote_tier_that_is_gone_fails_the_topic_and_nothing_else(live: Keyed
 # -------------------------------------------------------------------------------------- it goes
 
 
+@pytest.mark.slow
 def test_files_that_were_replaced_go_after_the_delay(live: Keyed) -> None:
     live.cluster.topics.alter_configs("t", {"file.delete.delay.ms": str(DAY_MS)})
     for value in "123":
@@ -383,6 +393,7 @@ def test_vacuum_deletes_a_table_that_was_switched_off(live: Keyed) -> None:
 
 
 @pytest.mark.parametrize("keep_remote", [False, True])
+@pytest.mark.slow
 def test_the_table_goes_with_its_topic_unless_it_is_kept(live: Keyed, keep_remote: bool) -> None:
     live.put([("a", "1")])
     live.take()
@@ -405,6 +416,7 @@ def test_vacuum_finds_the_table_of_a_deletion_that_died(live: Keyed, monkeypatch
     assert not DeltaTable.is_deltatable(str(there))
 
 
+@pytest.mark.slow
 def test_a_restored_cluster_takes_the_table_over(tmp_path: Path) -> None:
     """It says what the keys were until the first snapshot there replaces it; the former cluster is kept out."""
     live = Keyed(tmp_path).begin(**ENABLED)

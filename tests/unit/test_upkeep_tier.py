@@ -33,6 +33,7 @@ def offsets_in(live: LiveCluster, topic: str = "t") -> list[int]:
     return sorted(rows.filter(pc.equal(rows["partition"], 0))["offset"].to_pylist())
 
 
+@pytest.mark.slow
 def test_a_record_waits_no_longer_than_segment_ms_however_often_it_is_merged(tmp_path: Path) -> None:
     """Each merge makes a younger file: tiering goes by the first append in it."""
     live = LiveCluster(tmp_path)
@@ -359,6 +360,7 @@ def test_total_retention_by_size_moves_the_log_start(live: LiveCluster, tiered: 
 
 
 @pytest.mark.parametrize("tiered", [False, True])
+@pytest.mark.slow
 def test_total_retention_by_time_goes_by_the_records_own_timestamps(live: LiveCluster, tiered: bool) -> None:
     (live.tiered if tiered else live.topic)(segment_bytes="1", retention_ms=str(HOUR_MS))
     now = live.clock.now_ms()
@@ -388,6 +390,7 @@ def test_a_log_start_inside_a_file_hides_its_first_records(live: LiveCluster) ->
     assert live.read() == {0: list("abcde")[start:]}
 
 
+@pytest.mark.slow
 def test_after_retention_has_passed_the_remote_log_tiering_begins_anew(live: LiveCluster) -> None:
     """KIP-1023: "the leader's Log-Start-Offset is much ahead of the highest offset on the remote storage"."""
     live.tiered(local_retention_bytes="-2")

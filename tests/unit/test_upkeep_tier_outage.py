@@ -231,6 +231,7 @@ def test_an_answer_lost_after_success_costs_a_look_and_no_second_copy(live: Remo
     ],
     ids=["throttled", "slow", "wrong credential", "full quota"],
 )
+@pytest.mark.slow
 def test_a_remote_that_takes_no_writes_is_one_failure_of_each_partition_and_loses_nothing(
     live: RemoteFaults, error: StorageError
 ) -> None:

@@ -39,6 +39,7 @@ def base_of(name: str) -> int:
     return int(name.split("/")[-1][:20])
 
 
+@pytest.mark.slow
 def test_a_segment_that_fails_discards_nothing_of_the_others(live: RemoteFaults) -> None:
     """What lies before it is committed, and every other partition; what lies behind it waits, and is not moved
     again."""
@@ -349,6 +350,7 @@ def test_the_copy_lag_by_size_goes_by_what_lies_behind(live: RemoteFaults) -> No
 
 
 @pytest.mark.parametrize("goes_on", [True, False])
+@pytest.mark.slow
 def test_segments_of_a_lost_history_leave_the_remote_log(live: RemoteFaults, goes_on: bool) -> None:
     """With the uploads that take their place, or by themselves where there are none."""
     live.tiered(local_retention_bytes="-1")

@@ -136,6 +136,7 @@ def test_while_no_leader_can_tell_they_stay(tmp_path: Path) -> None:
     assert len(lying(live)) == len(listed(live)) + 1
 
 
+@pytest.mark.slow
 def test_what_retention_has_removed_goes_after_its_delay(live: LiveCluster) -> None:
     live.tiered(file_delete_delay_ms="60000")
     live.fill("abcde")

@@ -69,6 +69,7 @@ def test_a_snapshot_in_the_wrong_folder_is_named(live: Keyed) -> None:
 
 
 @pytest.mark.parametrize("deep", [False, True])
+@pytest.mark.slow
 def test_a_log_that_nothing_stands_for_below_its_start_is_found(live: Keyed, deep: bool) -> None:
     """KIP-630: "If the LogStartOffset is greater than 0, there are one or more snapshots where the end offset of
     the snapshot is between LogStartOffset and the High-Watermark"."""
