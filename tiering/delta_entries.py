@@ -9,6 +9,10 @@ this process has not seen yet is read within bounds:
     checkpoints                     up to ``LOG_BYTES``; what they claim to unpack to, too; statistics in them nest
                                     no deeper either
 
+Checkpoints of the second kind (Delta's V2 spec) name sidecars, which delta-rs would read wherever they are: any
+Parquet file of the machine, or a FIFO. The folder ``_sidecars``, names of such checkpoints, a hint at one and a
+checkpoint with sidecars in it are refused.
+
 No more than ``MOST_FILES`` of them: delta-rs reads each by itself, and so do we. Checkpoints are written every 20
 versions, and other writers of Delta do it every 10 or 100.
 
@@ -50,6 +54,9 @@ REMEMBERED = MOST_FILES
 """Files of logs of which this process remembers that they are harmless."""
 
 _VERSION = re.compile(r"(\d{20})\.(?:\d{20}\.)?(json|compacted\.json|crc|checkpoint\.parquet|checkpoint\..*)\Z")
+_SECOND_KIND = re.compile(r"\d{20}\.checkpoint\.(?!parquet\Z|\d{10}\.\d{10}\.parquet\Z)")
+"""The name of any checkpoint but a classic one, of one file or of numbered parts."""
+_SIDECARS = "_sidecars"
 _LAST_CHECKPOINT = "_last_checkpoint"
 _STRING = re.compile(rb'"(?:[^"\\]++|\\(?:.|\Z))*+(?:"|\Z)', re.DOTALL)
 """To its end, or that of the text: nothing is looked at twice."""
@@ -57,6 +64,7 @@ _AT_ONCE = 1024 * 1024
 _FOOTER_BYTES = 16 * 1024 * 1024
 _MOST_ELEMENTS = 1_000_000
 _STATISTICS = "add.stats"
+_SIDECAR_SIZE = "sidecar.sizeInBytes"
 _ROWS_AT_ONCE = 1024
 
 _harmless: BoundedCache[tuple[Store, StoredObject], bool] = BoundedCache(REMEMBERED)
@@ -76,6 +84,10 @@ def check_log(remote: Store, folder: str, version: int | None = None) -> None:
     for one in found:
         if one.special:  # delta-rs follows links, where it reads and for the entry that it writes
             raise CorruptionError(f"{remote.uri_of(one.name)} is {one.special}: {LEFT_ALONE}")
+        if paths.folder_of(one.name) == paths.join(log, _SIDECARS) or (
+            paths.folder_of(one.name) == log and _SECOND_KIND.match(paths.base_name(one.name))
+        ):
+            raise _refused(remote, one, "belongs to a checkpoint of Delta's second kind")
     read = list(_read_of(files, version))
     size_bytes = sum(one.size_bytes for one in read)
     if size_bytes > LOG_BYTES:
@@ -113,9 +125,13 @@ def _check(remote: Store, one: StoredObject) -> None:
             if parquet:
                 end = read_end(source, one.size_bytes, remote.uri_of(one.name), _FOOTER_BYTES)
                 check_checkpoint(end[:-SUFFIX_BYTES])
+                check_sidecars(source)
                 check_statistics(source)
             else:
-                check_nesting(source.read(ENTRY_BYTES))
+                text = source.read(ENTRY_BYTES)
+                check_nesting(text)
+                if paths.base_name(one.name) == _LAST_CHECKPOINT and b"v2Checkpoint" in text:
+                    raise ValueError("it leads to a checkpoint of Delta's second kind")
     except (FileNotFoundError, SourceChangedError):
         return  # a cleanup of the log has removed it, and delta-rs will not find it either
     except ValueError as error:
@@ -171,8 +187,26 @@ def check_checkpoint(footer: bytes) -> None:
         raise ValueError(f"it has {found[3]} rows")
 
 
+def check_sidecars(checkpoint: BinaryIO) -> None:
+    """Raises: ValueError where a checkpoint may name sidecars: some writers have the column, with nulls alone."""
+    leaves = leaves_of(checkpoint)
+    if not any(leaf.startswith("sidecar.") for leaf in leaves):
+        return
+    if _SIDECAR_SIZE not in leaves:
+        raise ValueError(f"it has a column of sidecars without {_SIDECAR_SIZE}")
+    try:
+        parquet = pq.ParquetFile(checkpoint)
+        for batch in parquet.iter_batches(_ROWS_AT_ONCE, columns=[_SIDECAR_SIZE], use_threads=False):
+            if batch.column(0).null_count < batch.num_rows:
+                raise ValueError("it names sidecars")
+    except (pa.ArrowException, OSError, MemoryError) as error:
+        raise ValueError(str(error)) from error
+
+
 def check_statistics(checkpoint: BinaryIO) -> None:
     """Look at the statistics of files in a checkpoint, which are JSON. Raises: ValueError."""
+    if _STATISTICS not in leaves_of(checkpoint):
+        return
     try:
         # As a dictionary: a value that is there many times is decoded, and checked, once.
         parquet = pq.ParquetFile(checkpoint, read_dictionary=[_STATISTICS])
@@ -182,6 +216,15 @@ def check_statistics(checkpoint: BinaryIO) -> None:
                     check_nesting(text)
     except (pa.ArrowException, OSError, AttributeError, MemoryError) as error:
         raise ValueError(str(error)) from error
+
+
+def leaves_of(checkpoint: BinaryIO) -> set[str]:
+    """The paths of the columns of a Parquet file, as ``add.stats``. Raises: ValueError."""
+    try:
+        schema = pq.ParquetFile(checkpoint).schema
+    except (pa.ArrowException, OSError, MemoryError) as error:
+        raise ValueError(str(error)) from error
+    return {schema.column(number).path for number in range(len(schema))}
 
 
 def _refused(remote: Store, one: StoredObject, why: str) -> CorruptionError:

@@ -121,9 +121,62 @@ def no_checkpoint(log: Path) -> Path:
     return file
 
 
+def a_sidecar(log: Path) -> Path:
+    (log / "_sidecars").mkdir()
+    (file := log / "_sidecars" / "x.parquet").write_bytes(b"PAR1")
+    return file
+
+
+def a_checkpoint_of_the_second_kind(log: Path) -> Path:
+    sidecar = {"path": "/etc/anything.parquet", "sizeInBytes": 1, "modificationTime": 1, "tags": {}}
+    name = f"{2:020d}.checkpoint.80a083e8-7026-4e79-81be-64bd76c43a11.json"
+    (file := log / name).write_text(json.dumps({"sidecar": sidecar}) + "\n")
+    return file
+
+
+def one_in_parquet(log: Path) -> Path:
+    name = f"{2:020d}.checkpoint.80a083e8-7026-4e79-81be-64bd76c43a11.parquet"
+    (file := log / name).write_bytes(b"PAR1")
+    return file
+
+
+def one_by_a_classic_name(log: Path) -> Path:
+    """Delta's protocol allows that, too."""
+    DeltaTable(str(log.parent)).create_checkpoint()
+    (file,) = log.glob("*.checkpoint.parquet")
+    rows = pq.read_table(file)
+    of = pa.struct([("path", pa.string()), ("sizeInBytes", pa.int64())])
+    sidecars = [{"path": "../../x.parquet", "sizeInBytes": 1}] + [None] * (rows.num_rows - 1)
+    at = rows.schema.get_field_index("sidecar")
+    pq.write_table(rows.set_column(at, "sidecar", pa.array(sidecars, of)), file)
+    return file
+
+
+def sidecars_without_a_size(log: Path) -> Path:
+    DeltaTable(str(log.parent)).create_checkpoint()
+    (file,) = log.glob("*.checkpoint.parquet")
+    rows = pq.read_table(file)
+    none = pa.nulls(rows.num_rows, pa.struct([("path", pa.string())]))
+    at = rows.schema.get_field_index("sidecar")
+    pq.write_table(rows.set_column(at, "sidecar", none), file)
+    return file
+
+
+def a_hint_at_the_second_kind(log: Path) -> Path:
+    hint = {"version": 2, "size": 1, "v2Checkpoint": {"path": "x", "sizeInBytes": 1, "modificationTime": 1}}
+    (file := log / "_last_checkpoint").write_text(json.dumps(hint))
+    return file
+
+
 @pytest.mark.parametrize(
     "leave",
     [
+        a_sidecar,
+        a_checkpoint_of_the_second_kind,
+        one_in_parquet,
+        one_by_a_classic_name,
+        sidecars_without_a_size,
+        a_hint_at_the_second_kind,
         open_brackets,
         statistics,
         statistics_in_escapes,
@@ -216,6 +269,33 @@ def test_the_checkpoints_of_delta_rs_are_taken(tmp_path: Path) -> None:
     log = log_of(tmp_path, made(tmp_path, commits=25))
     data = next(log.glob("*.checkpoint.parquet")).read_bytes()
     check_checkpoint(data[-8 - int.from_bytes(data[-8:-4], "little") : -8])
+
+
+def test_a_checkpoint_with_a_column_of_sidecars_that_names_none_is_taken(tmp_path: Path) -> None:
+    """delta-rs writes the column."""
+    table = made(tmp_path)
+    log = log_of(tmp_path, table)
+    DeltaTable(str(log.parent)).create_checkpoint()
+    (file,) = log.glob("*.checkpoint.parquet")
+    assert pq.read_table(file)["sidecar"].null_count == len(pq.read_table(file))
+    assert table.load().end(0) == 20
+
+
+def test_a_checkpoint_without_statistics_is_read(tmp_path: Path) -> None:
+    table = made(tmp_path)
+    log = log_of(tmp_path, table)
+    DeltaTable(str(log.parent)).create_checkpoint()
+    (file,) = log.glob("*.checkpoint.parquet")
+    rows = pq.read_table(file)
+    add = rows.schema.field("add").type
+    kept = pa.struct([add.field(number) for number in range(add.num_fields) if add.field(number).name != "stats"])
+    bare = [
+        None if row is None else {name: row[name] for name in row if name != "stats"}
+        for row in rows["add"].to_pylist()
+    ]
+    at = rows.schema.get_field_index("add")
+    pq.write_table(rows.set_column(at, "add", pa.array(bare, kept)), file)
+    assert table.load().end(0) == 20
 
 
 def test_a_hostile_entry_of_one_topic_is_that_topic_s_failure(tmp_path: Path) -> None:
