@@ -42,7 +42,9 @@ class StatePage:
         given = same_spelling(os.fspath(target))
         if scheme_of(given) in (None, "file"):
             path = os.path.abspath(given.removeprefix("file://"))
+            folder, name = os.path.split(path)
             self._keep_out(f"file://{path}")
+            self._keep_out(f"file://{os.path.join(os.path.realpath(folder), name)}")
             try:
                 _write(path, self.html)
             except OSError as error:
@@ -67,7 +69,8 @@ class StatePage:
     def _keep_out(self, address: str) -> None:
         """Raises: InvalidCallError for an address inside a root of the cluster."""
         for root in self.file.roots:
-            if f"{address}/".startswith(f"{root}/"):
+            behind_links = f"file://{os.path.realpath(root.removeprefix('file://'))}"
+            if f"{address}/".startswith((f"{root}/", f"{behind_links}/")):
                 raise InvalidCallError(f"{address} is inside {root}, which is the cluster's: name another place")
 
     def __repr__(self) -> str:

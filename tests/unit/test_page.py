@@ -338,9 +338,11 @@ def test_a_cluster_that_cannot_be_opened_has_a_page_that_says_so(
 @pytest.mark.slow
 def test_a_place_that_cannot_be(live: LiveCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     page = live.cluster.report()
+    (tmp_path / "link").symlink_to(tmp_path / "b1")
     for target, why in (
         (tmp_path / "no" / "report.html", "No such file"),
         (tmp_path / "b1" / "report.html", "is inside"),
+        (tmp_path / "link" / "report.html", "is inside"),
         ("s3://bucket", "name the file"),
         ("memory://bucket/", "name the file"),
         ("ftp://host/report.html", "no store can be opened"),
