@@ -92,7 +92,7 @@ def batches(source: int, most: int | None, linger_s: float, ending: Ending) -> I
 
     Raises: InvalidRecordError for a line that is too long.
     """
-    rest, lines = b"", list[bytes]()
+    rest, rest_bytes, lines = list[bytes](), 0, list[bytes]()  # the pieces of a line are joined once, at its end
     while True:
         patience = linger_s if lines and most is not None else None
         ready = ending.wait([source], patience)
@@ -104,12 +104,17 @@ def batches(source: int, most: int | None, linger_s: float, ending: Ending) -> I
             continue
         chunk = os.read(source, _CHUNK)
         if not chunk:
-            lines += [rest] if rest else []
+            lines += [b"".join(rest)] if rest_bytes else []
             break
-        *whole, rest = (rest + chunk).split(b"\n")
-        if len(rest) > _LONGEST:
-            raise InvalidRecordError(f"a line is longer than {_LONGEST:,} bytes; it begins with {rest[:40]!r}")
-        lines += whole
+        *ends, begun = chunk.split(b"\n")
+        if ends:
+            lines += [b"".join([*rest, ends[0]]), *ends[1:]]
+            rest, rest_bytes = [], 0
+        rest.append(begun)
+        rest_bytes += len(begun)
+        if rest_bytes > _LONGEST:
+            begin = b"".join(rest)[:40]
+            raise InvalidRecordError(f"a line is longer than {_LONGEST:,} bytes; it begins with {begin!r}")
         while most is not None and len(lines) >= most:
             yield lines[:most]
             lines = lines[most:]

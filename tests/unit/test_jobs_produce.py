@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -12,8 +13,11 @@ from pathlib import Path
 import pytest
 
 from stratalog import Cluster
+from stratalog.jobs import produce as producing
+from stratalog.jobs.ending import after_the_work
 from stratalog.jobs.produce import main as produce
 from stratalog.jobs.tail import main as tail
+from stratalog.partitions.errors import InvalidRecordError
 from tests.unit.cluster_harness import LiveCluster
 from tests.unit.jobs_harness import calls, report
 
@@ -156,3 +160,26 @@ def test_what_is_typed_is_appended_when_no_more_comes_and_the_end_when_it_is_tol
         out, _ = process.communicate(timeout=30)
     assert process.returncode == 0
     assert json.loads(io.StringIO(out).readlines()[-1])["totals"] == {"lines": 1, "batches": 1}
+
+
+def test_a_line_of_many_pieces_is_joined_once_and_one_that_is_too_long_is_refused_by_its_beginning(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(producing, "_CHUNK", 7)
+    monkeypatch.setattr(producing, "_LONGEST", 100)
+
+    def lines(text: bytes) -> list[bytes]:
+        reads, writes = os.pipe()
+        os.write(writes, text)
+        os.close(writes)
+        try:
+            with after_the_work() as ending:
+                return [line for batch in producing.batches(reads, 3, 0.1, ending) for line in batch]
+        finally:
+            os.close(reads)
+
+    whole = [b"a" * 90, b"", b"b", b"c" * 14, b"d" * 13]
+    assert lines(b"\n".join(whole)) == whole
+    assert lines(b"\n".join(whole) + b"\n") == whole
+    with pytest.raises(InvalidRecordError, match=r"longer than 100 bytes; it begins with b'e{40}'"):
+        lines(b"x\n" + b"e" * 120)
