@@ -75,7 +75,7 @@ def describe_topics(context: Context) -> Report:
         {
             "topic": topic.name,
             "partitions": len(topic.partitions),
-            "replication_factor": max(len(partition.replicas) for partition in topic.partitions),
+            "replication_factor": max((len(partition.replicas) for partition in topic.partitions), default=0),
             "key": _type_name(topic.key_schema),
             "value": _type_name(topic.value_schema),
             "configs": " ".join(f"{key}={value}" for key, value in sorted(topic.configs.items())),
@@ -168,7 +168,7 @@ def describe_topic(context: Context, name: str) -> Report:
         shape: dict[str, Value] = {
             "topic_id": topic.topic_id,
             "partitions": len(topic.partitions),
-            "replication_factor": max(len(partition.replicas) for partition in topic.partitions),
+            "replication_factor": max((len(partition.replicas) for partition in topic.partitions), default=0),
             **_fields("key", topic.key_schema),
             **_fields("value", topic.value_schema),
         }

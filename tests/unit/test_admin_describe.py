@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from stratalog.engine.metadata.records import TopicRecord
 from stratalog.engine.state.internal_topics import OFFSETS_TOPIC
 from stratalog.jobs import topics as job
 from stratalog.partitions.errors import NoMajorityError
@@ -29,6 +30,13 @@ def test_every_topic_is_a_row(live: LiveCluster) -> None:
         ("s", 1, 2, "BINARY", "BINARY", "retention.ms=-1 segment.bytes=1000"),
         ("t", 3, 3, "BINARY", "BINARY", "retention.ms=-1"),
     ]
+
+
+def test_a_topic_whose_partitions_nobody_has_committed_is_a_row(live: LiveCluster) -> None:
+    """A stranger's record; this project commits a topic with its partitions."""
+    live.cluster._context.metadata.with_log(lambda log: log.commit([TopicRecord("bare", "b" * 32)]))
+    rows = rows_of(live.driver().topics.list().raise_for_failures(), "topic", "partitions", "replication_factor")
+    assert ("bare", 0, 0) in rows
 
 
 def test_a_broker_that_is_not_there_is_one_failure_however_many_replicas_it_has(live: LiveCluster) -> None:
