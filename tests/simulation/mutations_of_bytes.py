@@ -38,15 +38,20 @@ _Patch = Callable[[], AbstractContextManager[object]]
 
 
 def _unread(
-    name: str, what: str, *patches: _Patch, theme: str | None = None, directed: Configuration | None = None
+    name: str,
+    what: str,
+    *patches: _Patch,
+    theme: str | None = None,
+    directed: Configuration | None = None,
+    first: int = 1,
 ) -> Mutation:
     """Of runs in which bits flip: somebody does not look at bytes that he relies upon."""
-    return Mutation(name, what, all_of(*patches), theme=theme, directed=directed, shaped=_flipping)
+    return Mutation(name, what, all_of(*patches), theme=theme, directed=directed, shaped=_flipping, first=first)
 
 
-def _untrue(name: str, what: str, *patches: _Patch) -> Mutation:
+def _untrue(name: str, what: str, *patches: _Patch, first: int = 1) -> Mutation:
     """Of runs with checks and without flips: a check says what is not so."""
-    return Mutation(name, what, all_of(*patches), theme="checks")
+    return Mutation(name, what, all_of(*patches), theme="checks", first=first)
 
 
 _DROPPED_LOCALLY = replace(
@@ -120,6 +125,7 @@ MUTATIONS_OF_BYTES: Sequence[Mutation] = (
         patched(stratalog.engine.upkeep.replication.reassign, "_check_stand", variants.unchecked),
         patched(stratalog.engine.upkeep.replication.replicate, "check_joins", variants.nothing_wrong),
         theme="move",
+        first=147,
     ),
     _unread(
         "registers without a checksum",
@@ -136,17 +142,20 @@ MUTATIONS_OF_BYTES: Sequence[Mutation] = (
         "held against a leader that has not taken over",
         "all that a follower holds came from the leader once both have joined the view's epoch",
         patched(stratalog.engine.upkeep.verification.structure, "_known_of", variants.known_of_any_epoch),
+        first=64,
     ),
     _untrue(
         "the leader is listed before its followers",
         "a leader holds all that was seen of a follower before",
         patched(stratalog.engine.upkeep.verification.structure, "sorted", variants.leader_first),
         patched(stratalog.engine.upkeep.verification.audit, "_ROUNDS", 1),
+        first=100,
     ),
     _untrue(
         "what was never committed is held against a new leader",
         "a leader that takes over gives up the end of the epochs before it, which nobody has acknowledged",
         patched(stratalog.engine.replication.damage, "claimed_high_watermark_of", variants.all_of_it),
+        first=62,
     ),
     Mutation(
         "committed below min.insync.replicas",
