@@ -112,7 +112,7 @@ def steps(seed: int) -> tuple[Step, ...]:
             for store in ("s3", "azure", "gcs")
         ),
         *shuffled,
-        Step("coverage", "branch coverage of make test", ("-m", "tests.coverage")),
+        Step("coverage", "branch coverage of make test", ("-m", "tests.coverage"), most_minutes=90),
     )
 
 
