@@ -133,10 +133,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(f"{step.name:12} {step.proves}: python {' '.join(step.arguments)}")
         return 0
     proof = Proof.read()
-    failed = []
+    failed, checked_out = [], commit()  # before this run writes its first row
     for step in chosen:
         print(f"{step.name}: {step.proves}", flush=True)
-        row = run(step)
+        row = run(step, checked_out)
         print(f"{step.name}: {row.result}, {row.minutes} min", flush=True)
         proof = proof.with_row(row, [each.name for each in every])
         proof.write()
@@ -148,7 +148,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return int(bool(failed))
 
 
-def run(step: Step) -> Row:
+def run(step: Step, checked_out: str) -> Row:
     """Run one step to its end, or to its limit of time, and say how it ended and what it left behind."""
     LOGS.mkdir(parents=True, exist_ok=True)
     log = LOGS / f"{step.name}.log"
@@ -173,7 +173,7 @@ def run(step: Step) -> Row:
             ended = f"failed: it left {', '.join(left)}"
         _stop(process)
     minutes = round((time.monotonic() - began) / 60, 1)
-    return Row(step.name, step.proves, f"{ended}: {figures(log)}", minutes, commit(), time.strftime("%Y-%m-%d"))
+    return Row(step.name, step.proves, f"{ended}: {figures(log)}", minutes, checked_out, time.strftime("%Y-%m-%d"))
 
 
 def leftovers(temporary: Path) -> list[str]:
