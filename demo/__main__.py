@@ -165,7 +165,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for what in wrong:
         print(f"WRONG: {what}", file=sys.stderr)
     took = clock.monotonic_s() - began
-    print(f"{'FAILED' if wrong else 'All equal'}, {took:.0f} s. What was run: {folder}/{COMMANDS}")
+    print(f"{'FAILED' if wrong else 'All equal'}, {took:.0f} s. The commands are in {folder}/{COMMANDS}")
     return 1 if wrong else 0
 
 
