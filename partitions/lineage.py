@@ -77,6 +77,12 @@ class Lineage:
         """
         return Lineage(self.entries[: bisect_left(self._starts, offset)])
 
+    def parts_from(self, other: Lineage, start: int, end: int) -> int | None:
+        """From which offset of ``[start, end)`` on another history is not the same; None: nowhere."""
+        edges = {entry.start_offset for lineage in (self, other) for entry in lineage}
+        offsets = sorted({start, *(edge for edge in edges if start < edge < end)}) if start < end else []
+        return next((offset for offset in offsets if self.epoch_at(offset) != other.epoch_at(offset)), None)
+
     def continued_by(self, epoch: int, log_end_offset: int) -> Lineage:
         """The lineage of a leader that takes over as ``epoch`` at its log end: entries that start at
         or above the log end wrote nothing and go.

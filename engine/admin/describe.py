@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.known_image import known_image
@@ -10,6 +11,7 @@ from stratalog.engine.driver.report import Report, Value
 from stratalog.engine.driver.run import OperationRun
 from stratalog.engine.metadata.image import ClusterImage, PartitionView
 from stratalog.engine.replicas.logs import DescribeWork, ListedLog, ListedReplica, list_replicas
+from stratalog.engine.replication.partition import PartitionReplicas
 from stratalog.engine.state.internal_topics import INTERNAL_TOPICS
 from stratalog.engine.upkeep.tiering.remote_logs import load_remotes, rewrites
 from stratalog.engine.upkeep.tiering.schedule import load_schedule
@@ -45,7 +47,7 @@ def describe(context: Context, topics: Sequence[str] | None = None) -> Report:
         remote = load_remotes(context, image, chosen, run)
         due = load_schedule(context, image).schedule.entries if remote or run.failures else {}
         works = [
-            DescribeWork(replicas, _remote_end(replicas.view, remote, due))
+            DescribeWork(_with_remote(replicas, remote), _remote_end(replicas.view, remote, due))
             for replicas in context.replicas_of(image, chosen)
         ]
         for work, looks in run.done(context.tasks.run(list_replicas, works)):
@@ -53,8 +55,8 @@ def describe(context: Context, topics: Sequence[str] | None = None) -> Report:
                 match look.found:
                     case (BrokerUnreachableError() | StorageAuthorizationError()) as error:
                         unreachable.setdefault(look.broker_id, []).append(error)
-                    case StratalogError() as error:
-                        run.fail(f"{work} on broker {look.broker_id}", error)
+                    case (StratalogError() as wrong) | ListedLog(contradicts=StratalogError() as wrong):
+                        run.fail(f"{work} on broker {look.broker_id}", wrong)
             view = work.replicas.view
             entry = due.get(view.key) if view.topic_id in remote else None  # else the topic has failed already
             _fail_where_needed(context, image, work, entry, run)
@@ -75,6 +77,13 @@ def describe(context: Context, topics: Sequence[str] | None = None) -> Report:
         run.totals["empty_internal_replicas"] = empty
     run.notes += rewrites(image, remote)
     return run.report()
+
+
+def _with_remote(replicas: PartitionReplicas, remote: Mapping[str, RemoteLog]) -> PartitionReplicas:
+    log = remote.get(replicas.view.topic_id)
+    if log is None or replicas.remote is None:
+        return replicas
+    return replace(replicas, remote=replicas.remote.with_log(log))
 
 
 def _fail_where_needed(

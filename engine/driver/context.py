@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from stratalog.engine.config.cluster_config import ClusterConfig
@@ -17,6 +18,7 @@ from stratalog.engine.driver.fetching import Fetching
 from stratalog.engine.driver.log_ends import LogEnds
 from stratalog.engine.driver.metrics import SnapshotMetrics
 from stratalog.engine.driver.origin import OperationsLog
+from stratalog.engine.driver.remote_ends import RemoteEnds
 from stratalog.engine.driver.run import Measure, OperationRun
 from stratalog.engine.driver.state_cache import OwnProducer, StateCache
 from stratalog.engine.driver.transactional_producers import TransactionalProducers
@@ -25,6 +27,7 @@ from stratalog.engine.metadata.image import ClusterImage, PartitionView, TopicIm
 from stratalog.engine.quorum.client import MetadataClient
 from stratalog.engine.replication.log_end import LogEnd
 from stratalog.engine.replication.partition import PartitionReplicas
+from stratalog.engine.replication.remote_end import RemotePart
 from stratalog.engine.replication.replica_selector import CurrentSelector
 from stratalog.partitions import paths
 from stratalog.partitions.clock import Clock
@@ -33,7 +36,8 @@ from stratalog.partitions.errors import InvalidCallError
 from stratalog.partitions.identity import NewId, TopicIdPartition
 from stratalog.partitions.probing import Prober, ThreadProber
 from stratalog.partitions.runner import Outcome, Runner, ThreadRunner
-from stratalog.partitions.store import Store, StoreCounts
+from stratalog.partitions.store import Store, StoreCounts, StoreOptions
+from stratalog.tiering.remote_log import RemoteLog
 
 if TYPE_CHECKING:
     from stratalog.tiering.delta_table import DeltaTopicTable
@@ -135,6 +139,17 @@ class LocalTasks(ThreadRunner):
         self.counts = StoreCounts()
 
 
+def _read_remote_log(
+    remote: Store, topic: str, topic_id: str, cluster_id: str, options: StoreOptions, clock: Clock
+) -> RemoteLog:
+    from stratalog.tiering.delta_table import DeltaTopicTable  # here: it loads delta-rs
+
+    table = DeltaTopicTable(
+        remote, topic=topic, topic_id=topic_id, cluster_id=cluster_id, options=options, clock=clock
+    )
+    return table.load()
+
+
 @dataclass(slots=True)
 class Context:
     """One driver's hold on a cluster."""
@@ -167,6 +182,8 @@ class Context:
     """This driver, as the producer of transactional ids."""
     log_ends: LogEnds = field(default_factory=LogEnds)
     """The ends of logs that this driver has appended to."""
+    remote_ends: RemoteEnds = field(default_factory=RemoteEnds)
+    """The logs that this driver has compared with their remote ends."""
     behind_appends: BehindAppends = field(default_factory=Nothing)
     """Keeps the logs short that this driver appends to."""
     begun_sequences: BegunSequences = field(default_factory=BegunSequences)
@@ -213,8 +230,20 @@ class Context:
 
     def replicas(self, view: PartitionView) -> PartitionReplicas:
         """A partition with the stores of its brokers."""
-        return PartitionReplicas(
-            view, {broker: self.stores[broker] for broker in view.replicas if broker in self.stores}
+        stores = {broker: self.stores[broker] for broker in view.replicas if broker in self.stores}
+        remote = None
+        if view.tiered and self.remote is not None:
+            folder, read = paths.topic_folder(view.topic, view.topic_id), self.read_remote_log(view)
+            remote = RemotePart(self.remote, folder, view.partition, read)
+        return PartitionReplicas(view, stores, remote)
+
+    def read_remote_log(self, view: PartitionView) -> Callable[[], RemoteLog]:
+        """Reads the remote log of a partition's topic when it is called, here or on an executor."""
+        assert self.remote is not None
+        file = self.file
+        return partial(
+            _read_remote_log,
+            *(self.remote, view.topic, view.topic_id, file.cluster_id, file.remote_storage, self.clock),
         )
 
     def replicas_of(self, image: ClusterImage, topics: Iterable[TopicImage]) -> list[PartitionReplicas]:

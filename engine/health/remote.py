@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from shlex import join, quote
 
 from stratalog.engine.driver.context import Context
 from stratalog.engine.health.finding import HealthFinding, Severity
+from stratalog.engine.health.partitions import known_end
 from stratalog.engine.health.sight import SeenPartition, Sight
+from stratalog.engine.replication.partition import PartitionReplicas
 from stratalog.engine.upkeep.tiering.remote_logs import ask_for_logs
-from stratalog.partitions.errors import StratalogError
+from stratalog.partitions.errors import DivergentRemoteError, LogBehindRemoteError, StratalogError
+from stratalog.partitions.listing import Listing
 from stratalog.partitions.runner import Done, Failed
 from stratalog.partitions.store.opening import scheme_of
 from stratalog.tiering.foreign_commits import ForeignWriteError
 from stratalog.tiering.remote_log import RemoteLog
+from stratalog.tiering.remote_segment import RemoteSegment
 
 
 def remote_findings(
@@ -27,7 +32,49 @@ def remote_findings(
         return [], {}, {}
     waiting, figures = _waiting(sight, [one for one in tiered if one.config and one.config.copies_to_remote])
     tables, logs = _tables(context, sight)
-    return [*_failing(sight, tiered), *waiting, *tables], figures, logs
+    behind = _behind(context, sight, tiered, logs)
+    return [*behind, *_failing(sight, tiered), *waiting, *tables], figures, logs
+
+
+def _behind(
+    context: Context, sight: Sight, tiered: list[SeenPartition], logs: Mapping[str, RemoteLog]
+) -> Iterator[HealthFinding]:
+    """Leaders whose logs end before their remote logs, or are other ones. Those that hold the last remote
+    segment, or more, by the names in their folders, are not looked at again.
+    """
+    suspicious: list[PartitionReplicas] = []
+    for seen in tiered:
+        log, replicas = logs.get(seen.view.topic_id), context.replicas(seen.view)
+        segments = () if log is None else log.of_partition(seen.view.partition)
+        if seen.leader is None or log is None or replicas.remote is None or not segments:
+            continue
+        if not _reaches(seen.leader, segments[-1]):
+            suspicious.append(replace(replicas, remote=replicas.remote.with_log(log)))
+
+    def look(replicas: PartitionReplicas) -> None:
+        replicas.check_remote_end(replicas.leader.log())
+
+    for outcome in context.threads.run(look, suspicious):
+        match outcome:
+            case Failed(replicas, LogBehindRemoteError() as error):
+                do = sight.commands("replicate", topics=[replicas.view.topic])
+                yield _of_partition(replicas, str(error), do)
+            case Failed(replicas, DivergentRemoteError() as error):
+                do = sight.commands("recover", "--dry-run", topics=[replicas.view.topic])
+                yield _of_partition(replicas, str(error), do)
+
+
+def _reaches(leader: Listing, last: RemoteSegment) -> bool:
+    """Whether a leader's folder surely has the last remote segment, or records behind it, in a history that
+    knows its leader epoch."""
+    itself = any(file.name == last.name and file.object.size_bytes == last.size_bytes for file in leader.data)
+    return leader.joined_epoch >= last.epoch and (itself or known_end(leader) >= last.next_offset)
+
+
+def _of_partition(replicas: PartitionReplicas, what: str, do: str) -> HealthFinding:
+    return HealthFinding(
+        severity=Severity.ERROR, kind="behind-remote", subjects=(str(replicas),), what=what, do=do
+    )
 
 
 def _failing(sight: Sight, tiered: list[SeenPartition]) -> Iterator[HealthFinding]:

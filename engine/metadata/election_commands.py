@@ -1,4 +1,5 @@
-"""Elections: by preference, by hand, away from a damaged leader, unclean (protocol section 4, "Elect")."""
+"""Elections: by preference, by hand, away from a damaged leader, unclean, from the remote log (protocol section 4,
+"Elect")."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from stratalog.engine.metadata.commands import Decision
 from stratalog.engine.metadata.image import ClusterImage, PartitionImage
 from stratalog.engine.metadata.partition_changes import first_candidate
 from stratalog.engine.metadata.partition_commands import PartitionAnswer, decide_each, name_of
-from stratalog.engine.metadata.records import PartitionChangeRecord
+from stratalog.engine.metadata.records import EPOCH_GAP, PartitionChangeRecord
 from stratalog.partitions.errors import (
     ElectionNotNeededError,
     EligibleLeadersNotAvailableError,
@@ -22,7 +23,8 @@ from stratalog.partitions.errors import (
 
 @dataclass(frozen=True, slots=True)
 class Election:
-    """The wanted leader of one partition, and how it is elected. ``unclean`` and ``resign`` exclude each other."""
+    """The wanted leader of one partition, and how it is elected. ``unclean``, ``resign`` and ``remote_epoch``
+    exclude each other."""
 
     topic_id: str
     partition: int
@@ -36,6 +38,10 @@ class Election:
     epoch too: the leader may be another one meanwhile."""
     partition_epoch: int | None = None
     """Of the view on which the election rests; None: whatever is present."""
+    remote_epoch: int | None = None
+    """The latest leader epoch of a remote log that the members of the ISR lack the end of. The leader stays, or
+    ``leader`` of the ISR leads, and goes on where the remote log ends, alone in the ISR, under a later epoch than
+    that. Say the partition epoch too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +65,12 @@ def _elect(image: ClusterImage, present: PartitionImage, election: Election) -> 
             f"{what}: the election is for partition epoch {election.partition_epoch}, {present.partition_epoch} "
             "is present; read the metadata again"
         )
-    if election.unclean and election.resign:
+    if election.unclean + election.resign + (election.remote_epoch is not None) > 1:
         raise InvalidCallError(
-            f"{what}: a leader resigns in favour of a member of the ISR, never by an unclean election"
+            f"{what}: an election is unclean, or the leader resigns, or goes on from the remote"
         )
+    if election.remote_epoch is not None:
+        return _from_remote(image, present, election, election.remote_epoch, what)
     isr: tuple[int, ...] | UnsetType = UNSET
     if election.unclean:
         leader = _unclean(image, present, election, what)
@@ -74,7 +82,34 @@ def _elect(image: ClusterImage, present: PartitionImage, election: Election) -> 
         leader = _clean(image, present, election, what)
         if leader == present.leader:
             return None
-    return PartitionChangeRecord(topic_id=election.topic_id, partition=election.partition, isr=isr, leader=leader)
+    return PartitionChangeRecord(
+        topic_id=election.topic_id,
+        partition=election.partition,
+        isr=isr,
+        leader=leader,
+        unclean=election.unclean,
+    )
+
+
+def _from_remote(
+    image: ClusterImage, present: PartitionImage, election: Election, remote_epoch: int, what: str
+) -> PartitionChangeRecord:
+    leader = present.leader if election.leader is None else election.leader
+    wanted = () if leader is None else (leader,)
+    if first_candidate(wanted, present.isr, image.brokers) is None:
+        raise EligibleLeadersNotAvailableError(
+            f"{what}: broker {leader} is fenced or not in the ISR {present.isr}: it cannot go on from the remote "
+            "log"
+        )
+    ahead = remote_epoch > present.leader_epoch  # the metadata was put back, too, and may have named it by now
+    return PartitionChangeRecord(
+        topic_id=election.topic_id,
+        partition=election.partition,
+        isr=wanted,
+        leader=leader,
+        from_remote=True,
+        least_leader_epoch=remote_epoch + EPOCH_GAP if ahead else 0,
+    )
 
 
 def _clean(image: ClusterImage, present: PartitionImage, election: Election, what: str) -> int:

@@ -246,6 +246,7 @@ class _ImageDraft:
         adding = () if election else old.adding
         isr = old.isr if record.isr is UNSET else record.isr
         last = tuple(self._brokers[member].incarnation for member in old.isr) or old.lost
+        leader_epoch = max(old.leader_epoch + 1, record.least_leader_epoch) if election else old.leader_epoch
         for broker_id in replicas:
             self._broker(broker_id)
         partitions[record.partition] = PartitionImage(
@@ -253,7 +254,7 @@ class _ImageDraft:
             replicas=replicas,
             assignments=tuple(placed.get(broker_id, offset) for broker_id in replicas),
             leader=old.leader if record.leader is UNSET else record.leader,
-            leader_epoch=old.leader_epoch + election,
+            leader_epoch=leader_epoch,
             isr=isr,
             adding=adding if record.adding is UNSET else record.adding,
             log_start_offset=(
@@ -263,6 +264,8 @@ class _ImageDraft:
             target=old.target if record.target is UNSET else record.target,
             joining=old.joining if record.joining is UNSET else record.joining,
             lost=() if isr else tuple(lost for lost in last if lost.broker_id in replicas),
+            unclean_epoch=leader_epoch if record.unclean else old.unclean_epoch,
+            remote_epoch=leader_epoch if record.from_remote else old.remote_epoch,
         )
 
     def _configure(self, record: ConfigRecord) -> None:

@@ -21,6 +21,8 @@ from stratalog.partitions.identity import TopicIdPartition, same_root
 from stratalog.partitions.numbers import Int64, whole
 from stratalog.partitions.spelling import did_you_mean
 
+_TIERED = "remote.storage.enable"
+
 
 class Incarnation(NamedTuple):
     """The identity of a broker's root at its registration."""
@@ -105,6 +107,10 @@ class PartitionImage(
     lost: tuple[Incarnation, ...] = ()
     """While the ISR is empty: the storages that were its last members, each of a broker in ``replicas``. One of
     them, registered again, is the ISR and leads."""
+    unclean_epoch: Int64 = 0
+    """The latest leader epoch that an unclean election began; 0 without any."""
+    remote_epoch: Int64 = 0
+    """The latest leader epoch whose leader was to go on from the end of the remote log; 0 without any."""
 
     def __post_init__(self) -> None:
         held = set(self.replicas)
@@ -191,8 +197,12 @@ class PartitionView:
     brokers: Mapping[int, BrokerImage]
     """The brokers of ``replicas``."""
     target: tuple[int, ...] = ()
-    """As in ``PartitionImage``; ``joining`` likewise."""
+    """As in ``PartitionImage``; the next three likewise."""
     joining: tuple[int, ...] = ()
+    unclean_epoch: int = 0
+    remote_epoch: int = 0
+    tiered: bool = False
+    """remote.storage.enable of the topic."""
 
     def __str__(self) -> str:
         return f"{self.topic}-{self.partition}"
@@ -282,9 +292,10 @@ class ClusterImage:
 
         Raises: UnknownTopicOrPartitionError, also when the name has a new topic with another id.
         """
-        image = self.partition(topic_id, partition)
+        image, topic = self.partition(topic_id, partition), self.topics[topic_id]
+        tiered = topic.configs.get(_TIERED) or self.configs.get(_TIERED)
         return PartitionView(
-            topic=self.topics[topic_id].name,
+            topic=topic.name,
             topic_id=topic_id,
             partition=image.partition,
             leader=image.leader,
@@ -298,6 +309,9 @@ class ClusterImage:
             brokers={broker_id: self.brokers[broker_id] for broker_id in image.replicas},
             target=image.target,
             joining=image.joining,
+            unclean_epoch=image.unclean_epoch,
+            remote_epoch=image.remote_epoch,
+            tiered=tiered == "true",
         )
 
     def views(self, topic: str) -> list[PartitionView]:

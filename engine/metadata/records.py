@@ -16,6 +16,12 @@ from stratalog.partitions.bounded import decode_json
 from stratalog.partitions.errors import CorruptionError, InvalidCallError
 from stratalog.partitions.numbers import Int64
 
+EPOCH_GAP = 1_000
+"""How far new leader epochs are above the known ones of a history that is taken from the remote tier: by a
+restore, or by an election that goes on from there. Somebody may have elected leaders of whom nothing is
+known, and may still be uploading. Files are named by epoch, and one of theirs must never be taken for one of
+the new history."""
+
 
 class _TypedRecord(
     msgspec.Struct,
@@ -137,6 +143,12 @@ class PartitionChangeRecord(_TypedRecord, frozen=True):
     adding: tuple[Int64, ...] | UnsetType = UNSET
     leader: Int64 | UnsetType | None = UNSET
     log_start_offset: Int64 | UnsetType = UNSET
+    unclean: bool = False
+    """Of an election: the leader comes from outside the ISR."""
+    from_remote: bool = False
+    """Of an election: the leader's log goes on where the remote log ends."""
+    least_leader_epoch: Int64 = 0
+    """Of an election: the new leader epoch is this one, or a greater one."""
 
 
 class RemoveTopicRecord(_TypedRecord, frozen=True):

@@ -12,6 +12,7 @@ from stratalog.engine.metadata.description import TopicDescription
 from stratalog.engine.metadata.image import ClusterImage
 from stratalog.engine.metadata.placement import place_replicas
 from stratalog.engine.metadata.records import (
+    EPOCH_GAP,
     ConfigRecord,
     ConfigResource,
     MetadataRecord,
@@ -21,11 +22,6 @@ from stratalog.engine.metadata.records import (
 from stratalog.engine.state.internal_topics import check_not_internal
 from stratalog.partitions.errors import InvalidCallError, TopicAlreadyExistsError
 from stratalog.partitions.paths import check_topic_name
-
-EPOCH_GAP = 1_000
-"""How far the leader epochs of a restored partition are above those that are known of it. A cluster that was
-thought dead may have elected leaders since it was described, and may still be uploading: files in the remote
-tier are named by epoch, and must never be taken for those of the restored cluster."""
 
 
 @dataclass(frozen=True, slots=True)

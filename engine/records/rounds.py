@@ -16,6 +16,7 @@ from stratalog.engine.metadata.partition_commands import AlterPartition
 from stratalog.engine.records.acknowledge import PendingAppend, acknowledge
 from stratalog.engine.records.bad_record_lane import Lane
 from stratalog.engine.records.bad_records import BadRecordFilter, BadRecordRule, FoundBad
+from stratalog.engine.records.remote_end import replicas_to_append_to
 from stratalog.engine.replicas.damaged import ahead_of_metadata, replace_leaders
 from stratalog.engine.replicas.in_sync import is_current, without
 from stratalog.engine.replication.append import (
@@ -136,7 +137,7 @@ def append_all(
     states: dict[int, PendingAppend] = {}
     for _ in range(_ROUNDS):
         views = {partition: image.view(topic.topic_id, partition) for partition in partitions}
-        replicas_of = {partition: context.replicas(view) for partition, view in views.items()}
+        replicas_of = replicas_to_append_to(context, image, views.values(), notes)
         known = context.log_ends.of(views.values())
         task = partition_task(replicas_of, who, options, context.clock, context.copies, known, rule)
         raced: list[int] = []
@@ -158,6 +159,9 @@ def append_all(
             state = states[result.partition] = PendingAppend(view, tried=before.tried, ours=before.ours)
             match result.outcome:
                 case Appended(missed=missed, duplicate=duplicate):
+                    remote = replicas_of[result.partition].remote
+                    if remote is not None and remote.known is not None:
+                        context.remote_ends.remember(view)
                     state.appended, state.missed, state.tried = result.outcome, missed, True
                     state.ours = state.ours or not duplicate
                     appended[result.partition] = state

@@ -23,6 +23,7 @@ from stratalog.partitions.errors import (
     CorruptionError,
     CorruptSegmentError,
     InvalidUpdateVersionError,
+    LogBehindRemoteError,
     StratalogError,
 )
 from stratalog.partitions.identity import TopicIdPartition
@@ -44,7 +45,7 @@ def replace_leaders(context: Context, damaged: Damaged) -> dict[TopicIdPartition
     by what the new leader holds, once that is verified.
     """
     chosen: dict[TopicIdPartition, int] = {}
-    for outcome in context.threads.run(lambda key: _whole_member(context, damaged[key][0]), list(damaged)):
+    for outcome in context.threads.run(lambda key: _whole_member(context, *damaged[key]), list(damaged)):
         if isinstance(outcome, Done) and outcome.value is not None:
             chosen[outcome.item] = outcome.value
     if not chosen:
@@ -146,9 +147,11 @@ def _reads_well(replica: Replica, file: DataFile) -> bool:
     return True
 
 
-def _whole_member(context: Context, view: PartitionView) -> int | None:
-    """The member of the ISR, other than the leader, that is whole and holds most."""
-    replicas = context.replicas(view)
+def _whole_member(context: Context, view: PartitionView, error: StratalogError) -> int | None:
+    """The member of the ISR, other than the leader, that is whole and holds most; where the leader is behind the
+    remote log, one that is not.
+    """
+    replicas, least = context.replicas(view), error.remote_end if isinstance(error, LogBehindRemoteError) else 0
     best: tuple[int, int] | None = None
     for broker in view.replicas:
         if broker == view.leader or broker not in view.isr or view.brokers[broker].fenced:
@@ -159,6 +162,8 @@ def _whole_member(context: Context, view: PartitionView) -> int | None:
             check_whole(replica, log)
             if log.joined_epoch > view.leader_epoch:
                 continue  # by a register of a stranger
+            if log.log_end < least:
+                continue
         except StratalogError:
             continue
         if best is None or log.log_end > best[0]:

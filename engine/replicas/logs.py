@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from stratalog.engine.replication.partition import PartitionWork
 from stratalog.partitions.errors import StratalogError
+from stratalog.partitions.listing import ReplicaLog
 from stratalog.partitions.merge import oldest_by
 from stratalog.tiering.plan import waiting_since_ms
 
@@ -37,6 +38,8 @@ class ListedLog:
     files: tuple[ReplicaFile, ...]
     waiting_since_ms: int | None = None
     """When the first record behind the remote log was appended; None without one, or where it was not asked."""
+    contradicts: StratalogError | None = None
+    """Of a leader: why its log does not go with its remote log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +56,12 @@ def list_replicas(work: DescribeWork) -> list[ListedReplica]:
 
 
 def _list(work: DescribeWork, broker: int) -> ListedLog | StratalogError:
-    since_ms = None
+    since_ms = contradicts = None
     try:
         replica = work.replicas.replica(broker)
         log = replica.log()
+        if broker == work.replicas.view.leader:
+            contradicts = _contradiction(work, log)
         if work.remote_end is not None:
             since_ms = waiting_since_ms(log, work.remote_end, oldest_by(replica.footer))
     except StratalogError as error:
@@ -64,4 +69,12 @@ def _list(work: DescribeWork, broker: int) -> ListedLog | StratalogError:
     files = tuple(
         ReplicaFile(link.end, link.file.object.size_bytes, link.file.object.modified_ms) for link in log.chain
     )
-    return ListedLog(log.local_start, log.high_watermark, log.log_end, files, since_ms)
+    return ListedLog(log.local_start, log.high_watermark, log.log_end, files, since_ms, contradicts)
+
+
+def _contradiction(work: DescribeWork, log: ReplicaLog) -> StratalogError | None:
+    try:
+        work.replicas.check_remote_end(log)
+    except StratalogError as error:
+        return error
+    return None

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from stratalog.engine.replication.damage import check_begun, check_members, check_same_history, check_whole
 from stratalog.engine.replication.partition import PartitionReplicas
+from stratalog.engine.replication.remote_end import RemotePart, begin_at_remote_end, check_reaches_remote
 from stratalog.engine.replication.watermark import with_known_watermark
 from stratalog.partitions.bounded import read_bounded
 from stratalog.partitions.errors import (
     CorruptionError,
     FencedLeaderEpochError,
+    RemoteNotReadyError,
     RetriableError,
     SourceChangedError,
     StratalogError,
 )
+from stratalog.partitions.lineage import Lineage
 from stratalog.partitions.listing import Listing, ReplicaLog
 from stratalog.partitions.paths import EpochName, LocalStartName
 from stratalog.partitions.producers import encode
@@ -27,7 +30,8 @@ def leader_log(replicas: PartitionReplicas) -> ReplicaLog:
     """The leader's log under the view's epoch, which is taken over first where nobody has.
 
     Raises: LeaderNotAvailableError; FencedLeaderEpochError when the leader has joined a later epoch;
-        CorruptionError, LogGapError when the leader's storage has lost data; as ``Replica.log``.
+        CorruptionError, LogGapError when the leader's storage has lost data; LogBehindRemoteError,
+        DivergentRemoteError when it is not what the remote log says; as ``Replica.log``.
     """
     leader = replicas.leader
     for _ in range(_ATTEMPTS):
@@ -37,16 +41,37 @@ def leader_log(replicas: PartitionReplicas) -> ReplicaLog:
             continue
         if log.joined_epoch == replicas.epoch:
             return log
-        # The members first: the leader, listed after them, holds all that they know of.
+        # The members, and the remote log, first: the leader, listed after them, holds all that they know of.
         members = _members(replicas)
+        remote = None if replicas.remote is None else replicas.remote.asked()
         log = _own_log(replicas)
         if log.joined_epoch == replicas.epoch:
             return log
         check_members(leader, log, members, replicas.epoch)
-        # This listing was made after the epoch was committed, for it came in with the view.
-        lineage = log.lineage.continued_by(replicas.epoch, log.log_end)
+        lineage = _continued(replicas, log, remote)
         leader.store.create(leader.path(EpochName(replicas.epoch)), lineage.to_json())
     raise RetriableError(f"{leader}: epoch {replicas.epoch} was created, and yet listings do not show it")
+
+
+def _continued(replicas: PartitionReplicas, log: ReplicaLog, remote: RemotePart | None) -> Lineage:
+    """The lineage of the leader's log with the view's epoch. The log was listed after that epoch was
+    committed, for it came in with the view.
+
+    Raises: as ``check_reaches_remote``; RemoteNotReadyError when the epoch is to begin where the remote log
+    ends, and
+        nobody can say where that is.
+    """
+    tail = None if remote is None else remote.known
+    if replicas.view.remote_epoch == replicas.epoch:
+        if tail is None or tail.last is None:
+            raise RemoteNotReadyError(
+                f"{replicas}: leader epoch {replicas.epoch} begins where the remote log ends, and that cannot be "
+                "read; try again when the remote tier answers"
+            )
+        return begin_at_remote_end(replicas.leader, log, replicas.epoch, tail)
+    if tail is not None:
+        check_reaches_remote(replicas.view, replicas.leader, log, tail)
+    return log.lineage.continued_by(replicas.epoch, log.log_end)
 
 
 def _begins_later(replicas: PartitionReplicas, log: ReplicaLog) -> bool:

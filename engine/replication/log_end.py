@@ -58,8 +58,9 @@ class LogEnd:
 def look_at_end(
     replicas: PartitionReplicas, known: LogEnd | None, clock: Clock
 ) -> tuple[LogEnd, AbstractSet[DataName]]:
-    """The end of the leader's log now, and the names of the log's files that this look has seen; ``known`` is the
-    end that an earlier one under this view has found.
+    """The end of the leader's log now, and the names of the log's files that this look has seen; ``known`` is
+    the end that an earlier one under this view has found. The first look also compares it with the remote
+    log, where the caller has read that.
 
     Raises: as ``leader_log``.
     """
@@ -75,6 +76,8 @@ def look_at_end(
                 leader.check_root()
                 return _after(leader, known, found[0]), {found[0].name}
     log = leader_log(replicas)
+    if known is None:
+        replicas.check_remote_end(log)
     last = log.chain[-1].file if log.chain else None
     end = LogEnd(log.lineage, last, log.log_end, replicas.leader.end_state(log), now_ms, names_in(log.listing))
     return end, {link.name for link in log.chain}

@@ -6,7 +6,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from stratalog.engine.metadata.image import PartitionView
+from stratalog.engine.replication.remote_end import RemotePart, check_reaches_remote
 from stratalog.partitions.errors import LeaderNotAvailableError, UnknownBrokerError
+from stratalog.partitions.listing import ReplicaLog
 from stratalog.partitions.replica import Replica
 from stratalog.partitions.store import Store
 
@@ -17,6 +19,8 @@ class PartitionReplicas:
 
     view: PartitionView
     stores: Mapping[int, Store]
+    remote: RemotePart | None = None
+    """None where the topic is not tiered."""
 
     def __str__(self) -> str:
         return str(self.view)
@@ -59,6 +63,14 @@ class PartitionReplicas:
             root=broker.root,
             incarnation_folder=broker.incarnation_folder,
         )
+
+    def check_remote_end(self, log: ReplicaLog) -> None:
+        """Compare the leader's ``log`` with the remote one, where somebody has read that before it was listed.
+
+        Raises: as ``check_reaches_remote``.
+        """
+        if self.remote is not None and self.remote.known is not None:
+            check_reaches_remote(self.view, self.leader, log, self.remote.known)
 
     @property
     def acknowledging(self) -> list[int]:

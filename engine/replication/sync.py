@@ -16,6 +16,7 @@ from stratalog.engine.replication.damage import (
 )
 from stratalog.engine.replication.leader import check_joined, check_not_fenced, join, leader_log
 from stratalog.engine.replication.partition import PartitionReplicas
+from stratalog.engine.replication.remote_end import RemoteTail
 from stratalog.engine.replication.snapshots import fetch_latest, newest_id, usable_snapshot
 from stratalog.engine.replication.throttle import Throttle
 from stratalog.engine.replication.watermark import record_high_watermark
@@ -52,27 +53,12 @@ from stratalog.tiering.bootstrap import (
     auxiliary_state,
     fetch_origin,
 )
-from stratalog.tiering.remote_segment import RemoteSegment
 
 _ATTEMPTS = 5
 _GROUP_FILES = 32
 _GROUP_BYTES = 512 * 1024 * 1024
 _REMEMBERED = 100_000
 """Followers of which it is remembered that they lacked nothing: half a KB each."""
-
-
-@dataclass(frozen=True, slots=True)
-class RemoteTail:
-    """The remote log of a partition, as a follower needs to know it: its last segment, if any."""
-
-    store: Store
-    folder: str
-    last: RemoteSegment | None
-
-    @property
-    def end(self) -> int | None:
-        """The earliest pending upload offset, as far as the remote knows it."""
-        return None if self.last is None else self.last.next_offset
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,7 +107,7 @@ def sync_followers(
     ``broker_id`` says whose storage is damaged; RemoteNotReadyError; SourceChangedError when the leader's
     files kept changing; StorageError and its like.
 
-    Raises: errors of listing the leader (see ``leader_log``).
+    Raises: errors of listing the leader (see ``leader_log``); as ``check_reaches_remote``.
     """
     listed: dict[int, Listing] = {}
     outcomes: list[Outcome[int, Synced]] = []
@@ -133,6 +119,7 @@ def sync_followers(
             case Failed():
                 outcomes.append(outcome)
     leader = leader_log(replicas)
+    replicas.check_remote_end(leader)
     for follower in [*listed]:
         if (done := _still_done(replicas, follower, options, listed[follower], leader)) is not None:
             del listed[follower]

@@ -16,7 +16,7 @@ from stratalog.engine.brokers import bring_up
 from stratalog.engine.config.cluster_file import BrokerEntry, ClusterFile
 from stratalog.engine.driver.context import Context, TaskRunner
 from stratalog.engine.metadata.commands import Command
-from stratalog.engine.metadata.image import ClusterImage, TopicImage
+from stratalog.engine.metadata.image import ClusterImage, PartitionView, TopicImage
 from stratalog.engine.quorum.bootstrap import bootstrap as bootstrap_quorum
 from stratalog.engine.quorum.client import MetadataClient
 from stratalog.engine.quorum.log import MetadataLog
@@ -29,6 +29,7 @@ from stratalog.partitions.root import BrokerFile
 from stratalog.partitions.runner import Outcome, SerialRunner
 from stratalog.partitions.store import Store, StoreCounts
 from stratalog.tiering.delta_table import DeltaTopicTable
+from stratalog.tiering.remote_log import RemoteLog
 from tests.simulation.configuration import Configuration, Shape
 from tests.simulation.damage import Copies, Damage
 from tests.simulation.faults import Events
@@ -136,6 +137,10 @@ class SimulatedContext(Context):
         assert self.table is not None
         assert self.remote is not None
         return self.table(topic, self.remote)
+
+    def read_remote_log(self, view: PartitionView) -> Callable[[], RemoteLog]:
+        topic = TopicImage(name=view.topic, topic_id=view.topic_id, key_schema=None, value_schema=None)
+        return lambda: self.remote_table(topic).load()
 
 
 class World:

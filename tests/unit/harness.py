@@ -10,7 +10,8 @@ import pyarrow as pa
 from stratalog.engine.metadata.image import BrokerImage, PartitionView
 from stratalog.engine.replication.append import Appended, AppendOptions, NotAppended, append
 from stratalog.engine.replication.partition import PartitionReplicas
-from stratalog.engine.replication.sync import RemoteTail, Synced, SyncOptions, sync_followers
+from stratalog.engine.replication.remote_end import RemoteTail
+from stratalog.engine.replication.sync import Synced, SyncOptions, sync_followers
 from stratalog.engine.replication.watermark import advance_high_watermark
 from stratalog.partitions.clock import ManualClock
 from stratalog.partitions.producers import ProducerAppend, marker

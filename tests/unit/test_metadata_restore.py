@@ -14,7 +14,8 @@ from stratalog.engine.metadata.description import (
     encode,
 )
 from stratalog.engine.metadata.election_commands import Election, ElectLeaders
-from stratalog.engine.metadata.restore_commands import EPOCH_GAP, RestoreTopic
+from stratalog.engine.metadata.records import EPOCH_GAP
+from stratalog.engine.metadata.restore_commands import RestoreTopic
 from stratalog.partitions.errors import (
     CorruptionError,
     InvalidCallError,

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from stratalog.engine.driver.report import Report
-from stratalog.engine.replication.sync import RemoteTail
+from stratalog.engine.replication.remote_end import RemoteTail
 from stratalog.partitions.errors import (
     CorruptionError,
     InvalidCallError,

@@ -14,7 +14,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from stratalog.engine.upkeep.healing.export import described, parts_at
+from stratalog.engine.upkeep.healing.export import described
 from stratalog.partitions.errors import (
     InvalidCallError,
     LogDirError,
@@ -423,4 +423,4 @@ def test_where_two_histories_part(
     file: list[tuple[int, int]], log: list[tuple[int, int]], parts: int | None
 ) -> None:
     """A file holds offsets 0 to 9; its lineage against the log's."""
-    assert parts_at(Lineage(file), Lineage(log), 0, 10) == parts
+    assert Lineage(file).parts_from(Lineage(log), 0, 10) == parts

@@ -10,7 +10,7 @@ import pytest
 from stratalog.engine.cluster import Cluster
 from stratalog.engine.metadata.description import describe
 from stratalog.engine.metadata.partition_commands import AdvanceLogStart, LogStart
-from stratalog.engine.metadata.restore_commands import EPOCH_GAP
+from stratalog.engine.metadata.records import EPOCH_GAP
 from stratalog.engine.replication.replica_selector import LeaderSelector
 from stratalog.engine.upkeep.tiering.point import write_description
 from stratalog.partitions.errors import CorruptionError, InconsistentClusterIdError, InvalidCallError

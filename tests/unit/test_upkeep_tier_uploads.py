@@ -15,7 +15,7 @@ from stratalog.tiering.delta_table import DeltaTopicTable
 from stratalog.tiering.divergence import Histories, Present
 from stratalog.tiering.remote_change import CommittedBatch
 from stratalog.tiering.remote_segment import RemoteSegment, Uploaded
-from tests.unit.cluster_harness import codes, rows_of, the_failure
+from tests.unit.cluster_harness import codes, fence, rows_of, the_failure, unfence
 from tests.unit.tier_harness import Call, RemoteFaults, states
 from tests.unit.tiering_harness import segment, uploaded
 
@@ -357,9 +357,12 @@ def test_segments_of_a_lost_history_leave_the_remote_log(live: RemoteFaults, goe
     live.fill("ab")
     live.cluster.tier().raise_for_failures()
     table = live.context().remote_table(live.cluster.image.topic("t"))
+    one, two, three = live.replicas().view.replicas
+    fence(live, two, three, one)
+    unfence(live, two, three)
+    live.cluster.elect("t", leader=two, unclean=True).raise_for_failures()
     deposed = Histories({0: Lineage([(1, 0)])}, lambda: {0: Present(1)})
-    table.commit([uploaded(segment(2, 5, epoch=1))], (), deposed)  # what nobody has any more
-    live.cluster.elect("t", leader=live.followers()[0]).raise_for_failures()
+    table.commit([uploaded(segment(2, 5, epoch=1))], (), deposed)  # late; what nobody has any more
     live.fill("xy" if goes_on else "")
     report = live.cluster.tier().raise_for_failures()
     assert live.remote_ends() == {0: 4 if goes_on else 2}

@@ -168,6 +168,6 @@ def test_nothing_is_found_beside_others_where_nothing_is_wrong(
         assert not found, f"run {number}: {found}"
         if check is healed:
             assert report.rows == [], f"run {number}: {report}"
-    assert beside.acted > RUNS // PARTS
+    assert beside.acted, "nobody else did anything"
     name = f"{check.__name__} beside others"
     record_property(name, {"runs without a finding": RUNS // PARTS, "operations of others": beside.acted})

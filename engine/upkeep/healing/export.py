@@ -15,7 +15,6 @@ import pyarrow.parquet as pq
 from stratalog.partitions import paths
 from stratalog.partitions.bounded import parse_json, read_bounded
 from stratalog.partitions.errors import CorruptionError, InvalidCallError, StratalogError
-from stratalog.partitions.lineage import Lineage
 from stratalog.partitions.listing import DataFile
 from stratalog.partitions.numbers import Epoch, Int64, Natural
 from stratalog.partitions.parquet_decoding import read_end
@@ -49,13 +48,6 @@ class Recovered(msgspec.Struct, frozen=True, kw_only=True):
     def records(self) -> int:
         """How many: offsets have no holes."""
         return self.next_offset - self.base_offset
-
-
-def parts_at(file: Lineage, log: Lineage, base: int, end: int) -> int | None:
-    """From which offset of ``[base, end)`` on a file's history is another one than the log's; None: nowhere."""
-    starts = {entry.start_offset for lineage in (file, log) for entry in lineage}
-    edges = sorted({base, *(start for start in starts if base < start < end)})
-    return next((offset for offset in edges if file.epoch_at(offset) != log.epoch_at(offset)), None)
 
 
 def export(source: Store, file: DataFile, target: Store, what: Recovered) -> int | None:

@@ -19,7 +19,7 @@ from stratalog.engine.metadata.image import ClusterImage
 from stratalog.engine.reading.look import check_partitions
 from stratalog.engine.replicas.former import find_former, truncated_in
 from stratalog.engine.replication.partition import PartitionWork
-from stratalog.engine.upkeep.healing.export import Recovered, export, parts_at, write_manifest
+from stratalog.engine.upkeep.healing.export import Recovered, export, write_manifest
 from stratalog.engine.upkeep.healing.history import leaders_lineage, log_under
 from stratalog.partitions import paths
 from stratalog.partitions.discarded import Discarded, Truncated, discarded
@@ -80,7 +80,7 @@ class _FoundFiles:
         """Whether this file, a merged segment, holds all the records of the other one."""
         merged = self.file.name.merged and self.file.name != other.file.name
         inside = self.start <= other.start and other.end <= self.end
-        return merged and inside and parts_at(other.lineage, self.lineage, other.start, other.end) is None
+        return merged and inside and other.lineage.parts_from(self.lineage, other.start, other.end) is None
 
 
 def recover_partition(work: RecoverWork) -> tuple[list[Exported], list[tuple[int, StratalogError]]]:
@@ -147,7 +147,7 @@ def _verified(replica: Replica, file: DataFile, why: Truncated, log: Lineage) ->
     """The file, read to its last byte; None when the log has all of its records elsewhere."""
     segment = verify_segment(replica.store, file)
     footer = segment.footer
-    start = parts_at(Lineage(footer.lineage), log, footer.base_offset, footer.next_offset)
+    start = Lineage(footer.lineage).parts_from(log, footer.base_offset, footer.next_offset)
     return None if start is None else _FoundFiles(replica, file, segment, why, start)
 
 

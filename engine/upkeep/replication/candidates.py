@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 
 from stratalog.engine.replication.damage import check_whole
 from stratalog.engine.replication.partition import PartitionReplicas, PartitionWork
+from stratalog.engine.replication.remote_end import RemoteTail
 from stratalog.engine.replication.snapshots import snapshot_ahead
-from stratalog.engine.replication.sync import RemoteTail
 from stratalog.engine.upkeep.replication.short_local_logs import has_short_local_log
 from stratalog.partitions.errors import EligibleLeadersNotAvailableError, StratalogError
 from stratalog.partitions.lineage import Lineage

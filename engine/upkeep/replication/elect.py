@@ -17,7 +17,7 @@ from stratalog.engine.driver.run import OperationRun
 from stratalog.engine.metadata.election_commands import Election, ElectLeaders
 from stratalog.engine.metadata.image import ClusterImage, Incarnation, PartitionView
 from stratalog.engine.metadata.partition_commands import Altered, RefusedPartition
-from stratalog.engine.replication.sync import RemoteTail
+from stratalog.engine.replication.remote_end import RemoteTail
 from stratalog.engine.upkeep.replication.candidates import (
     Candidate,
     Candidates,

@@ -3,7 +3,8 @@
 0. probe the roots: fence what is gone, register what is new; elect where there is no leader and it is allowed
 1. tasks: sync every follower of a partition to its leader
 2. leaders whose storage has lost data, or gives out other bytes than were written, resign in favour of a whole
-   member of the ISR; the bad file is replaced, and a round follows under the new leader
+   member of the ISR; the bad file is replaced, and a round follows under the new leader. Where all of the ISR is
+   behind the remote log, its leader goes on from the end of that (``behind_remote``)
 3. members that are damaged, or behind for ``replica.lag.time.max.ms``, leave the ISR: one commit for all
 4. one linearizable read; where the partition has not changed, the high watermark advances to what
    every member of the maximal ISR holds; not while the ISR is below ``min.insync.replicas`` (KIP-966)
@@ -25,6 +26,7 @@ from stratalog.engine.driver.report import Failure, Report, Value
 from stratalog.engine.driver.run import OperationRun
 from stratalog.engine.metadata.image import ClusterImage, TopicImage
 from stratalog.engine.records.transactions import finish_due
+from stratalog.engine.replicas.behind_remote import go_on_from_remote
 from stratalog.engine.replicas.damaged import ahead_of_metadata, replace_leaders
 from stratalog.engine.replicas.in_sync import (
     Progressed,
@@ -35,7 +37,8 @@ from stratalog.engine.replicas.in_sync import (
     without,
 )
 from stratalog.engine.replication.partition import PartitionReplicas
-from stratalog.engine.replication.sync import RemoteTail, SyncOptions
+from stratalog.engine.replication.remote_end import RemoteTail
+from stratalog.engine.replication.sync import SyncOptions
 from stratalog.engine.replication.throttle import Throttle
 from stratalog.engine.replication.watermark import advance_high_watermark
 from stratalog.engine.state.internal_topics import TRANSACTIONS_TOPIC
@@ -47,6 +50,7 @@ from stratalog.partitions.clock import FOREVER_MS
 from stratalog.partitions.errors import (
     CorruptionError,
     FencedLeaderEpochError,
+    LogBehindRemoteError,
     RetriableError,
     StaleMetadataError,
 )
@@ -155,16 +159,16 @@ def plan(
     remote_logs = _remote_logs(context, image, [topic for topic, _ in chosen], run)
     for topic, views in chosen:
         config = context.topic_config(image, topic)
-        remote_log = remote_logs.get(topic.topic_id)
-        if config.remote_storage_enable and remote_log is None:
+        if config.remote_storage_enable and topic.topic_id not in remote_logs:
             continue
+        remote_log = remote_logs.get(topic.topic_id)
         for view in views:
             replicas = context.replicas(view)
             tail = None
-            if remote_log is not None:
-                store = context.remote_store("the topic is tiered")
-                segments = remote_log.of_partition(view.partition)
-                tail = RemoteTail(store, context.remote_folder(topic), segments[-1] if segments else None)
+            if config.remote_storage_enable and (remote := replicas.remote) is not None:
+                asked = replace(remote, unknown=True) if remote_log is None else remote.with_log(remote_log)
+                tail = asked.known or RemoteTail(remote.store, remote.folder, None)
+                replicas = replace(replicas, remote=asked)
             followers = _wanted(replicas, brokers)
             if brokers is not None and not followers:
                 continue
@@ -181,9 +185,9 @@ def plan(
 
 def _remote_logs(
     context: Context, image: ClusterImage, topics: Sequence[TopicImage], run: OperationRun
-) -> dict[str, RemoteLog]:
-    """Of the tiered topics, by topic id; an empty one while the remote tier is down."""
-    found: dict[str, RemoteLog] = {}
+) -> dict[str, RemoteLog | None]:
+    """Of the tiered topics, by topic id; None while the remote tier is down."""
+    found: dict[str, RemoteLog | None] = {}
     for outcome in ask_for_logs(context, image, topics):
         match outcome:
             case Done(topic, remote_log):
@@ -191,7 +195,7 @@ def _remote_logs(
             case Failed(topic, error):
                 run.fail(topic.name, error)
                 if isinstance(error, RetriableError):
-                    found[topic.topic_id] = RemoteLog.empty(topic.name)
+                    found[topic.topic_id] = None
     return found
 
 
@@ -272,9 +276,18 @@ def _replace_leaders(context: Context, states: Mapping[TopicIdPartition, Progres
         for key, state in states.items()
         if isinstance(state.leader_error, CorruptionError)
     }
-    for key, note in replace_leaders(context, damaged).items() if damaged else ():
+    replaced = replace_leaders(context, damaged) if damaged else {}
+    behind = {
+        key: (view, error)
+        for key, (view, error) in damaged.items()
+        if key not in replaced and isinstance(error, LogBehindRemoteError)
+    }
+    gone_on, refused = go_on_from_remote(context, behind) if behind else ({}, {})
+    for key, note in {**replaced, **gone_on}.items():
         states[key].notes.append(note)
         states[key].again = True
+    for key, error in refused.items():
+        states[key].fail(states[key].replicas, error)
 
 
 def _shrink(context: Context, states: Mapping[TopicIdPartition, Progressed]) -> None:

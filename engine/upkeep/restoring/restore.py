@@ -30,7 +30,8 @@ from stratalog.engine.driver.opening import OpenStore
 from stratalog.engine.driver.report import Failure, Report, Value
 from stratalog.engine.metadata.description import ClusterDescription, PartitionDescription, TopicDescription
 from stratalog.engine.metadata.image import ClusterImage, TopicImage
-from stratalog.engine.metadata.restore_commands import EPOCH_GAP, RestoreTopic
+from stratalog.engine.metadata.records import EPOCH_GAP
+from stratalog.engine.metadata.restore_commands import RestoreTopic
 from stratalog.engine.metadata.topic_commands import AlterConfigs
 from stratalog.engine.state.internal_topics import OPERATIONS_TOPIC
 from stratalog.engine.upkeep.replication.elect import elect

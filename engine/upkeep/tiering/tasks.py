@@ -73,7 +73,7 @@ def plan_partition(work: PlanWork) -> PlannedUploads:
     """Plan one partition. A partition that looks as it did when nothing was due costs one listing, and no look at
     its root: an older copy of it that was put back would have to hold the very same files, and nothing is done.
 
-    Raises: as ``leader_log``, ``check_agreed`` and ``earliest_pending_upload``.
+    Raises: as ``leader_log``, ``check_reaches_remote``, ``check_agreed`` and ``earliest_pending_upload``.
     """
     now_ms = work.clock.now_ms()
     leader = work.replicas.leader
@@ -88,6 +88,7 @@ def plan_partition(work: PlanWork) -> PlannedUploads:
                 plan, entry.pending_bytes, seen=entry.seen, quiet_until_ms=entry.quiet_until_ms, why=why
             )
     log = look_at_leader(work.replicas) if work.dry_run else leader_log(work.replicas)
+    work.replicas.check_remote_end(log)
 
     def latest_ms(link: Link) -> int:
         return leader.footer(link.file).latest_ms

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import replace
 
 from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.report import Failure, Report, Value
@@ -203,9 +204,12 @@ def _plan_once(context: Context, parts: Sequence[PartitionTiering], dry_run: boo
 
 
 def _plan_work(context: Context, part: PartitionTiering, whole: bool, dry_run: bool) -> PlanWork:
-    remote = None if part.of.remote is None else part.of.remote.of_partition(part.replicas.view.partition)
+    log, replicas = part.of.remote, part.replicas
+    remote = None if log is None else log.of_partition(replicas.view.partition)
+    if log is not None and replicas.remote is not None:
+        replicas = replace(replicas, remote=replicas.remote.with_log(log))
     return PlanWork(
-        replicas=part.replicas,
+        replicas=replicas,
         entry=part.entry,
         segments=remote if remote is None or whole else remote[-1:],
         policy=part.of.config.merging,

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from stratalog.engine.replicas.repair import BadFile, HeldFile
 from stratalog.engine.replication.partition import PartitionReplicas, PartitionWork
+from stratalog.engine.replication.remote_end import RemoteTail, check_reaches_remote
 from stratalog.engine.upkeep.verification.findings import Finding
 from stratalog.partitions import paths
 from stratalog.partitions.errors import (
@@ -72,19 +73,21 @@ def check_remote(work: RemoteWork) -> tuple[tuple[HeldFile, ...], list[Finding]]
         else:
             sound.append(HeldFile(found.file, segment.base_offset, segment.next_offset))
     if work.leader is not None:
-        _check_end(where, replicas, remote.segments, work.leader, findings)
+        _check_end(where, replicas, remote, work.leader, findings)
     return tuple(sound), findings
 
 
 def _check_end(
     where: str,
     replicas: PartitionReplicas,
-    segments: Sequence[RemoteSegment],
+    remote: RemotePartition,
     leader: ReplicaLog,
     findings: list[Finding],
 ) -> None:
-    log_start = replicas.view.log_start_offset
+    log_start, segments = replicas.view.log_start_offset, remote.segments
+    tail = RemoteTail(remote.store, remote.folder, segments[-1] if segments else None)
     try:
+        check_reaches_remote(replicas.view, replicas.leader, leader, tail)
         if segments and segments[0].base_offset > log_start:
             raise LogGapError(
                 f"{where}: the log starts at offset {log_start}, the remote log at {segments[0].base_offset}: "

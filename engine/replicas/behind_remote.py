@@ -1,0 +1,89 @@
+"""Leaders that hold only the beginning of their remote log, with all of their ISR: they go on from the end of it.
+
+Records that were acknowledged and never tiered are lost then, if there were any; who put older copies of all
+brokers back has lost them already. A replica outside the ISR may still hold them: then nothing is done, and a
+person is told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from stratalog.engine.driver.context import Context
+from stratalog.engine.metadata.election_commands import Election, ElectLeaders
+from stratalog.engine.metadata.image import PartitionView
+from stratalog.engine.metadata.partition_commands import Altered, RefusedPartition
+from stratalog.engine.replication.remote_end import same_until
+from stratalog.partitions.errors import CorruptionError, DivergentRemoteError, LogBehindRemoteError, StratalogError
+from stratalog.partitions.identity import TopicIdPartition
+from stratalog.partitions.runner import Done, Failed
+
+Behind = Mapping[TopicIdPartition, tuple[PartitionView, LogBehindRemoteError]]
+"""Partitions whose leaders are behind their remote logs, under which view, and how."""
+
+
+def go_on_from_remote(
+    context: Context, behind: Behind
+) -> tuple[dict[TopicIdPartition, str], dict[TopicIdPartition, StratalogError]]:
+    """Elect the leaders once more, each alone in its ISR, to begin where the remote log ends: one commit for all.
+    A note for each partition of which that was committed, and an error for each where it is not safe.
+    """
+    refused: dict[TopicIdPartition, StratalogError] = {}
+    elections: list[Election] = []
+    for outcome in context.threads.run(lambda key: _check_others(context, *behind[key]), list(behind)):
+        key = outcome.item
+        view, error = behind[key]
+        match outcome:
+            case Done():
+                remote_epoch = error.wrote.latest_epoch
+                elections.append(
+                    Election(*key, view.leader, partition_epoch=view.partition_epoch, remote_epoch=remote_epoch)
+                )
+            case Failed(_, why):
+                refused[key] = why
+    notes: dict[TopicIdPartition, str] = {}
+    for answer in context.metadata.submit(ElectLeaders(tuple(elections))) if elections else ():
+        view, error = behind[answer.key]
+        match answer:
+            case Altered():
+                notes[answer.key] = (
+                    f"{view}: broker {view.leader}, whose log was behind its remote log, goes on from the end of "
+                    f"that, offset {error.remote_end}; the other replicas follow. Records from there on that were "
+                    "acknowledged and not tiered are lost"
+                )
+            case RefusedPartition(_, _, why):
+                refused[answer.key] = why
+    return notes, refused
+
+
+def _check_others(context: Context, view: PartitionView, error: LogBehindRemoteError) -> None:
+    """Every other member of the ISR can be looked at, and all that it knows to be committed is in the remote
+    log; no replica in service holds records from the end of the remote log on.
+
+    Raises: CorruptionError; errors of looking at a member of the ISR.
+    """
+    replicas = context.replicas(view)
+    for broker in view.replicas:
+        if broker == view.leader or view.brokers[broker].fenced:
+            continue
+        member = broker in (*view.isr, *view.adding)
+        try:
+            log = replicas.replica(broker).log(anew=True)
+        except StratalogError:
+            if member:
+                raise
+            continue
+        if log.log_end > error.remote_end:
+            raise CorruptionError(
+                f"{error}. But the log of broker {broker} ends at {log.log_end}, behind the remote log: if its "
+                f"records are the right ones, fence the members of the ISR, {sorted(view.isr)}, and elect "
+                "--unclean; if not, remove that replica; then run replicate again",
+                broker_id=view.leader,
+            )
+        same = same_until(error.wrote, error.remote_end, log, view.log_start_offset)
+        if member and log.claimed_high_watermark > same:
+            raise DivergentRemoteError(
+                f"{error}. But broker {broker} knows that the high watermark reached "
+                f"{log.claimed_high_watermark}, and its log is the same as the remote one only up to {same}: "
+                "recover shows both (--dry-run), and keeps one of them (--keep remote, or --keep brokers)"
+            )
