@@ -134,13 +134,16 @@ def begin_at_remote_end(leader: Replica, log: ReplicaLog, epoch: int, tail: Remo
 
 
 def _given_up(view: PartitionView, log: ReplicaLog, last: RemoteSegment) -> bool:
-    """Whether a segment is of a history that an unclean election has ended. (The one that begins the view's
-    epoch has looked at the remote log already; what was committed there since is of the leader before.)"""
-    if last.epoch >= view.unclean_epoch:
+    """Whether a segment is of a history that an unclean election, or one that went on from the remote log, has
+    ended. (The leader that begins the view's epoch has looked at the remote log before; what was committed there
+    since is of the leader before.)
+    """
+    ended = max(view.unclean_epoch, view.remote_epoch)
+    if last.epoch >= ended:
         return False
     cut = next((entry.epoch for entry in log.lineage if entry.epoch > last.epoch), None)
-    begins = log.joined_epoch < view.leader_epoch == view.unclean_epoch
-    return begins or (cut is not None and cut <= view.unclean_epoch)
+    begins = log.joined_epoch < view.leader_epoch == ended
+    return begins or (cut is not None and cut <= ended)
 
 
 def _said(lineage: Lineage) -> str:
