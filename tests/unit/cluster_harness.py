@@ -32,6 +32,7 @@ from stratalog.partitions.store.local import LocalStore
 from stratalog.partitions.store.memory import MemoryStore
 from stratalog.partitions.store.protocol import StoredObject
 from tests.contexts import context_of
+from tests.folders import FolderByClock
 from tests.unit.harness import batch
 
 TIERED = {
@@ -117,7 +118,7 @@ class LiveCluster:
             if scheme == "memory":
                 store: Store = self._memory.setdefault(rest, MemoryStore(uri, clock))
             else:
-                store = LocalStore(rest, clock)
+                store = FolderByClock(rest, clock)
             return self.through(uri, store)
 
     def driver(self, progress: Progress | None = None, *, keeps_short: bool = False) -> Cluster:
