@@ -138,7 +138,7 @@ def protect(
     Raises: PolicyViolationError for an earlier time than it is protected until; InvalidCallError, also for a time
         that is over; UnknownTopicOrPartitionError, InvalidTopicError.
     """
-    now_ms = compared_clocks(context).stamp_ms
+    now_ms = compared_clocks(context, context.metadata.image()).stamp_ms
     if (until is None) == (days is None):
         raise InvalidCallError(f"topic {topic!r}: protect it until a time, or for a number of days")
     if days is None:

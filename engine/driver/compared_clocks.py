@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.run import OperationRun
+from stratalog.engine.metadata.image import ClusterImage
 from stratalog.partitions.agreed_time import agree, agreed_by_most
 from stratalog.partitions.amounts import span_text
 from stratalog.partitions.runner import Done
@@ -75,9 +76,8 @@ def _span(ahead_ms: int) -> str:
     return f"{span_text(abs(ahead_ms))} {'ahead of' if ahead_ms > 0 else 'behind'}"
 
 
-def compared_clocks(context: Context) -> ComparedClocks:
+def compared_clocks(context: Context, image: ClusterImage) -> ComparedClocks:
     """Ask the brokers in service. One that does not answer tells no time."""
-    image = context.metadata.last_known.image
     brokers = [
         broker_id
         for broker_id in context.stores
@@ -89,9 +89,9 @@ def compared_clocks(context: Context) -> ComparedClocks:
     return ComparedClocks(context.clock.now_ms(), told)
 
 
-def removal_time(context: Context, run: OperationRun) -> int | None:
+def removal_time(context: Context, image: ClusterImage, run: OperationRun) -> int | None:
     """What time it is for what the run removes by time: by what drivers and records say when it was. None: nothing
     is to be removed; and the run's notes say why."""
-    clocks = compared_clocks(context)
+    clocks = compared_clocks(context, image)
     run.notes += clocks.notes
     return clocks.agreed_ms

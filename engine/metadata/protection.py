@@ -27,8 +27,8 @@ from stratalog.partitions.errors import PolicyViolationError
 from stratalog.partitions.retention import UNLIMITED
 
 Now = Callable[[], int | None]
-"""What time it is for what is removed by time (``partitions.agreed_time``); None: no protection is over. Asked only
-of topics that were protected."""
+"""The time for what is removed by time (``partitions.agreed_time``); None: no protection is over. It is asked
+of topics that were protected alone."""
 
 PROTECT = "protect.until.ms"
 _LOOSENING = frozenset({PROTECT, "remote.storage.enable"})

@@ -223,7 +223,7 @@ def end_overdue(context: Context, view: PartitionView, now_ms: int | None) -> in
     image = context.metadata.image()
     expiration_ms = context.cluster_config(image).transactional_id_expiration_ms
     held = read_state(context, view, TRANSACTIONS).state.transactions.values()
-    at_ms = stamp_of(context, *view.key)
+    at_ms = stamp_of(context, image, *view.key)
     due = [step for one in held if (step := steps.overdue(one, now_ms, expiration_ms, at_ms)) is not None]
     if due:
         append_state(context, image.topic(TRANSACTIONS_TOPIC), view.partition, TRANSACTIONS, due)
@@ -241,7 +241,9 @@ def _topic(context: Context) -> TopicImage:
 
 def _stamp_ms(context: Context, topic: TopicImage, transactional_id: str) -> int:
     """The time of a step of a transactional id."""
-    return stamp_of(context, topic.topic_id, partition_for(transactional_id, len(topic.partitions)))
+    return stamp_of(
+        context, _just_read(context), topic.topic_id, partition_for(transactional_id, len(topic.partitions))
+    )
 
 
 def _just_read(context: Context) -> ClusterImage:

@@ -299,7 +299,7 @@ def _stamp_ms(context: Context, image: ClusterImage, group: str) -> int:
     if OFFSETS_TOPIC not in image.topic_ids:
         return context.clock.now_ms()
     topic = image.topic(OFFSETS_TOPIC)
-    return stamp_of(context, topic.topic_id, partition_for(group, len(topic.partitions)))
+    return stamp_of(context, image, topic.topic_id, partition_for(group, len(topic.partitions)))
 
 
 def append_to_group(context: Context, image: ClusterImage, group: str, records: Iterable[OffsetsRecord]) -> int:

@@ -104,7 +104,7 @@ def _end_offsets(
         producer_id=ended.producer_id,
         producer_epoch=ended.producer_epoch,
         committed=ended.state is State.PREPARE_COMMIT,
-        expires_ms=stamp_of(context, topic.topic_id, partitions[0]) + expiration_ms,
+        expires_ms=stamp_of(context, image, topic.topic_id, partitions[0]) + expiration_ms,
     )
     written = MarkersWritten()
     for partition in partitions:

@@ -48,9 +48,9 @@ _COLUMNS = ["key", "value"]
 _log = logging.getLogger(__name__)
 
 
-def stamp_of(context: Context, topic_id: str, partition: int) -> int:
+def stamp_of(context: Context, image: ClusterImage, topic_id: str, partition: int) -> int:
     """What time to write down for a step that is about to be appended to this partition (``agreed_time``)."""
-    topic = context.metadata.last_known.image.topics.get(topic_id)
+    topic = image.topics.get(topic_id)
     leader = None if topic is None else topic.partitions[partition].leader
     store = None if leader is None else context.stores.get(leader)
     return context.clock.now_ms() if store is None else stamp_ms(context.clock, store)

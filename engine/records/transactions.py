@@ -146,8 +146,9 @@ def finish_due(
     wanted = list(views)
     if not wanted:
         return rows, next_ms
-    expiration_ms = context.cluster_config(context.metadata.image()).transactional_id_expiration_ms
-    now_ms = removal_time(context, run)
+    image = context.metadata.image()
+    expiration_ms = context.cluster_config(image).transactional_id_expiration_ms
+    now_ms = removal_time(context, image, run)
 
     def finish(view: PartitionView) -> tuple[list[dict[str, Value]], list[Failure], int]:
         return _finish_partition(context, view, expiration_ms, now_ms, run.dry_run)

@@ -26,8 +26,8 @@ from stratalog.partitions.probing import SerialProber
 from stratalog.partitions.runner import SerialRunner
 from stratalog.partitions.segment import read_batches
 from stratalog.partitions.store.local import LocalStore
+from tests.clocks import open_by_clock
 from tests.contexts import context_of
-from tests.folders import open_by_clock
 from tests.fuzz.oracle import APPENDED, Oracle, WrongError
 from tests.fuzz.original import COLUMNS, CUT_OFF, GROUP, REWRITTEN, TIMEOUT_S, Key, read_all, rows_of
 from tests.unit.harness import batch

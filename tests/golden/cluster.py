@@ -23,7 +23,7 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql.types import DoubleType, LongType, StringType, StructField, StructType
 
-from tests.folders import open_by_clock
+from tests.clocks import open_by_clock
 from tests.golden.harness import Clock, Cluster, ManualClock, MemoryStore, Store, StoreOptions
 
 START_MS = 1_700_000_000_000

@@ -14,8 +14,8 @@ from stratalog.partitions.clock import ManualClock, SystemClock
 from stratalog.partitions.listing import ReplicaLog
 from stratalog.partitions.offsets import FoundOffset, OffsetSpec
 from stratalog.tiering.remote_file import read_remote
+from tests.clocks import open_by_clock
 from tests.contexts import context_of
-from tests.folders import open_by_clock
 from tests.s3_server import S3Endpoint
 from tests.unit.harness import batch
 from tests.unit.test_upkeep_bootstrap import LAST_TIERED

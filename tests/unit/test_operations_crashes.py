@@ -31,8 +31,8 @@ from stratalog.partitions.paths import BROKER_FILE
 from stratalog.partitions.segment import read_segment
 from stratalog.partitions.store import Store, StoreOptions
 from stratalog.partitions.store.memory import MemoryStore
+from tests.clocks import FolderByClock
 from tests.depth import at_depth
-from tests.folders import FolderByClock
 from tests.unit.cluster_harness import LiveCluster
 from tests.unit.faulty_store import CHANGES, Faults
 

@@ -62,7 +62,7 @@ def retain(
     with context.run("retain", dry_run=dry_run) as run:
         image = context.metadata.image()
         chosen = [topic for topic, _ in context.partitions(image, topics, only)]
-        now_ms = removal_time(context, run)
+        now_ms = removal_time(context, image, run)
         works = _plan(context, image, chosen, only, now_ms, run)
         sound = {
             work.replicas.view.topic_id for work in works

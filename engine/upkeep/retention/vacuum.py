@@ -213,7 +213,7 @@ class _Vacuum:
 
     def brokers(self) -> None:
         """Step 5."""
-        self.run.notes += compared_clocks(self.context).notes
+        self.run.notes += compared_clocks(self.context, self.context.metadata.image()).notes
         for broker_id, store in sorted(self.context.stores.items()):
             self._staged(f"broker {broker_id}", store)
         swept = sweep_roots(self.context, self.run, older_than_ms=self.older_than_ms)

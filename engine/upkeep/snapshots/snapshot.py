@@ -181,7 +181,7 @@ def _works(
     memory_bytes: int,
 ) -> list[SnapshotWork]:
     works = []
-    now_ms = cache(lambda: compared_clocks(context).agreed_ms)
+    now_ms = cache(lambda: compared_clocks(context, image).agreed_ms)
     having = snapshot_topics(
         context, image, names if names is None else [n for n in names if n in image.topic_ids]
     )
@@ -289,7 +289,7 @@ def _expire(context: Context, states: Mapping[TopicIdPartition, _State], run: Op
 
     if not internal:
         return
-    now_ms = removal_time(context, run)
+    now_ms = removal_time(context, context.metadata.image(), run)
 
     def expire(work: SnapshotWork) -> int:
         return _EXPIRE[work.replicas.view.topic](context, work.replicas.view, now_ms)
