@@ -65,6 +65,10 @@ class CountingStore:
         self._told(LIST, prefix)
         return self.inner.walk(prefix)
 
+    def now_ms(self) -> int | None:
+        """See ``Store.now_ms``."""
+        return self.inner.now_ms()
+
     def sweep_staging(self, older_than_ms: int, *, dry_run: bool = False) -> int:
         """See ``Store.sweep_staging``."""
         return self.inner.sweep_staging(older_than_ms, dry_run=dry_run)

@@ -25,7 +25,8 @@ Rooms
     time), ``merge`` (what becomes one segment) and ``rewrite`` (making it).
 
     Work: ``runner`` (threads), ``probing`` (questions to what may hang), ``backoff``, ``group_commit``,
-    ``clock``; memory: ``cache``, ``room``, ``bounded``, ``bulk``. Storage: ``store``.
+    ``clock``, ``agreed_time`` (what is removed by time goes by two clocks). Memory:
+    ``cache``, ``room``, ``bounded``, ``bulk``. Storage: ``store``.
 
 In and out
     In: a ``Store`` (memory, folders, object storage) and the names of ``paths``. Out: values

@@ -53,6 +53,11 @@ class RetentionLimits:
     retention_ms: int
     retention_bytes: int
 
+    @property
+    def by_size(self) -> RetentionLimits:
+        """Of these, what needs no clock."""
+        return replace(self, retention_ms=UNLIMITED)
+
 
 def retained_from(extents: Sequence[LogFile], limits: RetentionLimits, now_ms: int) -> int | None:
     """The offset from which on the limits keep the log; None when they keep all of it.

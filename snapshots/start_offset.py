@@ -25,12 +25,12 @@ def leader_start_offset(
     snapshots: Iterable[FrozenSnapshot],
     fetched: Collection[int],
     *,
-    now_ms: int,
+    now_ms: int | None,
     lag_time_max_ms: int,
 ) -> int:
     """How far the leader's log start may grow: to the end of its greatest snapshot that all live replicas have
     fetched past, or that is ``lag_time_max_ms`` old (``metadata.start.offset.lag.time.max.ms``); ``log_start``
-    when none is.
+    when none is. ``now_ms`` None: nobody knows how old any is.
 
     ``fetched`` are the log end offsets of the live replicas but the leader: unfenced followers, and whatever
     observers are known. A driver that only reads is known to nobody, and not waited for: it loads the snapshot.
@@ -41,7 +41,7 @@ def leader_start_offset(
         for frozen in snapshots
         if slowest is None
         or frozen.snapshot_id.end_offset <= slowest
-        or now_ms - frozen.frozen_ms >= lag_time_max_ms
+        or (now_ms is not None and now_ms - frozen.frozen_ms >= lag_time_max_ms)
     )
     return max(log_start, *allowed, 0)
 

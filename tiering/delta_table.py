@@ -18,6 +18,7 @@ from typing import TypeVar
 from deltalake import DeltaTable, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError
 
+from stratalog.partitions.agreed_time import stamp_ms
 from stratalog.partitions.errors import (
     CorruptionError,
     RemoteObjectMissingError,
@@ -172,7 +173,7 @@ class DeltaTopicTable(DeltaTopicReader):
         )
 
     def _put(self, table: DeltaTable, change: TableChange) -> None:
-        now_ms = self._clock.now_ms()
+        now_ms = stamp_ms(self._clock, self.remote)  # when it was removed, for those who delete it
         version = table.version()
         transaction = Transaction(APPLICATION, version + 1, now_ms)
         commit(table, actions_of(change, now_ms), version, [transaction], change.info(self.topic))

@@ -24,6 +24,7 @@ from deltalake.exceptions import DeltaError
 from deltalake.transaction import AddAction, RemoveAction
 
 from stratalog.partitions import paths
+from stratalog.partitions.agreed_time import stamp_ms
 from stratalog.partitions.errors import (
     CorruptionError,
     InvalidRecordError,
@@ -201,7 +202,7 @@ class SnapshotTable(TopicTable):
         return Listed(table.version(), files, tuple(foreign), known)
 
     def _put(self, table: DeltaTable, listed: Listed, due: Sequence[Publication]) -> None:
-        now_ms = self._clock.now_ms()
+        now_ms = stamp_ms(self._clock, self.remote)  # when it was removed, for those who delete it
         actions: list[Action] = [
             AddAction(
                 path=one.path,

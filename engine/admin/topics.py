@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
+from stratalog.engine.driver.compared_clocks import compared_clocks
 from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.report import Report
 from stratalog.engine.metadata.image import TopicImage
@@ -137,7 +138,7 @@ def protect(
     Raises: PolicyViolationError for an earlier time than it is protected until; InvalidCallError, also for a time
         that is over; UnknownTopicOrPartitionError, InvalidTopicError.
     """
-    now_ms = context.clock.now_ms()
+    now_ms = compared_clocks(context, context.metadata.image()).stamp_ms
     if (until is None) == (days is None):
         raise InvalidCallError(f"topic {topic!r}: protect it until a time, or for a number of days")
     if days is None:

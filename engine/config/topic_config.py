@@ -242,15 +242,15 @@ class TopicConfig:
         """Whether what snapshots hold is published as a table, too."""
         return self.snapshots and self.remote_snapshot_table_enable
 
-    def is_protected(self, now_ms: int) -> bool:
-        """Whether nobody may delete records now."""
-        return now_ms < self.protect_until_ms
+    def is_protected(self, now_ms: int | None) -> bool:
+        """Whether nobody may delete records now. None: nobody knows the time, and no protection is over."""
+        return self.protect_until_ms != UNLIMITED if now_ms is None else now_ms < self.protect_until_ms
 
-    def retention(self, now_ms: int) -> RetentionLimits:
-        """Of the whole log, now: none while it is protected."""
+    def retention(self, now_ms: int | None) -> RetentionLimits:
+        """Of the whole log, now: none while it is protected. None: nobody knows the time, and nothing expires."""
         if self.is_protected(now_ms):
             return RetentionLimits(UNLIMITED, UNLIMITED)
-        return RetentionLimits(self.retention_ms, self.retention_bytes)
+        return RetentionLimits(UNLIMITED if now_ms is None else self.retention_ms, self.retention_bytes)
 
     @property
     def local_retention(self) -> RetentionLimits:

@@ -15,6 +15,7 @@
     fetching, record_reader   the threads of its fetches, and what they have read
     stored_schedule       what a job did when, for its next run: hints
     remote_quota          what it may copy and fetch of the remote tier in a second
+    compared_clocks       this driver's clock beside those of the storage: whether anything is removed by time
     known_image           the metadata as last seen
     turns                 work that a budget may end at any place
     while_it_changes      a look is taken again, while others change what is looked at

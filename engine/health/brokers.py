@@ -85,6 +85,21 @@ def broker_findings(sight: Sight) -> Iterator[HealthFinding]:
         )
 
 
+def clock_findings(sight: Sight) -> Iterator[HealthFinding]:
+    """Clocks that do not agree: nothing is removed by time, here or on one broker."""
+    faults = {f"broker {broker_id}": what for broker_id, what in sight.clocks.broker_faults.items()}
+    if sight.clocks.driver_fault is not None and sight.clocks.apart:  # else nobody may ask the storage here
+        faults["this driver"] = sight.clocks.driver_fault
+    for subject, what in faults.items():
+        yield HealthFinding(
+            severity=Severity.WARNING,
+            kind="clock-skew",
+            subjects=(subject,),
+            what=what,
+            do="timedatectl set-ntp true",
+        )
+
+
 def folder_findings(sight: Sight) -> Iterator[HealthFinding]:
     """Folders that take no writes, and file systems that are nearly full. Storage that is no folder says nothing
     of that before something is written there.

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from stratalog.engine.driver.context import Context
-from stratalog.engine.health.brokers import broker_findings, folder_findings, quorum_findings
+from stratalog.engine.health.brokers import broker_findings, clock_findings, folder_findings, quorum_findings
 from stratalog.engine.health.expiry import expiry_findings
 from stratalog.engine.health.finding import (
     HealthReport,
@@ -55,6 +55,7 @@ def examine(context: Context) -> Examined:
             [
                 *quorum_findings(sight),
                 *broker_findings(sight),
+                *clock_findings(sight),
                 *isr,
                 *folder_findings(sight),
                 *copies,

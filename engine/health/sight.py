@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from stratalog.engine.brokers.probe import probe_roots
 from stratalog.engine.config.cluster_config import ClusterConfig
 from stratalog.engine.config.topic_config import TopicConfig
+from stratalog.engine.driver.compared_clocks import ComparedClocks, compared_clocks
 from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.known_image import known_image
 from stratalog.engine.driver.run import OperationRun
@@ -76,6 +77,7 @@ class Sight:
     """The look."""
 
     now_ms: int
+    clocks: ComparedClocks
     commands: Commands
     image: ClusterImage
     config: ClusterConfig
@@ -120,6 +122,7 @@ def look(context: Context, run: OperationRun) -> Sight:
     times = decode(stored.line)
     return Sight(
         now_ms=context.clock.now_ms(),
+        clocks=compared_clocks(context, image),
         commands=Commands(context.file.path),
         image=image,
         config=context.cluster_config(image),

@@ -7,7 +7,7 @@ that it is made on, holds every job and every driver: ``check_protected``.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from msgspec import UNSET
 
@@ -26,6 +26,10 @@ from stratalog.partitions.clock import time_text
 from stratalog.partitions.errors import PolicyViolationError
 from stratalog.partitions.retention import UNLIMITED
 
+Now = Callable[[], int | None]
+"""The time for what is removed by time (``partitions.agreed_time``); None: no protection is over. It is asked
+of topics that were protected alone."""
+
 PROTECT = "protect.until.ms"
 _LOOSENING = frozenset({PROTECT, "remote.storage.enable"})
 """Configs by which a protection may end, or records go."""
@@ -37,15 +41,16 @@ def protection(image: ClusterImage, topic: TopicImage) -> TopicConfig:
     return topic_config(own, image.configs, f"topic {topic.name!r}")
 
 
-def is_protected(image: ClusterImage, topic_id: str, now_ms: int) -> bool:
+def is_protected(image: ClusterImage, topic_id: str, now_ms: Now) -> bool:
     """Whether nobody may delete records of the topic now; of one that is not there, they may."""
     topic = image.topics.get(topic_id)
     if topic is None or (PROTECT not in topic.configs and PROTECT not in image.configs):
         return False  # most are not: nothing is parsed for them
-    return protection(image, topic).is_protected(now_ms)
+    config = protection(image, topic)
+    return config.protect_until_ms != UNLIMITED and config.is_protected(now_ms())
 
 
-def check_protected(image: ClusterImage, records: Sequence[MetadataRecord], now_ms: int) -> None:
+def check_protected(image: ClusterImage, records: Sequence[MetadataRecord], now_ms: Now) -> None:
     """``records`` are about to be committed on ``image``.
 
     Raises: PolicyViolationError where they would delete records that are protected now, or protect them for less
@@ -54,17 +59,19 @@ def check_protected(image: ClusterImage, records: Sequence[MetadataRecord], now_
     for record in records:
         match record:
             case RemoveTopicRecord(topic_id=topic_id) if is_protected(image, topic_id, now_ms):
-                _refuse(image, topic_id, "the topic cannot be deleted")
+                _refuse(image, topic_id, now_ms, "the topic cannot be deleted")
             case PartitionChangeRecord(topic_id=topic_id, partition=partition, log_start_offset=start):
                 if start is UNSET or not is_protected(image, topic_id, now_ms):
                     continue
                 if start > image.partition(topic_id, partition).log_start_offset:
-                    _refuse(image, topic_id, f"the log start of partition {partition} cannot move to {start}")
+                    _refuse(
+                        image, topic_id, now_ms, f"the log start of partition {partition} cannot move to {start}"
+                    )
     if any(isinstance(record, ConfigRecord) and record.key in _LOOSENING for record in records):
         _check_configs(image, records, now_ms)
 
 
-def _check_configs(image: ClusterImage, records: Sequence[MetadataRecord], now_ms: int) -> None:
+def _check_configs(image: ClusterImage, records: Sequence[MetadataRecord], now_ms: Now) -> None:
     protected = [topic for topic in image.topics.values() if is_protected(image, topic.topic_id, now_ms)]
     if not protected:
         return
@@ -72,13 +79,16 @@ def _check_configs(image: ClusterImage, records: Sequence[MetadataRecord], now_m
     for topic in protected:
         before, changed = protection(image, topic), protection(after, after.topics[topic.topic_id])
         if changed.protect_until_ms < before.protect_until_ms:
-            _refuse(image, topic.topic_id, f"{PROTECT} can be put later, not sooner")
+            _refuse(image, topic.topic_id, now_ms, f"{PROTECT} can be put later, not sooner")
         if before.remote_storage_enable and not changed.remote_storage_enable:
-            _refuse(image, topic.topic_id, "its remote log cannot be given up (remote.storage.enable)")
+            _refuse(image, topic.topic_id, now_ms, "its remote log cannot be given up (remote.storage.enable)")
 
 
-def _refuse(image: ClusterImage, topic_id: str, what: str) -> None:
+def _refuse(image: ClusterImage, topic_id: str, now_ms: Now, what: str) -> None:
     """Raises: PolicyViolationError."""
     topic = image.topics[topic_id]
     until = time_text(protection(image, topic).protect_until_ms)
-    raise PolicyViolationError(f"topic {topic.name!r} is protected until {until} ({PROTECT}): {what}")
+    doubt = ""
+    if now_ms() is None:
+        doubt = "; this machine's clock and the storage's do not agree whether that is over: see health"
+    raise PolicyViolationError(f"topic {topic.name!r} is protected until {until} ({PROTECT}): {what}{doubt}")

@@ -15,7 +15,7 @@ from typing import Any, TypeVar, cast
 from stratalog.engine.metadata.commands import Command, Decision
 from stratalog.engine.metadata.fold import apply
 from stratalog.engine.metadata.image import ClusterImage
-from stratalog.engine.metadata.protection import check_protected
+from stratalog.engine.metadata.protection import Now, check_protected
 from stratalog.engine.metadata.records import MetadataRecord, NoOpRecord, VoterId, check_readable
 from stratalog.engine.metadata.voter_commands import AddVoter, RemoveVoter
 from stratalog.engine.quorum.contents import Note
@@ -23,6 +23,7 @@ from stratalog.engine.quorum.log import MetadataLog
 from stratalog.engine.quorum.repeated import unrepeated
 from stratalog.engine.quorum.state import LogState
 from stratalog.engine.quorum.upkeep import NEVER_MS, keep_up
+from stratalog.partitions.agreed_time import agreed_by_most
 from stratalog.partitions.clock import Clock
 from stratalog.partitions.errors import (
     CorruptionError,
@@ -91,7 +92,7 @@ class _Request:
         """The command's name, for errors."""
         return type(self.command).__name__
 
-    def decide_on(self, image: ClusterImage, now_ms: int) -> tuple[_Outcome, Sequence[MetadataRecord]]:
+    def decide_on(self, image: ClusterImage, now_ms: Now) -> tuple[_Outcome, Sequence[MetadataRecord]]:
         """The outcome and the records on this image."""
         try:
             decision = _decided(self.command, image, now_ms)
@@ -100,7 +101,7 @@ class _Request:
         return _Answered(decision.answer), decision.records
 
 
-def _decided(command: Command[Answer], image: ClusterImage, now_ms: int) -> Decision[Answer]:
+def _decided(command: Command[Answer], image: ClusterImage, now_ms: Now) -> Decision[Answer]:
     """Raises: what the command's ``decide`` raises; as ``check_readable``, ``check_protected``."""
     decision = command.decide(image)
     check_protected(image, decision.records, now_ms)
@@ -146,6 +147,10 @@ class MetadataClient:
         """How many commands wait for their turn."""
         return self._commits.waiting
 
+    def _agreed_ms(self) -> int | None:
+        """What time it is for what is removed by time, by this driver and the voters' storage."""
+        return agreed_by_most(self._clock.now_ms(), [voter.store.now_ms() for voter in self._log.voters])
+
     def with_log(self, work: Callable[[MetadataLog], T]) -> T:
         """Let ``work`` have the log to itself. Raises: what it raises."""
         with self._commits.turn:
@@ -160,7 +165,7 @@ class MetadataClient:
             same. CorruptionError kinds.
         """
         if dry_run:
-            return _decided(command, self.image(), self._clock.now_ms()).answer
+            return _decided(command, self.image(), self._agreed_ms).answer
         mine = _Request(command)
         self._commits.commit(mine, self._submit)
         if isinstance(mine.outcome, _Refused):
@@ -206,7 +211,7 @@ class MetadataClient:
             return self.submit(command, dry_run=True)
         with self._commits.turn:
             for _ in range(_ATTEMPTS):
-                decision = _decided(command, self._log.read(), self._clock.now_ms())
+                decision = _decided(command, self._log.read(), self._agreed_ms)
                 if not decision.records:
                     return decision.answer
                 if isinstance(command, AddVoter):
@@ -214,7 +219,7 @@ class MetadataClient:
                 with suppress(NotControllerError, OutcomeUnknownError):
                     self._log.claim()
                     image = self._log.commit((NoOpRecord(),))  # no change on top of one that is not committed
-                    decision = _decided(command, image, self._clock.now_ms())
+                    decision = _decided(command, image, self._agreed_ms)
                     if decision.records:
                         self._log.commit(decision.records)
                     return decision.answer
@@ -225,7 +230,7 @@ class MetadataClient:
         if any(one.tried for one in asked):  # somebody was interrupted in the middle of a commit
             self._commit(asked)
             return
-        claimed, now_ms = self._log.claimed_image, self._clock.now_ms()
+        claimed, now_ms = self._log.claimed_image, self._agreed_ms
         if claimed is not None and any(one.decide_on(claimed, now_ms)[1] for one in asked):
             # No read before it: the commit itself proves that nobody has come between.
             self._commit(asked)
@@ -273,7 +278,7 @@ class MetadataClient:
         Whatever is found under the claim is sure to last only once something is committed on top of it;
         therefore every way out of here but an error of the log leads through a commit.
         """
-        image, now_ms = self._log.claim(), self._clock.now_ms()
+        image, now_ms = self._log.claim(), self._agreed_ms
         outcomes: list[_Outcome] = []
         records: list[MetadataRecord] = []
         for one in asked:

@@ -47,6 +47,7 @@ from stratalog.engine.quorum.damage import DAMAGED, check_voter
 from stratalog.engine.quorum.log import MetadataLog
 from stratalog.engine.quorum.state import CommittedLog, LogState, is_majority
 from stratalog.engine.quorum.voter import Voter, VoterListing, position_of
+from stratalog.partitions.agreed_time import agreed_by_most
 from stratalog.partitions.clock import Clock
 from stratalog.partitions.errors import (
     NotControllerError,
@@ -141,15 +142,16 @@ def _latest(committed: CommittedLog) -> CheckpointName | None:
     return max((name for one in committed.listings for name in one.checkpoints), key=position_of, default=None)
 
 
-def log_start_of(live: Sequence[VoterUpkeep], now_ms: int, lag_ms: int) -> int:
-    """Where the log may start by what its live voters hold; see above. Pure."""
+def log_start_of(live: Sequence[VoterUpkeep], now_ms: int | None, lag_ms: int) -> int:
+    """Where the log may start by what its live voters hold; see above. ``now_ms`` None: nobody knows how old
+    anything is. Pure."""
     if not live:
         return 0
     shared = sorted(set.intersection(*(set(one.whole) for one in live)), key=lambda name: name.end_offset)
     if not shared:
         return 0
     latest = shared[-1]
-    if all(one.whole[latest] + lag_ms <= now_ms for one in live):
+    if now_ms is not None and all(one.whole[latest] + lag_ms <= now_ms for one in live):
         return latest.end_offset
     return shared[-2].end_offset if len(shared) > 1 else 0
 
@@ -240,7 +242,8 @@ def keep_up(log: MetadataLog, clock: Clock, *, lag_ms: int) -> Upkeep:
     live = [one for one in voters.values() if one.failure is None and name in one.whole]
     start = 0
     if is_majority((one.voter.id for one in live), list(voters)):
-        start = log_start_of(live, clock.now_ms(), lag_ms)
+        now_ms = agreed_by_most(clock.now_ms(), [one.voter.store.now_ms() for one in live])
+        start = log_start_of(live, now_ms, lag_ms)
         for one in live:
             _delete(one, start)
     size_bytes = source.checkpoints[name].size_bytes

@@ -9,6 +9,7 @@ does the rest of an unfinished one, so that nobody has to be there all the time.
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable
+from functools import partial
 
 from stratalog.engine.brokers.probe import with_leaders
 from stratalog.engine.config.mirrored import check_not_mirrored
@@ -16,7 +17,7 @@ from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.state_cache import ReadState
 from stratalog.engine.metadata.image import ClusterImage, PartitionView, TopicImage
 from stratalog.engine.records.markers import MarkersWritten, write_markers
-from stratalog.engine.records.state_log import append_state, ensure_topic, read_state
+from stratalog.engine.records.state_log import append_state, ensure_topic, read_state, stamp_of
 from stratalog.engine.state import transaction_steps as steps
 from stratalog.engine.state.internal_topics import (
     TRANSACTIONS_TOPIC,
@@ -75,19 +76,20 @@ def init_producer(context: Context, transactional_id: str, timeout_ms: int = 60_
     config = context.cluster_config(image)
     topic = ensure_topic(context, image, transactions_topic(config)).topic(TRANSACTIONS_TOPIC)
     producer_id = context.new_id()
+    stamp_ms = partial(_stamp_ms, context, topic, transactional_id)
 
     def take_over(present: Transaction | None) -> Transaction | None:
         if present is not None and present.state in ENDING:
             return None  # to be completed first
         if present is not None and present.state is State.PREPARE_EPOCH_FENCE:  # a moment ago, or by a crash
-            return steps.abort_fenced(present, context.clock.now_ms())
+            return steps.abort_fenced(present, stamp_ms())
         return steps.init_producer(
             present,
             transactional_id,
             producer_id=producer_id,
             timeout_ms=timeout_ms,
             max_timeout_ms=config.transaction_max_timeout_ms,
-            now_ms=context.clock.now_ms(),
+            now_ms=stamp_ms(),
         )
 
     for _ in range(_ATTEMPTS):
@@ -124,10 +126,11 @@ def add_partitions(
         image.partition(*key)
     for topic in map(image.topics.__getitem__, {topic_id for topic_id, _ in wanted}):
         check_not_mirrored(topic.name, context.topic_config(image, topic), "append to")
+    stamp_ms = partial(_stamp_ms, context, _topic(context), producer.transactional_id)
     return _changed(
         context,
         producer.transactional_id,
-        lambda present: steps.add_partitions(present, *_who(producer), wanted, context.clock.now_ms()),
+        lambda present: steps.add_partitions(present, *_who(producer), wanted, stamp_ms()),
         probed,
     )
 
@@ -147,11 +150,12 @@ def end(
     Raises: InvalidProducerIdMappingError, ProducerFencedError, InvalidTxnStateError,
         ConcurrentTransactionsError; OutcomeUnknownError; as ``append_state``.
     """
+    stamp_ms = partial(_stamp_ms, context, _topic(context), producer.transactional_id)
     return _changed(
         context,
         producer.transactional_id,
         lambda present: steps.end(
-            present, *_who(producer), commit=commit, now_ms=context.clock.now_ms(), partitions=partitions
+            present, *_who(producer), commit=commit, now_ms=stamp_ms(), partitions=partitions
         ),
         _just_read(context) if probed else None,
     )
@@ -164,7 +168,7 @@ def abort(context: Context, transactional_id: str) -> Transaction:
     """
 
     def decide(present: Transaction | None) -> Transaction | None:
-        now_ms = context.clock.now_ms()
+        now_ms = _stamp_ms(context, _topic(context), transactional_id)
         if present is not None and present.state is State.PREPARE_EPOCH_FENCE:
             return steps.abort_fenced(present, now_ms)
         if present is not None and present.state is State.PREPARE_ABORT:
@@ -208,18 +212,19 @@ def present_state(context: Context, transactional_id: str) -> Transaction | None
     return read.state.transactions.get(transactional_id)
 
 
-def end_overdue(context: Context, view: PartitionView) -> int:
+def end_overdue(context: Context, view: PartitionView, now_ms: int | None) -> int:
     """Abort the transactions of one partition of ``__transaction_state`` that have run into their timeout, and
     forget the ids that nobody has used for ``transactional.id.expiration.ms``. Returns for how many ids that was
-    decided. If another driver takes an id a step on meanwhile, the decision here does not count.
+    decided. ``now_ms`` is as by ``removal_time``. If another driver takes an id a step on meanwhile, the decision
+    here does not count.
 
     Raises: as ``read_state`` and ``append_state``.
     """
     image = context.metadata.image()
     expiration_ms = context.cluster_config(image).transactional_id_expiration_ms
-    now_ms = context.clock.now_ms()
     held = read_state(context, view, TRANSACTIONS).state.transactions.values()
-    due = [step for one in held if (step := steps.overdue(one, now_ms, expiration_ms)) is not None]
+    at_ms = stamp_of(context, image, *view.key)
+    due = [step for one in held if (step := steps.overdue(one, now_ms, expiration_ms, at_ms)) is not None]
     if due:
         append_state(context, image.topic(TRANSACTIONS_TOPIC), view.partition, TRANSACTIONS, due)
     return len(due)
@@ -232,6 +237,13 @@ def _topic(context: Context) -> TopicImage:
     image = context.metadata.image()
     image = ensure_topic(context, image, transactions_topic(context.cluster_config(image)))
     return image.topic(TRANSACTIONS_TOPIC)
+
+
+def _stamp_ms(context: Context, topic: TopicImage, transactional_id: str) -> int:
+    """The time of a step of a transactional id."""
+    return stamp_of(
+        context, _just_read(context), topic.topic_id, partition_for(transactional_id, len(topic.partitions))
+    )
 
 
 def _just_read(context: Context) -> ClusterImage:
@@ -248,7 +260,7 @@ def _complete(context: Context, present: Transaction | None, ended: Transaction)
     """None when somebody has completed it."""
     if present is None or present.at != ended.at:
         return None
-    return steps.complete(present, context.clock.now_ms())
+    return steps.complete(present, _stamp_ms(context, _topic(context), present.transactional_id))
 
 
 def _changed(

@@ -15,7 +15,7 @@ from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.report import Failure, Report, Value, utc_text
 from stratalog.engine.driver.state_cache import ReadState
 from stratalog.engine.metadata.image import ClusterImage, PartitionView
-from stratalog.engine.records.state_log import append_state, ensure_topic, read_state
+from stratalog.engine.records.state_log import append_state, ensure_topic, read_state, stamp_of
 from stratalog.engine.replicas.nearest import SeenLeader, seen_leader
 from stratalog.engine.replication.leader import look_at_leader
 from stratalog.engine.state.consumer_offsets import (
@@ -276,7 +276,7 @@ def commit_records(
     member_epoch: int | None = None,
 ) -> list[OffsetCommit]:
     """Commits of a group as records, by topic and partition. Raises: UnknownTopicOrPartitionError."""
-    now_ms = context.clock.now_ms()
+    now_ms = _stamp_ms(context, image, group)
     expires_ms = now_ms + context.cluster_config(image).offsets_retention_minutes * 60_000
     return [
         OffsetCommit(
@@ -292,6 +292,14 @@ def commit_records(
         )
         for (topic, partition), given in wanted.items()
     ]
+
+
+def _stamp_ms(context: Context, image: ClusterImage, group: str) -> int:
+    """The time of a commit, by which the group expires."""
+    if OFFSETS_TOPIC not in image.topic_ids:
+        return context.clock.now_ms()
+    topic = image.topic(OFFSETS_TOPIC)
+    return stamp_of(context, image, topic.topic_id, partition_for(group, len(topic.partitions)))
 
 
 def append_to_group(context: Context, image: ClusterImage, group: str, records: Iterable[OffsetsRecord]) -> int:
@@ -358,17 +366,17 @@ def named(image: ClusterImage, group: GroupState | None) -> list[tuple[TopicPart
     )
 
 
-def forget_expired(context: Context, view: PartitionView) -> int:
+def forget_expired(context: Context, view: PartitionView, now_ms: int | None) -> int:
     """Forget the groups of one partition of ``__consumer_offsets`` that have not committed for
     ``offsets.retention.minutes``, and what was committed for topics that are deleted; how many records said so.
-    A group that commits while this looks keeps all that it has.
+    A group that commits while this looks keeps all that it has. ``now_ms`` is as by ``removal_time``.
 
     Raises: as ``read_state`` and ``append_state``.
     """
     state = read_state(context, view, OFFSETS).state
     # The topics after the groups: a topic that is not there now, and was committed for then, is deleted.
     image = context.metadata.image()
-    gone = state.expired(context.clock.now_ms(), image.topics.keys())
+    gone = state.expired(now_ms, image.topics.keys())
     if gone:
         append_state(context, image.topic(OFFSETS_TOPIC), view.partition, OFFSETS, gone)
     return len(gone)

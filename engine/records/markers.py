@@ -16,7 +16,7 @@ from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.report import Failure, Value
 from stratalog.engine.metadata.image import ClusterImage, TopicImage
 from stratalog.engine.records.append import append_with, in_threads
-from stratalog.engine.records.state_log import append_state, read_state
+from stratalog.engine.records.state_log import append_state, read_state, stamp_of
 from stratalog.engine.state.consumer_offsets import EndTransaction
 from stratalog.engine.state.internal_topics import OFFSETS_TOPIC
 from stratalog.engine.state.keyed import OFFSETS
@@ -104,7 +104,7 @@ def _end_offsets(
         producer_id=ended.producer_id,
         producer_epoch=ended.producer_epoch,
         committed=ended.state is State.PREPARE_COMMIT,
-        expires_ms=context.clock.now_ms() + expiration_ms,
+        expires_ms=stamp_of(context, image, topic.topic_id, partitions[0]) + expiration_ms,
     )
     written = MarkersWritten()
     for partition in partitions:

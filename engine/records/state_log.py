@@ -23,6 +23,7 @@ from stratalog.engine.replication.partition import PartitionReplicas
 from stratalog.engine.replication.snapshots import latest_snapshot
 from stratalog.engine.state.internal_topics import InternalTopic
 from stratalog.engine.state.keyed import KeyedMachine, StateFormat
+from stratalog.partitions.agreed_time import stamp_ms
 from stratalog.partitions.errors import (
     CoordinatorNotAvailableError,
     CorruptionError,
@@ -45,6 +46,14 @@ R = TypeVar("R")
 
 _COLUMNS = ["key", "value"]
 _log = logging.getLogger(__name__)
+
+
+def stamp_of(context: Context, image: ClusterImage, topic_id: str, partition: int) -> int:
+    """What time to write down for a step that is about to be appended to this partition (``agreed_time``)."""
+    topic = image.topics.get(topic_id)
+    leader = None if topic is None else topic.partitions[partition].leader
+    store = None if leader is None else context.stores.get(leader)
+    return context.clock.now_ms() if store is None else stamp_ms(context.clock, store)
 
 
 def ensure_topic(context: Context, image: ClusterImage, wanted: InternalTopic) -> ClusterImage:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from stratalog.engine.driver.compared_clocks import removal_time
 from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.report import Failure, Report, Value, utc_text
 from stratalog.engine.driver.run import OperationRun
@@ -145,8 +146,14 @@ def finish_due(
     wanted = list(views)
     if not wanted:
         return rows, next_ms
-    expiration_ms = context.cluster_config(context.metadata.image()).transactional_id_expiration_ms
-    outcomes = context.threads.run(lambda v: _finish_partition(context, v, expiration_ms, run.dry_run), wanted)
+    image = context.metadata.image()
+    expiration_ms = context.cluster_config(image).transactional_id_expiration_ms
+    now_ms = removal_time(context, image, run)
+
+    def finish(view: PartitionView) -> tuple[list[dict[str, Value]], list[Failure], int]:
+        return _finish_partition(context, view, expiration_ms, now_ms, run.dry_run)
+
+    outcomes = context.threads.run(finish, wanted)
     for view, (its_rows, its_failures, its_next_ms) in run.done(outcomes, context.replicas):
         rows += its_rows
         run.failures += its_failures
@@ -156,19 +163,18 @@ def finish_due(
 
 
 def _finish_partition(
-    context: Context, view: PartitionView, expiration_ms: int, dry_run: bool
+    context: Context, view: PartitionView, expiration_ms: int, now_ms: int | None, dry_run: bool
 ) -> tuple[list[dict[str, Value]], list[Failure], int]:
-    now_ms = context.clock.now_ms()
     before = read_state(context, view, TRANSACTIONS).state.transactions
     due = [
         one
         for one in before.values()
-        if one.state in ENDING or steps.overdue(one, now_ms, expiration_ms) is not None
+        if one.state in ENDING or steps.overdue(one, now_ms, expiration_ms, 0) is not None
     ]
     failures: list[Failure] = []
     after = before
     if due and not dry_run:
-        coordinator.end_overdue(context, view)
+        coordinator.end_overdue(context, view, now_ms)
         for one in read_state(context, view, TRANSACTIONS).state.transactions.values():
             if one.state in ENDING:
                 failures += coordinator.finish(context, one).failures
@@ -178,6 +184,7 @@ def _finish_partition(
         now = after.get(one.transactional_id)
         rows.append({**_row(one), "state": str(State.DEAD if now is None else now.state), "was": str(one.state)})
     next_ms = min((steps.next_ms(one, expiration_ms) for one in after.values()), default=FOREVER_MS)
+    next_ms = 0 if now_ms is None else next_ms
     return rows, failures, next_ms
 
 

@@ -19,6 +19,7 @@ from stratalog.engine.replication.damage import is_damage_of
 from stratalog.engine.replication.log_end import LogEnd, is_free, look_at_end
 from stratalog.engine.replication.partition import PartitionReplicas
 from stratalog.engine.replication.sync import SyncOptions, sync_followers
+from stratalog.partitions.agreed_time import agreed_ms, earlier_ms, stamp_ms
 from stratalog.partitions.clock import Clock
 from stratalog.partitions.columns import constant, scalar
 from stratalog.partitions.digest import RecordsDigest
@@ -340,7 +341,8 @@ def _encode(
     options: AppendOptions,
     clock: Clock,
 ) -> None:
-    now_ms = clock.now_ms()
+    store = replicas.leader.store  # it has just answered: this costs no request
+    now_ms, removal_ms = stamp_ms(clock, store), agreed_ms(clock, store)
     writer = SegmentWriter(
         staged.file,
         options.schema,
@@ -365,8 +367,9 @@ def _encode(
 
     def producers(next_offset: int) -> dict[str, ProducerEntry]:
         kept = end.state.producers
-        if end.acknowledged_to is None:  # after a look at all of the log: not at each append
-            kept = unexpired(kept, now_ms, options.producer_expiration_ms)
+        # After a look at all of the log, and not at each append.
+        if end.acknowledged_to is None and removal_ms is not None:
+            kept = unexpired(kept, removal_ms, options.producer_expiration_ms)
         records = source.digested()
         digest = None if records is None else records.value
         return after_append(kept, producer, end.log_end, next_offset, now_ms, digest)
@@ -376,7 +379,7 @@ def _encode(
         lineage=end.lineage,
         producers=producers,
         part=partial(part_after, end.state.producers, end.state.levels, producer.producer_id, end.log_end),
-        created_ms=now_ms,
+        created_ms=earlier_ms(clock, store),  # what is left out of snapshots goes by it
         transaction=transaction,
         last_transactional_offset=end.log_end if marked else end.state.last_transactional_offset,
     )

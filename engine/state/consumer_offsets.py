@@ -241,18 +241,19 @@ class ConsumerOffsets:
                     raise CorruptionError(f"a snapshot of committed offsets holds {record}, which is no state")
         return cls(groups, offset, producers)
 
-    def expired(self, now_ms: int, topic_ids: Collection[str]) -> list[OffsetsRecord]:
+    def expired(self, now_ms: int | None, topic_ids: Collection[str]) -> list[OffsetsRecord]:
         """The records that forget the groups that have expired, and the offsets of topics other than
         ``topic_ids``, which are gone for good; and producers that have nothing more to decide. (Topic ids never
-        come back; those of topics that were created since this state must be among them.)
+        come back; those of topics that were created since this state must be among them.) ``now_ms`` None: nobody
+        knows what time it is, and nothing has expired.
         """
         found: list[OffsetsRecord] = [
             ForgetProducer(producer_id=name, producer_epoch=producer.epoch)
             for name, producer in sorted(self.producers.items())
-            if not producer.pending and producer.expires_ms <= now_ms
+            if now_ms is not None and not producer.pending and producer.expires_ms <= now_ms
         ]
         for name, group in sorted(self.groups.items()):
-            if group.expires_ms <= now_ms:
+            if now_ms is not None and group.expires_ms <= now_ms:
                 found += forget_group(name, group)
             else:
                 found += (

@@ -182,12 +182,14 @@ def forget(present: Transaction, now_ms: int, expiration_ms: int) -> Transaction
     return _step(present, State.DEAD, now_ms)
 
 
-def overdue(present: Transaction, now_ms: int, expiration_ms: int) -> Transaction | None:
+def overdue(present: Transaction, now_ms: int | None, expiration_ms: int, stamp_ms: int) -> Transaction | None:
     """The effect of time on a transactional id: an overdue or fenced transaction is to be aborted, an unused id is
-    forgotten. None: no effect.
+    forgotten. None: no effect. ``now_ms`` None: nobody knows what time it is, and nothing is overdue.
     """
     if present.state is State.PREPARE_EPOCH_FENCE:  # left so by a driver that died
-        return abort_fenced(present, now_ms)
+        return abort_fenced(present, stamp_ms)
+    if now_ms is None:
+        return None
     return abort_overdue(present, now_ms) or forget(present, now_ms, expiration_ms)
 
 

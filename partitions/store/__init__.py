@@ -8,6 +8,7 @@ to it. ``open_store(uri, options)`` picks the implementation by scheme.
     opening         from an address to its store
     reader, crc32   a file over ranged reads; the checksum of pieces
     memory          the twin of real storage
+    storage_time    what time it is there, as it was told last
     read_only       a store that is only read
     checking        whether a storage keeps the rules; ``racing`` (many that create one name)
     local           folders; ``local_folder`` (no link is followed), ``local_scan`` (listings), ``local_listing``

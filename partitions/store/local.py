@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import BinaryIO
 
+from stratalog.partitions.agreed_time import agreed_ms
 from stratalog.partitions.clock import Clock, SystemClock
 from stratalog.partitions.errors import (
     BrokerUnreachableError,
@@ -25,6 +26,7 @@ from stratalog.partitions.errors import (
     LogDirError,
     SourceChangedError,
     StorageError,
+    StratalogError,
 )
 from stratalog.partitions.identity import NewId, random_id
 from stratalog.partitions.paths import probe_name
@@ -58,6 +60,7 @@ from stratalog.partitions.store.rules import (
     folder_prefix,
     stable_listing,
 )
+from stratalog.partitions.store.storage_time import StorageTime
 
 PIECE_BYTES = 8 * 1024 * 1024
 
@@ -79,6 +82,7 @@ class LocalStore:
         self._folder = RootFolder(self.root)
         self._tally = Tally()
         self.counts = self._tally.counts
+        self._time = StorageTime()
         self._doubts = 0
         """How often a file was not the one that was listed: the looks before that are not gone on from."""
 
@@ -222,11 +226,18 @@ class LocalStore:
             raise LogDirError(f"{self.root!r} is no folder: create it, or mount its volume")
         check_exclusive_create(self, probe_name(self._new_id()))
 
+    def now_ms(self) -> int | None:
+        """See ``Store.now_ms``: of a file in the staging folder, which goes at once. None where this process may
+        make none there."""
+        return self._time.now_ms(self._ask_for_time)
+
     def sweep_staging(self, older_than_ms: int, *, dry_run: bool = False) -> int:
         """See ``Store.sweep_staging``. A writer that is alive after all fails with StorageError. Anything but a
         file was put there by somebody else, and stays."""
-        before_ms = self._clock.now_ms() - older_than_ms
-        removed = 0
+        now_ms = agreed_ms(self._clock, self)
+        if now_ms is None:
+            return 0
+        before_ms, removed = now_ms - older_than_ms, 0
         with (
             translated("sweep", self._folder.path_of(STAGING_FOLDER)),
             suppress(FileNotFoundError),
@@ -241,6 +252,14 @@ class LocalStore:
                             os.unlink(entry.name, dir_fd=staging)
                         removed += 1
         return removed
+
+    def _ask_for_time(self) -> None:
+        with suppress(StratalogError):
+            staged = StagedFile(self._folder, STAGING_FOLDER, self._new_id, self._tally)
+            try:
+                self._time.told(os.fstat(staged.descriptor).st_mtime_ns // 1_000_000)
+            finally:
+                staged.abort()
 
     def _listed_again(self, folder: str, known: Sequence[StoredObject]) -> Sequence[StoredObject]:
         """The files of the folder of a log, by an earlier look. Raises: FolderInLogError; as ``_listed``."""

@@ -115,6 +115,9 @@ class MemoryStore:
     def walk(self, prefix: str) -> Sequence[StoredObject]:
         return self.list(prefix)
 
+    def now_ms(self) -> int:
+        return self._clock.now_ms()
+
     def sweep_staging(self, older_than_ms: int, *, dry_run: bool = False) -> int:
         """See ``Store.sweep_staging``: staged bytes go with their writer."""
         return 0

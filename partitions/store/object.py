@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, BinaryIO, Protocol
 
 from isal import isal_zlib
 
+from stratalog.partitions.agreed_time import agreed_ms
 from stratalog.partitions.clock import Clock
 from stratalog.partitions.errors import (
     BrokerUnreachableError,
@@ -22,10 +24,11 @@ from stratalog.partitions.errors import (
     SourceChangedError,
     StorageAuthorizationError,
     StorageError,
+    StratalogError,
     UnsupportedStoreError,
 )
 from stratalog.partitions.identity import NewId
-from stratalog.partitions.paths import is_log_folder, is_probe, is_top_folder, join, probe_name
+from stratalog.partitions.paths import BROKER_FILE, is_log_folder, is_probe, is_top_folder, join, probe_name
 from stratalog.partitions.store.protocol import StagedCopy, StagedWriter, Store, StoredObject, StoreOptions
 from stratalog.partitions.store.reader import RangeReader
 from stratalog.partitions.store.requests import Answer, EndpointUnreachableError, Refusal
@@ -43,6 +46,7 @@ from stratalog.partitions.store.rules import (
     special_key,
     stable_listing,
 )
+from stratalog.partitions.store.storage_time import StorageTime
 from stratalog.partitions.store.upload_writer import StagedParts, StagedWhole, UploadWriter
 
 MOST_PARTS = 10_000
@@ -108,6 +112,11 @@ class Objects(Protocol):
 
     def abort(self, upload: Upload) -> None:
         """Drop an uncompleted upload; one that somebody else has dropped, or completed, is no error."""
+        ...
+
+    @property
+    def time(self) -> StorageTime:
+        """The time at the server, which every answer tells."""
         ...
 
 
@@ -336,12 +345,18 @@ class ObjectStore(ABC):
     def _keeps_damaged_bytes(self, probe: str) -> bool:
         """Whether the server takes an object with a checksum that is not its own; it leaves none."""
 
+    def now_ms(self) -> int | None:
+        return self._objects.time.now_ms(self._ask_for_time)
+
     def sweep_staging(self, older_than_ms: int, *, dry_run: bool = False) -> int:
         """See ``Store.sweep_staging``: uploads begun, and staged objects made, under this prefix. Other roots may
         lie deeper, all those of the bucket when the prefix is empty: uploads to other folders than a root has
         are not ours.
         """
-        before_ms = self._clock.now_ms() - older_than_ms
+        now_ms = agreed_ms(self._clock, self)
+        if now_ms is None:
+            return 0
+        before_ms = now_ms - older_than_ms
         root = self.prefix and self.prefix + "/"
 
         def ours(key: str) -> bool:
@@ -359,6 +374,11 @@ class ObjectStore(ABC):
         old = [listed.name for listed in staged if listed.modified_ms < before_ms]
         self._objects.delete([] if dry_run else old)
         return len(begun) + len(old)
+
+    def _ask_for_time(self) -> None:
+        """Any answer will do: that nothing is there, too."""
+        with suppress(Refusal, StratalogError):
+            self._objects.head(self._key(BROKER_FILE))
 
     def _key(self, name: str) -> str:
         return join(self.prefix, check_name(name))

@@ -12,6 +12,7 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Protocol
 
 import aiohttp
@@ -23,6 +24,7 @@ from stratalog.partitions.store.object_loop import wait_for
 from stratalog.partitions.store.protocol import StoredObject
 from stratalog.partitions.store.requests import FailedAttempt, Refusal, Requests, harmless
 from stratalog.partitions.store.rules import Tally
+from stratalog.partitions.store.storage_time import StorageTime
 
 SLOWEST_BYTES_PER_S = 1_000_000
 """A request has ``timeout_s``, and as much more as its bytes take at this speed."""
@@ -102,6 +104,11 @@ class HttpRequests(Requests, ABC):
     passing_codes: frozenset[str] = frozenset()
     """Of answers below 500 that another attempt may not get."""
 
+    @cached_property
+    def time(self) -> StorageTime:
+        """The time at the server."""
+        return StorageTime()
+
     def send(self, session: HttpSession, request: HttpRequest) -> HttpResponse:
         """Send a request once, within its deadline.
 
@@ -109,6 +116,7 @@ class HttpRequests(Requests, ABC):
         """
         moved = len(request.body) + request.expected_bytes
         response = wait_for(session.send(request), self.options.timeout_s + moved / SLOWEST_BYTES_PER_S)
+        self.time.answered(response.headers)
         if response.status >= 300:
             raise AnsweredError(response)
         return response
@@ -193,6 +201,10 @@ class HttpObjects(ABC):
         """The key with which the storage says that it has encrypted what was made."""
 
     # ---------------------------------------------------------------------------------- Objects
+
+    @property
+    def time(self) -> StorageTime:
+        return self.requests.time
 
     def check(self) -> None:
         self._ask(f"look for {self.uri}", self.page_request("", "", ""), lists=1)

@@ -249,9 +249,17 @@ class Store(Protocol):
         """
         ...
 
+    def now_ms(self) -> int | None:
+        """What time it is there: the ``Date`` of its answers, the time that a file system gives to a file just
+        made. None where it does not tell, or cannot be asked. One request at most, and none where it has answered
+        anything in the last minute.
+        """
+        ...
+
     def sweep_staging(self, older_than_ms: int, *, dry_run: bool = False) -> int:
-        """Remove what writers that died left under no name: what was not written to for that long by the clock
-        passed in. Returns how many. ``dry_run`` only counts.
+        """Remove what writers that died left under no name: what was not written to for that long by the clocks
+        of the driver and of the storage; nothing where these do not agree (``stratalog.partitions.agreed_time``).
+        Returns how many. ``dry_run`` only counts.
 
         Raises: StorageError, StoreTimeoutError.
         """

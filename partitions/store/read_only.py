@@ -56,6 +56,9 @@ class ReadOnlyStore:
     def walk(self, prefix: str) -> Sequence[StoredObject]:
         return self._inner.walk(prefix)
 
+    def now_ms(self) -> int | None:
+        return self._inner.now_ms()
+
     def sweep_staging(self, older_than_ms: int, *, dry_run: bool = False) -> int:
         if not dry_run:
             self._refuse("")

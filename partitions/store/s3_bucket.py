@@ -18,6 +18,7 @@ from stratalog.partitions.store.protocol import StoredObject
 from stratalog.partitions.store.requests import Refusal
 from stratalog.partitions.store.rules import Tally
 from stratalog.partitions.store.s3_connection import NOT_ALLOWED, PASSING_CODES, S3Connection
+from stratalog.partitions.store.storage_time import StorageTime
 
 KEYS_PER_DELETE = 1000
 
@@ -29,6 +30,10 @@ class Bucket:
         self.connection = connection
         self.name = name
         self._tally = tally
+
+    @property
+    def time(self) -> StorageTime:
+        return self.connection.time
 
     def check(self) -> None:
         """Find out whether the bucket is there and ours.

@@ -37,6 +37,7 @@ from stratalog.partitions.store.encryption import check_connection, check_key
 from stratalog.partitions.store.protocol import StoreOptions
 from stratalog.partitions.store.requests import CONNECT_TIMEOUT_S, FailedAttempt, Requests, Wording
 from stratalog.partitions.store.s3_session import s3_session
+from stratalog.partitions.store.storage_time import StorageTime
 
 POOL_CONNECTIONS = 64
 
@@ -93,6 +94,11 @@ class S3Connection(Requests):
         return client_of(self.options)
 
     @property
+    def time(self) -> StorageTime:
+        """The time at the endpoint."""
+        return _times.setdefault(self.options, StorageTime())
+
+    @property
     def encryption(self) -> Mapping[str, str]:
         """The parameters of requests that make an object."""
         key = self.options.kms_key_id
@@ -140,6 +146,7 @@ def _key_in(answer: Mapping[str, Any]) -> str | None:
 
 _clients_lock = threading.Lock()
 _clients: dict[tuple[int, StoreOptions], Any] = {}
+_times: dict[StoreOptions, StorageTime] = {}
 
 
 def client_of(options: StoreOptions) -> Any:
@@ -177,6 +184,12 @@ def _make_client(options: StoreOptions) -> Any:
         "s3", region_name=options.region, endpoint_url=options.endpoint_url, config=config
     )
     check_connection(client.meta.endpoint_url, options)  # which the environment may have named
+    time = _times.setdefault(options, StorageTime())
+
+    def answered(http_response: Any, **_: Any) -> None:
+        time.answered(http_response.headers)
+
+    client.meta.events.register("after-call.s3", answered)
     return client
 
 
@@ -185,6 +198,7 @@ def _forget_clients() -> None:
     global _clients_lock
     _clients_lock = threading.Lock()
     _clients.clear()
+    _times.clear()
 
 
 os.register_at_fork(after_in_child=_forget_clients)

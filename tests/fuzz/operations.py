@@ -26,6 +26,7 @@ from stratalog.partitions.probing import SerialProber
 from stratalog.partitions.runner import SerialRunner
 from stratalog.partitions.segment import read_batches
 from stratalog.partitions.store.local import LocalStore
+from tests.clocks import open_by_clock
 from tests.contexts import context_of
 from tests.fuzz.oracle import APPENDED, Oracle, WrongError
 from tests.fuzz.original import COLUMNS, CUT_OFF, GROUP, REWRITTEN, TIMEOUT_S, Key, read_all, rows_of
@@ -68,6 +69,7 @@ def open_cluster(
         folder / "cluster.toml",
         clock=clock,
         new_id=new_id,
+        opener=open_by_clock,
         prober=prober,
         cluster_key=cluster_key,
         keeps_short=False,

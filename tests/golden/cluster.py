@@ -23,7 +23,8 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql.types import DoubleType, LongType, StringType, StructField, StructType
 
-from tests.golden.harness import Clock, Cluster, ManualClock, MemoryStore, Store, StoreOptions, open_store
+from tests.clocks import open_by_clock
+from tests.golden.harness import Clock, Cluster, ManualClock, MemoryStore, Store, StoreOptions
 
 START_MS = 1_700_000_000_000
 HOUR_MS = 3_600_000
@@ -67,7 +68,7 @@ class World:
     def open_root(self, uri: str, options: StoreOptions, clock: Clock) -> Store:
         if uri.startswith("memory://"):
             return self._memory.setdefault(uri, MemoryStore(uri, clock))
-        return open_store(uri, options, clock)
+        return open_by_clock(uri, options, clock)
 
     def _key(self) -> str | None:
         return SECRET if self.cluster_id == SIGNED else None

@@ -72,6 +72,9 @@ class Configuration(Plan):
     shape: Shape
     setup: tuple[Operation, ...] = ()
     """What one driver does alone before the others begin."""
+    ahead_ms: tuple[int, ...] = ()
+    """By slot, how far the clocks of its drivers are ahead of the storage's, or behind (below 0). Empty: they
+    are all right. So are those of who sets up, and of the lone driver."""
     fine_metadata: bool = True
     """Whether calls of the metadata log are points of interleaving each, or all of one request together."""
 
@@ -182,6 +185,7 @@ def configuration_of(seed: int, theme_name: str | None = None, voters: int | Non
     operations = _with_replays(seed, shape, operations)
     operations = mirrored(seed, operations)
     shape, operations = _with_snapshots(seed, shape, operations)
+    shape, ahead_ms = _with_wrong_clocks(seed, shape, slots)
     horizon = rng.choice((60, 120, 250, 500)) * (2 if large else 1)
     faulty = rng.random() < 0.6
     events = _events(rng, theme, shape, slots, horizon) if faulty else ()
@@ -192,6 +196,7 @@ def configuration_of(seed: int, theme_name: str | None = None, voters: int | Non
         shape=shape,
         operations=operations,
         events=events,
+        ahead_ms=ahead_ms,
         fine_metadata=rng.random() < (0.5 if voters == 1 else 0.8),
         page=rng.choice((0, 0, 0, 0, 1, 2, 5)),
         tick_ms=rng.choice((0, 1, 1, 10)),
@@ -334,6 +339,23 @@ def _with_snapshots(
         slot = rng.choice(slots)
         slot.insert(rng.randint(0, len(slot)), Operation("snapshot_metadata"))
     return replace(shape, cluster_configs=configs), tuple(map(tuple, slots))
+
+
+_DAY_MS = 24 * 60 * 60 * 1000
+DAYS_APART_MS = 3 * _DAY_MS
+"""How far a wrong clock is from the right time."""
+EXPIRES_SOONER = {"producer.id.expiration.ms": str(_DAY_MS)}
+"""Configs of a topic whose producers a wrong clock would forget."""
+
+
+def _with_wrong_clocks(seed: int, shape: Shape, slots: int) -> tuple[Shape, tuple[int, ...]]:
+    """In some runs, whatever they are about, the clocks of drivers are days apart."""
+    rng = random.Random(f"clocks {seed}")
+    if rng.random() >= 0.15:
+        return shape, ()
+    configs = (*shape.topic_configs, *EXPIRES_SOONER.items())
+    ahead_ms = tuple(rng.choice((0, DAYS_APART_MS, -DAYS_APART_MS)) for _ in range(slots))
+    return replace(shape, topic_configs=configs), ahead_ms
 
 
 @dataclass(frozen=True, slots=True)

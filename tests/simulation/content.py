@@ -138,6 +138,8 @@ def _encode_once(
     clock: Clock,
 ) -> None:
     values = tuple(value for batch in source for value in batch.column("value").to_pylist())
+    module, store = stratalog.engine.replication.append, replicas.leader.store
+    times = tuple(told(clock, store) for told in (module.stamp_ms, module.agreed_ms, module.earlier_ms))
     known = end.state.last_transactional_offset, end.state.levels, *sorted(end.state.producers.items())
     key = (
         replicas.view.topic_id,
@@ -147,7 +149,8 @@ def _encode_once(
         known,
         producer,
         values,
-        clock.now_ms(),
+        times,
+        options.producer_expiration_ms,
     )
     if key not in _encoded:
         memory = MemoryStore("memory://encoded").stage_writer("one")

@@ -37,7 +37,13 @@ from stratalog.partitions import paths
 from stratalog.partitions.lineage import Lineage
 from stratalog.partitions.replica import Replica
 from tests.simulation import variants
-from tests.simulation.configuration import Configuration, configuration_of, small
+from tests.simulation.configuration import (
+    DAYS_APART_MS,
+    EXPIRES_SOONER,
+    Configuration,
+    configuration_of,
+    small,
+)
 from tests.simulation.mirroring import with_mirrors
 from tests.simulation.running import Result, Run
 from tests.simulation.strategies import Script, Seeded
@@ -69,7 +75,8 @@ class Mutation:
         """Of a seed, as this mutation needs it."""
         if self.directed is not None:
             return self.shaped(replace(self.directed, seed=seed))
-        return self.shaped(configuration_of(seed, self.theme, self.voters))
+        configuration = replace(configuration_of(seed, self.theme, self.voters), ahead_ms=())
+        return self.shaped(configuration)
 
     def run(self, seed: int) -> Result:
         """The run of a seed; patch the product before."""
@@ -161,6 +168,7 @@ _REVIVAL = (
     ("d4", ""),
 )
 
+_FORGETFUL = {name.replace(".", "_"): value for name, value in EXPIRES_SOONER.items()}
 _EXPANDING = replace(
     small(
         "append p0 0 0 1; append p0 1 0 1",
@@ -179,6 +187,14 @@ _LAST_MEMBER = replace(
     small("fence 1; register 2", setup="append p9 0 0 1"),
     events=((0, "replace", 2),),  # while broker 1 is in the ISR too; then it is fenced, and 2 the last member
     constant_roots=False,
+)
+
+_AHEAD = replace(
+    small("append p1 0 0 1; append_again p0 0", setup="append p0 0 0 1", **_FORGETFUL), ahead_ms=(DAYS_APART_MS,)
+)
+_BEHIND = replace(
+    small("append p0 0 0 1", "append p1 0 0 1", "append p2 0 0 1; append_again p0 0", **_FORGETFUL),
+    ahead_ms=(-DAYS_APART_MS, 0, 0),
 )
 
 MUTATIONS: Sequence[Mutation] = (
@@ -436,6 +452,18 @@ MUTATIONS: Sequence[Mutation] = (
         theme="base",
         shaped=with_mirrors,
         first=453,
+    ),
+    Mutation(
+        "a driver's clock alone",
+        "what is removed by time goes by the clocks of the driver and of the storage, where they agree",
+        variants.patched(stratalog.engine.replication.append, "agreed_ms", variants.by_the_driver),
+        directed=_AHEAD,
+    ),
+    Mutation(
+        "times that the driver's clock alone says",
+        "a time by which others remove is the later of the driver's and the storage's",
+        variants.patched(stratalog.engine.replication.append, "stamp_ms", variants.by_the_driver),
+        directed=_BEHIND,
     ),
     Mutation(
         "register keeps the last member",

@@ -59,14 +59,15 @@ class Time:
 
 
 class DriverClock:
-    """A driver's clock."""
+    """A driver's clock, which may be wrong."""
 
-    def __init__(self, time: Time, driver: Driver) -> None:
+    def __init__(self, time: Time, driver: Driver, ahead_ms: int = 0) -> None:
         self._time = time
         self._driver = driver
+        self._ahead_ms = ahead_ms
 
     def now_ms(self) -> int:
-        return self._time.ms
+        return self._time.ms + self._ahead_ms
 
     def monotonic_s(self) -> float:
         return self._time.ms / 1000
@@ -238,7 +239,10 @@ class World:
             return SimStore(root, driver, self.now_ms, self.note, lambda: self.page, constant_roots, self.send)
 
         stores: dict[int, Store] = {broker: view(root) for broker, root in self.roots.items()}
-        clock = DriverClock(self.time, driver)
+        ahead_ms = self.configuration.ahead_ms
+        clock = DriverClock(
+            self.time, driver, ahead_ms[driver.slot % len(ahead_ms)] if ahead_ms and driver.slot >= 0 else 0
+        )
         log = WatchedLog(
             CLUSTER,
             [Voter(broker, stores[broker], directory_id) for broker, directory_id in self.voters.items()],

@@ -31,6 +31,7 @@ from stratalog.partitions.store import Store, StoreOptions
 from stratalog.partitions.store.local import LocalStore
 from stratalog.partitions.store.memory import MemoryStore
 from stratalog.partitions.store.protocol import StoredObject
+from tests.clocks import FolderByClock
 from tests.contexts import context_of
 from tests.unit.harness import batch
 
@@ -115,17 +116,20 @@ class LiveCluster:
         scheme, _, rest = uri.partition("://")
         with self._lock:
             if scheme == "memory":
-                store: Store = self._memory.setdefault(rest, MemoryStore(uri, clock))
+                store: Store = self._memory.setdefault(rest, MemoryStore(uri, self.clock))
             else:
-                store = LocalStore(rest, clock)
+                store = FolderByClock(rest, clock, time=self.clock)
             return self.through(uri, store)
 
-    def driver(self, progress: Progress | None = None, *, keeps_short: bool = False) -> Cluster:
-        """Another driver of the same cluster. Only one that ``keeps_short`` works behind its appends."""
+    def driver(
+        self, progress: Progress | None = None, *, keeps_short: bool = False, clock: Clock | None = None
+    ) -> Cluster:
+        """Another driver of the same cluster. Only one that ``keeps_short`` works behind its appends. The storage
+        goes by the clock of the cluster, whatever the driver's says."""
         return Cluster.open(
             self.file,
             progress=progress,
-            clock=self.clock,
+            clock=self.clock if clock is None else clock,
             new_id=self.new_id,
             opener=self.open_root,
             selectors=self.selectors,

@@ -62,6 +62,9 @@ class FaultyStore:
     def walk(self, prefix: str) -> Sequence[StoredObject]:
         return self._through("list", prefix, lambda: self.inner.walk(prefix))
 
+    def now_ms(self) -> int | None:
+        return self.inner.now_ms()
+
     def sweep_staging(self, older_than_ms: int, *, dry_run: bool = False) -> int:
         what = "list" if dry_run else "sweep"
         return self._through(what, "", lambda: self.inner.sweep_staging(older_than_ms, dry_run=dry_run))

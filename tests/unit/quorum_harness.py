@@ -63,6 +63,9 @@ class HookedStore:
         assert isinstance(listing, Sequence)
         return listing
 
+    def now_ms(self) -> int | None:
+        return self.inner.now_ms()
+
     def names(self, prefix: str) -> frozenset[str]:
         names = self.hook("list", prefix, lambda: self.inner.names(prefix))
         assert isinstance(names, frozenset)

@@ -14,6 +14,7 @@ from stratalog.partitions.clock import ManualClock, SystemClock
 from stratalog.partitions.listing import ReplicaLog
 from stratalog.partitions.offsets import FoundOffset, OffsetSpec
 from stratalog.tiering.remote_file import read_remote
+from tests.clocks import open_by_clock
 from tests.contexts import context_of
 from tests.s3_server import S3Endpoint
 from tests.unit.harness import batch
@@ -39,7 +40,7 @@ class World:
             lines += ["[[brokers]]", f"id = {broker}", f'log_dir = "b{broker}"']
             (folder / f"b{broker}").mkdir()
         (folder / "cluster.toml").write_text("\n".join(lines))
-        self.cluster = Cluster.format(folder / "cluster.toml", clock=self.clock)
+        self.cluster = Cluster.format(folder / "cluster.toml", clock=self.clock, opener=open_by_clock)
         self.cluster.brokers.fence(1).raise_for_failures()
         configs = {"remote.storage.enable": "true", "segment.ms": str(SEAL_MS), "retention.ms": "-1"}
         self.cluster.topics.create(

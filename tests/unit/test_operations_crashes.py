@@ -30,8 +30,8 @@ from stratalog.partitions.listing import parse
 from stratalog.partitions.paths import BROKER_FILE
 from stratalog.partitions.segment import read_segment
 from stratalog.partitions.store import Store, StoreOptions
-from stratalog.partitions.store.local import LocalStore
 from stratalog.partitions.store.memory import MemoryStore
+from tests.clocks import FolderByClock
 from tests.depth import at_depth
 from tests.unit.cluster_harness import LiveCluster
 from tests.unit.faulty_store import CHANGES, Faults
@@ -127,7 +127,7 @@ class Copy(LiveCluster):
         self.cluster.brokers.register(there, trust_copy=True).raise_for_failures()
 
     def open_root(self, uri: str, options: StoreOptions, clock: Clock) -> Store:
-        store: Store = self.stores_of[uri] if uri in self.stores_of else LocalStore(str(self.remote), clock)
+        store: Store = self.stores_of[uri] if uri in self.stores_of else FolderByClock(str(self.remote), clock)
         return self.faults.wrap(uri, store)
 
     def fail(self, fault: Fault, nth: int) -> Callable[[], int]:

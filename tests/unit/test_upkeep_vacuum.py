@@ -19,6 +19,7 @@ from stratalog.partitions.paths import DataName
 from stratalog.partitions.store.local import LocalStore
 from stratalog.tiering.delta_table import DeltaTopicTable
 from stratalog.tiering.divergence import Histories, Present
+from tests.clocks import WrongClock
 from tests.unit.cluster_harness import Dying, LiveCluster, codes, the_failure
 from tests.unit.faulty_store import Faults
 from tests.unit.harness import SCHEMA
@@ -97,11 +98,15 @@ def test_what_was_uploaded_today_stays(live: LiveCluster) -> None:
     assert deleted(live.cluster.vacuum(older_than_ms=DAY_S * 500)) == {"superseded": 1}
 
 
-def test_a_machine_with_a_wrong_clock_judges_by_the_storages(live: LiveCluster) -> None:
+@pytest.mark.parametrize("ahead_days", [10, -10])
+def test_a_machine_with_a_wrong_clock_deletes_nothing(live: LiveCluster, ahead_days: int) -> None:
     filled(live)
-    put(live, DataName(0, 3, 1), days_old=0)
-    live.clock.advance_ms(10 * DAY_S * 1000)
-    assert deleted(live.cluster.vacuum()) == {}
+    put(live, DataName(0, 3, 1))
+    wrong = live.driver(clock=WrongClock(live.clock, ahead_days * DAY_S * 1000))
+    report = wrong.vacuum()
+    assert deleted(report) == {}
+    assert "remote tier: its clock and this machine's do not agree: nothing is deleted there" in report.notes
+    assert deleted(live.cluster.vacuum()) == {"superseded": 1}
 
 
 def test_an_upload_whose_turn_will_come_stays_however_old_it_is(live: LiveCluster) -> None:

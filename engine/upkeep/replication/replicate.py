@@ -24,7 +24,7 @@ from stratalog.engine.brokers.probe import probe_brokers
 from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.report import Failure, Report, Value
 from stratalog.engine.driver.run import OperationRun
-from stratalog.engine.metadata.image import ClusterImage, TopicImage
+from stratalog.engine.metadata.image import ClusterImage, PartitionView, TopicImage
 from stratalog.engine.records.transactions import finish_due
 from stratalog.engine.replicas.behind_remote import go_on_from_remote
 from stratalog.engine.replicas.damaged import ahead_of_metadata, replace_leaders
@@ -295,10 +295,10 @@ def _shrink(context: Context, states: Mapping[TopicIdPartition, Progressed]) -> 
     if not any(state.missed for state in states.values()):
         return
     lag_ms = context.cluster_config(context.metadata.image()).replica_lag_time_max_ms
-    now_ms = context.clock.now_ms()
     leaving: dict[TopicIdPartition, list[int]] = {}
     for key, state in states.items():
         view = state.replicas.view
+        now_ms = _now_at_leader(context, view)
         out = [
             broker
             for broker, missed in state.missed.items()
@@ -314,6 +314,13 @@ def _shrink(context: Context, states: Mapping[TopicIdPartition, Progressed]) -> 
             state.notes.append(f"{state.replicas}: broker {broker} left the ISR: {error}")
             # It gets copies of the lost files now that it is out.
             state.again = state.again or isinstance(error, CorruptionError)
+
+
+def _now_at_leader(context: Context, view: PartitionView) -> int:
+    """The time by which members lag: it is the leader's storage that says when its files were written."""
+    store = None if view.leader is None else context.stores.get(view.leader)
+    now_ms = None if store is None else store.now_ms()
+    return context.clock.now_ms() if now_ms is None else now_ms
 
 
 def _prove(context: Context, states: Sequence[Progressed]) -> None:

@@ -20,6 +20,7 @@ from stratalog.engine.replication.damage import check_whole
 from stratalog.engine.replication.hidden import covered
 from stratalog.engine.replication.log_end import names_in
 from stratalog.engine.upkeep.replication.merge import MergeWork, merge_partition
+from stratalog.partitions.agreed_time import agreed_ms
 from stratalog.partitions.errors import StratalogError
 from stratalog.partitions.replica import Replica
 from stratalog.partitions.retention import superseded
@@ -72,7 +73,8 @@ def _delete(work: ShortenWork, replica: Replica, done: Shortened) -> int:
     """Step 1, on one replica; how many names stay in its folder."""
     log = replica.log()
     check_whole(replica, log)
-    names, damaged = covered(replica, log, superseded(log, work.clock.now_ms(), work.delay_ms))
+    now_ms = agreed_ms(work.clock, replica.store)
+    names, damaged = covered(replica, log, [] if now_ms is None else superseded(log, now_ms, work.delay_ms))
     if names:
         replica.store.delete([replica.path(name) for name in names])
     done.deleted += len(names)

@@ -13,6 +13,7 @@ from stratalog.engine.driver.run import OperationRun
 from stratalog.engine.metadata.image import ClusterImage, TopicImage
 from stratalog.engine.upkeep.retention.tasks import RemoteRetention
 from stratalog.engine.upkeep.tiering.iceberg import follow
+from stratalog.partitions.agreed_time import agreed_ms
 from stratalog.partitions.errors import RemoteObjectMissingError, StratalogError
 from stratalog.partitions.identity import TopicIdPartition
 from stratalog.partitions.lineage import Lineage
@@ -114,7 +115,7 @@ class Expiry:
             if gone:
                 table.commit((), gone)
                 follow(self.context, topic, config, self.operation)
-            table.vacuum(config.file_delete_delay_ms)
+            self._delete_removed(table, config)
 
     def _log_start(self, topic: TopicImage, partition: int) -> int:
         committed = self.image.view(topic.topic_id, partition).log_start_offset
@@ -142,7 +143,12 @@ class Expiry:
         if partitions:
             table.commit((), (), Histories(dict.fromkeys(partitions, _NO_HISTORY), none_if_tiered))
             follow(self.context, topic, config, self.operation)
-        table.vacuum(config.file_delete_delay_ms)
+        self._delete_removed(table, config)
+
+    def _delete_removed(self, table: DeltaTopicTable, config: TopicConfig) -> None:
+        """Where the clocks agree how long ago it was removed."""
+        if agreed_ms(self.context.clock, table.remote) is not None:
+            table.vacuum(config.file_delete_delay_ms)
 
     def _count(self, topic: TopicImage, segment: RemoteSegment) -> None:
         self.removed.setdefault(TopicIdPartition(topic.topic_id, segment.partition), []).append(segment)

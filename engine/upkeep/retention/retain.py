@@ -16,6 +16,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
+from stratalog.engine.driver.compared_clocks import removal_time
 from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.report import Failure, Report, Value
 from stratalog.engine.driver.run import OperationRun
@@ -61,12 +62,13 @@ def retain(
     with context.run("retain", dry_run=dry_run) as run:
         image = context.metadata.image()
         chosen = [topic for topic, _ in context.partitions(image, topics, only)]
-        works = _plan(context, image, chosen, only, run)
+        now_ms = removal_time(context, image, run)
+        works = _plan(context, image, chosen, only, now_ms, run)
         sound = {
             work.replicas.view.topic_id for work in works
         }  # topics that have failed are not tried again below
         chosen = [topic for topic in chosen if topic.topic_id in sound]
-        wanted = _wanted(context, works, run)
+        wanted = _wanted(context, works, now_ms, run)
         next_ms = {key: found.next_ms for key, (_, found) in wanted.items()}
         log_starts = {
             key: found.log_start
@@ -78,7 +80,9 @@ def retain(
             decided -= _commit_log_starts(context, wanted, log_starts, run)
         image = context.metadata.image()
         removed = Expiry(context, image, log_starts, decided, run).run(chosen)
-        again = _plan(context, image, chosen, only, OperationRun("retain", dry_run))  # what fails has failed above
+        again = _plan(
+            context, image, chosen, only, now_ms, OperationRun("retain", dry_run)
+        )  # what fails has failed above
         works = [work for work in again if work.replicas.view.key in wanted]
         context.progress.start("retain", len(works), "partitions")
         for work, dropped in _drop(context, works, over, run):
@@ -87,10 +91,10 @@ def retain(
             run.failures += [Failure.of(where, error) for where, error in dropped.failed]
             bad = _still_bad(context, image, work, dropped.bad)
             run.failures += [Failure.of(f"{work} in the remote tier", error) for error in bad]
-            if not dropped.failed and not dropped.bad and not dropped.left:
+            if now_ms is not None and not dropped.failed and not dropped.bad and not dropped.left:
                 run.settled[key] = min(next_ms[key], dropped.next_ms)
                 if key in removed:  # their objects go later
-                    run.settled[key] = min(run.settled[key], context.clock.now_ms() + work.delay_ms)
+                    run.settled[key] = min(run.settled[key], now_ms + work.delay_ms)
         context.progress.finish()
     failed = {failure.item for failure in run.failures}
     run.settled = {
@@ -152,6 +156,7 @@ def _plan(
     image: ClusterImage,
     topics: Iterable[TopicImage],
     only: Collection[TopicIdPartition] | None,
+    now_ms: int | None,
     run: OperationRun,
 ) -> list[RetainWork]:
     present = [topic for topic in topics if topic.topic_id in image.topics]
@@ -176,11 +181,12 @@ def _plan(
         works += [
             RetainWork(
                 replicas=context.replicas(view),
-                total=config.retention(context.clock.now_ms()),
-                local=config.local_retention,
+                total=config.retention(now_ms),
+                local=config.local_retention if now_ms is not None else config.local_retention.by_size,
                 remote=remote.get(view.partition),
                 delay_ms=config.file_delete_delay_ms,
                 clock=context.clock,
+                now_ms=now_ms,
                 dry_run=run.dry_run,
                 snapshots=config.snapshots,
             )
@@ -190,7 +196,7 @@ def _plan(
 
 
 def _wanted(
-    context: Context, works: Sequence[RetainWork], run: OperationRun
+    context: Context, works: Sequence[RetainWork], now_ms: int | None, run: OperationRun
 ) -> dict[TopicIdPartition, tuple[RetainWork, Wanted]]:
     """Step 1. Where the remote seems to lack what the leader has let go of, both are looked at again: another
     driver may have tiered and dropped it since the table was read.
@@ -213,7 +219,7 @@ def _wanted(
         named = {work.replicas.view.topic_id: image.topics.get(work.replicas.view.topic_id) for work in gaps}
         topics = [topic for topic in named.values() if topic is not None]
         keys = {work.replicas.view.key for work in gaps}
-        works = _plan(context, image, topics, keys, run)
+        works = _plan(context, image, topics, keys, now_ms, run)
     return found
 
 

@@ -24,6 +24,7 @@ from stratalog.engine.driver.run import OperationRun
 from stratalog.engine.metadata.image import ClusterImage
 from stratalog.engine.replicas.former import CLOSED, former_replica, owned_folders, truncated_in
 from stratalog.partitions import paths
+from stratalog.partitions.agreed_time import agreed_ms
 from stratalog.partitions.errors import CorruptionError, StratalogError
 from stratalog.partitions.lineage import Lineage
 from stratalog.partitions.paths import DataName, parse_name
@@ -57,10 +58,11 @@ def sweep_roots(context: Context, run: OperationRun, *, older_than_ms: int = _DA
         for lost in partition.lost
     }
     swept = 0
-    before_ms = context.clock.now_ms() - older_than_ms
     for broker_id, objects in seen.items():
         run.failures += special_files(f"broker {broker_id}", context.stores[broker_id], objects)
         store, registered = context.stores[broker_id], image.brokers.get(broker_id)
+        now_ms = agreed_ms(context.clock, store)
+        before_ms = None if now_ms is None else now_ms - older_than_ms
         try:
             found = read_broker_file(store)
             if registered is None or found is None or found.directory_id != registered.directory_id:
@@ -76,7 +78,7 @@ def sweep_roots(context: Context, run: OperationRun, *, older_than_ms: int = _DA
                 folder = paths.folder_of(stored.name)
                 if stored.special:
                     continue
-                if paths.is_probe(stored.name) and stored.modified_ms < before_ms:
+                if before_ms is not None and paths.is_probe(stored.name) and stored.modified_ms < before_ms:
                     litter.setdefault(folder, []).append(stored.name)
                 if any(above in kept or (broker_id, above) in owned for above in _and_above(folder)):
                     continue
@@ -143,8 +145,8 @@ def _needed(
     except StratalogError as error:
         run.fail(f"{replica}, a former one, whose data stays", error)
         return data
-    now_ms = context.clock.now_ms()
-    kept = [each for each in lost if (at := each.deletable_ms(delay_ms)) is None or at > now_ms]
+    now_ms = agreed_ms(context.clock, replica.store)
+    kept = [each for each in lost if now_ms is None or (at := each.deletable_ms(delay_ms)) is None or at > now_ms]
     return {each.file.object.name for each in kept}
 
 

@@ -26,6 +26,7 @@ from stratalog.engine.replication.hidden import covered
 from stratalog.engine.replication.leader import look_at_leader
 from stratalog.engine.replication.partition import PartitionWork
 from stratalog.engine.replication.snapshots import latest_snapshot, newest_id, usable_snapshot
+from stratalog.partitions.agreed_time import agreed_ms
 from stratalog.partitions.amounts import span_text
 from stratalog.partitions.clock import FOREVER_MS, Clock
 from stratalog.partitions.errors import CorruptSegmentError, LogGapError, StratalogError
@@ -52,6 +53,8 @@ from stratalog.tiering.plan import both_tiers
 from stratalog.tiering.remote_file import verify_remote
 from stratalog.tiering.remote_segment import RemoteSegment
 
+NO_TIME = "the clocks do not agree: nothing expires by time"
+
 
 @dataclass(frozen=True, slots=True)
 class RemoteRetention:
@@ -74,6 +77,8 @@ class RetainWork(PartitionWork):
     """None when the topic is not tiered."""
     delay_ms: int
     clock: Clock
+    now_ms: int | None
+    """What time it is for records; None: none expires by time, and the limits have none (``agreed_time``)."""
     dry_run: bool
     most: int | None = None
     """Remote segments that each replica begins to rely upon in this piece of the work; None: all."""
@@ -153,7 +158,7 @@ def wanted_log_start(work: RetainWork) -> Wanted:
     log = look_at_leader(work.replicas)
     if work.snapshots:
         return Wanted(view.log_start_offset, why="snapshots shorten this log, and no limit (cleanup.policy)")
-    now_ms = work.clock.now_ms()
+    now_ms = work.clock.now_ms() if work.now_ms is None else work.now_ms
     start = max(view.log_start_offset, 0 if work.tiered else log.local_start)
     if work.remote is not None:
         _check_gap(work, log, agreeing(work.remote.listed, log.lineage))
@@ -164,6 +169,8 @@ def wanted_log_start(work: RetainWork) -> Wanted:
     next_ms = next_expiry_ms(extents, work.total, now_ms)
     log_start = max(start, min(by_limits, log.high_watermark))
     why = why_kept(extents, work.total, now_ms) if log_start == start else None
+    if why is not None and work.now_ms is None:
+        why = NO_TIME
     return Wanted(log_start, ahead, next_ms, why)
 
 
@@ -258,16 +265,18 @@ class _Dropping:
         start = local_start_for(log, wanted)
         if start > log.local_start and not work.dry_run:
             replica.store.create(replica.path(LocalStartName(start)), encode(replica.producers_at(log, start)))
-        names, damaged = covered(replica, log, self._deletable(replica, log))
+        now_ms = agreed_ms(work.clock, replica.store)
+        names, damaged = covered(replica, log, [] if now_ms is None else self._deletable(replica, log, now_ms))
         self.failed += [(f"{self.work} on broker {broker}", error) for error in damaged]
         sizes = {str(file.name): file.object.size_bytes for file in log.listing.data}
         if names and not work.dry_run:
             replica.store.delete([replica.path(name) for name in names])
         self.starts.append((broker, start))
-        now_ms = work.clock.now_ms()
-        removal_ms = next_removal_ms(log, now_ms, work.delay_ms)
+        removal_ms = 0 if now_ms is None else next_removal_ms(log, now_ms, work.delay_ms)
         self.next_ms = min(self.next_ms, removal_ms)
-        if start > log.local_start:
+        if now_ms is None:
+            self.why = NO_TIME
+        elif start > log.local_start:
             self.why = f"files below offset {start} leave this broker after {span_text(work.delay_ms)}"
         elif removal_ms < FOREVER_MS:
             self.why = f"what has left the log is deleted in {span_text(removal_ms - now_ms)}"
@@ -284,7 +293,8 @@ class _Dropping:
         safe = work.safe(log)
         # Where only its size asks for it, the last file stays for those who read the end of the log.
         at_least = RetentionLimits(work.local.retention_ms, work.local.retention_bytes or 1)
-        extents, now_ms = local_extents(replica, log, work.local), work.clock.now_ms()
+        extents = local_extents(replica, log, work.local)
+        now_ms = work.clock.now_ms() if work.now_ms is None else work.now_ms
         by_limits = retained_from(extents, at_least, now_ms) or 0
         self.next_ms = min(self.next_ms, next_expiry_ms(extents, at_least, now_ms))
         if not safe and extents:
@@ -302,12 +312,12 @@ class _Dropping:
         held = [] if usable.snapshot is None else [usable.snapshot.snapshot_id]
         return follower_start_offset(log.local_start, self.work.replicas.view.log_start_offset, held)
 
-    def _deletable(self, replica: Replica, log: ReplicaLog) -> list[str]:
+    def _deletable(self, replica: Replica, log: ReplicaLog, now_ms: int) -> list[str]:
         """The files whose delay is over, but for those with records whose only other copy, in the remote tier or
         in a snapshot, is now missing or damaged.
         """
         work, log_start = self.work, self.work.replicas.view.log_start_offset
-        names = removable(log, work.clock.now_ms(), work.delay_ms, work.replicas.epoch)
+        names = removable(log, now_ms, work.delay_ms, work.replicas.epoch)
         if work.snapshots:
             return self._beside_snapshot(replica, log, names)
         if work.remote is None or log.local_start <= log_start:

@@ -12,17 +12,17 @@
     8. the logs of the tables: entries that a checkpoint stands for, and that are older than their retention
 
 A folder of a topic that the cluster does not know and that is not marked stays, and is named: somebody kept the
-remote of a topic, or the remote is shared. Times are those of the storage that holds the objects: with each run
-it is asked what time it is there. (A dry run writes nothing, and goes by the clock of this machine.)
+remote of a topic, or the remote is shared. Times are those of the storage that holds the objects; where its
+clock and this machine's do not agree, nothing is deleted there (``stratalog.partitions.agreed_time``).
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 
+from stratalog.engine.driver.compared_clocks import compared_clocks
 from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.report import Report
 from stratalog.engine.driver.run import OperationRun
@@ -31,7 +31,8 @@ from stratalog.engine.upkeep.retention.snapshot_tables import doomed_in, tables_
 from stratalog.engine.upkeep.retention.sweep import special_files, sweep_roots
 from stratalog.engine.upkeep.tiering.iceberg import expire, follow
 from stratalog.partitions import paths
-from stratalog.partitions.errors import SourceChangedError, StratalogError
+from stratalog.partitions.agreed_time import agreed_ms
+from stratalog.partitions.errors import StratalogError
 from stratalog.partitions.lineage import Lineage
 from stratalog.partitions.runner import Done
 from stratalog.partitions.store import Store, StoredObject
@@ -79,7 +80,12 @@ class _Vacuum:
 
     def remote_tier(self, remote: Store, names: Sequence[str] | None) -> None:
         """Steps 1 to 4, and 6 to 8."""
-        now_ms = self.context.clock.now_ms() if self.run.dry_run else _now_at(remote, self.context.new_id())
+        now_ms = agreed_ms(self.context.clock, remote)
+        if now_ms is None:
+            self.run.notes.append(
+                "remote tier: its clock and this machine's do not agree: nothing is deleted there"
+            )
+            return
         folders, beside = self._walk(remote, names)
         image = self.context.metadata.image()
         for folder, seen in tables_in(folders.pop(paths.SNAPSHOT_TABLES, ())).items():
@@ -207,6 +213,7 @@ class _Vacuum:
 
     def brokers(self) -> None:
         """Step 5."""
+        self.run.notes += compared_clocks(self.context, self.context.metadata.image()).notes
         for broker_id, store in sorted(self.context.stores.items()):
             self._staged(f"broker {broker_id}", store)
         swept = sweep_roots(self.context, self.run, older_than_ms=self.older_than_ms)
@@ -233,16 +240,3 @@ class _Vacuum:
 
     def _tell(self, where: str, why: str, files: int, size_bytes: int) -> None:
         self.run.rows.append({"where": where, "why": str(why), "files": files, "bytes": size_bytes})
-
-
-def _now_at(store: Store, probe_id: str) -> int:
-    """The time at a store: that of an object which is made now."""
-    probe = paths.probe_name(probe_id)
-    store.create(probe, b"")
-    try:
-        return store.stat(probe).modified_ms
-    except FileNotFoundError as error:
-        raise SourceChangedError(f"{store.uri_of(probe)} was there, and is gone; try again") from error
-    finally:
-        with suppress(StratalogError):
-            store.delete([probe])

@@ -23,9 +23,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import TypeVar
 
 from stratalog.engine.brokers.probe import probe_brokers
+from stratalog.engine.driver.compared_clocks import compared_clocks, removal_time
 from stratalog.engine.driver.context import Context, TaskRunner
 from stratalog.engine.driver.metrics import GEN_LATENCY, LAG, SIZE
 from stratalog.engine.driver.report import Failure, Report, Value
@@ -179,6 +181,7 @@ def _works(
     memory_bytes: int,
 ) -> list[SnapshotWork]:
     works = []
+    now_ms = cache(lambda: compared_clocks(context, image).agreed_ms)
     having = snapshot_topics(
         context, image, names if names is None else [n for n in names if n in image.topic_ids]
     )
@@ -197,7 +200,7 @@ def _works(
                 memory_bytes=memory_bytes,
                 published=config.snapshot_table and topic.name not in FORMATS,
                 clock=context.clock,
-                protected=is_protected(image, topic.topic_id, context.clock.now_ms()),
+                protected=is_protected(image, topic.topic_id, now_ms),
             )
             for view in views
         ]
@@ -284,8 +287,12 @@ def _expire(context: Context, states: Mapping[TopicIdPartition, _State], run: Op
     """Step 1."""
     internal = [state for state in states.values() if state.work.replicas.view.topic in _EXPIRE]
 
+    if not internal:
+        return
+    now_ms = removal_time(context, context.metadata.image(), run)
+
     def expire(work: SnapshotWork) -> int:
-        return _EXPIRE[work.replicas.view.topic](context, work.replicas.view)
+        return _EXPIRE[work.replicas.view.topic](context, work.replicas.view, now_ms)
 
     for state, count in _each(context, context.threads, expire, internal, run):
         state.expired = count

@@ -15,6 +15,7 @@ from stratalog.engine.replication.snapshots import (
     newest_id,
 )
 from stratalog.engine.upkeep.snapshots.partition import SnapshotWork
+from stratalog.partitions.agreed_time import agreed_ms
 from stratalog.partitions.errors import (
     CorruptSegmentError,
     FencedLeaderEpochError,
@@ -111,7 +112,7 @@ def _log_start(work: SnapshotWork, leader: Replica, log: ReplicaLog, fetched: li
             start,
             [FrozenSnapshot(SnapshotId.of(name), stored.modified_ms) for name, stored in candidates.items()],
             fetched,
-            now_ms=work.clock.now_ms(),
+            now_ms=agreed_ms(work.clock, leader.store),
             lag_time_max_ms=work.lag_time_max_ms,
         )
         chosen = next((name for name in candidates if name.end_offset == wanted), None)
@@ -163,7 +164,10 @@ def clean_snapshots(work: SnapshotWork) -> Cleaned:
 def _litter(work: SnapshotWork, replica: Replica) -> list[StoredObject]:
     log = replica.log()
     log_start = work.replicas.view.log_start_offset
-    delay_over_ms = work.clock.now_ms() - work.delete_delay_ms
+    now_ms = agreed_ms(work.clock, replica.store)
+    if now_ms is None:
+        return []
+    delay_over_ms = now_ms - work.delete_delay_ms
     held = {SnapshotId.of(name): stored for name, stored in checkpoints_of(log)}
     doomed = [held[gone] for gone in to_delete(held, log_start)]
     # Of a history that was given up: below the log start it can never be the replica's again.

@@ -1,0 +1,97 @@
+"""This driver's clock beside those of the brokers' storage: whether anything may be removed by time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.run import OperationRun
+from stratalog.engine.metadata.image import ClusterImage
+from stratalog.partitions.agreed_time import agree, agreed_by_most
+from stratalog.partitions.amounts import span_text
+from stratalog.partitions.runner import Done
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedClocks:
+    """What time it is, by the driver and by its brokers' storage."""
+
+    driver_ms: int
+    told: Mapping[int, int | None]
+    """By broker; None where its storage does not tell."""
+
+    @property
+    def agreed_ms(self) -> int | None:
+        """What time it is for what is removed by time (``partitions.agreed_time``); None: nothing is."""
+        return agreed_by_most(self.driver_ms, self.told.values())
+
+    @property
+    def stamp_ms(self) -> int:
+        """What time to write down where others remove by it: the later of the driver's and most brokers'."""
+        known = sorted(storage_ms for storage_ms in self.told.values() if storage_ms is not None)
+        return max(self.driver_ms, known[len(known) // 2]) if known else self.driver_ms
+
+    @property
+    def apart(self) -> dict[int, int]:
+        """The brokers whose storage does not agree with the driver, and by how much the driver is ahead of it."""
+        return {
+            broker_id: self.driver_ms - storage_ms
+            for broker_id, storage_ms in sorted(self.told.items())
+            if storage_ms is not None and not agree(self.driver_ms, storage_ms)
+        }
+
+    @property
+    def driver_fault(self) -> str | None:
+        """Why nothing is removed by time; None: it is."""
+        if self.agreed_ms is not None:
+            return None
+        if not self.apart:
+            return "no storage tells its time: nothing is removed by time"
+        broker_id, ahead_ms = next(iter(self.apart.items()))
+        return (
+            f"this machine's clock is {_span(ahead_ms)} that of the storage (broker {broker_id}): nothing is "
+            "removed by time until the two agree; set the clock that is wrong"
+        )
+
+    @property
+    def broker_faults(self) -> dict[int, str]:
+        """By broker whose storage has another time than this driver and most of the others: what that means."""
+        if self.agreed_ms is None:
+            return {}
+        return {
+            broker_id: f"its storage's clock is {_span(-ahead_ms)} this machine's and most brokers': no file "
+            "there is deleted by time until they agree; set that clock"
+            for broker_id, ahead_ms in self.apart.items()
+        }
+
+    @property
+    def notes(self) -> list[str]:
+        """What is wrong, for reports."""
+        found = [] if self.driver_fault is None else [self.driver_fault]
+        return found + [f"broker {broker_id}: {what}" for broker_id, what in self.broker_faults.items()]
+
+
+def _span(ahead_ms: int) -> str:
+    return f"{span_text(abs(ahead_ms))} {'ahead of' if ahead_ms > 0 else 'behind'}"
+
+
+def compared_clocks(context: Context, image: ClusterImage) -> ComparedClocks:
+    """Ask the brokers in service. One that does not answer tells no time."""
+    brokers = [
+        broker_id
+        for broker_id in context.stores
+        if broker_id in image.brokers and not image.brokers[broker_id].fenced
+    ]
+    deadline_s = context.cluster_config(image).broker_session_timeout_ms / 1000
+    outcomes = context.prober.probe(lambda broker_id: context.stores[broker_id].now_ms(), brokers, deadline_s)
+    told = {one.item: one.value for one in outcomes if isinstance(one, Done)}
+    return ComparedClocks(context.clock.now_ms(), told)
+
+
+def removal_time(context: Context, image: ClusterImage, run: OperationRun) -> int | None:
+    """What time it is for what the run removes by time: by what drivers and records say when it was. None: nothing
+    is to be removed; and the run's notes say why."""
+    clocks = compared_clocks(context, image)
+    run.notes += clocks.notes
+    return clocks.agreed_ms
