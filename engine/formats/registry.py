@@ -8,6 +8,7 @@ from typing import Any
 
 from stratalog.partitions.bounded import parse_json
 from stratalog.partitions.errors import InvalidCallError, RetriableError, StorageAuthorizationError
+from stratalog.partitions.store.address import parse_server
 
 PREFIX = "schema.registry."
 """Of configs that are the registry's, by the names that Confluent's clients have."""
@@ -24,8 +25,7 @@ class SchemaRegistry:
         if unknown := sorted(configs.keys() - {_URL, _USER, _CA}):
             raise InvalidCallError(f"{unknown[0]} is no config of the registry: there are {_URL}, {_USER}, {_CA}")
         url = configs.get(_URL, "")
-        if not url.startswith(("http://", "https://")):
-            raise InvalidCallError(f"{_URL} is {url!r}: write it as https://host:8081")
+        parse_server(url, _URL)
         self._url, self._user, self._ca = url.rstrip("/"), configs.get(_USER), configs.get(_CA)
 
     def schema(self, number: int) -> Any | None:
