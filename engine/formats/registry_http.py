@@ -65,7 +65,7 @@ def get(url: str, user: str | None, ca: str | None, timeout_s: float, most_bytes
             with error:
                 raise RefusedError(error.code, str(error.reason)) from None
         except http.client.HTTPException as error:
-            raise ValueError(f"its answer is none of HTTP ({type(error).__name__})") from error
+            raise ValueError(f"it does not answer in HTTP ({type(error).__name__})") from error
 
 
 class _Redirects(request.HTTPRedirectHandler):
