@@ -113,12 +113,18 @@ format: $(VENV)/.installed ## rewrite the sources as the linter wants them
 	@$(BIN)/ruff check --quiet --fix-only .
 	@$(BIN)/ruff format --quiet .
 
+# The hashes are those of every file of a version, for all platforms, as the index has them that pip is configured for.
 lock: ## resolve the dependencies anew into requirements.lock
 	@python=$$($(FIND_PYTHON)); rm -rf .cache/lock; $(QUIETLY) "resolving" $$python -m venv .cache/lock
 	@$(QUIETLY) "installing" .cache/lock/bin/python -m pip install --quiet "setuptools>=77" -e ".[spark,connect,azure,gcs,iceberg,metrics,otlp,completion,avro,protobuf,kafka,serve,demo,dev]"
-	@{ echo "# Every package of the extras spark, connect, azure, gcs, iceberg, metrics, otlp, completion, avro, protobuf, kafka, serve, demo and dev, pinned; \`make lock\` writes this file again."; \
-	  .cache/lock/bin/python -m pip freeze --all --exclude pip --exclude stratalog; } > requirements.lock
-	@rm -rf .cache/lock
+	@{ echo "# Every package of the extras spark, connect, azure, gcs, iceberg, metrics, otlp, completion, avro, protobuf, kafka, serve, demo and dev, pinned, with the hashes of its files; \`make lock\` writes this file again."; \
+	  .cache/lock/bin/python -m pip freeze --all --exclude pip --exclude stratalog > .cache/lock/pinned; \
+	  .cache/lock/bin/python -m pip install --quiet uv; \
+	  index=$${PIP_INDEX_URL:-$$(.cache/lock/bin/python -m pip config get global.index-url 2>/dev/null || true)}; \
+	  if [[ -n $$index ]]; then export UV_DEFAULT_INDEX=$$index; fi; \
+	  .cache/lock/bin/uv pip compile --quiet --no-config --no-deps --generate-hashes --no-header --no-annotate \
+	    --python .cache/lock/bin/python .cache/lock/pinned; } > .cache/lock/requirements.lock
+	@mv .cache/lock/requirements.lock requirements.lock; rm -rf .cache/lock
 
 clean: ## remove what setup and the tests left behind
 	@rm -rf $(VENV) .cache .hypothesis .pytest_cache .mypy_cache .ruff_cache *.egg-info build dist
@@ -138,7 +144,7 @@ java:
 $(VENV)/.installed: pyproject.toml requirements.lock
 	@python=$$($(FIND_PYTHON)); mkdir -p .cache; : > $(LOG); \
 	  if ! $(BIN)/python -c '' 2>/dev/null; then rm -rf $(VENV); $(QUIETLY) "setup: .venv from $$python" "$$python" -m venv $(VENV); fi
-	@$(QUIETLY) "setup: packages of requirements.lock" $(PIP) install --no-deps -r requirements.lock
+	@$(QUIETLY) "setup: packages of requirements.lock" $(PIP) install --no-deps --require-hashes -r requirements.lock
 	@$(QUIETLY) "setup: the project itself, editable" $(PIP) install --no-deps --no-build-isolation -e .
 	@touch $@
 

@@ -18,9 +18,9 @@ from stratalog.jobs.run import Job, JobMain
 from stratalog.partitions.clock import SystemClock
 from stratalog.partitions.identity import random_id
 from stratalog.partitions.store import StoreOptions, open_store
+from stratalog.partitions.store.address import parse_address
 from stratalog.partitions.store.checking import PART_BYTES, StoreCheck
 from stratalog.partitions.store.credentials import CredentialSource
-from stratalog.partitions.store.opening import same_spelling
 from stratalog.partitions.store.racing import race_in_processes
 
 
@@ -40,7 +40,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def check_store(job: Job) -> Report:
     """Raises: UnsupportedStoreError for an address that cannot be opened."""
     given, clock = job.arguments, SystemClock()
-    url = same_spelling(given.url) if "://" in given.url else os.path.abspath(given.url)
+    address = parse_address(given.url, "URL")
+    url = os.path.abspath(address.path) if address.is_folder else str(address)
     provider = provider_of(given.credentials, os.environ)
     options = StoreOptions(
         given.endpoint_url,

@@ -25,6 +25,7 @@ from prometheus_client.metrics_core import Metric as Family
 from stratalog.jobs.exposition import Exposition
 from stratalog.partitions.clock import Clock
 from stratalog.partitions.errors import StorageError
+from stratalog.partitions.store.address import parse_server
 from stratalog.partitions.version import VERSION
 
 _NS = 1_000_000
@@ -36,6 +37,8 @@ class OtlpPush:
     def __init__(self, shown: Exposition, clock: Clock, endpoint: str | None) -> None:
         """``endpoint`` is the address for metrics, as in ``http://collector:4318/v1/metrics``; None: as the
         environment says, else OpenTelemetry's default."""
+        if endpoint is not None:
+            parse_server(endpoint, "--otlp")
         self._shown, self._clock = shown, clock
         self._where = endpoint or "the receiver that the environment names"
         self._began_ns = clock.now_ms() * _NS

@@ -14,6 +14,7 @@ import sys
 from stratalog import Report
 from stratalog.jobs.arguments import add_dry_run, names, number, numbers
 from stratalog.jobs.run import Job, JobMain
+from stratalog.partitions.store.address import parse_address
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -26,7 +27,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def recover(job: Job) -> Report:
     given = job.arguments
-    to = given.to if "://" in given.to else os.path.abspath(given.to)
+    address = parse_address(given.to, "--to")
+    to = os.path.abspath(address.path) if address.is_folder else str(address)
     return job.on_workers().recover(
         given.topics, to, partitions=given.partitions, broker=given.broker, dry_run=given.dry_run
     )

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 from deltalake.exceptions import DeltaError
 
 from stratalog.partitions.errors import InvalidCallError, StorageAuthenticationError, UnsupportedStoreError
+from stratalog.partitions.store.address import OBJECT_SCHEMES
 from stratalog.partitions.store.credentials import NoCredentialsFoundError
 from stratalog.partitions.store.local_rights import NOT_ALLOWED
-from stratalog.partitions.store.opening import OBJECT_SCHEMES
 from stratalog.partitions.store.protocol import Store, StoreOptions
 
 if TYPE_CHECKING:

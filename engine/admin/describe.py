@@ -24,6 +24,7 @@ from stratalog.partitions.errors import (
     StratalogError,
 )
 from stratalog.partitions.identity import TopicIdPartition
+from stratalog.partitions.store.local_space import staging_in_the_way
 from stratalog.tiering.remote_log import RemoteLog
 from stratalog.tiering.schedule import Entry
 
@@ -35,11 +36,12 @@ def describe(context: Context, topics: Sequence[str] | None = None) -> Report:
     topics (None), partitions of the engine's own ones that hold nothing and are as they should be have no rows,
     and count as ``empty_internal_replicas``: most never do.
 
-    Raises: UnknownTopicOrPartitionError; a replica that cannot be read, a broker that is not there, metadata
-        without a majority, partitions without a leader or below ``min.insync.replicas``, and copies to the remote
-        tier that fail time after time are failures in the report.
+    Raises: UnknownTopicOrPartitionError; a replica that cannot be read, a broker that is not there or
+        takes no files, metadata without a majority, partitions without a leader or below ``min.insync.replicas``,
+        and copies to the remote tier that fail time after time are failures in the report.
     """
     unreachable: dict[int, list[StratalogError]] = {}
+    answering: set[int] = set()
     empty = 0
     with context.run("describe") as run:
         image = known_image(context, run)
@@ -52,6 +54,8 @@ def describe(context: Context, topics: Sequence[str] | None = None) -> Report:
         ]
         for work, looks in run.done(context.tasks.run(list_replicas, works)):
             for look in looks:
+                if not isinstance(look.found, StratalogError):
+                    answering.add(look.broker_id)
                 match look.found:
                     case (BrokerUnreachableError() | StorageAuthorizationError()) as error:
                         unreachable.setdefault(look.broker_id, []).append(error)
@@ -71,6 +75,9 @@ def describe(context: Context, topics: Sequence[str] | None = None) -> Report:
                 run.rows.append(row)
     for broker, errors in sorted(unreachable.items()):  # one line, not one for each of its thousand replicas
         run.fail(f"broker {broker}, which has {len(errors)} of these replicas", errors[0])
+    for broker in sorted(answering):
+        if (in_the_way := staging_in_the_way(context.stores[broker].uri)) is not None:
+            run.fail(f"broker {broker}", in_the_way)
     run.rows.sort(key=lambda row: (str(row["topic"]), row["partition"], row["broker"]))
     run.totals["replicas"] = len(run.rows)
     if empty:

@@ -10,7 +10,7 @@ from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.known_image import known_image
 from stratalog.engine.driver.report import Report, Value
 from stratalog.engine.metadata.image import BrokerImage, ClusterImage, PartitionView, TopicImage
-from stratalog.engine.metadata.probed_roots import Another, Finding, NotOurs, Unreachable
+from stratalog.engine.metadata.probed_roots import Another, Blocked, Finding, NotOurs, Unreachable
 from stratalog.engine.upkeep.tiering.schedule import load_schedule
 from stratalog.partitions.declared import ddl, fields_of
 from stratalog.partitions.errors import InvalidCallError
@@ -30,7 +30,7 @@ def describe_brokers(context: Context) -> Report:
             registered = image.brokers.get(broker_id)
             finding = findings.get(broker_id)
             match finding:
-                case NotOurs(error) | Unreachable(error):
+                case NotOurs(error) | Unreachable(error) | Blocked(error):
                     run.fail(f"broker {broker_id}", error)
             run.rows.append(
                 {
@@ -58,6 +58,8 @@ def broker_state(registered: BrokerImage, finding: Finding | None) -> str:
             words.append(error.code)
         case Unreachable():
             words.append("unreachable")
+        case Blocked():
+            words.append("takes no files")
         case _:
             pass
     return ", ".join(words) or "ok"

@@ -25,7 +25,7 @@ from stratalog.engine.metadata.commands import (
     UnregisterBroker,
 )
 from stratalog.engine.metadata.image import BrokerImage, ClusterImage, PartitionImage
-from stratalog.engine.metadata.probed_roots import Another, Found, NotOurs, Same, Unreachable
+from stratalog.engine.metadata.probed_roots import Another, Blocked, Found, NotOurs, Same, Unreachable
 from stratalog.partitions.errors import InvalidCallError, StratalogError
 
 _NAMED = 5
@@ -155,7 +155,7 @@ def _bring_back(broker: BrokerImage, found: Found) -> Command[object]:
             return UnfenceBroker(broker.broker_id, broker.broker_epoch)
         case Another(registration):
             return registration
-        case Unreachable(error) | NotOurs(error):
+        case Unreachable(error) | NotOurs(error) | Blocked(error):
             raise error
         case _:
             assert_never(found.finding)

@@ -1,9 +1,10 @@
 """The brokers at the start of a run: look at every root, commit what follows.
 
-A root is looked at with one ``stat``. One that hangs (a file system whose server is gone) is unreachable when
-``broker.session.timeout.ms`` have passed, and does not hold up the run; only the storage of the metadata
-voters has to answer, for nothing goes on without the metadata. A driver fences the brokers that it does not reach,
-also where another driver reaches them, and may unfence them: give all drivers the same mounts and routes.
+A root is looked at with one ``stat``, a folder with two. One that hangs (a file system whose server is gone) is
+unreachable when ``broker.session.timeout.ms`` have passed, and does not hold up the run; only the storage of the
+metadata voters has to answer, for nothing goes on without the metadata. A driver fences the brokers that it does
+not reach, also where another driver reaches them, and may unfence them: give all drivers the same mounts and
+routes. It fences those, too, in which nobody can create a file, and so others do not find out again.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from stratalog.engine.metadata.image import BrokerImage, ClusterImage
 from stratalog.engine.metadata.probed_roots import (
     Another,
     ApplyProbe,
+    Blocked,
     Finding,
     Found,
     NotOurs,
@@ -42,6 +44,7 @@ from stratalog.partitions.identity import same_root
 from stratalog.partitions.root import check_broker_file, check_signed, inspect_root, root_identity
 from stratalog.partitions.runner import Done, Failed
 from stratalog.partitions.store import Store
+from stratalog.partitions.store.local_space import staging_in_the_way
 
 T = TypeVar("T")
 
@@ -113,7 +116,7 @@ def _probe(context: Context, registered: BrokerImage) -> Finding:
     try:
         identity = root_identity(store.stat(paths.BROKER_FILE))
         if registered.root and same_root(identity, registered.root):
-            return Same()
+            return _same(store)
         root = inspect_root(store)
     except FileNotFoundError:
         root = None
@@ -121,12 +124,17 @@ def _probe(context: Context, registered: BrokerImage) -> Finding:
         raise BrokerUnreachableError(f"{store.uri} holds no broker.json: is its volume mounted?")
     check_broker_file(root.file, store, context.file.cluster_id, broker_id)
     if root.file.directory_id == registered.directory_id and same_root(root.identity, registered.root):
-        return Same()
+        return _same(store)
     if root.file.directory_id != registered.directory_id:
         check_signed(root.file, store, context.key)
     return Another(
         RegisterBroker(broker_id, root.file.directory_id, known.rack, known.log_dir, root=root.identity)
     )
+
+
+def _same(store: Store) -> Same | Blocked:
+    in_the_way = staging_in_the_way(store.uri)
+    return Same() if in_the_way is None else Blocked(in_the_way)
 
 
 def _failed(store: Store, error: StratalogError) -> Finding:

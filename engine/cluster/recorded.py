@@ -17,7 +17,6 @@ import functools
 import inspect
 import json
 import logging
-import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
@@ -33,6 +32,7 @@ from stratalog.engine.state.operations import DONE, ENDED, FAILED, STARTED, Even
 from stratalog.partitions.errors import StratalogError
 from stratalog.partitions.printable import printable
 from stratalog.partitions.store import StoreCounts
+from stratalog.partitions.store.address import redacted
 from stratalog.partitions.version import VERSION
 
 if TYPE_CHECKING:
@@ -47,7 +47,6 @@ Given = Mapping[str, object]
 _MOST_CHARACTERS = 4000
 """Of the arguments in an event."""
 _MOST_NOTES = 50
-_LOGIN = re.compile(r"(?<=://)[^/@\s]+@")
 
 _log = logging.getLogger("stratalog.engine.operations")
 
@@ -202,7 +201,7 @@ class Frame:
                 version=VERSION,
                 arguments=arguments_text(self._given),
                 totals=figures(of, image) if isinstance(of, Report) else of,
-                notes=tuple(_LOGIN.sub("", note) for note in notes[:_MOST_NOTES]),
+                notes=tuple(redacted(note) for note in notes[:_MOST_NOTES]),
                 duration=lasted_ms,
             )
             append_event(context, image, event)
@@ -231,7 +230,7 @@ def _plain(value: object) -> object:
         case datetime():
             return value.isoformat()
         case str():
-            return _LOGIN.sub("", value)
+            return redacted(value)
         case Mapping():
             return {_name(key): _plain(one) for key, one in value.items()}
         case list() | tuple() | set() | frozenset():

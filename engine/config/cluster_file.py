@@ -26,7 +26,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from stratalog.engine.config.file_place import FilePlace, provider_of
+from stratalog.engine.config.file_place import FilePlace, place_of, provider_of
 from stratalog.engine.config.roots import check_roots
 from stratalog.engine.config.storage_tables import (
     TABLES,
@@ -40,21 +40,15 @@ from stratalog.engine.config.storage_tables import (
 from stratalog.partitions.bounded import described
 from stratalog.partitions.errors import EnvironmentUnusableError, InvalidCallError
 from stratalog.partitions.spelling import did_you_mean
+from stratalog.partitions.store.address import NO_SECRETS, Address, parse_address, parse_folder
 from stratalog.partitions.store.credentials import Provider
-from stratalog.partitions.store.opening import (
-    EXAMPLES,
-    NO_SECRETS,
-    SCHEMES,
-    holds_secret,
-    instead_of,
-    same_spelling,
-    scheme_of,
-)
 from stratalog.partitions.store.protocol import StoreOptions
 
 _CLUSTER_ID = re.compile(r"[A-Za-z0-9._-]{1,64}\Z")
 _STORAGE = frozenset({*TABLES, "storage"})
 _SECRET = re.compile(r"secret|password|passwd|token|access_?key|credential", re.IGNORECASE)
+
+_NOT_EXPANDED = "write the folder's path; ~ and $ are not expanded"
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,8 +142,7 @@ def load_cluster_file(path: str | Path, credentials: Provider | str | None = Non
 
     Raises: InvalidCallError naming the file, the place in it, and what to do; StorageError kinds for a bucket.
     """
-    given = same_spelling(os.fspath(path)).removeprefix("file://")
-    place = FilePlace(given, provider_of(credentials, os.environ))
+    place = place_of(path, provider_of(credentials, os.environ))
     try:
         tables = tomllib.loads(place.read())
     except (ValueError, RecursionError) as error:  # no TOML, no UTF-8, a number of thousands of digits
@@ -247,8 +240,9 @@ class _ClusterFileReader:
     def _cache(self, text: str | None) -> Path | None:
         if text is None:
             return None
-        if text[0] in "~$" or scheme_of(text) is not None:
-            raise self._error("cluster.cache", f"{text!r}: write the path of a folder of this machine")
+        parse_folder(text, self._named("cluster.cache"))
+        if text[0] in "~$":
+            raise self._error("cluster.cache", _NOT_EXPANDED)
         if self._place.in_bucket and not text.startswith("/"):
             raise self._error("cluster.cache", f"{text!r}: this file is in a bucket: write an absolute path")
         return Path(os.path.normpath(text if self._place.in_bucket else os.path.join(self._place.folder, text)))
@@ -257,30 +251,25 @@ class _ClusterFileReader:
 
     def _address(self, text: str, place: str) -> str:
         """The absolute address of a root: no trailing slash, no ``..``, no secret."""
-        if holds_secret(text):
-            raise self._error(place, f"it holds credentials, as an address may not; {NO_SECRETS}")
-        text = same_spelling(text)
-        scheme, separator, rest = text.partition("://")
-        named = scheme_of(text)
-        if named is not None and (not separator or scheme not in SCHEMES):
-            raise self._error(place, f"{text!r}: {instead_of(named)}")
-        if separator and scheme != "file":
-            if not rest.strip("/"):
-                raise self._error(place, f"{text!r}: use a folder, {EXAMPLES}")
-            return f"{scheme}://{rest.strip('/')}"
-        folder = rest if separator else text
-        if not folder or folder[0] in "~$" or (separator and not folder.startswith("/")):
-            raise self._error(place, f"{text!r}: write the folder's path; ~ and $ are not expanded")
+        address = parse_address(text, self._named(place))
+        if not address.is_folder:
+            return str(address)
+        folder = address.path
+        if not folder or folder[0] in "~$":
+            raise self._error(place, _NOT_EXPANDED)
         if self._place.in_bucket and not folder.startswith("/"):
-            bucket, _, inside = self._place.folder.partition("://")[2].partition("/")
-            below = os.path.normpath(f"/{inside}/{folder}").strip("/")
-            return f"{self._place.scheme}://{bucket}/{below}".rstrip("/")
+            root = self._place.address
+            below = os.path.normpath(f"/{root.path.rpartition('/')[0]}/{folder}").strip("/")
+            return str(Address(root.scheme, root.host, below))
         return "file://" + os.path.normpath(os.path.join(self._place.folder, folder))
 
     # -------------------------------------------------------------------------------- errors
 
     def _error(self, place: str, what: str) -> InvalidCallError:
-        return InvalidCallError(f"cluster file {self._place}, {place}: {what}")
+        return InvalidCallError(f"{self._named(place)}: {what}")
+
+    def _named(self, place: str) -> str:
+        return f"cluster file {self._place}, {place}"
 
     def _refused(self, message: str, table: str = "") -> InvalidCallError:
         """The finding of msgspec, at its place, as in "Expected `int`, got `str` - at `$.brokers[1].id`"."""

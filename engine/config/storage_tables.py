@@ -24,7 +24,6 @@ from stratalog.partitions.bounded import described
 from stratalog.partitions.errors import InvalidCallError
 from stratalog.partitions.store.credentials import CredentialSource, GivenProvider, NamedProvider
 from stratalog.partitions.store.encryption import check_connection
-from stratalog.partitions.store.opening import NO_SECRETS, holds_secret
 from stratalog.partitions.store.protocol import StoreOptions
 
 Text = Annotated[str, Meta(min_length=1)]
@@ -116,8 +115,6 @@ class StorageTables:
         if _WHO & own.keys():
             values = {key: value for key, value in values.items() if key not in _WHO}
         values |= own
-        if holds_secret(values.get("endpoint_url", "")):
-            raise InvalidCallError(f"endpoint_url holds credentials, as an address may not; {NO_SECRETS}")
         named = values.pop("credentials", None)
         options = StoreOptions(**values)
         check_connection(options.endpoint_url or "", options)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from stratalog.engine.reading.bounds import Bound
 from stratalog.partitions.errors import InvalidCallError
+from stratalog.partitions.store.address import parse_address
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,3 +51,5 @@ class ExportOptions:
             raise InvalidCallError("name the export of a range: --name; one that is repeated is written once")
         if self.offset_map is not None and self.keep:
             raise InvalidCallError("offsets are kept, and need no map: leave --map out, or export --new-offsets")
+        if self.offset_map is not None:
+            parse_address(self.offset_map, "the table of offsets")

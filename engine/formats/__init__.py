@@ -3,6 +3,7 @@
 decoder        the seam of all formats
 avro           values of Avro, plain or behind the id of a schema, as Confluent's serializers write them
 registry       the schemas of those ids
+registry_http  one request to it
 json_text      texts of JSON, by a declared type
 protobuf       messages of Protobuf, by a file of descriptors
 opening        a format by its name and its schema's file

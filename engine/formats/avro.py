@@ -112,7 +112,8 @@ class AvroRecords(AvroValues):
             return None
         try:
             parsed = fastavro.parse_schema(schema)
-            return None if _has_more(_spark(parsed, {}, "a writer"), self._tree) else parsed
+            tree = _spark(parsed, {}, "a writer")
+            return None if _has_more(tree, self._tree) or _has_empty_items(tree) else parsed
         except Exception:  # of many kinds: the registry says what it likes
             return None
 
@@ -134,6 +135,25 @@ def _has_more(writer: Any, reader: Any) -> bool:
             return _has_more(wrote, reads)
         case {"valueType": wrote}, {"valueType": reads}:
             return _has_more(wrote, reads)
+    return False
+
+
+def _has_empty_items(tree: Any) -> bool:
+    """Whether an array has items of no bytes: a value of ten bytes could be billions of them."""
+    match tree:
+        case {"elementType": items}:
+            return _takes_no_bytes(items) or _has_empty_items(items)
+        case {"valueType": values}:
+            return _has_empty_items(values)  # a key takes one
+        case {"fields": fields}:
+            return any(_has_empty_items(field["type"]) for field in fields)
+    return False
+
+
+def _takes_no_bytes(tree: Any) -> bool:
+    match tree:
+        case {"fields": fields}:
+            return all(_takes_no_bytes(field["type"]) for field in fields)
     return False
 
 
@@ -182,6 +202,8 @@ def _spark(node: Any, named: dict[str, Any], path: str) -> Any:
         ]
         named[node["name"]] = {"type": "struct", "fields": fields}
         return named[node["name"]]
+    if kind == "fixed" and not node["size"]:
+        raise InvalidCallError(f"{path} has a type of no bytes, {node['name']!r}: no column can be")
     if logical == "decimal":
         made = f"decimal({node['precision']},{node.get('scale', 0)})"
     else:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Mapping
 from typing import Any
 
 from stratalog.partitions.bounded import parse_json
 from stratalog.partitions.errors import InvalidCallError, RetriableError, StorageAuthorizationError
+from stratalog.partitions.printable import printable
+from stratalog.partitions.store.address import parse_server
 
 PREFIX = "schema.registry."
 """Of configs that are the registry's, by the names that Confluent's clients have."""
 _URL, _USER, _CA = (PREFIX + name for name in ("url", "basic.auth.user.info", "ssl.ca.location"))
 _TIMEOUT_S = 30.0
 _MOST_BYTES = 4 * 1024 * 1024
+_SAID = 200
+"""Characters of an error that an error of ours repeats."""
 
 
 class SchemaRegistry:
@@ -24,37 +27,30 @@ class SchemaRegistry:
         if unknown := sorted(configs.keys() - {_URL, _USER, _CA}):
             raise InvalidCallError(f"{unknown[0]} is no config of the registry: there are {_URL}, {_USER}, {_CA}")
         url = configs.get(_URL, "")
-        if not url.startswith(("http://", "https://")):
-            raise InvalidCallError(f"{_URL} is {url!r}: write it as https://host:8081")
+        parse_server(url, _URL)
         self._url, self._user, self._ca = url.rstrip("/"), configs.get(_USER), configs.get(_CA)
 
     def schema(self, number: int) -> Any | None:
         """The schema of an id, as JSON tells it; None for an id that the registry does not have.
 
-        Raises: RetriableError where it does not answer; StorageAuthorizationError where it refuses to.
+        Raises: RetriableError where it does not answer, or not within 30 s; StorageAuthorizationError where it
+            refuses to.
         """
-        import ssl  # here, as the client of HTTP: they take longer to load than most runs ask of a registry
-        from urllib.error import HTTPError
-        from urllib.request import Request, urlopen
+        # Here, as the client of HTTP: it takes longer to load than most runs ask of a registry.
+        from stratalog.engine.formats.registry_http import RefusedError, get
 
-        asked = Request(f"{self._url}/schemas/ids/{number}", headers={"Accept": "application/json"})
-        if self._user is not None:
-            # Which a redirect does not take along: it may lead to a stranger.
-            basic = base64.b64encode(self._user.encode()).decode()
-            asked.add_unredirected_header("Authorization", f"Basic {basic}")
-        secure = ssl.create_default_context(cafile=self._ca) if self._url.startswith("https") else None
         what = f"the schema registry {self._url}, asked for schema {number}"
         try:
-            with urlopen(asked, timeout=_TIMEOUT_S, context=secure) as answer:
-                return _schema_of(answer.read(_MOST_BYTES))
-        except HTTPError as error:
-            if error.code == 404:
+            url = f"{self._url}/schemas/ids/{number}"
+            return _schema_of(get(url, self._user, self._ca, _TIMEOUT_S, _MOST_BYTES))
+        except RefusedError as refused:
+            if refused.status == 404:
                 return None
-            if error.code in (401, 403):
-                raise StorageAuthorizationError(f"{what}: {error.code} {error.reason}") from error
-            raise RetriableError(f"{what}: {error.code} {error.reason}") from error
+            if refused.status in (401, 403):
+                raise StorageAuthorizationError(f"{what}: {refused}") from None
+            raise RetriableError(f"{what}: {refused}") from None
         except (OSError, ValueError) as error:
-            raise RetriableError(f"{what}: {error}") from error
+            raise RetriableError(f"{what}: {printable(str(error))[:_SAID]}") from error
 
 
 def _schema_of(answer: bytes) -> Any:

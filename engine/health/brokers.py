@@ -7,7 +7,9 @@ from shlex import join
 
 from stratalog.engine.health.finding import HealthFinding, Severity
 from stratalog.engine.health.sight import Sight
-from stratalog.engine.metadata.probed_roots import Another, NotOurs, Same, Unreachable
+from stratalog.engine.metadata.probed_roots import Another, Blocked, NotOurs, Same, Unreachable
+from stratalog.partitions.store.local_space import folder_path
+from stratalog.partitions.store.rules import STAGING_FOLDER
 
 
 def quorum_findings(sight: Sight) -> Iterator[HealthFinding]:
@@ -47,6 +49,11 @@ def root_remedy(sight: Sight, broker_id: int) -> str:
             return sight.commands("maintain")
 
 
+def _staging_remedy(sight: Sight, broker_id: int) -> str:
+    """The command that takes away what is in the way of the staging folder."""
+    return join(["rm", f"{folder_path(sight.image.brokers[broker_id].log_dir)}/{STAGING_FOLDER}"])
+
+
 def broker_findings(sight: Sight) -> Iterator[HealthFinding]:
     """Roots that are not as they are registered, brokers out of service."""
     for broker_id, broker in sorted(sight.image.brokers.items()):
@@ -59,6 +66,9 @@ def broker_findings(sight: Sight) -> Iterator[HealthFinding]:
                 )
             case NotOurs(error):
                 what = f"its root is not its own: {error}. Correct the cluster file or the mount, then run this"
+            case Blocked(error):
+                kind, do = "read-only-log-dir", _staging_remedy(sight, broker_id)
+                what = f"{error}. Then any driver brings it back"
             case Another():
                 what = "its root is another one than it was: lost and empty, moved, or put back from a copy"
             case None:

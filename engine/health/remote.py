@@ -15,7 +15,7 @@ from stratalog.engine.upkeep.tiering.remote_logs import ask_for_logs
 from stratalog.partitions.errors import DivergentRemoteError, LogBehindRemoteError, StratalogError
 from stratalog.partitions.listing import Listing
 from stratalog.partitions.runner import Done, Failed
-from stratalog.partitions.store.opening import scheme_of
+from stratalog.partitions.store.address import scheme_of
 from stratalog.tiering.foreign_commits import ForeignWriteError
 from stratalog.tiering.remote_log import RemoteLog
 from stratalog.tiering.remote_segment import RemoteSegment

@@ -25,7 +25,7 @@ from stratalog.partitions.errors import StaleBrokerError, StratalogError
 
 @dataclass(frozen=True, slots=True)
 class Same:
-    """The root is the registered one. A root that cannot be written to is found so too."""
+    """The root is the registered one. A root that cannot be written to by this driver is found so too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,14 @@ class Unreachable:
     error: StratalogError
 
 
-Finding = Same | Another | NotOurs | Unreachable
+@dataclass(frozen=True, slots=True)
+class Blocked:
+    """The root is the registered one, and no driver can create a file in it."""
+
+    error: StratalogError
+
+
+Finding = Same | Another | NotOurs | Unreachable | Blocked
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +128,7 @@ def _step(broker: BrokerImage, finding: Finding) -> _Step:
             return _Step(0, registration, note)
         case NotOurs(error):
             turn = 2
-        case Unreachable(error):
+        case Unreachable(error) | Blocked(error):
             turn = 3
         case _:
             assert_never(finding)
@@ -137,7 +144,7 @@ def _also(finding: Finding) -> str:
             return ""
         case Another():
             return "; its root is another incarnation"
-        case NotOurs(error) | Unreachable(error):
+        case NotOurs(error) | Unreachable(error) | Blocked(error):
             return f"; {error.code}: {error}"
         case _:
             assert_never(finding)

@@ -34,6 +34,7 @@ from stratalog.partitions.errors import (
     UnknownTopicOrPartitionError,
 )
 from stratalog.partitions.identity import TopicPartition
+from stratalog.partitions.store.address import parse_brokers
 
 TIMEOUT_S = 30.0
 _TRIES, _PAUSE_S = 3, 0.5
@@ -55,6 +56,7 @@ def open_source(bootstrap: str, configs: Mapping[str, str] | None = None) -> Mir
     take,
         or that is the mirror's own.
     """
+    parse_brokers(bootstrap, "the brokers of the Kafka cluster")
     try:
         import confluent_kafka  # noqa: F401 - an extra
     except ModuleNotFoundError as error:

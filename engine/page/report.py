@@ -18,7 +18,7 @@ from stratalog.engine.page.content import content, unopened_content
 from stratalog.engine.page.document import document
 from stratalog.partitions.errors import InvalidCallError, StratalogError
 from stratalog.partitions.store import open_store
-from stratalog.partitions.store.opening import same_spelling, scheme_of
+from stratalog.partitions.store.address import parse_address
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,9 +39,10 @@ class StatePage:
         Raises: InvalidCallError for a place that cannot be written or is inside a root of the cluster;
             StorageError kinds for a bucket.
         """
-        given = same_spelling(os.fspath(target))
-        if scheme_of(given) in (None, "file"):
-            path = os.path.abspath(given.removeprefix("file://"))
+        address = parse_address(os.fspath(target), "the place of the page")
+        given = str(address)
+        if address.is_folder:
+            path = os.path.abspath(given)
             folder, name = os.path.split(path)
             self._keep_out(f"file://{path}")
             self._keep_out(f"file://{os.path.join(os.path.realpath(folder), name)}")
@@ -53,7 +54,7 @@ class StatePage:
                 ) from error
             return path
         folder, _, name = given.rpartition("/")
-        if not name or folder.endswith(":/"):
+        if not address.path or os.fspath(target).endswith("/"):
             raise InvalidCallError(f"{given}: name the file, too, as in s3://bucket/report.html")
         self._keep_out(given)
         staged = open_store(folder, self.file.storage.options(folder)).stage_writer(name)

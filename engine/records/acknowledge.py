@@ -7,7 +7,7 @@ leaves the ISR, and the append is acknowledged without it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from stratalog.engine.brokers.probe import probe_brokers
@@ -63,7 +63,9 @@ def acknowledge(
     while states and rounds < _ROUNDS:
         image = context.metadata.image()
         if not patience.had_to_wait and any(state.missed for state in states.values()):
-            image = probe_brokers(context).image  # one that is gone for good is fenced now, not waited for
+            probed = probe_brokers(context)  # one that is gone for good is fenced now, not waited for
+            image = probed.image
+            notes += [note for note in probed.notes if note not in notes]
         moved = [p for p, s in states.items() if not _same_leader(image, s.view)]
         for partition in moved:
             states.pop(partition).error = StaleMetadataError("the leader changed before it was acknowledged")
@@ -76,10 +78,11 @@ def acknowledge(
                 state.missed = {**state.missed, **_ahead(context, state)}
         waited = False
         if not changed and states:
-            waited = not _shrink(context, states, patience.over, notes) and patience.wait()
+            waited = not _shrink(context, states, patience.over, notes) and patience.wait(states.values())
             image = context.metadata.image()
         rounds += not waited
         again += _sync_again(context, image, states)
+    notes += patience.notes
     for state in states.values():
         state.error = RetriableError("the ISR kept changing; run it again with the same sequence")
     return again
@@ -99,6 +102,8 @@ class _Patience:
         self._waits = 0
         self._since_s: float | None = None
         self._lag_ms = 0
+        self._missed: set[int] = set()
+        self._spent_s = 0.0
 
     @property
     def had_to_wait(self) -> bool:
@@ -113,8 +118,16 @@ class _Patience:
         assert self._since_s is not None
         return (self._context.clock.monotonic_s() - self._since_s) * 1000
 
-    def wait(self) -> bool:
-        """Wait a while; False when it is over already."""
+    @property
+    def notes(self) -> list[str]:
+        """For the report: the brokers that were waited for, and how long."""
+        if not self._missed:
+            return []
+        who = ", ".join(f"broker {broker}" for broker in sorted(self._missed))
+        return [f"the append waited {self._spent_s:.1f} s for {who}"]
+
+    def wait(self, states: Iterable[PendingAppend]) -> bool:
+        """Wait a while for those that some have missed; False when it is over already."""
         clock = self._context.clock
         if self._since_s is None:
             self._since_s = clock.monotonic_s()
@@ -122,7 +135,9 @@ class _Patience:
         if self.over:
             return False
         self._waits += 1
+        self._missed |= {broker for state in states for broker in state.missed}
         clock.sleep(min(_BACKOFF.pause_s(self._waits), (self._lag_ms - self._waited_ms) / 1000 + _JUST_OVER_S))
+        self._spent_s = self._waited_ms / 1000
         return True
 
 

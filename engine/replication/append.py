@@ -300,10 +300,13 @@ def _append_to_leader(
         # 3. Create it at the log end. False: somebody else appended there first, or an answer to this very call
         #    was lost, and it has been repeated.
         name = DataName(end.log_end, None, replicas.epoch)
-        staged = leader.store.stage_writer(leader.path(name))
+        with errors_of(leader):
+            staged = leader.store.stage_writer(leader.path(name))
         try:
             _encode(staged, replicas, end, producer, source, options, clock)
-            if _commit(staged, name, attempt):
+            with errors_of(leader):
+                created = _commit(staged, name, attempt)
+            if created:
                 attempt.written = staged.size_bytes
         finally:
             with suppress(Exception):

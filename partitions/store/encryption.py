@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import ipaddress
-from urllib.parse import urlsplit
 
 from stratalog.partitions.errors import UnsupportedStoreError
+from stratalog.partitions.store.address import parse_server
 from stratalog.partitions.store.protocol import StoreOptions
 
 
 def check_connection(url: str, options: StoreOptions) -> None:
-    """Records and credentials travel encrypted, but to this machine, and where ``plain_http`` says so.
+    """Records and credentials travel encrypted, but to this machine, and where ``plain_http`` says so. Without a
+    ``url`` the storage's own server is meant.
 
     Raises: UnsupportedStoreError.
     """
-    parts = urlsplit(url)
-    if parts.scheme != "http" or options.plain_http or _is_here(parts.hostname or ""):
+    if not url:
+        return
+    server = parse_server(url, "the server of the storage")
+    if server.scheme != "http" or options.plain_http or _is_here(server.server):
         return
     raise UnsupportedStoreError(
-        f"http://{parts.hostname} is not encrypted: everybody on the way could read and change what is stored "
+        f"http://{server.server} is not encrypted: everybody on the way could read and change what is stored "
         "there. Use https://, or say plain_http = true in the storage table of the cluster file"
     )
 

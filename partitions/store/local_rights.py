@@ -5,7 +5,8 @@ from __future__ import annotations
 import errno
 from collections.abc import Mapping
 
-from stratalog.partitions.errors import Right, StorageAuthorizationError, StorageError
+from stratalog.partitions.errors import CorruptionError, Right, StorageAuthorizationError, StorageError
+from stratalog.partitions.store.local_folder import SpecialFileError
 
 NOT_ALLOWED = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 
@@ -17,9 +18,12 @@ _RIGHTS: Mapping[str, Right] = {
 """The right that an action needs, by action; any other needs the right to create."""
 
 
-def failure_of(action: str, path: str, error: OSError) -> StorageError:
-    """The error for what the system did not do."""
+def failure_of(action: str, path: str, error: OSError) -> StorageError | CorruptionError:
+    """The error for what the system did not do. A thing of another kind that is in the way does not go away by
+    itself, and its error is not one to wait for."""
     what = f"cannot {action} {path!r}: {error.strerror}"
+    if isinstance(error, SpecialFileError | NotADirectoryError | IsADirectoryError):
+        return CorruptionError(what)
     if error.errno not in NOT_ALLOWED:
         return StorageError(what)
     return not_allowed(_RIGHTS.get(action, "create"), path, what)

@@ -1,9 +1,16 @@
-"""A folder as the machine tells of it, without a write: its room, and whether this process may write there."""
+"""A folder as the machine tells of it, without a write: its room, whether this process may write there, and what
+is in the way of files."""
 
 from __future__ import annotations
 
 import os
+import stat
 from dataclasses import dataclass
+
+from stratalog.partitions.errors import CorruptionError
+from stratalog.partitions.store.local_folder import kind_of
+from stratalog.partitions.store.protocol import LEFT_ALONE
+from stratalog.partitions.store.rules import STAGING_FOLDER
 
 _ADDRESS = "file://"
 
@@ -25,6 +32,23 @@ class FolderSpace:
 def folder_path(uri: str) -> str | None:
     """The path of a root by its address; None where it is no folder."""
     return uri.removeprefix(_ADDRESS) if uri.startswith(_ADDRESS) else None
+
+
+def staging_in_the_way(uri: str) -> CorruptionError | None:
+    """The error where something that is no folder has the name of a root's staging folder: no driver can create a
+    file there. None where nothing is in the way, or where it cannot be told."""
+    path = folder_path(uri)
+    if path is None:
+        return None
+    staging = os.path.join(path, STAGING_FOLDER)
+    try:
+        mode = os.lstat(staging).st_mode
+    except OSError:
+        return None
+    if stat.S_ISDIR(mode):
+        return None
+    what = kind_of(mode) or "a file"
+    return CorruptionError(f"no file can be created in {path!r}: {staging!r} is {what}: {LEFT_ALONE}")
 
 
 def folder_space(path: str) -> FolderSpace | None:

@@ -179,7 +179,7 @@ class _TranslatingFile(io.FileIO):
 
 @contextmanager
 def translated(action: str, path: str) -> Iterator[None]:
-    """Turn what the system refuses into StorageError."""
+    """Turn what the system refuses into StorageError, or CorruptionError where something else is in the way."""
     try:
         yield
     except OSError as error:

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields
 from typing import BinaryIO, Protocol
 
+from stratalog.partitions.store.address import parse_server
 from stratalog.partitions.store.credentials import CredentialSource
 
 LEFT_ALONE = "stratalog never makes one; it is left alone, take it away"
@@ -96,6 +97,11 @@ class StoreOptions:
     """Whether ``Store.stage_copy`` may leave it to ``commit`` to move the bytes, where that saves moving them
     twice. Not for replicas: what a name there vouches for is looked at after the bytes were read, and before the
     name. Segments in the remote tier count only once they are committed, which looks after both."""
+
+    def __post_init__(self) -> None:
+        """Raises: UnsupportedStoreError for an ``endpoint_url`` that is no address of a server."""
+        if self.endpoint_url is not None:
+            parse_server(self.endpoint_url, "endpoint_url")
 
 
 class Staged(Protocol):

@@ -32,7 +32,7 @@ from botocore.exceptions import (
 )
 from botocore.parsers import ResponseParserError
 
-from stratalog.partitions.errors import Right
+from stratalog.partitions.errors import Right, UnsupportedStoreError
 from stratalog.partitions.store.encryption import check_connection, check_key
 from stratalog.partitions.store.protocol import StoreOptions
 from stratalog.partitions.store.requests import CONNECT_TIMEOUT_S, FailedAttempt, Requests, Wording
@@ -180,9 +180,19 @@ def _make_client(options: StoreOptions) -> Any:
             "payload_signing_enabled": (options.endpoint_url or "").startswith("http://"),
         },
     )
-    client = s3_session(options).create_client(
-        "s3", region_name=options.region, endpoint_url=options.endpoint_url, config=config
-    )
+    client = None
+    try:
+        client = s3_session(options).create_client(
+            "s3", region_name=options.region, endpoint_url=options.endpoint_url, config=config
+        )
+    except ValueError as error:  # whose words repeat the address
+        if isinstance(error, BotoCoreError):
+            raise
+    if client is None:
+        raise UnsupportedStoreError(
+            "the endpoint_url of the environment, or of the profile, is no address of a server: write it as "
+            "https://host:8333"
+        )
     check_connection(client.meta.endpoint_url, options)  # which the environment may have named
     time = _times.setdefault(options, StorageTime())
 

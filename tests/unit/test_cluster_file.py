@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from stratalog.engine.config.cluster_file import BrokerEntry, load_cluster_file
-from stratalog.partitions.errors import EnvironmentUnusableError, InvalidCallError, UnsupportedStoreError
-from stratalog.partitions.store import open_store
+from stratalog.partitions.errors import EnvironmentUnusableError, InvalidCallError
 from stratalog.partitions.store.credentials import CredentialSource, GivenProvider, NamedProvider
 from stratalog.partitions.store.protocol import StoreOptions
 
@@ -126,15 +125,15 @@ def test_an_even_number_of_voters_is_a_warning(tmp_path: Path) -> None:
         ("timeout_s = 5", "timeout_s = 0", "s3.timeout_s: Expected float > 0"),
         ("s3://bucket/two", "s3://", "use a folder, file:///folder, s3://bucket/prefix"),
         ("s3://bucket/two", "hdfs://x/two", "use a folder, file:///folder, s3://bucket/prefix"),
-        ("s3://bucket/two", "dbfs:/b1", "'dbfs:/b1': a mounted path, .* use s3://bucket/prefix"),
-        ("s3://bucket/two", "abfss:x", r"use a folder, .* \(a folder with a colon in its name: ./abfss:"),
-        ("s3://bucket/two", "s3:/bucket/two", "'s3:/bucket/two': use a folder, "),
-        ("s3://bucket/two", "file:/two", "'file:/two': write file:///absolute/folder"),
-        ("s3://bucket/two", "C:/two", "'C:/two': drives of Windows are no roots"),
-        ("s3://lake/flights/", "dbfs:/lake", "cluster.remote: 'dbfs:/lake': "),
+        ("s3://bucket/two", "dbfs:/b1", r"\(dbfs:...\) is refused.*: a mounted path, .* use s3://bucket/prefix"),
+        ("s3://bucket/two", "abfss:x", r"use a folder, .* \(a folder with a colon in its name: ./name:"),
+        ("s3://bucket/two", "s3:/bucket/two", r"brokers\[1\].log_dir: this address \(s3:...\) .*: use a folder, "),
+        ("s3://bucket/two", "file:/two", r"\(file:...\) is refused.*: write file:///absolute/folder"),
+        ("s3://bucket/two", "C:/two", "this address is refused.*: drives of Windows are no roots"),
+        ("s3://lake/flights/", "dbfs:/lake", r"cluster.remote: this address \(dbfs:...\) is refused"),
         ('"one"', '"~/one"', "~ and .* are not expanded"),
         ('"one"', '"$HOME/one"', "~ and .* are not expanded"),
-        ('"one"', '"file://one"', "write the folder's path"),
+        ('"one"', '"file://one"', "write file:///absolute/folder"),
         ("[1]", "[1", "is not valid TOML: .*line 7"),
         pytest.param("[1]", "[" * 5000, "is not valid TOML: ", id="brackets"),
         pytest.param("[1]", "[1" + "0" * 4400 + "]", "is not valid TOML: ", id="digits"),
@@ -169,28 +168,6 @@ def test_a_secret_is_refused_and_not_shown(tmp_path: Path, line: str) -> None:
     with pytest.raises(InvalidCallError, match=f"{line} looks like a secret") as caught:
         load_cluster_file(path)
     assert "hunter2" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("good", "bad"),
-    [
-        ("https://s3", "https://me:hunter2@s3"),
-        ("example.org", "example.org/?token=hunter2"),
-        ('log_dir = "data"', 'log_dir = "s3://me:hunter2@bucket/b1"'),
-        ('log_dir = "data"', 'log_dir = "s3a://me:hunter2@bucket/b1"'),
-        ('log_dir = "data"', 'log_dir = "s3://bucket/b1?X-Amz-Signature=hunter2"'),
-        ('log_dir = "data"', 'log_dir = "https://account.blob.example.org/b1?sig=hunter2"'),
-    ],
-)
-def test_a_secret_in_an_address_is_refused_and_not_shown(tmp_path: Path, good: str, bad: str) -> None:
-    text = GOOD.replace('log_dir = "one"', 'log_dir = "data"')
-    assert good in text
-    with pytest.raises(InvalidCallError, match="holds credentials") as caught:
-        load_cluster_file(write(tmp_path, text.replace(good, bad)))
-    assert "hunter2" not in str(caught.value)
-    with pytest.raises(UnsupportedStoreError, match="holds a secret") as unopened:
-        open_store("s3://me:hunter2@bucket/b1")
-    assert "hunter2" not in str(unopened.value)
 
 
 @pytest.mark.parametrize("folder", ["data", "data/inside", "link/inside"])
@@ -304,7 +281,7 @@ class TestStorage:
             ("abfss://c@a.dfs.core.windows.net/x", 'account = "b"', "the address names the account already"),
             ("s3://bucket/two", 'secret_key = "hunter2"', "secret_key looks like a secret"),
             ("s3://bucket/two", 'credentials = "hunter2"', "credentials name a function"),
-            ("s3://bucket/two", 'endpoint_url = "https://me:hunter2@s3"', "endpoint_url holds credentials"),
+            ("s3://bucket/two", 'endpoint_url = "https://me:hunter2@s3"', "endpoint_url: this address .*refused"),
             ("s3://lake/two", 'endpoint_url = "https://b.example.org"', "s3://lake is one of two servers"),
         ],
     )
@@ -327,7 +304,7 @@ class TestAddresses:
     @pytest.mark.parametrize(
         ("address", "message"),
         [
-            ("hdfs://x/cluster.toml", "'hdfs://x/cluster.toml': use a folder, "),
+            ("hdfs://x/cluster.toml", "the cluster file: this address .*: use a folder, "),
             ("dbfs:/cluster.toml", "use s3://bucket/prefix"),
             ("s3://bucket", "name the file, as in s3://bucket/cluster.toml"),
             ("s3://bucket/folder/", "name the file, as in"),
@@ -336,11 +313,6 @@ class TestAddresses:
     def test_one_that_cannot_be_read_says_what_to_write(self, address: str, message: str) -> None:
         with pytest.raises(InvalidCallError, match=message):
             load_cluster_file(address)
-
-    def test_one_with_a_secret_is_not_repeated(self) -> None:
-        with pytest.raises(InvalidCallError, match="holds credentials") as caught:
-            load_cluster_file("s3://me:hunter2@bucket/cluster.toml")
-        assert "hunter2" not in str(caught.value)
 
     def test_one_of_this_machine_may_be_an_address(self, tmp_path: Path) -> None:
         path = write(tmp_path, GOOD)

@@ -345,7 +345,7 @@ def test_a_place_that_cannot_be(live: LiveCluster, tmp_path: Path, capsys: pytes
         (tmp_path / "link" / "report.html", "is inside"),
         ("s3://bucket", "name the file"),
         ("memory://bucket/", "name the file"),
-        ("ftp://host/report.html", "no store can be opened"),
+        ("ftp://host/report.html", "the place of the page: this address .ftp:.... is refused"),
     ):
         with pytest.raises(InvalidCallError, match=why):
             page.save(target)

@@ -236,9 +236,16 @@ def test_the_cluster_file_names_the_folder(tmp_path: Path) -> None:
     assert any("is ignored" in warning for warning in driver.file.warnings)
 
 
-@pytest.mark.parametrize("folder", ["~/cache", "$HOME/cache", "s3://bucket/cache"])
-def test_a_cache_is_a_folder_of_this_machine(tmp_path: Path, folder: str) -> None:
+@pytest.mark.parametrize(
+    ("folder", "why"),
+    [
+        ("~/cache", "are not expanded"),
+        ("$HOME/cache", "are not expanded"),
+        ("s3://bucket/cache", "write the path of a folder of this machine"),
+    ],
+)
+def test_a_cache_is_a_folder_of_this_machine(tmp_path: Path, folder: str, why: str) -> None:
     live = LiveCluster(tmp_path)
     live.file.write_text(live.file.read_text().replace("voters = [1]", f'voters = [1]\ncache = "{folder}"'))
-    with pytest.raises(InvalidCallError, match="write the path of a folder of this machine"):
+    with pytest.raises(InvalidCallError, match=why):
         load_cluster_file(live.file)

@@ -255,11 +255,6 @@ class TestSecrets:
             for text in (str(caught.value), repr(store), repr(vars(store)), repr(pickle.dumps(store))):
                 assert secret not in text
 
-    @pytest.mark.parametrize("uri", ["abfss://k:s@a.dfs.core.windows.net/x", "az://k@c/x", "gs://b/x?sig=1"])
-    def test_an_address_that_holds_one_is_refused(self, uri: str) -> None:
-        with pytest.raises(UnsupportedStoreError, match="holds a secret"):
-            open_store(uri)
-
     def test_an_account_that_nobody_names_is_asked_for(self, monkeypatch: pytest.MonkeyPatch) -> None:
         for variable in ("AZURE_STORAGE_CONNECTION_STRING", "AZURE_STORAGE_ACCOUNT_NAME"):
             monkeypatch.delenv(variable, raising=False)

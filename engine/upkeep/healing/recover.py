@@ -32,7 +32,7 @@ from stratalog.partitions.runner import Done, Failed
 from stratalog.partitions.segment import Segment
 from stratalog.partitions.segment_check import verify_segment
 from stratalog.partitions.store import Store, open_store
-from stratalog.partitions.store.opening import same_spelling
+from stratalog.partitions.store.address import parse_address
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,10 +184,10 @@ def recover(
         folder, or one of the cluster's.
     """
     with context.run("recover", dry_run=dry_run) as run:
+        target = _target(context, to)
         image = context.metadata.image()
         if broker is not None:
             image.broker(broker)
-        target = _target(context, to)
         works = _plan(context, image, topics, partitions, broker, target, dry_run, run)
         if not dry_run:
             target.check()
@@ -210,7 +210,8 @@ def recover(
 
 
 def _target(context: Context, to: str) -> Store:
-    target = open_store(to, context.file.storage.options(same_spelling(to)), context.clock)
+    address = parse_address(to, "the folder to export to")
+    target = open_store(address, context.file.storage.options(str(address)), context.clock)
     for store in context.all_stores:
         if f"{target.uri}/".startswith(f"{store.uri}/") or f"{store.uri}/".startswith(f"{target.uri}/"):
             raise InvalidCallError(

@@ -1,0 +1,205 @@
+"""Addresses: of roots, of files, of servers. One parser for every place that takes one. Pure.
+
+An address may hold what its writer did not mean to show: a login, a signature, a connection string. Each kind of
+address has a closed alphabet, in which none of these can be written; anything else is refused. No error
+says a refused address again: it names the place that it was given in, and its scheme where that is a known one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from urllib.parse import unquote
+
+from stratalog.partitions.errors import UnsupportedStoreError
+
+OBJECT_SCHEMES = ("abfss", "az", "gs")
+"""Of object stores that are reached through fsspec."""
+SCHEMES = ("file", "s3", "memory", *OBJECT_SCHEMES)
+"""Of all stores."""
+EXAMPLES = (
+    "file:///folder, s3://bucket/prefix, gs://bucket/prefix, az://container/prefix or "
+    "abfss://container@account.dfs.core.windows.net/prefix"
+)
+NO_SECRETS = "give credentials by the environment (AWS_ACCESS_KEY_ID ...), or name a profile or a provider"
+
+_INSTEAD = {
+    "file": "write file:///absolute/folder",
+    "abfs": "write abfss://container@account.dfs.core.windows.net/prefix, which is encrypted",
+    "wasb": "write abfss://container@account.dfs.core.windows.net/prefix",
+    "wasbs": "write abfss://container@account.dfs.core.windows.net/prefix",
+    "gcs": "write gs://, which is what it means",
+    "s3n": "write s3://, which is what it means",
+    "dbfs": "a mounted path, /dbfs or /Volumes, is a folder, but one that has no hard links: use s3://bucket/prefix",
+}
+_KNOWN = frozenset({*SCHEMES, *_INSTEAD, "s3a", "http", "https", "hdfs", "ftp"})
+"""Schemes that an error may say: a word before a colon can be a user, too."""
+
+_MOST_CHARACTERS = 4096
+
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
+_HOST = r"(?:[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?|\[[0-9A-Fa-f:.]+\])"
+_BUCKET = re.compile(r"[A-Za-z0-9$_](?:[A-Za-z0-9._-]*[A-Za-z0-9_])?\Z")
+_AT_ACCOUNT = re.compile(rf"(?:[A-Za-z0-9$](?:[A-Za-z0-9-]*[A-Za-z0-9])?@)?{_HOST}\Z")
+_PREFIX = re.compile(r"[\w .,=+()~!'*/-]*\Z")
+"""Names in buckets: letters and digits of all languages."""
+_SERVER = re.compile(rf"(https?)://({_HOST}(?::[0-9]{{1,5}})?)((?:/[\w.~-]*)*)\Z", re.ASCII | re.IGNORECASE)
+_BROKER = re.compile(rf"(?:[A-Z_]+://)?{_HOST}(?::[0-9]{{1,5}})?\Z")
+
+_NAMED = (
+    r"(?:secret|passw(?:or)?d|pwd|token|access[_-]?key|account[_-]?key|shared[_-]?key|api[_-]?key|credential|"
+    r"signature|authorization|bearer|DefaultEndpointsProtocol|(?:blob|file|queue|table)endpoint|"
+    r"(?<![a-z0-9])(?:sig|sas))[\w-]{0,40}\s?(?:=|%3D)"
+)
+_SECRETS = re.compile(rf"{_NAMED}|[?#;&][^/=]*=|:.*@|://", re.IGNORECASE)
+"""A path is refused for these, though a file system would take it."""
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+_TOLD = re.compile(
+    rf"(?P<kept>\b[a-z][a-z0-9+.-]{{0,9}}://)[^\s@]{{0,1024}}@|[^\s\"',:]{{1,256}}:[^\s@]{{0,1024}}@"
+    rf"|(?P<named>{_NAMED})[^\s\"',]+",
+    re.IGNORECASE,
+)
+_LIKE_AN_ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """An address that may be said, logged and stored. ``str`` spells it in full."""
+
+    scheme: str
+    """One of ``SCHEMES``; of a server ``http`` or ``https``."""
+    host: str
+    """The bucket or container, with ``@account`` of ``abfss``; a server with its port; empty of a folder."""
+    path: str
+    """The names below it, without slashes around it; of a folder the path as it was given."""
+
+    def __str__(self) -> str:
+        if self.scheme == "file":
+            return self.path
+        return f"{self.scheme}://{self.host}" + (f"/{self.path}" if self.path else "")
+
+    @property
+    def is_folder(self) -> bool:
+        """Whether it is a path of this machine."""
+        return self.scheme == "file"
+
+    @property
+    def server(self) -> str:
+        """The name of a server, without its port."""
+        return re.sub(r":[0-9]+\Z", "", self.host).strip("[]").lower()
+
+
+def scheme_of(text: str) -> str | None:
+    """The part before the first colon of an address, in small letters; None of a path, as ``./a:b`` is one."""
+    found = _SCHEME.match(text)
+    return None if found is None else found[1].lower()
+
+
+def parse_address(text: str, what: str) -> Address:
+    """The address of a folder, a file or object storage; ``s3a://`` is ``s3://``. ``what`` names its place.
+
+    Raises: UnsupportedStoreError, which does not repeat it.
+    """
+    _check_length(text, what)
+    scheme = scheme_of(text)
+    separated = text[: len(scheme or "") + 3].endswith("://")
+    if scheme is None or (separated and scheme == "file"):
+        path = text[len("file://") :] if separated else text
+        if separated and not path.startswith("/"):
+            raise _refused(what, scheme, f"{_INSTEAD['file']}; there are {EXAMPLES} or memory://name")
+        return Address("file", "", _folder(path, what))
+    if not separated or scheme not in (*SCHEMES, "s3a"):
+        raise _refused(what, scheme, _advice(scheme))
+    scheme = "s3" if scheme == "s3a" else scheme
+    host, _, path = text.partition("://")[2].partition("/")
+    if not host and not _looks_secret(path):
+        raise _refused(what, scheme, f"use a folder, {EXAMPLES} or memory://name")
+    if not (_AT_ACCOUNT if scheme == "abfss" else _BUCKET).match(host) or not _PREFIX.match(path):
+        raise _refused(
+            what,
+            scheme,
+            "it holds a login, a signature, or characters other than letters, digits, spaces and "
+            f"- _ . = + , ( ) ~ ! ' *; {NO_SECRETS}",
+        )
+    if _looks_secret(path):
+        raise _refused(what, scheme, f"it holds credentials, as an address may not; {NO_SECRETS}")
+    return Address(scheme, host, path.strip("/"))
+
+
+def parse_folder(text: str, what: str) -> str:
+    """The path of a folder or a file of this machine, as it is given.
+
+    Raises: UnsupportedStoreError, which does not repeat it.
+    """
+    _check_length(text, what)
+    if (scheme := scheme_of(text)) is not None:
+        raise _refused(what, scheme, "write the path of a folder of this machine")
+    return _folder(text, what)
+
+
+def parse_server(text: str, what: str) -> Address:
+    """The address of a server, ``https://host:port/path``. Raises: UnsupportedStoreError, without it."""
+    _check_length(text, what)
+    found = _SERVER.match(text)
+    if found is None:
+        raise _refused(
+            what,
+            scheme_of(text),
+            f"write it as https://host:8081, without a login, a query or a fragment; {NO_SECRETS}",
+        )
+    return Address(found[1].lower(), found[2], found[3].strip("/"))
+
+
+def parse_brokers(text: str, what: str) -> str:
+    """Brokers of Kafka, ``host:port,...``, as they are given. Raises: UnsupportedStoreError, without them."""
+    _check_length(text, what)
+    if not all(_BROKER.match(each.strip()) for each in text.split(",")):
+        raise _refused(what, None, "write them as host:9092,host:9092; logins are settings (sasl.username ...)")
+    return text
+
+
+def redacted(text: str) -> str:
+    """A text for the log and the history, without logins of addresses and what stands behind a secret's name; and
+    without an address that is refused."""
+    if _LIKE_AN_ADDRESS.match(text) and not any(_takes(parse, text) for parse in (parse_address, parse_server)):
+        return "(an address that is refused)"
+    return _TOLD.sub(lambda found: found["kept"] or (f"{found['named']}..." if found["named"] else ""), text)
+
+
+def _takes(parse: Callable[[str, str], Address], text: str) -> bool:
+    try:
+        parse(text, "")
+    except UnsupportedStoreError:
+        return False
+    return True
+
+
+def _check_length(text: str, what: str) -> None:
+    if len(text) > _MOST_CHARACTERS:
+        raise _refused(what, None, f"it has more than {_MOST_CHARACTERS} characters")
+
+
+def _folder(path: str, what: str) -> str:
+    if _CONTROL.search(path) or _looks_secret(path):
+        raise _refused(
+            what, None, f"a folder's path holds no login, no parameters and no control characters; {NO_SECRETS}"
+        )
+    return path
+
+
+def _looks_secret(path: str) -> bool:
+    return _SECRETS.search(path) is not None or _SECRETS.search(unquote(path)) is not None
+
+
+def _advice(scheme: str) -> str:
+    """For an address with a scheme that no store has."""
+    if len(scheme) == 1:
+        return "drives of Windows are no roots: use a folder of a POSIX file system, or s3://bucket/prefix"
+    known = f"use a folder, {EXAMPLES} (a folder with a colon in its name: ./name:...)"
+    return _INSTEAD.get(scheme, known)
+
+
+def _refused(what: str, scheme: str | None, why: str) -> UnsupportedStoreError:
+    kind = f" ({scheme}:...)" if scheme in _KNOWN else ""
+    return UnsupportedStoreError(f"{what}: this address{kind} is refused, and not repeated here: {why}")
