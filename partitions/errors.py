@@ -15,12 +15,9 @@ whatever the names in it are made of: it goes to terminals and logs.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from stratalog.partitions.printable import printable
-
-if TYPE_CHECKING:
-    from stratalog.partitions.lineage import Lineage
 
 Right = Literal["list", "read", "create", "delete"]
 
@@ -486,28 +483,6 @@ class LogGapError(CorruptionError):
     """Offsets are missing in the middle of a log."""
 
     code = "LOG_GAP"
-
-
-class LogBehindRemoteError(CorruptionError):
-    """The leader's log ends before its remote log, of which it is the beginning: ``replicate`` lets it go on from
-    the end of the remote log."""
-
-    code = "LOG_BEHIND_REMOTE"
-
-    def __init__(self, message: str, broker_id: int, remote_end: int, wrote: Lineage) -> None:
-        """``wrote`` are the leader epochs of the remote log, which ends at ``remote_end``."""
-        super().__init__(message, broker_id=broker_id)
-        self.remote_end, self.wrote = remote_end, wrote
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return type(self), (self.args[0], self.broker_id, self.remote_end, self.wrote)
-
-
-class DivergentRemoteError(CorruptionError):
-    """The leader's log and its remote log hold other records at the same offsets: ``recover`` shows both, and
-    keeps one of them."""
-
-    code = "DIVERGENT_REMOTE_LOG"
 
 
 class RemoteObjectMissingError(CorruptionError):

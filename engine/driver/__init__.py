@@ -12,6 +12,7 @@
     plain_values          values of records as JSON has them
     begun_sequences, unnamed_producers, transactional_producers   this driver, as the producer of appends
     log_ends              the ends of logs that it has appended to, from which its next appends go on
+    remote_ends           the logs that it has compared with their remote ends
     fetching, record_reader   the threads of its fetches, and what they have read
     stored_schedule       what a job did when, for its next run: hints
     remote_quota          what it may copy and fetch of the remote tier in a second

@@ -11,8 +11,9 @@ from stratalog.engine.health.finding import HealthFinding, Severity
 from stratalog.engine.health.partitions import known_end
 from stratalog.engine.health.sight import SeenPartition, Sight
 from stratalog.engine.replication.partition import PartitionReplicas
+from stratalog.engine.replication.remote_end import DivergentRemoteError, LogBehindRemoteError
 from stratalog.engine.upkeep.tiering.remote_logs import ask_for_logs
-from stratalog.partitions.errors import DivergentRemoteError, LogBehindRemoteError, StratalogError
+from stratalog.partitions.errors import StratalogError
 from stratalog.partitions.listing import Listing
 from stratalog.partitions.runner import Done, Failed
 from stratalog.partitions.store.address import scheme_of

@@ -5,6 +5,7 @@ produce      rows and frames of this process, dealt out, appended without Spark
 partitioner  the partition of a key
 tables       what pandas, polars and Arrow hold, as Arrow tables
 earlier      earlier tries of an append: the partitions that have it, and among how many it was dealt out
+remote_end   the remote ends of a topic's logs, read before the first append
 rounds       each partition until it is appended, under whatever leader it has by then
 bad_records, bad_record_lane   records that no log of their topic can hold: which, and what becomes of them
 acknowledge  the second half, for all partitions at once: what of it is acknowledged, and what only perhaps

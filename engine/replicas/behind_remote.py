@@ -13,8 +13,8 @@ from stratalog.engine.driver.context import Context
 from stratalog.engine.metadata.election_commands import Election, ElectLeaders
 from stratalog.engine.metadata.image import PartitionView
 from stratalog.engine.metadata.partition_commands import Altered, RefusedPartition
-from stratalog.engine.replication.remote_end import same_until
-from stratalog.partitions.errors import CorruptionError, DivergentRemoteError, LogBehindRemoteError, StratalogError
+from stratalog.engine.replication.remote_end import DivergentRemoteError, LogBehindRemoteError, same_until
+from stratalog.partitions.errors import CorruptionError, StratalogError
 from stratalog.partitions.identity import TopicIdPartition
 from stratalog.partitions.runner import Done, Failed
 
@@ -35,6 +35,7 @@ def go_on_from_remote(
         view, error = behind[key]
         match outcome:
             case Done():
+                assert error.wrote is not None
                 remote_epoch = error.wrote.latest_epoch
                 elections.append(
                     Election(*key, view.leader, partition_epoch=view.partition_epoch, remote_epoch=remote_epoch)
@@ -62,7 +63,8 @@ def _check_others(context: Context, view: PartitionView, error: LogBehindRemoteE
 
     Raises: CorruptionError; errors of looking at a member of the ISR.
     """
-    replicas = context.replicas(view)
+    replicas, wrote = context.replicas(view), error.wrote
+    assert wrote is not None
     for broker in view.replicas:
         if broker == view.leader or view.brokers[broker].fenced:
             continue
@@ -80,7 +82,7 @@ def _check_others(context: Context, view: PartitionView, error: LogBehindRemoteE
                 "--unclean; if not, remove that replica; then run replicate again",
                 broker_id=view.leader,
             )
-        same = same_until(error.wrote, error.remote_end, log, view.log_start_offset)
+        same = same_until(wrote, error.remote_end, log, view.log_start_offset)
         if member and log.claimed_high_watermark > same:
             raise DivergentRemoteError(
                 f"{error}. But broker {broker} knows that the high watermark reached "

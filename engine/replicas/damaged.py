@@ -19,11 +19,11 @@ from stratalog.engine.replicas.mend import mend
 from stratalog.engine.replicas.repair import BadFile, Copy, HeldFile, Repair
 from stratalog.engine.replication.damage import check_whole, uncommitted_epoch
 from stratalog.engine.replication.partition import PartitionReplicas
+from stratalog.engine.replication.remote_end import LogBehindRemoteError
 from stratalog.partitions.errors import (
     CorruptionError,
     CorruptSegmentError,
     InvalidUpdateVersionError,
-    LogBehindRemoteError,
     StratalogError,
 )
 from stratalog.partitions.identity import TopicIdPartition

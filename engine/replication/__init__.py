@@ -8,6 +8,7 @@ afterwards, or list first and check the metadata afterwards, as the protocol's r
     partition one partition: the view, and the replicas on their stores; what a task has to do on one
     leader    take over an epoch, the leader's log
     log_end   the end of the leader's log, as an append finds it and leaves it
+    remote_end  what the leader's log must reach, or begin at: the end of the remote log
     sync      bring followers to the leader's log
     append    put records at the end of the leader's log, then on every member of the ISR
     watermark advance the high watermark by proof

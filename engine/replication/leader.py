@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from stratalog.engine.replication.damage import check_begun, check_members, check_same_history, check_whole
 from stratalog.engine.replication.partition import PartitionReplicas
-from stratalog.engine.replication.remote_end import RemotePart, begin_at_remote_end, check_reaches_remote
+from stratalog.engine.replication.remote_end import (
+    DivergentRemoteError,
+    RemotePart,
+    begin_at_remote_end,
+    check_reaches_remote,
+)
 from stratalog.engine.replication.watermark import with_known_watermark
 from stratalog.partitions.bounded import read_bounded
 from stratalog.partitions.errors import (
@@ -159,6 +164,19 @@ def check_agreed(replicas: PartitionReplicas, log: ReplicaLog) -> None:
     for broker_id in sorted({*replicas.view.isr} - {replicas.view.leader}):
         member = replicas.replica(broker_id)
         check_same_history(member, member.list(), replicas.leader, log)
+
+
+def compare_with_remote(replicas: PartitionReplicas, log: ReplicaLog) -> None:
+    """``PartitionReplicas.check_remote_end``; where the two histories differ, the other members of the ISR
+    are asked first: the leader's register may be foreign.
+
+    Raises: LogBehindRemoteError, DivergentRemoteError; as ``check_agreed``.
+    """
+    try:
+        replicas.check_remote_end(log)
+    except DivergentRemoteError:
+        check_agreed(replicas, log)
+        raise
 
 
 def _joined_otherwise(follower: Replica, leader: Replica, epoch: int) -> CorruptionError:

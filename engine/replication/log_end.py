@@ -21,7 +21,7 @@ from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from stratalog.engine.replication.leader import leader_log
+from stratalog.engine.replication.leader import compare_with_remote, leader_log
 from stratalog.engine.replication.partition import PartitionReplicas
 from stratalog.partitions.clock import Clock
 from stratalog.partitions.errors import CorruptionError
@@ -77,7 +77,7 @@ def look_at_end(
                 return _after(leader, known, found[0]), {found[0].name}
     log = leader_log(replicas)
     if known is None:
-        replicas.check_remote_end(log)
+        compare_with_remote(replicas, log)
     last = log.chain[-1].file if log.chain else None
     end = LogEnd(log.lineage, last, log.log_end, replicas.leader.end_state(log), now_ms, names_in(log.listing))
     return end, {link.name for link in log.chain}

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from stratalog.engine.metadata.image import PartitionView
-from stratalog.partitions.errors import DivergentRemoteError, LogBehindRemoteError, RetriableError
+from stratalog.partitions.errors import CorruptionError, RetriableError
 from stratalog.partitions.lineage import Lineage
 from stratalog.partitions.listing import ReplicaLog
 from stratalog.partitions.paths import LocalStartName
@@ -30,6 +30,24 @@ from stratalog.partitions.store import Store
 from stratalog.tiering.bootstrap import auxiliary_state
 from stratalog.tiering.remote_log import RemoteLog
 from stratalog.tiering.remote_segment import RemoteSegment
+
+
+class LogBehindRemoteError(CorruptionError):
+    """The leader's log ends before its remote log, of which it is the beginning: ``replicate`` lets it go on from
+    the end of the remote log."""
+
+    code = "LOG_BEHIND_REMOTE"
+
+    remote_end: int = 0
+    wrote: Lineage | None = None
+    """The leader epochs of the remote log."""
+
+
+class DivergentRemoteError(CorruptionError):
+    """The leader's log and its remote log hold other records at the same offsets: ``recover`` shows both, and
+    keeps one of them."""
+
+    code = "DIVERGENT_REMOTE_LOG"
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,14 +120,14 @@ def check_reaches_remote(view: PartitionView, leader: Replica, log: ReplicaLog, 
             f"first offset), the remote log at {last.next_offset}, with {_said(wrote)}. Nothing is appended; "
             "recover shows both (--dry-run), and keeps one of them (--keep remote, or --keep brokers)"
         )
-    raise LogBehindRemoteError(
+    behind = LogBehindRemoteError(
         f"{view}: the log of its leader, broker {leader.broker_id}, ends at offset {log.log_end}, its remote log "
         f"at {last.next_offset}: an older copy of the broker's storage was put back, or its folders are gone. "
         "Nothing is appended. Run replicate, or maintain: then the leader goes on from the end of the remote log",
-        leader.broker_id,
-        last.next_offset,
-        wrote,
+        broker_id=leader.broker_id,
     )
+    behind.remote_end, behind.wrote = last.next_offset, wrote
+    raise behind
 
 
 def same_until(wrote: Lineage, remote_end: int, log: ReplicaLog, log_start: int) -> int:

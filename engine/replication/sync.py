@@ -14,7 +14,13 @@ from stratalog.engine.replication.damage import (
     check_starts,
     first_lost,
 )
-from stratalog.engine.replication.leader import check_joined, check_not_fenced, join, leader_log
+from stratalog.engine.replication.leader import (
+    check_joined,
+    check_not_fenced,
+    compare_with_remote,
+    join,
+    leader_log,
+)
 from stratalog.engine.replication.partition import PartitionReplicas
 from stratalog.engine.replication.remote_end import RemoteTail
 from stratalog.engine.replication.snapshots import fetch_latest, newest_id, usable_snapshot
@@ -119,7 +125,7 @@ def sync_followers(
             case Failed():
                 outcomes.append(outcome)
     leader = leader_log(replicas)
-    replicas.check_remote_end(leader)
+    compare_with_remote(replicas, leader)
     for follower in [*listed]:
         if (done := _still_done(replicas, follower, options, listed[follower], leader)) is not None:
             del listed[follower]

@@ -37,7 +37,7 @@ from stratalog.engine.replicas.in_sync import (
     without,
 )
 from stratalog.engine.replication.partition import PartitionReplicas
-from stratalog.engine.replication.remote_end import RemoteTail
+from stratalog.engine.replication.remote_end import LogBehindRemoteError, RemoteTail
 from stratalog.engine.replication.sync import SyncOptions
 from stratalog.engine.replication.throttle import Throttle
 from stratalog.engine.replication.watermark import advance_high_watermark
@@ -50,7 +50,6 @@ from stratalog.partitions.clock import FOREVER_MS
 from stratalog.partitions.errors import (
     CorruptionError,
     FencedLeaderEpochError,
-    LogBehindRemoteError,
     RetriableError,
     StaleMetadataError,
 )

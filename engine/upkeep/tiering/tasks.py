@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from stratalog.engine.replication.leader import check_agreed, leader_log, look_at_leader
+from stratalog.engine.replication.leader import check_agreed, compare_with_remote, leader_log, look_at_leader
 from stratalog.engine.replication.partition import PartitionWork
 from stratalog.engine.replication.throttle import Throttle
 from stratalog.partitions.clock import Clock
@@ -88,7 +88,7 @@ def plan_partition(work: PlanWork) -> PlannedUploads:
                 plan, entry.pending_bytes, seen=entry.seen, quiet_until_ms=entry.quiet_until_ms, why=why
             )
     log = look_at_leader(work.replicas) if work.dry_run else leader_log(work.replicas)
-    work.replicas.check_remote_end(log)
+    compare_with_remote(work.replicas, log)
 
     def latest_ms(link: Link) -> int:
         return leader.footer(link.file).latest_ms
