@@ -1,8 +1,13 @@
 """Export records that were truncated and that replicas still hold, as Parquet files with all record columns.
 
   stratalog recover --topics flights --to recovered
+  stratalog recover --topics flights --keep remote --dry-run
 The log is not changed, and running it again is harmless. verify --discarded shows what there is. To have the
 records in the log again, append them: recovered/manifest.json says how.
+
+--keep is for partitions whose leaders and remote logs hold other records at the same offsets (verify, health
+and appends say so): it keeps one side, and gives up what the other has from where the two part. With
+--dry-run it shows both by their offsets.
 """
 
 from __future__ import annotations
@@ -21,12 +26,18 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--topics", metavar="A,B", type=names, required=True, help="of these topics")
     parser.add_argument("--partitions", metavar="N,M", type=numbers, help="only these partitions")
     parser.add_argument("--broker", metavar="N", type=number, help="only what this broker holds")
-    parser.add_argument("--to", metavar="URI", required=True, help="a folder that exists, or s3://bucket/prefix")
-    add_dry_run(parser, "list the files to export, write nothing")
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--to", metavar="URI", help="export them to a folder that exists, or s3://bucket/prefix")
+    what.add_argument("--keep", choices=("remote", "brokers"), help="keep this side where the two contradict")
+    add_dry_run(parser, "list the files to export, or show both sides; write nothing")
 
 
 def recover(job: Job) -> Report:
     given = job.arguments
+    if given.keep is not None:
+        return job.on_workers().recover(
+            given.topics, keep=given.keep, partitions=given.partitions, dry_run=given.dry_run
+        )
     address = parse_address(given.to, "--to")
     to = os.path.abspath(address.path) if address.is_folder else str(address)
     return job.on_workers().recover(

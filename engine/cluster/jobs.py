@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from stratalog.engine.admin.describe import describe
 from stratalog.engine.admin.history import MOST, EventFilter, NewEvents, history, since_time_ms
@@ -21,6 +21,7 @@ from stratalog.engine.page.report import StatePage, report
 from stratalog.engine.policy import printed
 from stratalog.engine.upkeep.healing import heal as healing
 from stratalog.engine.upkeep.healing import history as histories
+from stratalog.engine.upkeep.healing import keep as keeping
 from stratalog.engine.upkeep.healing import recover as recovering
 from stratalog.engine.upkeep.maintenance import maintain as maintaining
 from stratalog.engine.upkeep.maintenance.budget import Budget
@@ -37,6 +38,7 @@ from stratalog.engine.upkeep.snapshots import snapshot as snapshotting
 from stratalog.engine.upkeep.snapshots.read_snapshot import list_snapshots, metrics
 from stratalog.engine.upkeep.tiering import tier
 from stratalog.engine.upkeep.verification import verify
+from stratalog.partitions.errors import InvalidCallError
 from stratalog.partitions.numbers import whole, whole_or_none, wholes
 from stratalog.partitions.store import open_store
 
@@ -286,15 +288,24 @@ class Jobs:
     def recover(
         self,
         topics: TopicNames,
-        to: str,
+        to: str | None = None,
         *,
+        keep: Literal["remote", "brokers"] | None = None,
         partitions: Sequence[int] | None = None,
         broker: int | None = None,
         dry_run: bool = False,
     ) -> Report:
         """Export what replicas (of ``broker`` only, where it is given) hold of other histories, as Parquet files
-        in the folder or bucket ``to``.
+        in the folder or bucket ``to``. Or ``keep`` one side where a leader and its remote log hold other records
+        at the same offsets: with ``dry_run`` both sides are shown.
+
+        Raises: InvalidCallError unless it is one of the two.
         """
+        if (to is None) == (keep is None) or (keep is not None and broker is not None):
+            raise InvalidCallError("recover takes either to, a place to export to, or keep, 'remote' or 'brokers'")
+        if keep is not None:
+            return keeping.keep_one(self._context, names(topics), keep, partitions=partitions, dry_run=dry_run)
+        assert to is not None
         return recovering.recover(
             self._context,
             names(topics),

@@ -87,5 +87,5 @@ def _check_others(context: Context, view: PartitionView, error: LogBehindRemoteE
             raise DivergentRemoteError(
                 f"{error}. But broker {broker} knows that the high watermark reached "
                 f"{log.claimed_high_watermark}, and its log is the same as the remote one only up to {same}: "
-                "recover shows both (--dry-run), and keeps one of them (--keep remote, or --keep brokers)"
+                "recover --keep remote --dry-run shows both; without --dry-run it keeps the remote log"
             )

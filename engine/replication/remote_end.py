@@ -118,7 +118,8 @@ def check_reaches_remote(view: PartitionView, leader: Replica, log: ReplicaLog, 
             f"{view}: its leader, broker {leader.broker_id}, and its remote log hold other records from offset "
             f"{same} on: the leader's log ends at {log.log_end}, with leader epochs {_said(log.lineage)} (epoch, "
             f"first offset), the remote log at {last.next_offset}, with {_said(wrote)}. Nothing is appended; "
-            "recover shows both (--dry-run), and keeps one of them (--keep remote, or --keep brokers)"
+            "recover --keep remote --dry-run shows both; without --dry-run it keeps the remote log, with --keep "
+            "brokers the other one"
         )
     behind = LogBehindRemoteError(
         f"{view}: the log of its leader, broker {leader.broker_id}, ends at offset {log.log_end}, its remote log "

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from stratalog.engine.cluster import Cluster
-from tests.unit.cluster_harness import TIERED, LiveCluster, codes
+from tests.unit.cluster_harness import TIERED, LiveCluster, codes, rows_of
 
 KEPT = {**TIERED, "local.retention.bytes": "-2"}
 """Tiered, and kept on the brokers too."""
@@ -103,3 +103,90 @@ def test_a_partition_behind_its_remote_log_takes_nothing_and_goes_on_from_its_en
     driver.tier().raise_for_failures()
     driver.verify(deep=True).raise_for_failures()
     assert codes(driver.health()) == {}
+
+
+class Unasked(PutBack):
+    """Its drivers append where the remote tier does not answer, as they may."""
+
+    def append_unasked(self, *values: str) -> None:
+        """Appends while the remote tier is away."""
+        away = self.folder / "away"
+        self.remote.rename(away)
+        self.remote.write_text("no folder")
+        for value in values:
+            report = self.append([value])
+            report.raise_for_failures()
+        assert any("is not known" in note for note in report.notes)
+        self.remote.unlink()
+        away.rename(self.remote)
+
+
+@pytest.fixture
+def parted(tmp_path: Path) -> Unasked:
+    """The remote log has v0 to v9, the brokers v0 to v4 and then others, under a later epoch: they were put back,
+    and appended to while the remote tier did not answer."""
+    live = Unasked(tmp_path, 3)
+    live.add(*range(5))
+    live.copy()
+    live.add(*range(5, 10))
+    live.cluster.tier().raise_for_failures()
+    driver = live.put_records_back()
+    driver.elect("t", leader=live.followers()[0]).raise_for_failures()
+    live.append_unasked("a", "b")
+    live.fresh()
+    return live
+
+
+def test_two_histories_are_named_and_nothing_is_appended_nor_taken_from_either(parted: Unasked) -> None:
+    driver, before = parted.cluster, parted.in_remote()
+    for report in (parted.append(["c"]), driver.tier(), driver.verify(), driver.describe(), driver.replicate()):
+        assert "DIVERGENT_REMOTE_LOG" in codes(report), report
+    assert "behind-remote" in [row["finding"] for row in driver.health().rows]
+    driver.heal()
+    driver.maintain()
+    segments = {name for name in before if name.endswith(".parquet")}
+    assert {name: data for name, data in parted.in_remote().items() if name in segments} == {
+        name: before[name] for name in segments
+    }
+
+
+@pytest.mark.parametrize(
+    ("keep", "gives_up", "left"),
+    [
+        ("remote", 2, [f"v{number}" for number in range(10)]),
+        ("brokers", 5, [*["v0", "v1", "v2", "v3", "v4", "a", "b"]]),
+    ],
+)
+def test_a_person_says_which_history_counts(parted: Unasked, keep: str, gives_up: int, left: list[str]) -> None:
+    driver = parted.cluster
+    with parted.unchanged():
+        plan = driver.recover("t", keep=keep, dry_run=True)
+    shown = ("same_until", "brokers_end", "remote_end", "keeps", "gives_up")
+    assert rows_of(plan, *shown) == [(5, 7, 10, keep, gives_up)]
+    assert rows_of(driver.recover("t", keep=keep), "outcome") == [("kept",)]
+    parted.append(["z"]).raise_for_failures()
+    driver.tier().raise_for_failures()
+    driver.replicate().raise_for_failures()
+    assert parted.read() == {0: [*left, "z"]}
+    driver.verify(deep=True).raise_for_failures()
+    assert driver.recover("t", keep=keep).rows == []
+
+
+def test_a_sound_remote_object_is_never_outvoted(tmp_path: Path) -> None:
+    """Other records at the same offsets, in files of the same names: three replicas agree, and the remote log
+    is as sound as they are."""
+    live = Unasked(tmp_path, 3)
+    live.add(*range(5))
+    live.copy()
+    live.add(*range(5, 10))
+    live.cluster.tier().raise_for_failures()
+    before = live.in_remote()
+    driver = live.put_back()
+    live.append_unasked(*"abcdefg")
+    driver = live.fresh()
+    for report in (driver.verify(deep=True), driver.heal("t")):
+        assert "CORRUPT_SEGMENT" in codes(report)
+    driver.maintain()
+    after = live.in_remote()
+    assert {name for name in before if name.endswith(".parquet")} <= after.keys()
+    assert all(after[name] == before[name] for name in before if name.endswith(".parquet"))

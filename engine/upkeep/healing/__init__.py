@@ -5,4 +5,5 @@ rebuild         ... and objects of the remote tier by what replicas still have o
 tables          ... and tables that others have rewritten list the segments again
 history         what replicas have discarded and still hold
 recover         ... exported (export)
+keep            one of two histories kept, where a leader and its remote log contradict each other
 """

@@ -12,6 +12,11 @@ from stratalog.partitions.errors import CorruptSegmentError, StratalogError
 from stratalog.partitions.paths import DataName
 from stratalog.partitions.store import LEFT_ALONE, Store, StoredObject
 
+_NO_MAJORITY = "; no majority of them agrees, compare them by hand"
+_REMOTE_DIFFERS = (
+    "; the remote object's own checksums hold, and so do those of the brokers' files: one side was put back from "
+    "another history. Only a person can tell which: see history, and the versions of the remote table"
+)
 _FOREIGN = "a foreign file: stratalog never writes such names; it is left alone"
 
 
@@ -65,6 +70,9 @@ def odd_copies(copies: Iterable[Copy], leader: Place) -> Iterator[tuple[Copy, bo
     the others agree on what it should be. Without such a majority nobody can tell which one is right: then it
     is those that differ from the leader's.
 
+    The object of the remote tier is never outvoted: its own checksums hold, and all replicas may have been
+    put back from an older copy. Where the replicas agree on something else, nobody can tell either.
+
     A merged segment of the remote tier is no copy: the same records may have been encoded there by themselves.
     """
     by_name: dict[DataName, list[Copy]] = {}
@@ -77,7 +85,8 @@ def odd_copies(copies: Iterable[Copy], leader: Place) -> Iterator[tuple[Copy, bo
         if len(votes) == 1:
             continue
         expected = _expected(votes, {copy.place: copy.content for copy in found}, leader)
-        agreed = votes[expected] * 2 > len(found)
+        remote_differs = any(copy.place is None and copy.content != expected for copy in found)
+        agreed = votes[expected] * 2 > len(found) and not remote_differs
         those = sorted("the remote tier" if c.place is None else f"broker {c.place}" for c in found)
         for copy in found:
             if copy.content != expected:
@@ -88,7 +97,7 @@ def odd_copies(copies: Iterable[Copy], leader: Place) -> Iterator[tuple[Copy, bo
                     CorruptSegmentError(
                         f"{copy.store.uri_of(held.file.object.name)}: {offsets(held.start, held.end)}: "
                         f"{held.size_bytes} bytes, other ones than its copies ({', '.join(those)}) have"
-                        + ("" if agreed else "; no majority of them agrees, compare them by hand")
+                        + ("" if agreed else _REMOTE_DIFFERS if remote_differs else _NO_MAJORITY)
                     ),
                 )
 

@@ -1,0 +1,197 @@
+"""Keep one of two histories: a partition's leader and its remote log hold other records at the same offsets, and a
+person says which of them count (``recover --keep``).
+
+remote     the leader begins where the remote log ends, alone in its ISR, and the others follow; what the
+brokers hold
+           behind the offset at which the two part is discarded: ``recover --to`` exports it while it is there
+brokers    the segments behind that offset leave the remote table; its versions of before still list them
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.report import Report, Value
+from stratalog.engine.driver.run import OperationRun
+from stratalog.engine.metadata.election_commands import Election, ElectLeaders
+from stratalog.engine.metadata.image import TopicImage
+from stratalog.engine.metadata.partition_commands import RefusedPartition
+from stratalog.engine.reading.look import check_partitions
+from stratalog.engine.replication.partition import PartitionReplicas
+from stratalog.engine.replication.remote_end import DivergentRemoteError, LogBehindRemoteError, same_until
+from stratalog.engine.upkeep.replication.replicate import replicate
+from stratalog.partitions.errors import InvalidCallError, LogGapError
+from stratalog.partitions.lineage import Lineage
+from stratalog.partitions.listing import ReplicaLog
+from stratalog.tiering.bootstrap import auxiliary_state
+from stratalog.tiering.remote_log import RemoteLog
+from stratalog.tiering.remote_segment import RemoteSegment
+
+Side = Literal["remote", "brokers"]
+SIDES: tuple[Side, ...] = ("remote", "brokers")
+
+
+@dataclass(frozen=True, slots=True)
+class Parted:
+    """A partition of which the two histories part."""
+
+    replicas: PartitionReplicas
+    log: ReplicaLog
+    wrote: Lineage
+    """The leader epochs of the remote log."""
+    segments: tuple[RemoteSegment, ...]
+    same: int
+    """Below it both hold the same records."""
+
+    def __str__(self) -> str:
+        return str(self.replicas)
+
+    @property
+    def remote_end(self) -> int:
+        """Where the remote log ends."""
+        return self.segments[-1].next_offset
+
+    @property
+    def leaving(self) -> tuple[RemoteSegment, ...]:
+        """The segments that leave the table where the brokers' records are kept."""
+        return tuple(segment for segment in self.segments if segment.next_offset > self.same)
+
+    def row(self, keep: Side, outcome: str) -> dict[str, Value]:
+        """Its row in the report."""
+        lost = (self.same, self.remote_end) if keep == "brokers" else (self.same, self.log.log_end)
+        return {
+            "topic": self.replicas.view.topic,
+            "partition": self.replicas.view.partition,
+            "same_until": self.same,
+            "brokers_end": self.log.log_end,
+            "brokers_high_watermark": self.log.high_watermark,
+            "remote_end": self.remote_end,
+            "keeps": keep,
+            "gives_up": max(0, lost[1] - lost[0]),
+            "outcome": outcome,
+        }
+
+
+def keep_one(
+    context: Context,
+    topics: Sequence[str] | None,
+    keep: str,
+    *,
+    partitions: Sequence[int] | None = None,
+    dry_run: bool = False,
+) -> Report:
+    """Keep one side of the partitions (all of the topics when None) whose leaders and remote logs contradict each
+    other: a row for each, with the offset up to which both are the same, both ends, and how many offsets are given
+    up. Others are left alone.
+
+    Raises: InvalidCallError, UnknownTopicOrPartitionError; errors of reading the metadata. Everything else is a
+        failure of its partition in the report.
+    """
+    side = next((one for one in SIDES if one == keep), None)
+    if side is None:
+        raise InvalidCallError(f"keep is {keep!r}: it takes {' or '.join(SIDES)}")
+    with context.run("recover", dry_run=dry_run) as run:
+        parted = _find(context, topics, partitions, run)
+        if not dry_run and parted:
+            done = _keep_remote(context, parted, run) if side == "remote" else _keep_brokers(context, parted, run)
+        else:
+            done = parted
+        run.rows += [each.row(side, "planned" if dry_run else "kept") for each in done]
+    run.totals["partitions"] = len(run.rows)
+    return run.report()
+
+
+def _find(
+    context: Context, topics: Sequence[str] | None, partitions: Sequence[int] | None, run: OperationRun
+) -> list[Parted]:
+    image = context.metadata.image()
+    looks: list[tuple[PartitionReplicas, RemoteLog]] = []
+    for topic in context.topics(image, topics):
+        check_partitions(topic, partitions or ())
+        if not context.topic_config(image, topic).remote_storage_enable:
+            continue
+        log = context.remote_table(topic).load()
+        for view in image.views(topic.name):
+            replicas = context.replicas(view)
+            if replicas.remote is not None and (partitions is None or view.partition in partitions):
+                looks.append((replace(replicas, remote=replicas.remote.with_log(log)), log))
+    outcomes = context.threads.run(_look, looks)
+    return [each for _, each in run.done(outcomes, lambda look: look[0]) if each is not None]
+
+
+def _look(look: tuple[PartitionReplicas, RemoteLog]) -> Parted | None:
+    """None where the leader's log goes with its remote log."""
+    replicas, remote = look
+    log = replicas.leader.log(anew=True)
+    try:
+        replicas.check_remote_end(log)
+    except (DivergentRemoteError, LogBehindRemoteError):
+        tail = None if replicas.remote is None else replicas.remote.known
+        assert tail is not None
+        assert tail.last is not None
+        wrote = auxiliary_state(tail.store, tail.folder, tail.last).lineage
+        same = same_until(wrote, tail.last.next_offset, log, replicas.view.log_start_offset)
+        return Parted(replicas, log, wrote, remote.of_partition(replicas.view.partition), same)
+    return None
+
+
+def _keep_remote(context: Context, parted: Sequence[Parted], run: OperationRun) -> list[Parted]:
+    elections: dict[tuple[str, int], tuple[Parted, Election]] = {}
+    for each in parted:
+        view = each.replicas.view
+        if each.log.local_start > each.remote_end:
+            run.fail(each, _begins_behind(each))
+            continue
+        epochs = (view.partition_epoch, each.wrote.latest_epoch)
+        election = Election(*view.key, view.leader, partition_epoch=epochs[0], remote_epoch=epochs[1])
+        elections[view.key] = each, election
+    done: list[Parted] = []
+    command = ElectLeaders(tuple(election for _, election in elections.values()))
+    for answer in context.metadata.submit(command) if elections else ():
+        each = elections[answer.key][0]
+        if isinstance(answer, RefusedPartition):
+            run.fail(each, answer.error)
+        else:
+            done.append(each)
+    if done:
+        keys = {each.replicas.view.key for each in done}
+        report = replicate(context, only=keys)
+        run.failures += report.failures
+        run.notes += report.notes
+    return done
+
+
+def _keep_brokers(context: Context, parted: Sequence[Parted], run: OperationRun) -> list[Parted]:
+    image = context.metadata.image()
+    done: list[Parted] = []
+    by_topic: dict[str, list[Parted]] = {}
+    for each in parted:
+        kept = [segment for segment in each.segments if segment not in each.leaving]
+        end = kept[-1].next_offset if kept else each.replicas.view.log_start_offset
+        if end < each.log.local_start:
+            run.fail(each, _lacks(each, end))
+        else:
+            by_topic.setdefault(each.replicas.view.topic_id, []).append(each)
+    for topic_id, some in by_topic.items():
+        topic: TopicImage = image.topics[topic_id]
+        leaving = [segment for each in some for segment in each.leaving]
+        context.remote_table(topic).commit((), leaving)
+        done += some
+    return done
+
+
+def _begins_behind(each: Parted) -> LogGapError:
+    return LogGapError(
+        f"{each}: the leader's log begins at {each.log.local_start}, behind the end of the remote log at "
+        f"{each.remote_end}: it cannot begin there; keep the brokers' records"
+    )
+
+
+def _lacks(each: Parted, end: int) -> LogGapError:
+    return LogGapError(
+        f"{each}: without the segments from {each.same} on the remote log ends at {end}, and the leader's begins "
+        f"at {each.log.local_start}: the offsets between would be nowhere; keep the remote log"
+    )
