@@ -1,4 +1,4 @@
-"""Appends to one partition, one after the other as fast as they go: what an append takes at the end, and the files.
+"""Appends to one partition, as fast as they go one after the other: what one takes at the end, and the files.
 
     python -m bench.in_a_row                                  10,000 appends
     python -m bench.in_a_row --appends 2000

@@ -51,8 +51,8 @@ class Listing:
     chunks: tuple[tuple[ChunkName, StoredObject], ...] = ()
     """Pieces of snapshots that are being fetched, or were when somebody stopped."""
     late: frozenset[WatermarkName] = frozenset()
-    """Those of the high watermarks that came while the folder was listed, and may lie beyond the listed log: all of
-    it is committed, and nothing is lost (``StoredObject.late``)."""
+    """Those of the high watermarks that came while the folder was listed, and may lie beyond the listed log: that
+    is committed, and nothing is lost (``StoredObject.late``)."""
 
     @property
     def joined_epoch(self) -> int:

@@ -18,9 +18,10 @@ equal, which they never are beside a busy producer:
 - **What has gone** by the second scan stays in the listing: a file that is gone when it is opened is no news to
   anybody. Nothing goes before what stands for it is there. That is shown by the first scan, or else
 - **a merged segment that has come** is taken from the second. It holds whatever it has hidden. One that begins
-  behind all that the first scan shows is looked for again: nothing tells what lies between.
-- **An append that has come** is taken where the first scan shows a later one of its epoch, or a high watermark above
-  its base. Appends of an epoch are made in the order of their offsets, so it fills a hole. Behind all that
+  behind all that the first scan shows is left out where the append at its base is there still: that, and all of
+  the segment, came after the first scan had begun. Else both are made again: nothing tells what lies between.
+- **An append that has come** is taken where the first scan shows a later one of its epoch, or a high watermark
+  above its base. Appends of an epoch are made in the order of their offsets, so it fills a hole. Behind all that
   the first scan shows it is left out, as if it had come after the listing: of what is that young, the second scan
   may show holes, too.
 - **A high watermark that has come** is taken, for it is true. Beyond what the first scan shows it is ``late``:
@@ -29,8 +30,9 @@ equal, which they never are beside a busy producer:
 So a listing holds each file that was there all the while, each record that was there when it began in some file,
 and no hole. Each decision that rests on one follows:
 
-- *The log end, of an append and of a take-over*: what was acknowledged before the listing began was there. What came
-  later is found by the exclusive create, or by the listing after it, which shows one's own file: it was there.
+- *The log end, of an append and of a take-over*: what was acknowledged before the listing began was there. What
+  came later is found by the exclusive create, or by the listing after it, which shows one's own file: that was
+  there.
 - *Sync, and the high watermark*: followers are listed before their leader, so what they show it had. No hole means
   that what a log end stands for is there.
 - *Verify*: no hole is seen that storage has not made, and a file that both scans miss was not there.
@@ -95,6 +97,8 @@ def together(
                     late.add(name)
             case DataName(base_offset, _, epoch):
                 if base_offset > ends.get(epoch, -1):
+                    if paths.join(paths.folder_of(name), str(DataName(base_offset, None, epoch))) in second:
+                        continue
                     return None
         found[name] = second[name]
     return found, late
