@@ -56,7 +56,7 @@ class Writer:
             names: list[object] = [DataName(base, None, 1) for base in range(self.end - MERGED, self.end)]
             names += [WatermarkName(offset, 1) for offset in range(self.end - MERGED + 1, self.end)]
             self._merged.append((time.monotonic(), [*map(str, names)]))
-            while self._merged[0][0] < time.monotonic() - DELAY_S:
+            while self._merged and self._merged[0][0] < time.monotonic() - DELAY_S:
                 self._gone(self._merged.pop(0)[1])
 
     def _made(self, name: object) -> None:
