@@ -94,7 +94,7 @@ def _listing(
         kept = [each for each in held if id(each[1]) not in left]
         return tuple(sorted([*kept, *new], key=itemgetter(0)))
 
-    data, marks = before.data, before.watermarks
+    data, marks, late = before.data, before.watermarks, before.late
     if old.data:
         data = tuple(file for file in data if id(file.object) not in left)
     if new.data:
@@ -102,6 +102,7 @@ def _listing(
     if old.watermarks or new.watermarks:
         marks_gone = {*old.watermarks}
         marks = tuple(sorted([*(mark for mark in marks if mark not in marks_gone), *new.watermarks]))
+        late = (late - marks_gone) | new.late
     foreign = [stored for stored in before.foreign if id(stored) not in left]
     return Listing(
         data=data,
@@ -111,6 +112,7 @@ def _listing(
         foreign=tuple(sorted([*foreign, *new.foreign], key=attrgetter("name"))),
         checkpoints=registers(before.checkpoints, new.checkpoints),
         chunks=registers(before.chunks, new.chunks),
+        late=late,
     )
 
 

@@ -50,6 +50,9 @@ class Listing:
     """Snapshots, by end offset."""
     chunks: tuple[tuple[ChunkName, StoredObject], ...] = ()
     """Pieces of snapshots that are being fetched, or were when somebody stopped."""
+    late: frozenset[WatermarkName] = frozenset()
+    """Those of the high watermarks that came while the folder was listed, and may lie beyond the listed log: that
+    is committed, and nothing is lost (``StoredObject.late``)."""
 
     @property
     def joined_epoch(self) -> int:
@@ -84,6 +87,7 @@ def parse(folder: str, objects: Iterable[StoredObject], uri_of: Callable[[str], 
     data: list[DataFile] = []
     epochs: list[tuple[EpochName, StoredObject]] = []
     watermarks: list[WatermarkName] = []
+    late: list[WatermarkName] = []
     local_starts: list[tuple[LocalStartName, StoredObject]] = []
     foreign: list[StoredObject] = []
     checkpoints: list[tuple[CheckpointName, StoredObject]] = []
@@ -99,6 +103,8 @@ def parse(folder: str, objects: Iterable[StoredObject], uri_of: Callable[[str], 
                 epochs.append((name, stored))
             case WatermarkName() as name:
                 watermarks.append(name)
+                if stored.late:
+                    late.append(name)
             case LocalStartName() as name:
                 local_starts.append((name, stored))
             case CheckpointName() as name:
@@ -115,6 +121,7 @@ def parse(folder: str, objects: Iterable[StoredObject], uri_of: Callable[[str], 
         tuple(foreign),
         tuple(sorted(checkpoints, key=lambda found: found[0])),
         tuple(sorted(chunks, key=lambda found: found[0])),
+        frozenset(late),
     )
 
 
@@ -336,9 +343,11 @@ def _high_watermark(listing: Listing, lineage: Lineage, local_start: int, log_en
 
 
 def claimed_high_watermark_of(listing: Listing, lineage: Lineage) -> int:
-    """Up to where the high-watermark files of a folder say that a history was committed; 0 without any."""
+    """Up to where the high-watermark files of a folder say that a history was committed; 0 without any. Late ones
+    claim nothing: the records may have come with them, behind the listing."""
     known = {entry.epoch for entry in lineage}
-    return max((_bounded(name, lineage) for name in listing.watermarks if name.epoch in known), default=0)
+    claims = (name for name in listing.watermarks if name.epoch in known and name not in listing.late)
+    return max((_bounded(name, lineage) for name in claims), default=0)
 
 
 def litter(listing: Listing) -> list[str]:

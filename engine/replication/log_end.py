@@ -107,7 +107,8 @@ def names_in(listing: Listing) -> int:
 
 def _goes_on(behind: Listing, known: LogEnd) -> bool:
     """Whether the registers behind the known end leave the log as it was."""
-    epoch, high_watermark = known.lineage.latest_epoch, claimed_high_watermark_of(behind, known.lineage)
+    every = replace(behind, late=frozenset())
+    epoch, high_watermark = known.lineage.latest_epoch, claimed_high_watermark_of(every, known.lineage)
     if known.acknowledged_to is not None and high_watermark < known.acknowledged_to:
         return False  # its storage has lost it
     return (

@@ -61,6 +61,7 @@ from stratalog.partitions.store.rules import (
     stable_listing,
 )
 from stratalog.partitions.store.storage_time import StorageTime
+from stratalog.partitions.store.two_scans import names_together, objects_together
 
 PIECE_BYTES = 8 * 1024 * 1024
 
@@ -178,14 +179,14 @@ class LocalStore:
             with suppress(FolderInLogError):  # what is in there is listed, too
                 return self._listed_again(folder, known)
         if after:
-            return objects(self._listed(folder, lambda: scan_behind(self._folder, folder, after), stable_listing))
-        return objects(self._scanned(folder, in_order, stable_listing))
+            return self._listed(folder, lambda: objects(scan_behind(self._folder, folder, after)), _of_objects)
+        return self._scanned(folder, in_order, _of_objects)
 
     def walk(self, prefix: str) -> Sequence[StoredObject]:
-        return objects(self._scanned(folder_prefix(prefix), in_order, at_once))
+        return self._scanned(folder_prefix(prefix), in_order, at_once)
 
     def names(self, prefix: str) -> frozenset[str]:
-        return self._scanned(folder_prefix(prefix), names_of, stable_listing)
+        return self._scanned(folder_prefix(prefix), names_of, _of_names)
 
     def delete(self, names: Iterable[str]) -> None:
         """See ``Store.delete``. Folders that become empty stay: somebody may be about to link into them."""
@@ -272,7 +273,7 @@ class LocalStore:
             if last is not None and last.is_snapshot and scanner.unchanged(last.stamp):
                 self._tally.add(reads=1)
                 return last
-            return stable_listing(scan, where, lambda found: found.is_snapshot)
+            return stable_listing(scan, where, scanner.together, lambda found: found.is_snapshot)
 
         found = self._listed(folder, scanner.scan, scan_all)
         return known if found is last else LocalListing.of(found, known, asked_s, doubts)
@@ -363,6 +364,14 @@ class LocalStore:
             os.close(descriptor)
             raise
         return descriptor
+
+
+def _of_objects(scan: Callable[[], Sequence[StoredObject]], where: str) -> Sequence[StoredObject]:
+    return stable_listing(scan, where, objects_together)
+
+
+def _of_names(scan: Callable[[], frozenset[str]], where: str) -> frozenset[str]:
+    return stable_listing(scan, where, names_together)
 
 
 @contextmanager

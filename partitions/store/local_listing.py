@@ -12,7 +12,7 @@ at which the kernel last changed the folder itself, as it does for each name tha
 kernel ticks, every 10 ms at most, and two changes within a tick leave the same stamp. So a stamp counts only where
 it was ``SETTLED_NS`` old before the scan began, and is the same after it: then the scan began after that tick, and
 whatever changes from then on gets a later time. (Git holds its index the same way: Documentation/technical/
-racy-git.) Such a scan is a snapshot, and needs no second one that agrees with it.
+racy-git.) Such a scan is a snapshot, and needs no second one (``two_scans``).
 
 Stamps count on file systems that only this kernel changes (``_LOCAL``); elsewhere each look scans names, twice.
 One gap is left: a clock that is set back, and a change at the very nanosecond of an earlier one. No look goes on
@@ -27,13 +27,14 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import attrgetter
 
 from stratalog.partitions import paths
 from stratalog.partitions.store.local_folder import READ, RootFolder
 from stratalog.partitions.store.local_scan import check_crowd, objects, seen_as
 from stratalog.partitions.store.protocol import StoredObject
+from stratalog.partitions.store.two_scans import together
 
 LOOK_AGAIN_S = 60.0
 """So long a file is not asked about again."""
@@ -72,7 +73,7 @@ class Scan:
 
     @property
     def is_snapshot(self) -> bool:
-        """Whether no other scan has to agree with it."""
+        """Whether it needs no second one."""
         return bool(self.stamp)
 
 
@@ -129,6 +130,16 @@ class Scanner:
         finally:
             os.close(descriptor)
 
+    def together(self, first: Scan, second: Scan) -> Scan | None:
+        """As ``two_scans.together``; nothing of it is a snapshot."""
+        found = together(first.files, second.files, self.folder)
+        if found is None:
+            return None
+        files, late = found
+        for name in late:
+            files[name] = replace(files[name], object=replace(files[name].object, late=True))
+        return Scan(files, ())
+
     def unchanged(self, stamp: tuple[int, ...]) -> bool:
         """Whether the folder still has this stamp. Raises: SpecialFileError, OSError."""
         try:
@@ -145,7 +156,7 @@ class Scanner:
         for entry in entries:
             name, inode = entry.name, entry.inode()
             file = known.get(name)
-            if file is None or file.inode != inode or not name.endswith(_ONCE):
+            if file is None or file.inode != inode or file.object.late or not name.endswith(_ONCE):
                 if entry.is_dir(follow_symlinks=False):
                     raise FolderInLogError(self.folder + name)
                 with suppress(FileNotFoundError):

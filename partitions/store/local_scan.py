@@ -140,13 +140,13 @@ def names_of(entries: Iterator[Entry]) -> frozenset[str]:
     return frozenset(name for name, _ in entries)
 
 
-def in_order(entries: Iterator[Entry]) -> list[Seen]:
+def in_order(entries: Iterator[Entry]) -> list[StoredObject]:
     """The files of the names, by name; those that have vanished are left out."""
     found = []
     for name, entry in entries:
         with suppress(FileNotFoundError):
             found.append(seen_as(name, entry.stat(follow_symlinks=False)))
-    return sorted(found)
+    return objects(sorted(found))
 
 
 def seen_as(name: str, now: os.stat_result) -> Seen:

@@ -47,6 +47,7 @@ from stratalog.partitions.store.rules import (
     stable_listing,
 )
 from stratalog.partitions.store.storage_time import StorageTime
+from stratalog.partitions.store.two_scans import objects_together
 from stratalog.partitions.store.upload_writer import StagedParts, StagedWhole, UploadWriter
 
 MOST_PARTS = 10_000
@@ -59,6 +60,11 @@ _NO_BUCKET = frozenset({"NoSuchBucket", "ContainerNotFound", "ContainerBeingDele
 _Pages = tuple[int, Sequence[StoredObject]]
 """A walk through a folder: how many pages there were, and the objects."""
 _Once = Callable[[], _Pages]
+
+
+def _pages_together(first: _Pages, second: _Pages) -> _Pages | None:
+    found = objects_together(first[1], second[1])
+    return None if found is None else (second[0], found)
 
 
 def is_missing(answer: Answer) -> bool:
@@ -264,7 +270,7 @@ class ObjectStore(ABC):
         root is not there."""
 
         def agreed(once: _Once, where: str) -> _Pages:
-            return stable_listing(once, where, lambda pages: pages[0] == 1)
+            return stable_listing(once, where, _pages_together, lambda pages: pages[0] == 1)
 
         return self._listed(prefix, agreed, after)
 

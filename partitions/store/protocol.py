@@ -39,6 +39,8 @@ class StoredObject:
     """The kind of thing with the name, if it is no file: ``a symbolic link``, ``a FIFO``, ``a mount point``.
     Somebody else put it there: it has no bytes, is never read, followed or deleted, and the name is taken all the
     same."""
+    late: bool = False
+    """A high watermark that came while its log was listed: the listing need not show all records below it."""
 
 
 @dataclass(slots=True)
@@ -224,8 +226,9 @@ class Store(Protocol):
         self, prefix: str, after: str = "", known: Sequence[StoredObject] | None = None
     ) -> Sequence[StoredObject]:
         """All objects whose name starts with the folder ``prefix`` (``""``: the whole root), sorted
-        by name. Repeats until two listings in a row agree where one listing is no snapshot
-        (protocol section 1). Staged objects are not listed. A missing folder is empty. With ``after``, a name in
+        by name. Where one scan is no snapshot, what two in a row say together (``two_scans``): of a log, all that
+        was there when the listing began, without a hole; what came behind its end meanwhile is left out.
+        Staged objects are not listed. A missing folder is empty. With ``after``, a name in
         the folder, only what sorts behind it: that costs what is there, however much lies before.
 
         ``known`` is what this store has answered of the same folder before, ``()`` at first. With it, a store may

@@ -122,9 +122,12 @@ class Tally:
 
 
 def stable_listing(
-    list_once: Callable[[], T], where: str, is_snapshot: Callable[[T], bool] = lambda _listing: False
+    list_once: Callable[[], T],
+    where: str,
+    together: Callable[[T, T], T | None],
+    is_snapshot: Callable[[T], bool] = lambda _listing: False,
 ) -> T:
-    """A listing that is a snapshot, or else what two in a row agree on (protocol section 1).
+    """A listing that is a snapshot, or else what two in a row say ``together`` (``two_scans``).
 
     Raises: ListingUnstableError naming ``where``.
     """
@@ -135,9 +138,12 @@ def stable_listing(
         after = list_once()
         if after == before or is_snapshot(after):
             return after
+        if (found := together(before, after)) is not None:
+            return found
         before = after
     raise ListingUnstableError(
-        f"{where} changed during each of {LISTING_ATTEMPTS} listings; list a smaller folder, or try again"
+        f"{where} changed during each of {LISTING_ATTEMPTS} listings, and not by appends alone; list a smaller "
+        "folder, or try again"
     )
 
 

@@ -31,6 +31,7 @@ import stratalog.partitions.producer_changes
 import stratalog.partitions.replica
 import stratalog.partitions.retention
 import stratalog.tiering.copier
+import tests.simulation.stores
 import tests.simulation.transacting
 from stratalog.engine.replication.partition import PartitionReplicas
 from stratalog.partitions import paths
@@ -82,6 +83,10 @@ class Mutation:
         """The run of a seed; patch the product before."""
         configuration = self.configuration(seed)
         return Run(configuration).run(Script(*self.script) if self.script else Seeded(configuration))
+
+
+def _in_pages(configuration: Configuration) -> Configuration:
+    return replace(configuration, page=1)
 
 
 def _overlapping(configuration: Configuration) -> Configuration:
@@ -198,6 +203,58 @@ _BEHIND = replace(
 )
 
 MUTATIONS: Sequence[Mutation] = (
+    *(
+        Mutation(
+            name,
+            what,
+            variants.patched(tests.simulation.stores, place, variant),
+            theme=theme,
+            shaped=_in_pages,
+            first=first,
+        )
+        for name, what, place, variant, theme, first in (
+            (
+                "one scan",
+                "a listing is two scans: what one shows alone may have holes",
+                "stable_listing",
+                variants.first_scan,
+                "base",
+                1,
+            ),
+            (
+                "the second scan",
+                "what the second scan shows behind the end of the first is left out: it may have holes",
+                "objects_together",
+                variants.all_of_the_second,
+                "base",
+                1,
+            ),
+            (
+                "the first scan with its holes",
+                "the second scan fills the holes of the first",
+                "objects_together",
+                variants.holes_and_all,
+                "base",
+                1,
+            ),
+            (
+                "late high watermarks are claims",
+                "a high watermark that came meanwhile does not say that what is listed is cut off",
+                "objects_together",
+                variants.never_late,
+                "base",
+                1,
+            ),
+            (
+                "registers that came meanwhile",
+                "two scans have to agree on the registers",
+                "objects_together",
+                variants.whatever_registers_say,
+                "base",
+                1,
+            ),
+        )
+    ),
     Mutation(
         "no root check",
         "after every listing, broker.json must hold the directory id that is registered",

@@ -22,6 +22,7 @@ from stratalog.partitions.errors import (
 from stratalog.partitions.paths import BROKER_FILE
 from stratalog.partitions.store.protocol import StagedCopy, StagedWriter, Store, StoreCounts, StoredObject
 from stratalog.partitions.store.rules import byte_range, check_exclusive_create, stable_listing
+from stratalog.partitions.store.two_scans import objects_together
 from tests.simulation.roots import Root
 from tests.simulation.scheduler import Driver, Verdict
 
@@ -181,7 +182,7 @@ class SimStore:
         if not self._page():
             listed = self.call("list", prefix, lambda: self.root.listing(prefix))
         else:
-            listed = stable_listing(lambda: self._list_in_pages(prefix), f"{self.uri}/{prefix}")
+            listed = stable_listing(lambda: self._list_in_pages(prefix), f"{self.uri}/{prefix}", objects_together)
         return [stored for stored in listed if stored.name > f"{prefix}/{after}"] if after else listed
 
     def names(self, prefix: str) -> frozenset[str]:

@@ -59,6 +59,7 @@ from stratalog.partitions.replica import Replica, errors_of
 from stratalog.partitions.segment_check import verify_bytes
 from stratalog.partitions.store.memory import MemoryStore
 from stratalog.partitions.store.protocol import StoredObject
+from stratalog.partitions.store.two_scans import objects_together
 from stratalog.partitions.transactions import LogTransactions
 
 
@@ -145,6 +146,39 @@ def without_chain() -> AbstractContextManager[object]:
         patched(stratalog.partitions.replica, "log_again", lambda _, *looked: resolve_without_chain(*looked)),
         *(patched(module, "resolve", resolve_without_chain) for module in modules),
     )()
+
+
+def first_scan(list_once: Callable[[], Any], where: str, together: object) -> Any:
+    """One scan, without a second one."""
+    return list_once()
+
+
+def all_of_the_second(
+    first: Sequence[StoredObject], second: Sequence[StoredObject]
+) -> Sequence[StoredObject] | None:
+    """With what came behind the end of the first scan."""
+    return None if objects_together(first, second) is None else second
+
+
+def holes_and_all(first: Sequence[StoredObject], second: Sequence[StoredObject]) -> Sequence[StoredObject] | None:
+    """Without what the second scan alone shows."""
+    return None if objects_together(first, second) is None else first
+
+
+def never_late(first: Sequence[StoredObject], second: Sequence[StoredObject]) -> Sequence[StoredObject] | None:
+    """High watermarks as if all of the log below them were listed."""
+    found = objects_together(first, second)
+    return None if found is None else [replace(one, late=False) for one in found]
+
+
+def whatever_registers_say(
+    first: Sequence[StoredObject], second: Sequence[StoredObject]
+) -> Sequence[StoredObject] | None:
+    """Registers that came meanwhile are passed over."""
+    seen = {one.name for one in first}
+    return objects_together(
+        first, [one for one in second if one.name in seen or one.name.endswith((".parquet", ".hw"))]
+    )
 
 
 def removable_also_above(log: ReplicaLog, now_ms: int, delay_ms: int, leader_epoch: int) -> list[str]:

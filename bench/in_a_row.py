@@ -1,0 +1,70 @@
+"""Appends to one partition, as fast as they go one after the other: what one takes at the end, and the files.
+
+    python -m bench.in_a_row                                  10,000 appends
+    python -m bench.in_a_row --appends 2000
+    python -m bench.in_a_row --file-delete-delay 10000        ms; other topic configs stay as they are by default
+
+Three replicas and acks=all, on a file system in memory where there is one, by one process, with nothing beside it.
+At the end a deep ``verify`` goes over everything. Without Spark; no part of ``make bench``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+from functools import partial
+from pathlib import Path
+
+from bench.bench import TMPFS, TOPIC, Bench, BenchCluster
+from bench.growth import REPLICAS, append
+from bench.hour import middle
+from bench.measuring import seconds_of
+from bench.options import bench_options
+
+LAST = 500
+"""Appends of a median."""
+
+
+def run(made: BenchCluster, appends: int, every: int) -> list[str]:
+    """A line after each ``every`` appends."""
+    lines: list[str] = []
+    taken: list[float] = []
+    began_s = time.monotonic()
+    for number in range(1, appends + 1):
+        taken.append(seconds_of(partial(append, made.cluster)))
+        if number % every == 0 or number == appends:
+            of_all = time.monotonic() - began_s
+            lines.append(f"{number:>9,} {of_all:>7.0f} {middle(taken[-LAST:]) * 1000:>10.1f} {files(made):>7,}")
+            print(lines[-1], flush=True)
+    return lines
+
+
+def files(made: BenchCluster) -> int:
+    """In the folder of a replica, at most."""
+    return max(len([*folder.iterdir()]) for folder in made.folder.glob(f"broker-*/*/{TOPIC}-*/*"))
+
+
+def main() -> int:
+    """Run it, print it."""
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.in_a_row", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--appends", type=int, default=10_000)
+    parser.add_argument("--every", type=int, default=1000)
+    parser.add_argument("--file-delete-delay", type=int)
+    given = parser.parse_args()
+    configs = {} if given.file_delete_delay is None else {"file.delete.delay.ms": str(given.file_delete_delay)}
+    with tempfile.TemporaryDirectory(prefix="stratalog-row-", dir=TMPFS if TMPFS.is_dir() else None) as folder:
+        made = Bench(None, bench_options({}, Path(folder))).cluster("row", brokers=REPLICAS)
+        made.cluster.topics.create(TOPIC, partitions=1, replication_factor=REPLICAS, configs=configs)
+        print(f"{'appends':>9} {'seconds':>7} {'median ms':>10} {'files':>7}", flush=True)
+        run(made, given.appends, given.every)
+        made.driver().verify(deep=True).raise_for_failures()
+        made.remove()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
