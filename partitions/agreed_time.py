@@ -5,8 +5,8 @@ and groups expire that are fresh; one that is days behind would write down that 
 and the next driver would let that expire. A storage tells its time by itself (``Store.now_ms``). Where the two are
 apart by more than ``MOST_APART_MS``, one of them is wrong, and nothing is removed by time.
 
-What removes by time goes by the earlier of the two, and what is written down for others to go by is the later of
-the two: a clock that is wrong keeps things for longer, whichever it is.
+A driver removes by the earlier of the two times, and writes the later one down for others: a clock that is
+wrong keeps things for longer, whichever it is.
 """
 
 from __future__ import annotations
@@ -34,29 +34,29 @@ def agree(driver_ms: int, storage_ms: int | None) -> bool:
 
 
 def agreed_by_most(driver_ms: int, told: Iterable[int | None]) -> int | None:
-    """What time it is for what is removed by time, where several roots have ``told`` theirs: the earliest of those
-    that agree with the driver. None unless these are more than half of those that tell: a root whose own clock is
-    wrong does not stop the others."""
+    """The time for everything that is removed by time, where several roots have ``told`` theirs: the earliest
+    of those that agree with the driver. None unless these are more than half of those that tell: a root whose
+    own clock is wrong does not stop the others."""
     known = [storage_ms for storage_ms in told if storage_ms is not None]
     agreeing = [storage_ms for storage_ms in known if agree(driver_ms, storage_ms)]
     return min(driver_ms, *agreeing) if 2 * len(agreeing) > len(known) else None
 
 
 def agreed_ms(clock: Clock, store: TellsTime) -> int | None:
-    """What time it is for what is removed by time from a storage: the earlier of the driver's and its own. None
-    where they do not agree, or it does not tell: nothing is to be removed by time."""
+    """The time for everything that is removed by time from a storage: the earlier of the driver's and its
+    own. None where they do not agree, or it does not tell: nothing is to be removed by time."""
     return agreed_by_most(clock.now_ms(), [store.now_ms()])
 
 
 def stamp_ms(clock: Clock, store: TellsTime) -> int:
-    """What time to write down for what happens now, where others remove by it: the later of the driver's and the
+    """The time to write down for what happens now, where others remove by it: the later of the driver's and the
     storage's."""
     driver_ms, storage_ms = clock.now_ms(), store.now_ms()
     return driver_ms if storage_ms is None else max(driver_ms, storage_ms)
 
 
 def earlier_ms(clock: Clock, store: TellsTime) -> int:
-    """What time to write down for what happens now, where others remove by it what came before: the earlier of the
+    """The time to write down for what happens now, where others remove by it what came before: the earlier of the
     driver's and the storage's."""
     driver_ms, storage_ms = clock.now_ms(), store.now_ms()
     return driver_ms if storage_ms is None else min(driver_ms, storage_ms)

@@ -15,7 +15,7 @@ from stratalog.partitions.runner import Done
 
 @dataclass(frozen=True, slots=True)
 class ComparedClocks:
-    """What time it is, by the driver and by its brokers' storage."""
+    """The time, by the driver and by its brokers' storage."""
 
     driver_ms: int
     told: Mapping[int, int | None]
@@ -23,12 +23,12 @@ class ComparedClocks:
 
     @property
     def agreed_ms(self) -> int | None:
-        """What time it is for what is removed by time (``partitions.agreed_time``); None: nothing is."""
+        """The time for everything that is removed by time (``partitions.agreed_time``); None: nothing is."""
         return agreed_by_most(self.driver_ms, self.told.values())
 
     @property
     def stamp_ms(self) -> int:
-        """What time to write down where others remove by it: the later of the driver's and most brokers'."""
+        """The time to write down where others remove by it: the later of the driver's and most brokers'."""
         known = sorted(storage_ms for storage_ms in self.told.values() if storage_ms is not None)
         return max(self.driver_ms, known[len(known) // 2]) if known else self.driver_ms
 
@@ -67,7 +67,7 @@ class ComparedClocks:
 
     @property
     def notes(self) -> list[str]:
-        """What is wrong, for reports."""
+        """Clocks that are wrong, for reports."""
         found = [] if self.driver_fault is None else [self.driver_fault]
         return found + [f"broker {broker_id}: {what}" for broker_id, what in self.broker_faults.items()]
 
@@ -90,8 +90,8 @@ def compared_clocks(context: Context, image: ClusterImage) -> ComparedClocks:
 
 
 def removal_time(context: Context, image: ClusterImage, run: OperationRun) -> int | None:
-    """What time it is for what the run removes by time: by what drivers and records say when it was. None: nothing
-    is to be removed; and the run's notes say why."""
+    """The time for everything that the run removes by time: by what drivers and records say when it was.
+    None: nothing is to be removed; and the run's notes say why."""
     clocks = compared_clocks(context, image)
     run.notes += clocks.notes
     return clocks.agreed_ms

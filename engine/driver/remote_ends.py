@@ -1,4 +1,4 @@
-"""What a driver knows of the remote ends of logs: asked before its first append to a partition under a leader
+"""The remote ends of logs, as a driver knows them: asked before its first append to a partition under a leader
 epoch.
 
 One read of a topic's table answers for all of its partitions. An answer holds while that epoch does:

@@ -101,7 +101,7 @@ def _from_remote(
             f"{what}: broker {leader} is fenced or not in the ISR {present.isr}: it cannot go on from the remote "
             "log"
         )
-    ahead = remote_epoch > present.leader_epoch  # the metadata was put back, too, and may have named it by now
+    ahead = remote_epoch > present.leader_epoch  # the metadata was put back, too
     return PartitionChangeRecord(
         topic_id=election.topic_id,
         partition=election.partition,

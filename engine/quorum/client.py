@@ -148,7 +148,7 @@ class MetadataClient:
         return self._commits.waiting
 
     def _agreed_ms(self) -> int | None:
-        """What time it is for what is removed by time, by this driver and the voters' storage."""
+        """The time for everything that is removed by time, by this driver and the voters' storage."""
         return agreed_by_most(self._clock.now_ms(), [voter.store.now_ms() for voter in self._log.voters])
 
     def with_log(self, work: Callable[[MetadataLog], T]) -> T:

@@ -49,7 +49,7 @@ _log = logging.getLogger(__name__)
 
 
 def stamp_of(context: Context, image: ClusterImage, topic_id: str, partition: int) -> int:
-    """What time to write down for a step that is about to be appended to this partition (``agreed_time``)."""
+    """The time to write down for a step that is about to be appended to this partition (``agreed_time``)."""
     topic = image.topics.get(topic_id)
     leader = None if topic is None else topic.partitions[partition].leader
     store = None if leader is None else context.stores.get(leader)

@@ -1,8 +1,8 @@
 """The remote end of a partition: its leader's log never ends below it, for both are one log.
 
 Only committed records are tiered, so a leader that holds less than its remote log has lost them, with every
-member of the ISR that holds no more: their storage was put back from an older copy, or emptied. Whoever takes
-over looks at the remote log before it writes down where its epoch begins; a driver looks before its first
+member of the ISR that holds no more: their storage was put back from an older copy, or emptied. A
+take-over looks at the remote log before it writes down where the epoch begins; a driver looks before its first
 append under a view. So no offset that the remote log holds is given to another record.
 
 Where the leader's log is the beginning of the remote log, an election lets it go on from the end of it
@@ -154,8 +154,8 @@ def begin_at_remote_end(leader: Replica, log: ReplicaLog, epoch: int, tail: Remo
 
 def _given_up(view: PartitionView, log: ReplicaLog, last: RemoteSegment) -> bool:
     """Whether a segment is of a history that an unclean election, or one that went on from the remote log, has
-    ended. (The leader that begins the view's epoch has looked at the remote log before; what was committed there
-    since is of the leader before.)
+    ended. (The leader that begins the view's epoch has looked at the remote log already. Commits since then are
+    of the leader before it.)
     """
     ended = max(view.unclean_epoch, view.remote_epoch)
     if last.epoch >= ended:

@@ -259,7 +259,7 @@ class Store(Protocol):
         ...
 
     def now_ms(self) -> int | None:
-        """What time it is there: the ``Date`` of its answers, the time that a file system gives to a file just
+        """The time there: the ``Date`` of its answers, the time that a file system gives to a file just
         made. None where it does not tell, or cannot be asked. One request at most, and none where it has answered
         anything in the last minute.
         """

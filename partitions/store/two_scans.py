@@ -1,15 +1,15 @@
-"""What two scans of the same folders, one after the other, say together.
+"""A listing from two scans of the same folders, one after the other.
 
-A scan is no snapshot: names come and go while it runs. What every file system and bucket has to guarantee is this:
-**a scan shows each name that was there before it began and is still there when it ends, once.** Of a name that
-comes or goes meanwhile it may show anything. So says POSIX of ``readdir``; Linux keeps to it on ext4, xfs, btrfs,
+A scan is no snapshot: names come and go while it runs. Every file system and bucket has to guarantee one thing:
+**a scan shows each name that was there before it began and is still there when it ends, once.** A name that
+comes or goes meanwhile may be shown or not. So says POSIX of ``readdir``; Linux keeps to it on ext4, xfs, btrfs,
 tmpfs and overlay, also where a folder is changed under the scan; NFS does where the server's cookies are stable
 (those of Linux and of all filers we know are), without a cache of folders. A bucket's listing goes on behind the
 last key of the page before, and each page is as strong as a read (S3, GCS and Azure say so).
 
 One scan is not enough. An append and the one after it may both come while it runs, and it shows the second alone:
 a hole, and the file before it would seem to end where the second begins. Or a merge ends behind its back, and the
-appends go before it reaches them: it shows neither. What ends a scan's doubts is a second one, begun after it. It
+appends go before it reaches them: it shows neither. A second scan, begun after it, settles both. It
 shows all that came before the first had ended, and so all that any name of the first rests on. Both need not be
 equal, which they never are beside a busy producer:
 
@@ -30,14 +30,14 @@ equal, which they never are beside a busy producer:
 So a listing holds each file that was there all the while, each record that was there when it began in some file,
 and no hole. Each decision that rests on one follows:
 
-- *The log end, of an append and of a take-over*: what was acknowledged before the listing began was there. What
-  came later is found by the exclusive create, or by the listing after it, which shows one's own file: that was
-  there.
+- *The log end, of an append and of a take-over*: the listing has all records that were acknowledged before it
+began.
+  The exclusive create finds later ones, or the listing after it does, which shows one's own file.
 - *Sync, and the high watermark*: followers are listed before their leader, so what they show it had. No hole means
   that what a log end stands for is there.
 - *Verify*: no hole is seen that storage has not made, and a file that both scans miss was not there.
-- *Merge, retention, vacuum*: they go by what is covered in the listing, and below the high watermark. What covers
-  was there; more than they see of both can only have come.
+- *Merge, retention, vacuum*: they go by what is covered in the listing, and below the high watermark. The files
+  that cover were there; the truth can only be more of both.
 
 Missed is only what comes after the first scan began, is merged, and is deleted before the second ends: both scans
 may pass over a file that lives so short. Two equal listings would have missed it, too. It takes a

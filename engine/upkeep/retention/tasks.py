@@ -78,7 +78,7 @@ class RetainWork(PartitionWork):
     delay_ms: int
     clock: Clock
     now_ms: int | None
-    """What time it is for records; None: none expires by time, and the limits have none (``agreed_time``)."""
+    """The time for records; None: none expires by time, and the limits have none (``agreed_time``)."""
     dry_run: bool
     most: int | None = None
     """Remote segments that each replica begins to rely upon in this piece of the work; None: all."""
