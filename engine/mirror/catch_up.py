@@ -23,7 +23,8 @@ from stratalog.engine.reading.bounds import ReadQuery
 from stratalog.engine.reading.fetch import fetch
 from stratalog.engine.reading.plan_read import plan_read
 from stratalog.engine.records.append import append_mirrored
-from stratalog.engine.replication.leader import leader_log
+from stratalog.engine.records.remote_end import replicas_to_append_to
+from stratalog.engine.replication.leader import compare_with_remote, leader_log
 from stratalog.engine.replication.replica_selector import NOWHERE
 from stratalog.engine.replication.throttle import Throttle
 from stratalog.engine.upkeep.replication.replicate import replicate
@@ -81,8 +82,10 @@ def _look(context: Context, key: TopicPartition) -> tuple[int, int | None, bool]
 
     def once() -> tuple[int, int | None, bool]:
         image = context.metadata.image()
-        replicas = context.replicas(image.view(image.topic(key[0]).topic_id, key[1]))
+        view = image.view(image.topic(key[0]).topic_id, key[1])
+        replicas = replicas_to_append_to(context, image, [view], [])[key[1]]
         log = leader_log(replicas)
+        compare_with_remote(replicas, log)
         last = replicas.leader.producers(log).get(MIRROR)
         return log.log_end, None if last is None else last.epoch, log.high_watermark == log.log_end
 

@@ -362,6 +362,8 @@ def end_appends(
         for partition, (view, outcome) in outcomes.items():
             states[partition] = state = PendingAppend(view)
             if isinstance(outcome, Appended):
+                if not context.remote_ends.is_silent(view.topic_id, context.clock.now_ms()):
+                    context.remote_ends.remember(view)  # they were asked when the appends were planned
                 state.appended, state.missed = outcome, outcome.missed
                 state.tried, state.ours = True, not outcome.duplicate
             else:

@@ -32,6 +32,7 @@ from stratalog.engine.metadata.image import PartitionView
 from stratalog.engine.records.append import append_options
 from stratalog.engine.records.bad_record_lane import Lane, LeaveOut, topic_of_bad_records
 from stratalog.engine.records.bad_records import ERRORS, FoundBad
+from stratalog.engine.records.remote_end import replicas_to_append_to
 from stratalog.engine.records.rounds import TaskResult, partition_task
 from stratalog.engine.replication.append import Appended, AppendOptions, NotAppended
 from stratalog.engine.replication.leader import look_at_leader
@@ -170,9 +171,8 @@ def plan(
     if bad_records is not None:
         topic_of_bad_records(context, image, bad_records)
     of_topic = image.topic(topic)
-    replicas_of = {
-        partition: context.replicas(image.view(of_topic.topic_id, partition)) for partition in range(partitions)
-    }
+    views = [image.view(of_topic.topic_id, partition) for partition in range(partitions)]
+    replicas_of = replicas_to_append_to(context, image, views, [])
 
     def look(partition: int) -> dict[str, int]:
         leader = replicas_of[partition].leader
