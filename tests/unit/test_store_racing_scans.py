@@ -25,7 +25,7 @@ from stratalog.partitions.store import Store, StoredObject, StoreOptions, open_s
 from tests.s3_server import S3Endpoint
 
 FOLDER = f"{'d' * 32}/topic-{'e' * 32}/0.1"
-TMPFS = Path("/dev/shm")  # noqa: S108 - the file system is what is tested
+TMPFS = Path("/dev/shm")
 SECONDS = 2.0
 MERGED = 20
 """Appends that become a segment, and go, at a later time."""
