@@ -36,7 +36,10 @@ _steps = st.lists(
 
 
 def objects(folder: dict[str, str]) -> list[StoredObject]:
-    found = [StoredObject(f"{FOLDER}/{name_of(text)}", 1000, 0, version) for text, version in folder.items()]
+    found = [
+        StoredObject(f"{FOLDER}/{name_of(text)}", 1000, 0, version, late=version == "2" and text.endswith(".hw"))
+        for text, version in folder.items()
+    ]
     return sorted(found, key=lambda one: one.name)
 
 

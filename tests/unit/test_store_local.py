@@ -243,15 +243,23 @@ class TestReading:
 class TestSettling:
     def test_a_listing_is_what_two_in_a_row_agree_on(self) -> None:
         seen = iter(["a", "b", "a", "c", "c", "d"])
-        assert stable_listing(lambda: next(seen), "folder") == "c"
+        assert stable_listing(lambda: next(seen), "folder", lambda first, second: None) == "c"
+
+    def test_or_what_two_in_a_row_say_together(self) -> None:
+        seen = iter(["a", "b", "a", "aa", "c"])
+
+        def together(first: str, second: str) -> str | None:
+            return f"{first}+{second}" if second.startswith(first) else None
+
+        assert stable_listing(lambda: next(seen), "folder", together) == "a+aa"
 
     def test_a_folder_that_never_rests_has_no_listing(self) -> None:
         with pytest.raises(ListingUnstableError, match="folder"):
-            stable_listing(itertools.count().__next__, "folder")
+            stable_listing(itertools.count().__next__, "folder", lambda first, second: None)
 
     def test_a_snapshot_needs_no_second_look(self) -> None:
         seen = iter(["page", "other"])
-        assert stable_listing(lambda: next(seen), "folder", is_snapshot=lambda _: True) == "page"
+        assert stable_listing(lambda: next(seen), "folder", lambda *_: None, lambda _: True) == "page"
 
     @pytest.mark.parametrize("listed", [LocalStore.list, LocalStore.names])
     def test_a_file_that_appears_meanwhile_is_listed(
