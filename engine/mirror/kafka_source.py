@@ -25,6 +25,7 @@ from stratalog.engine.mirror.source import (
 )
 from stratalog.engine.state.group_commits import OffsetAndMetadata
 from stratalog.partitions.errors import (
+    CorruptionError,
     EnvironmentUnusableError,
     InvalidCallError,
     OffsetOutOfRangeError,
@@ -172,6 +173,8 @@ class KafkaSource:
                     yield SourceRead(key, NO_RECORDS, positions[key], RetriableError(what))
         except KafkaException as error:
             raise translated(error.args[0], "the source") from error
+        except UnicodeDecodeError as error:
+            raise _no_text("the source") from error
         finally:
             consumer.close()
 
@@ -283,6 +286,12 @@ def answer(future: Any, what: str) -> Any:
         raise translated(error.args[0], what) from error
     except TooLateError as error:
         raise RetriableError(f"{what}: no answer within {TIMEOUT_S:g} s; try again") from error
+    except UnicodeDecodeError as error:
+        raise _no_text(what) from error
+
+
+def _no_text(what: str) -> StratalogError:
+    return CorruptionError(f"{what}: it sends a name, or a key of headers, that is not UTF-8, as no broker does")
 
 
 def translated(error: Any, what: str) -> StratalogError:

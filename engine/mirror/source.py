@@ -106,7 +106,8 @@ class SourceRead:
 
 
 class MirrorSource(Protocol):
-    """A cluster of topics. Errors of all calls: RetriableError kinds; StorageAuthorizationError kinds."""
+    """A cluster of topics. Errors of all calls: RetriableError kinds; StorageAuthorizationError kinds;
+    CorruptionError for answers that cannot be."""
 
     def topics(self, names: Sequence[str]) -> dict[str, SourceTopic]:
         """The topics of these names. Raises: UnknownTopicOrPartitionError."""
