@@ -22,7 +22,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.proof import Proof, Row
+from tests.proof import PAGE, Proof, Row
 
 ROOT = Path(__file__).resolve().parent.parent
 LOGS = ROOT / ".cache" / "nightly"
@@ -210,9 +210,12 @@ def figures(log: Path) -> str:
 
 
 def commit() -> str:
-    """The commit that is checked out, with a mark where files differ from it."""
-    asked = ["git", "describe", "--always", "--dirty", "--abbrev=8", "--exclude=*"]
-    return subprocess.run(asked, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
+    """The commit that is checked out, with a mark where files differ from it: others than the page of the proof,
+    which the step before may have written."""
+    asked = ["git", "rev-parse", "--short=8", "HEAD"]
+    head = subprocess.run(asked, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
+    differs = ["git", "diff", "--quiet", "HEAD", "--", ".", f":(exclude){PAGE.relative_to(ROOT)}"]
+    return head if subprocess.run(differs, cwd=ROOT, check=False).returncode == 0 else f"{head}-dirty"
 
 
 if __name__ == "__main__":
