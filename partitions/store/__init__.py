@@ -5,10 +5,11 @@ to it. ``open_store(uri, options)`` picks the implementation by scheme.
 
     protocol        the contract
     rules           rules that no store may have otherwise: names, ranges, counting, stable listings
+    two_scans       a listing from two scans, beside writers
     opening         from an address to its store
     reader, crc32   a file over ranged reads; the checksum of pieces
     memory          the twin of real storage
-    storage_time    what time it is there, as it was told last
+    storage_time    the time there, as it was told last
     read_only       a store that is only read
     checking        whether a storage keeps the rules; ``racing`` (many that create one name)
     local           folders; ``local_folder`` (no link is followed), ``local_scan`` (listings), ``local_listing``

@@ -228,27 +228,28 @@ class LocalStore:
         check_exclusive_create(self, probe_name(self._new_id()))
 
     def now_ms(self) -> int | None:
-        """See ``Store.now_ms``: of a file in the staging folder, which goes at once. None where this process may
-        make none there."""
+        """See ``Store.now_ms``: of a file in the staging folder, which goes at once. None where there is no such
+        folder, or this process may make no file in it."""
+        if not os.path.isdir(self._folder.path_of(STAGING_FOLDER)):
+            return None  # it may be a volume that is not mounted: nothing is made in its place
         return self._time.now_ms(self._ask_for_time)
 
     def sweep_staging(self, older_than_ms: int, *, dry_run: bool = False) -> int:
         """See ``Store.sweep_staging``. A writer that is alive after all fails with StorageError. Anything but a
         file was put there by somebody else, and stays."""
-        now_ms = agreed_ms(self._clock, self)
-        if now_ms is None:
-            return 0
-        before_ms, removed = now_ms - older_than_ms, 0
+        removed = 0
         with (
             translated("sweep", self._folder.path_of(STAGING_FOLDER)),
             suppress(FileNotFoundError),
             self._folder.folder(STAGING_FOLDER, READ) as staging,
             os.scandir(staging) as entries,
         ):
-            for entry in entries:
+            now_ms = agreed_ms(self._clock, self)
+            for entry in entries if now_ms is not None else ():
                 with suppress(FileNotFoundError):
                     now = entry.stat(follow_symlinks=False)
-                    if stat.S_ISREG(now.st_mode) and now.st_mtime_ns // 1_000_000 < before_ms:
+                    age_ms = (now_ms or 0) - now.st_mtime_ns // 1_000_000
+                    if stat.S_ISREG(now.st_mode) and age_ms > older_than_ms:
                         if not dry_run:
                             os.unlink(entry.name, dir_fd=staging)
                         removed += 1

@@ -392,19 +392,18 @@ def test_no_place_of_a_root_can_be_made_to_lead_out_of_it(
 # ------------------------------------------------------------------------------ what a vacuum leaves
 
 
-def test_a_vacuum_that_died_leaves_nothing_that_later_ones_take_for_a_topic(
+def test_a_probe_that_died_leaves_nothing_that_a_vacuum_takes_for_a_topic(
     live: LiveCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     live.tiered("cold")
 
-    def die(store: LocalStore, name: str) -> None:
+    def die(store: LocalStore, names: object) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(LocalStore, "stat", die)
         patch.setattr(LocalStore, "delete", die)
         with pytest.raises(KeyboardInterrupt):
-            live.driver().vacuum()
+            LocalStore(str(live.remote)).check()
     [left] = [path for path in live.remote.iterdir() if path.is_file()]
     live.cluster.vacuum().raise_for_failures()
     assert left.exists()

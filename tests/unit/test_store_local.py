@@ -30,6 +30,7 @@ from stratalog.partitions.store.local import LocalStore
 from stratalog.partitions.store.local_copy import BUFFER_BYTES, copy_file
 from stratalog.partitions.store.memory import MemoryStore
 from stratalog.partitions.store.rules import stable_listing
+from tests.clocks import FolderByClock
 
 MIB = 1024 * 1024
 
@@ -320,7 +321,7 @@ class TestCopyFile:
 class TestSweep:
     def test_removes_what_dead_writers_left_and_nothing_younger(self, tmp_path: Path) -> None:
         clock = ManualClock(SystemClock().now_ms())
-        store = LocalStore(str(tmp_path), clock)
+        store = FolderByClock(str(tmp_path), clock)
         dead = store.stage_writer("dead")
         dead.file.write(b"data")
         assert store.sweep_staging(60_000) == 0
@@ -333,7 +334,7 @@ class TestSweep:
 
     def test_a_folder_of_somebody_stays_and_keeps_nothing_else_from_going(self, tmp_path: Path) -> None:
         clock = ManualClock(SystemClock().now_ms() + 120_000)
-        store = LocalStore(str(tmp_path), clock)
+        store = FolderByClock(str(tmp_path), clock)
         theirs = tmp_path / ".staging" / "theirs"
         theirs.mkdir(parents=True)
         for name in "abc":

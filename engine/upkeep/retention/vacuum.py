@@ -83,7 +83,7 @@ class _Vacuum:
         now_ms = agreed_ms(self.context.clock, remote)
         if now_ms is None:
             self.run.notes.append(
-                "remote tier: its clock and this machine's do not agree: nothing is deleted there"
+                "remote tier: it tells no time, or another one than this machine's clock: nothing is deleted there"
             )
             return
         folders, beside = self._walk(remote, names)
