@@ -5,6 +5,7 @@ to it. ``open_store(uri, options)`` picks the implementation by scheme.
 
     protocol        the contract
     rules           rules that no store may have otherwise: names, ranges, counting, stable listings
+    two_scans       what two scans beside writers say together: why a listing has no hole
     opening         from an address to its store
     reader, crc32   a file over ranged reads; the checksum of pieces
     memory          the twin of real storage
