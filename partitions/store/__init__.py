@@ -5,7 +5,7 @@ to it. ``open_store(uri, options)`` picks the implementation by scheme.
 
     protocol        the contract
     rules           rules that no store may have otherwise: names, ranges, counting, stable listings
-    two_scans       a listing from two scans, beside writers
+    two_scans       the listing that two scans beside writers make: why it has no hole
     opening         from an address to its store
     reader, crc32   a file over ranged reads; the checksum of pieces
     memory          the twin of real storage

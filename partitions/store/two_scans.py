@@ -1,47 +1,44 @@
-"""A listing from two scans of the same folders, one after the other.
+"""The listing that two scans of the same folders make, one after the other.
 
-A scan is no snapshot: names come and go while it runs. Every file system and bucket has to guarantee one thing:
-**a scan shows each name that was there before it began and is still there when it ends, once.** A name that
-comes or goes meanwhile may be shown or not. So says POSIX of ``readdir``; Linux keeps to it on ext4, xfs, btrfs,
-tmpfs and overlay, also where a folder is changed under the scan; NFS does where the server's cookies are stable
-(those of Linux and of all filers we know are), without a cache of folders. A bucket's listing goes on behind the
-last key of the page before, and each page is as strong as a read (S3, GCS and Azure say so).
+A scan is no snapshot: names come and go while it runs. Every file system and bucket has to guarantee this much:
+**a scan shows each name once that was there before it began and is still there when it ends.** It may show a
+name that comes or goes meanwhile, or not. POSIX says so of ``readdir``. Linux keeps to it on ext4, xfs, btrfs,
+tmpfs and overlay. NFS keeps to it where the server's cookies last, and where no client caches folders. The
+listing of a bucket goes on behind the last key of the page before, and S3, GCS and Azure promise that each page
+is consistent.
 
-One scan is not enough. An append and the one after it may both come while it runs, and it shows the second alone:
-a hole, and the file before it would seem to end where the second begins. Or a merge ends behind its back, and the
-appends go before it reaches them: it shows neither. A second scan, begun after it, settles both. It
-shows all that came before the first had ended, and so all that any name of the first rests on. Both need not be
-equal, which they never are beside a busy producer:
+One scan is not enough. Two appends may come while it runs, and it shows the second one alone: a hole, and the
+file before it would seem to end where the second append begins. Or a merge ends behind its back, and the appends
+go before it reaches them: it shows neither. A second scan, begun when the first has ended, shows everything that
+came before that, and so everything that a name of the first rests on. The two need not be equal, and beside a
+busy producer they never are:
 
-- **Registers**, and whatever is no file of a log, have to be the same in both. They are few, come seldom, and what
-  they say is decided on: a listing shows a moment at which no epoch began and no log start moved.
-- **What has gone** by the second scan stays in the listing: a file that is gone when it is opened is no news to
-  anybody. Nothing goes before what stands for it is there. That is shown by the first scan, or else
-- **a merged segment that has come** is taken from the second. It holds whatever it has hidden. One that begins
-  behind all that the first scan shows is left out where the append at its base is there still: that, and all of
-  the segment, came after the first scan had begun. Else both are made again: nothing tells what lies between.
+- **Registers**, and every name that is no file of a log, have to be the same in both. They are few, they come
+  seldom, and decisions rest on them: a listing shows a moment at which no epoch began and no log start moved.
+- **A name that has gone** stays in the listing: a listed file may be gone at any time when it is opened. A file
+  goes only when another one stands for it, which the first scan shows, or else the second.
+- **A merged segment that has come** is taken from the second scan: it stands for the files that it hides. One
+  that begins behind all that the first scan shows is left out where the append at its base is still there: that
+  append, and so the whole segment, came after the first scan had begun. Otherwise both scans are made again.
 - **An append that has come** is taken where the first scan shows a later one of its epoch, or a high watermark
-  above its base. Appends of an epoch are made in the order of their offsets, so it fills a hole. Behind all that
-  the first scan shows it is left out, as if it had come after the listing: of what is that young, the second scan
-  may show holes, too.
-- **A high watermark that has come** is taken, for it is true. Beyond what the first scan shows it is ``late``:
-  it says that all of the log that is listed is committed, but not that the log listed is cut off.
+  above its base: it fills a hole, for appends of an epoch are made in the order of their offsets. Behind all
+  that the first scan shows it is left out, as if it had come after the listing: the second scan may have holes
+  there.
+- **A high watermark that has come** is taken, for it is true. Beyond all that the first scan shows it is
+  ``late``: the whole listed log is committed, and the log may go on behind the listing.
 
-So a listing holds each file that was there all the while, each record that was there when it began in some file,
-and no hole. Each decision that rests on one follows:
+So a listing holds each file that was there all the while, and, in some file, each record that was there when it
+began. It has no hole. The decisions that rest on a listing follow:
 
-- *The log end, of an append and of a take-over*: the listing has all records that were acknowledged before it
-began.
-  The exclusive create finds later ones, or the listing after it does, which shows one's own file.
-- *Sync, and the high watermark*: followers are listed before their leader, so what they show it had. No hole means
-  that what a log end stands for is there.
-- *Verify*: no hole is seen that storage has not made, and a file that both scans miss was not there.
-- *Merge, retention, vacuum*: they go by what is covered in the listing, and below the high watermark. The files
-  that cover were there; the truth can only be more of both.
+- *The log end, for an append or a take-over*: the listing shows every record that was acknowledged before it
+  began. The exclusive create finds a later append, and the look after it shows one's own file, which was there.
+- *Sync and the high watermark*: followers are listed before their leader, so the leader's listing shows all that
+  theirs do. Without holes, the log end of a follower stands for all records below it.
+- *Verify*: a hole in a listing is a hole in storage.
+- *Merge, retention, vacuum*: they go by the files that cover others, below the high watermark. Those were there.
 
-Missed is only what comes after the first scan began, is merged, and is deleted before the second ends: both scans
-may pass over a file that lives so short. Two equal listings would have missed it, too. It takes a
-``file.delete.delay.ms`` shorter than a listing.
+One thing is missed: a file that comes after the first scan began, is merged, and is deleted before the second
+scan ends. Two equal listings would miss it, too. It takes a ``file.delete.delay.ms`` shorter than a listing.
 """
 
 from __future__ import annotations
@@ -81,25 +78,25 @@ def together(
     found, late = dict(first), set[str]()
     reached = {log: _reached(name for name in first if paths.folder_of(name) == log) for log in logs}
     for name in come:
-        ends = reached[paths.folder_of(name)]
+        log, ends = paths.folder_of(name), reached[paths.folder_of(name)]
+        latest = max(ends, default=None)
         match parsed[name]:
-            case DataName(base_offset, None, epoch):
-                behind = base_offset >= ends.get(epoch, -1)
-                if behind and epoch != max(ends, default=None):
-                    return None
-                if behind:
-                    continue
-            case WatermarkName(offset, epoch):
-                behind = offset > ends.get(epoch, -1)
-                if behind and epoch != max(ends, default=None):
-                    return None
-                if behind:
-                    late.add(name)
-            case DataName(base_offset, _, epoch):
-                if base_offset > ends.get(epoch, -1):
-                    if paths.join(paths.folder_of(name), str(DataName(base_offset, None, epoch))) in second:
-                        continue
-                    return None
+            case DataName(base_offset, None, epoch) if base_offset < ends.get(epoch, -1):
+                pass
+            case DataName(base_offset, int(), epoch) if base_offset <= ends.get(epoch, -1):
+                pass
+            case WatermarkName(offset, epoch) if offset <= ends.get(epoch, -1):
+                pass
+            case WatermarkName(_, epoch) if epoch == latest:
+                late.add(name)
+            case DataName(_, None, epoch) if epoch == latest:
+                continue
+            case DataName(base_offset, int(), epoch) if (
+                paths.join(log, str(DataName(base_offset, None, epoch))) in second
+            ):
+                continue
+            case _:
+                return None
         found[name] = second[name]
     return found, late
 

@@ -171,16 +171,6 @@ def never_late(first: Sequence[StoredObject], second: Sequence[StoredObject]) ->
     return None if found is None else [replace(one, late=False) for one in found]
 
 
-def whatever_registers_say(
-    first: Sequence[StoredObject], second: Sequence[StoredObject]
-) -> Sequence[StoredObject] | None:
-    """Registers that came meanwhile are passed over."""
-    seen = {one.name for one in first}
-    return objects_together(
-        first, [one for one in second if one.name in seen or one.name.endswith((".parquet", ".hw"))]
-    )
-
-
 def removable_also_above(log: ReplicaLog, now_ms: int, delay_ms: int, leader_epoch: int) -> list[str]:
     """Without "dead files only below the high watermark"."""
     names = _removable(log, now_ms, delay_ms, leader_epoch)

@@ -24,8 +24,8 @@ RECORDS = 20
 NAMES = 2
 """Of an append: its records, and the high watermark."""
 SLACK = 3
-"""Files that are hidden wait for their deletion; then for the next run, which comes when a quarter is new;
-and those that are new wait for the merge."""
+"""Times the delay that a name stays: it waits for a merge, then for its deletion, then for the next run, which
+comes when a quarter of the names is new."""
 FEW = 500
 
 TOML = '[cluster]\nid = "c"\nvoters = [1]\n' + "".join(

@@ -7,6 +7,7 @@ repairs the sentences marked (!) are.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -221,6 +222,17 @@ def test_a_high_watermark_beyond_the_chain_tells_of_lost_data() -> None:
     log = log_of("0-1.1 2-3.1 3.1.hw")
     assert (log.log_end, log.high_watermark, log.claimed_high_watermark) == (1, 1, 3)
     assert log.lost_committed
+
+
+def test_a_high_watermark_that_came_while_the_folder_was_listed_tells_of_no_loss() -> None:
+    """The records came behind the listing; all that is listed is committed."""
+    listing = listing_of("1.epoch 0.1 1.1 1.1.hw 9.1.hw")
+    late = replace(listing, late=frozenset({WatermarkName(9, 1)}))
+    log = resolve(late, Lineage([(1, 0)]), lambda file: file.name.base_offset + 1)
+    assert (log.log_end, log.high_watermark, log.claimed_high_watermark) == (2, 2, 1)
+    assert not log.lost_committed
+    (stored_late,) = parse(FOLDER, [replace(stored(WatermarkName(9, 1)), late=True)]).late
+    assert stored_late == WatermarkName(9, 1)
 
 
 def test_a_truncation_is_no_loss() -> None:
