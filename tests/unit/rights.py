@@ -112,7 +112,7 @@ RIGHTS = (
     needs("snapshot", voters=WRITE, leader=WRITE, followers=ALL),
     needs("snapshot with a table", voters=WRITE, leader=WRITE, followers=ALL, remote=WRITE, delta=WRITE),
     needs("quorum.snapshot", voters=ALL),
-    needs("vacuum", voters="lrd", leader="lrd", followers="lrd", internal="lrd", remote=ALL, delta=READ),
+    needs("vacuum", voters="lrd", leader="lrd", followers="lrd", internal="lrd", remote="lrd", delta=READ),
     # Administrators
     needs("format", voters=WRITE, new="c"),
     needs("restore", voters=WRITE, leader=WRITE, followers=WRITE, remote=WRITE, delta=WRITE, new="c"),

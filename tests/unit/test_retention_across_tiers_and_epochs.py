@@ -14,7 +14,7 @@ from stratalog.partitions.root import format_root
 from stratalog.tiering.divergence import Histories, Present
 from stratalog.tiering.remote_segment import RemoteSegment
 from tests.contexts import context_of
-from tests.unit.cluster_harness import Dying, LiveCluster
+from tests.unit.cluster_harness import Dying, LiveCluster, fence, unfence
 from tests.unit.retention_harness import filled, local_start, retained
 from tests.unit.tiering_harness import segment, uploaded
 
@@ -99,8 +99,12 @@ def test_segments_of_two_epochs_that_overlap_do_not_stop_retention(live: LiveClu
     table = context_of(live.cluster).remote_table(live.cluster.image.topic("t"))
     epoch = live.replicas().view.leader_epoch
     deposed = Histories({0: Lineage([(epoch, 0)])}, lambda: {0: Present(epoch)})
-    table.commit([uploaded(segment(2, 5, epoch=epoch))], (), deposed)  # what nobody has any more
-    handed_over(live)
+    one, *others = live.replicas().view.replicas
+    fence(live, *others, one)
+    unfence(live, *others)
+    live.cluster.elect("t", unclean=True).raise_for_failures()
+    table.commit([uploaded(segment(2, 5, epoch=epoch))], (), deposed)  # late; what nobody has any more
+    live.cluster = live.driver()
     if records:
         live.fill(records)
     live.cluster.tier().raise_for_failures()

@@ -136,7 +136,7 @@ def missed(writer: Writer, seen: set[str], begun_s: float, ended_s: float) -> li
     """Names that were there all the while and were not seen."""
     return [
         name
-        for name, at_s in list(writer.created_s.items())
+        for name, at_s in writer.created_s.copy().items()
         if at_s < begun_s and writer.deleting_s.get(name, ended_s) >= ended_s and name not in seen
     ]
 
