@@ -11,6 +11,7 @@ created, and "write, then check" rests on seeing it.
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -245,6 +246,8 @@ class LocalStore:
             os.scandir(staging) as entries,
         ):
             now_ms = agreed_ms(self._clock, self)
+            if now_ms is None and not os.access(".", os.W_OK, dir_fd=staging):
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
             for entry in entries if now_ms is not None else ():
                 with suppress(FileNotFoundError):
                     now = entry.stat(follow_symlinks=False)

@@ -195,6 +195,7 @@ class TestWalkAndSweep:
         later = ManualClock(SystemClock().now_ms() + 3_600_000)
         if not isinstance(store, MemoryStore):
             store._clock = later  # type: ignore[attr-defined]
+            store.now_ms = later.now_ms  # type: ignore[method-assign]
         there = store.sweep_staging(60_000, dry_run=True)
         parts = 20_000_000 // PART_BYTES  # each a staged object of Google's; Azure drops its blocks by itself
         expected = {"memory": 0, "az": 0, "gs": parts}
