@@ -135,7 +135,11 @@ def configuration_of(seed: int, theme_name: str | None = None, voters: int | Non
             theme = random.Random(f"kind of maintain {seed}").choice(MAINTAIN)
     else:
         theme = rng.choice(
-            [theme for theme in (*THEMES, TRANSACTIONS, *CHECKS, *SHORT, *MAINTAIN) if theme.name == theme_name]
+            [
+                theme
+                for theme in (*THEMES, TRANSACTIONS, *CHECKS, *SHORT, *MAINTAIN, BEHIND)
+                if theme.name == theme_name
+            ]
         )
     if voters is not None:
         brokers = max(brokers, voters)
@@ -189,7 +193,12 @@ def configuration_of(seed: int, theme_name: str | None = None, voters: int | Non
     horizon = rng.choice((60, 120, 250, 500)) * (2 if large else 1)
     faulty = rng.random() < 0.6
     events = _events(rng, theme, shape, slots, horizon) if faulty else ()
-    if not theme.unclean:
+    if theme is BEHIND:
+        late = rng.randrange(horizon // 2, 2 * horizon)
+        copied = (rng.randrange(horizon // 2), "copy", 0)
+        events = tuple(sorted((*events, copied, (late, "put_back", rng.randrange(2)))))
+        faulty = False
+    elif not theme.unclean:
         events, operations = _with_flips(seed, events, operations, horizon)
     return Configuration(
         seed=seed,
@@ -498,6 +507,16 @@ MAINTAIN = (
 """Several drivers that do all that is due, beside appends and everything that changes a log."""
 
 _IN_MAINTAIN = 0.08
+BEHIND = Theme(
+    "behind",
+    (("append", 10), ("tier", 6), ("replicate", 3), ("elect", 2), ("retain", 1), ("read", 1), ("merge", 1)),
+    ("double",),
+    length=(3, 6),
+    tiered=True,
+)
+"""All replicas are put back from an older copy, or emptied, beside a whole remote tier. Tests ask for it by its
+name. The remote tier always answers in these runs: where it does not, appends go on."""
+
 _ALWAYS_DUE = {
     "leader.imbalance.check.interval.seconds": "1",
     "log.retention.check.interval.ms": "1",

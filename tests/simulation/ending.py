@@ -67,6 +67,10 @@ class LoneDriver:
                 return
         else:
             check_sweep(actor)
+        if any(history.was_put_back for history in world.oracle.histories.values()):
+            for _ in range(_TRIES):
+                replicate(context)
+                heal(context)
         self._settle(actor)
         for key, producer in list(world.ledger.appends):
             for sequence, acknowledged in list(world.ledger.appends[key, producer].items()):

@@ -39,6 +39,11 @@ class Events:
         self._backups: dict[int, dict[str, bytes]] = {}
         self._formatted = 0
         self._lost_voters: set[int] = set()
+        self._copy_of_all: dict[int, dict[str, bytes]] = {}
+        """The replicas of the topic on all brokers, by broker, as they were at one moment ..."""
+        self._copied_ends: dict[int, int] = {}
+        """... and what was acknowledged then, by partition."""
+        self._put_back_once = False
         self.restart = lambda slot: None
         """Starts the job of a slot again."""
 
@@ -117,6 +122,62 @@ class Events:
             return False
         self._world.roots[broker].restore(self._backups[broker], self._world.time.ms)
         return None
+
+    # ------------------------------------------------------------- all brokers, beside a whole remote tier
+
+    def _copy(self, _: int) -> None:
+        """A copy of the topic's replicas on all brokers, as a snapshot of a machine's disk is."""
+        self._copy_of_all = {broker: dict(self._of_topic(broker)) for broker in self._world.roots}
+        self._copied_ends = {key[1]: self._world.oracle.history(key).acknowledged for key in self._keys()}
+
+    def _put_back(self, number: int) -> bool | None:
+        """The copy takes the place of the topic's replicas on all brokers; they are empty where ``number`` is odd.
+        Whatever ran on that machine is gone."""
+        world = self._world
+        if self._put_back_once or not (number % 2 or self._copy_of_all):
+            return False
+        self._put_back_once = True
+        for driver in world.scheduler.drivers.values():
+            driver.kill()
+        for broker, root in world.roots.items():
+            kept = {} if number % 2 else self._copy_of_all[broker]
+            for name, _ in self._of_topic(broker):
+                root.delete(name)
+            for name, data in sorted(kept.items()):
+                root.create(name, data, world.time.ms)
+        for key in self._keys():
+            live = world.tables[key[0]].live.values()
+            end = max((one.segment.next_offset for one in live if one.segment.partition == key[1]), default=0)
+            held = 0 if number % 2 else self._copied_ends.get(key[1], 0)
+            ends = [self._log_end(broker, key) for broker in self._replicas(key)]
+            history = world.oracle.history(key)
+            if end >= held and all(one < end for one in ends) and not history.unclean:
+                world.ledger.lose(key, history.put_back(end))
+                world.ledger.count("put back behind the remote log")
+            else:  # nobody can know what is lost: a person decides
+                history.forget()
+                world.abandoned = True
+        for slot in range(len(world.configuration.operations)):
+            self.restart(slot)
+        return None
+
+    def _keys(self) -> list[Key]:
+        topic = self._world.oracle.image.topics[self._world.topic_id]
+        return [(topic.topic_id, partition.partition) for partition in topic.partitions]
+
+    def _replicas(self, key: Key) -> tuple[int, ...]:
+        return self._world.oracle.image.partition(*key).replicas
+
+    def _of_topic(self, broker: int) -> Iterator[tuple[str, bytes]]:
+        """The files of the topic's replicas on a broker."""
+        root = self._world.roots[broker]
+        for key in self._keys():
+            if broker in self._replicas(key):
+                entries = root.folders.get(self._world.invariants.folder(broker, key), {})
+                yield from [(name, data) for name, (_, data) in entries.items()]
+
+    def _log_end(self, broker: int, key: Key) -> int:
+        return self._world.invariants.state(broker, self._world.invariants.folder(broker, key)).log.log_end
 
     # --------------------------------------------------------------------------- flipped bits
 

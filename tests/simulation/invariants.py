@@ -207,6 +207,10 @@ class Invariants:
         if None in state.tokens[: log.high_watermark - log.local_start]:
             gap = log.local_start + state.tokens.index(None)
             raise Violation(f"I5: offset {gap} below the high watermark {log.high_watermark} has no record {who}")
+        if history.behind:
+            self._commit(history, state, log.high_watermark, who)
+            self._end_behind(broker, key, history, log)
+            return
         if history.unclean:
             return
         if len(held) + state.tokens.count(None) != len(state.tokens):
@@ -233,6 +237,13 @@ class Invariants:
         if partition is not None and broker in partition.isr:
             self._check_member(broker, key, history)
 
+    def _end_behind(self, broker: int, key: Key, history: History, log: ReplicaLog) -> None:
+        """The leader goes on from the end of the remote log: from here on all holds again."""
+        partition = self.partition(key)
+        if partition is not None and broker == partition.leader and partition.remote_epoch:
+            joined = log.joined_epoch >= partition.remote_epoch
+            history.behind = not (joined and log.log_end >= history.acknowledged)
+
     def _check_transactions(self, broker: int, folder: str, key: Key) -> None:
         if self.sound(broker) and not self.oracle.history(key).unclean:
             state = self.state(broker, folder)
@@ -248,7 +259,7 @@ class Invariants:
 
     def _check_members(self, key: Key) -> None:
         partition, history = self.partition(key), self.oracle.history(key)
-        if partition is None or history.unclean:
+        if partition is None or history.unclean or history.behind:
             return
         for broker in partition.isr:
             if self.sound(broker):
@@ -270,7 +281,12 @@ class Invariants:
         """I9: what the ISR holds may be committed while it has enough members. One whose storage is lost by now
         has no say: it held what was seen of it."""
         partition, history = self.partition(key), self.oracle.history(key)
-        if partition is None or history.unclean or len(partition.isr) < self.min_insync_replicas(key):
+        if (
+            partition is None
+            or history.unclean
+            or history.behind
+            or len(partition.isr) < self.min_insync_replicas(key)
+        ):
             return
         sound = filter(self.sound, partition.isr)
         ends = [self.state(broker, self.folder(broker, key)).log.log_end for broker in sound]

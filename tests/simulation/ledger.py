@@ -52,6 +52,14 @@ class Ledger:
             if (key[0], of) == (topic_id, producer) and acknowledged
         )
 
+    def lose(self, key: Key, lost: set[Token]) -> None:
+        """These records were lost with all storage that had them: their producers try again."""
+        for (of, producer), begun in self.appends.items():
+            for sequence in begun if of == key else ():
+                records = self.sizes[of, producer, sequence]
+                if lost & set(self.tokens(of, producer, sequence, records)):
+                    begun[sequence] = False
+
     def any_unclean(self, topic_id: str) -> bool:
         """Whether a partition of the topic has lost what was acknowledged; what is known of producers with it."""
         return any(history.unclean for key, history in self._oracle.histories.items() if key[0] == topic_id)
@@ -90,6 +98,9 @@ class Ledger:
                 return
         if topic_partition == "u-0" and self._oracle.counts["deleted topics"]:
             self.count("corruption in a topic that is being deleted")
+            return
+        if any(history.was_put_back for history in self._oracle.histories.values()):
+            self.count("corruption after all replicas were put back")
             return
         unclean = [key for key, history in self._oracle.histories.items() if history.unclean]
         for key in unclean:

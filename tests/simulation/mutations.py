@@ -16,6 +16,7 @@ import stratalog.engine.quorum.log
 import stratalog.engine.records.acknowledge
 import stratalog.engine.records.coordinator
 import stratalog.engine.replication.append
+import stratalog.engine.replication.leader
 import stratalog.engine.replication.log_end
 import stratalog.engine.replication.sync
 import stratalog.engine.state.transaction_steps
@@ -298,6 +299,19 @@ MUTATIONS: Sequence[Mutation] = (
         shaped=_deleting,
         theme="reuse",
         first=2030,
+    ),
+    Mutation(
+        "a first append that does not look at the remote log",
+        "append 1: at the first contact under an epoch the leader's log reaches the end of the remote log",
+        variants.patched(PartitionReplicas, "check_remote_end", variants.nothing),
+        theme="behind",
+        first=26,
+    ),
+    Mutation(
+        "a leader that goes on from its own end",
+        "take over: the epoch that an election began for it goes on from the end of the remote log",
+        variants.patched(stratalog.engine.replication.leader, "begin_at_remote_end", variants.begin_at_own_end),
+        theme="behind",
     ),
     Mutation(
         "an end that is known for good",

@@ -45,6 +45,9 @@ class History:
     """It had an unclean election: what was committed may be lost."""
     read: dict[str, int] = field(default_factory=dict)
     """The greatest high watermark that a reader got, by replica folder."""
+    behind: bool = False
+    """All replicas were put back, and end before the remote log: until its leader goes on from the end of that."""
+    was_put_back: bool = False
 
     def commit(self, offset: int, token: Token, who: str) -> None:
         """``token`` is committed at ``offset``. Raises: Violation when another one is, or it is elsewhere."""
@@ -53,6 +56,20 @@ class History:
             raise Violation(f"I2: offset {offset} holds {token!r} {who}, {known!r} was committed there")
         if self.offsets.setdefault(token, offset) != offset:
             raise Violation(f"I3: {token!r} is at {offset} {who}, and committed at {self.offsets[token]}")
+
+    def put_back(self, end: int) -> set[Token]:
+        """All replicas were put back from an older copy, and the remote log ends at ``end``: what lies below stays
+        committed (I14: no offset is acknowledged with other records while the remote log holds the first). Returns
+        the records that are lost.
+        """
+        lost = {token for offset, token in self.committed.items() if offset >= end}
+        self.committed = {offset: token for offset, token in self.committed.items() if offset < end}
+        self.offsets = {token: offset for offset, token in self.committed.items()}
+        self.acknowledged, self.high = min(self.acknowledged, end), min(self.high, end)
+        self.proven = max(self.proven, end)
+        self.read.clear()
+        self.behind = self.was_put_back = True
+        return lost
 
     def forget(self) -> None:
         """An unclean election: start again from what storage holds."""

@@ -15,6 +15,7 @@ from stratalog.engine.upkeep.retention import vacuum
 from stratalog.partitions.errors import OutcomeUnknownError
 from stratalog.partitions.paths import DataName
 from stratalog.tiering.remote_objects import TopicLitter, Why, find_litter
+from tests.depth import at_depth
 from tests.simulation.configuration import configuration_of, small
 from tests.simulation.ending import LoneDriver
 from tests.simulation.hashing import outputs_by_order_of_hashes
@@ -57,6 +58,17 @@ def test_a_mirror_has_what_its_source_has_whatever_happens(part: int) -> None:
         assert result.violation is None, f"seed {seed}: {result.violation}"
         counts += result.counts
     assert counts["mirrored: acknowledged"] >= each
+
+
+@pytest.mark.slow
+def test_replicas_that_were_put_back_go_on_from_the_end_of_the_remote_log() -> None:
+    """I14: no offset is acknowledged with other records while the remote log holds the first."""
+    counts: Counter[str] = Counter()
+    for seed in range(1, 1 + at_depth(test=60, nightly=1000)):
+        result = run_configuration(configuration_of(seed, "behind"))
+        assert result.violation is None, f"seed {seed}: {result.violation}"
+        counts += result.counts
+    assert counts["put back behind the remote log"] >= 5
 
 
 def test_all_kinds_of_runs_have_their_turn() -> None:

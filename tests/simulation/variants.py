@@ -37,6 +37,7 @@ from stratalog.engine.replicas.in_sync import Progressed, adding, joined, propos
 from stratalog.engine.replication.append import Appended, AppendOptions, ReplayableBatches, _commit, _encode
 from stratalog.engine.replication.log_end import LogEnd, look_at_end
 from stratalog.engine.replication.partition import PartitionReplicas
+from stratalog.engine.replication.remote_end import RemoteTail
 from stratalog.engine.replication.sync import Synced, SyncOptions, _done
 from stratalog.engine.state.transaction_state import Transaction, TransactionStates
 from stratalog.engine.upkeep.maintenance.maintain import _Maintenance
@@ -468,3 +469,12 @@ def expand_without_second_sync(
 def without_but_last(isr: tuple[int, ...], broker: int) -> tuple[int, ...]:
     """A new incarnation leaves every ISR but those in which it is the last member."""
     return tuple(member for member in isr if member != broker) or isr
+
+
+def nothing(*_: object) -> None:
+    """Does nothing."""
+
+
+def begin_at_own_end(leader: Replica, log: ReplicaLog, epoch: int, tail: RemoteTail) -> Lineage:
+    """The epoch begins where the leader's own log ends."""
+    return log.lineage.continued_by(epoch, log.log_end)
