@@ -20,6 +20,11 @@ afterwards, or list first and check the metadata afterwards, as the protocol's r
     throttle  a bound on the bytes that a task copies in a second
 
 Where this differs from the protocol's text
+    * The log of a tiered partition never ends below its remote log: both are one log (``remote_end``). A
+    take-over and
+      a driver's first append under a leader epoch compare the two. I14: no offset is acknowledged with other
+      records while the remote log holds the first. It holds where the remote tier answers; where not, appends
+      go on.
     * Sync does not list the leader again between the bytes of a copy and its name. A copy is of the object that
       was listed, by its version; stores give out no other. The protocol says that this does the same.
     * An append goes on from the end that the one before has left under the same view (``log_end``). It looks
