@@ -110,7 +110,7 @@ def raced(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Stor
     """An empty folder on each, with its writer; of a bucket it has more names than a page."""
     if request.param == "s3":
         endpoint: S3Endpoint = request.getfixturevalue("s3_endpoint")
-        place = f"s3://{endpoint.bucket}/racing-{request.node.name}"
+        place = f"s3://{endpoint.bucket}/racing-{request.node.originalname}"
         store = open_store(place, StoreOptions(endpoint.url, endpoint.region))
         with ThreadPoolExecutor(16) as pool:
             names = [str(WatermarkName(offset, 0)) for offset in range(1, 1100)]

@@ -132,6 +132,7 @@ class TestRealServer:
         later = S3Store(store.bucket, store.prefix, store.options, clock)
         assert later.sweep_staging(60_000) == 0
         clock.advance_ms(120_000)
+        later.now_ms = clock.now_ms  # type: ignore[method-assign]
         assert later.sweep_staging(60_000) == 1
         with pytest.raises(StorageError):
             writer.commit()
@@ -156,6 +157,7 @@ class TestRealServer:
             writer.file.write(bytes(2 * PART_BYTES))
         try:
             root = S3Store(s3_endpoint.bucket, prefix, options, later)
+            root.now_ms = later.now_ms  # type: ignore[method-assign]
             assert [root.sweep_staging(60_000), root.sweep_staging(60_000)] == [2, 0]
             for writer in begun[:2]:
                 with pytest.raises(StorageError):
