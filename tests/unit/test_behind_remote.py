@@ -78,6 +78,7 @@ LOST: dict[str, Callable[[PutBack], Cluster]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("replicas", [1, 3])
 @pytest.mark.parametrize("lost", LOST)
 def test_a_partition_behind_its_remote_log_takes_nothing_and_goes_on_from_its_end(
@@ -137,6 +138,7 @@ def parted(tmp_path: Path) -> Unasked:
     return live
 
 
+@pytest.mark.slow
 def test_two_histories_are_named_and_nothing_is_appended_nor_taken_from_either(parted: Unasked) -> None:
     driver, before = parted.cluster, parted.in_remote()
     for report in (parted.append(["c"]), driver.tier(), driver.verify(), driver.describe(), driver.replicate()):
@@ -150,6 +152,7 @@ def test_two_histories_are_named_and_nothing_is_appended_nor_taken_from_either(p
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("keep", "gives_up", "left"),
     [
@@ -172,6 +175,7 @@ def test_a_person_says_which_history_counts(parted: Unasked, keep: str, gives_up
     assert driver.recover("t", keep=keep).rows == []
 
 
+@pytest.mark.slow
 def test_a_sound_remote_object_is_never_outvoted(tmp_path: Path) -> None:
     """Other records at the same offsets, in files of the same names: three replicas agree, and the remote log
     is as sound as they are."""

@@ -145,6 +145,7 @@ def value(rng: random.Random) -> bytes:
     return b"\0\0\0\0\1" + body
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(0, SEEDS, 20))
 def test_whatever_a_registry_answers_is_an_answer_or_an_error_of_ours(tmp_path: Path, seed: int) -> None:
     pytest.importorskip("fastavro")

@@ -48,6 +48,7 @@ def test_a_thing_is_due_an_interval_after_it_was_done(last_ms: int | None, wait:
     assert wait_ms(last_ms, 100, NOW) == wait
 
 
+@pytest.mark.slow
 @given(times)
 def test_what_is_written_is_read(kept: Times) -> None:
     assert decode(encode(kept)) == kept

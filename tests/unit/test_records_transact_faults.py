@@ -30,6 +30,7 @@ def live(tmp_path: Path) -> Ledger:
     return Ledger(tmp_path).begin()
 
 
+@pytest.mark.slow
 def test_an_append_that_failed_cannot_be_committed(tmp_path: Path) -> None:
     faults = Faults()
     live = Ledger(tmp_path, through=faults.wrap).begin()

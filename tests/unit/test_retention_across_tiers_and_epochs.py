@@ -41,6 +41,7 @@ def handed_over(live: LiveCluster) -> int:
     return heir
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dropped", [0, 2, 4])
 def test_a_new_leader_counts_what_both_tiers_hold_once(live: LiveCluster, dropped: int) -> None:
     """KAFKA-20732: a new leader took the bytes of local segments that are remote, too, for bytes of their own, and
@@ -65,6 +66,7 @@ def test_a_new_leader_counts_what_both_tiers_hold_once(live: LiveCluster, droppe
     assert live.read() == {0: list("bcdef")}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("new_leader", [False, True])
 def test_uploads_that_have_not_ended_count_for_nothing(live: LiveCluster, new_leader: bool) -> None:
     """KAFKA-17062: segments in the state COPY_SEGMENT_STARTED, of uploads that died, counted for the size of the
@@ -90,6 +92,7 @@ def test_uploads_that_have_not_ended_count_for_nothing(live: LiveCluster, new_le
     live.cluster.verify(deep=True).raise_for_failures()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("records", ["", "xyz"])
 def test_segments_of_two_epochs_that_overlap_do_not_stop_retention(live: LiveCluster, records: str) -> None:
     """KAFKA-16511: where segments of two leader epochs overlapped, the earlier one's end was never below the log

@@ -86,6 +86,7 @@ def test_the_bytes_go_by_retain(live: LiveCluster) -> None:
     live.cluster.verify().raise_for_failures()
 
 
+@pytest.mark.slow
 def test_remote_segments_below_go_by_retain_and_local_starts_follow(tmp_path: Path) -> None:
     """A tiered topic: the start lies in the remote tier, or above all that is tiered."""
     live = LiveCluster(tmp_path)
