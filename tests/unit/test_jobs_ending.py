@@ -7,8 +7,10 @@ import pty
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
-from typing import IO
+from typing import IO, Protocol
 
 import pytest
 
@@ -40,12 +42,26 @@ def live(tmp_path: Path) -> LiveCluster:
     return made
 
 
-def started(live: LiveCluster, seconds: float, *argv: str) -> subprocess.Popen[str]:
-    """A process whose run of ``tier`` takes so long; it has begun."""
-    called = [sys.executable, "-c", SLOW, str(seconds), str(live.file), *argv]
-    made = subprocess.Popen(called, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    assert said(made.stdout) == "begun\n"
-    return made
+class Start(Protocol):
+    """Starts a process whose run of ``tier`` takes ``seconds``, and waits until that run has begun."""
+
+    def __call__(self, seconds: float, *argv: str) -> subprocess.Popen[str]: ...
+
+
+@pytest.fixture
+def started(live: LiveCluster) -> Iterator[Start]:
+    """Ends the processes that it started, also where the test fails."""
+    with ExitStack() as open_processes:
+
+        def start(seconds: float, *argv: str) -> subprocess.Popen[str]:
+            called = [sys.executable, "-c", SLOW, str(seconds), str(live.file), *argv]
+            made = subprocess.Popen(called, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+            open_processes.enter_context(made)
+            open_processes.callback(made.kill)
+            assert said(made.stdout) == "begun\n"
+            return made
+
+        yield start
 
 
 def said(stream: IO[str] | None) -> str:
@@ -55,8 +71,8 @@ def said(stream: IO[str] | None) -> str:
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.slow
-def test_a_job_that_repeats_itself_ends_after_the_run_at_hand(live: LiveCluster, how: signal.Signals) -> None:
-    process = started(live, 0.5, "--every", "60s")
+def test_a_job_that_repeats_itself_ends_after_the_run_at_hand(started: Start, how: signal.Signals) -> None:
+    process = started(0.5, "--every", "60s")
     process.send_signal(how)
     out, err = process.communicate(timeout=30)
     assert process.returncode == 0, err
@@ -67,8 +83,8 @@ def test_a_job_that_repeats_itself_ends_after_the_run_at_hand(live: LiveCluster,
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.slow
-def test_it_ends_out_of_its_pause(live: LiveCluster, how: signal.Signals) -> None:
-    process = started(live, 0, "--every", "60s")
+def test_it_ends_out_of_its_pause(started: Start, how: signal.Signals) -> None:
+    process = started(0, "--every", "60s")
     assert said(process.stdout).startswith("tier: done, next_ms")
     process.send_signal(how)
     out, err = process.communicate(timeout=30)
@@ -81,9 +97,9 @@ def test_it_ends_out_of_its_pause(live: LiveCluster, how: signal.Signals) -> Non
 @pytest.mark.parametrize("every", [(), ("--every", "60s")], ids=["once", "every"])
 @pytest.mark.slow
 def test_it_ends_at_once_when_it_is_told_twice_or_runs_once(
-    live: LiveCluster, how: signal.Signals, status: int, every: tuple[str, ...]
+    started: Start, how: signal.Signals, status: int, every: tuple[str, ...]
 ) -> None:
-    process = started(live, 60, *every)
+    process = started(60, *every)
     process.send_signal(how)
     if every:
         assert said(process.stderr).startswith("ending after the work at hand")
