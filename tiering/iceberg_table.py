@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table, Transaction
 
     from stratalog.tiering.delta_reader import DeltaTopicReader
+    from stratalog.tiering.iceberg_files import TableFiles
 
 COMMIT_ATTEMPTS = 10
 """Lost races, and commits without an answer."""
@@ -81,7 +82,7 @@ class IcebergTable:
 
         for _ in range(COMMIT_ATTEMPTS):
             with self._translated("bring up to date"):
-                table = self._open(schema)
+                table, own = self._open(schema)
                 held = _files(table)
                 log = remote.load()
                 wanted = {remote.remote.uri_of(remote.path(segment)): segment for segment in log.all_segments()}
@@ -89,6 +90,7 @@ class IcebergTable:
                     return False
                 for address in wanted.keys() - held.keys():  # within bounds, before pyiceberg reads it
                     read_remote(remote.remote, remote.folder, wanted[address])
+                own.allow(wanted)
                 try:
                     self._commit(table, log, held, wanted, schema)
                 except (CommitFailedException, CommitStateUnknownException):
@@ -104,12 +106,15 @@ class IcebergTable:
         """
         from pyiceberg.exceptions import NoSuchTableError
 
+        from stratalog.tiering.iceberg_files import guard  # here: it needs pyiceberg
+
         with self._translated("expire snapshots of"):
             try:
                 table = self._catalog_of().load_table(self._identifier)
             except NoSuchTableError:
                 return 0
             self._check_ours(table)
+            guard(table, self.name)
             kept = {ref.snapshot_id for ref in table.refs().values()}
             gone = [s for s in table.snapshots() if s.timestamp_ms < before_ms and s.snapshot_id not in kept]
             if not gone:
@@ -117,7 +122,9 @@ class IcebergTable:
             before = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=before_ms)
             litter = _metadata_files(table)
             table.maintenance.expire_snapshots().older_than(before).commit()
-            for path in litter - _metadata_files(self._catalog_of().load_table(self._identifier)):
+            left = self._catalog_of().load_table(self._identifier)
+            guard(left, self.name)
+            for path in litter - _metadata_files(left):
                 table.io.delete(path)
             return len(gone)
 
@@ -141,8 +148,10 @@ class IcebergTable:
 
         return load_catalog(self._catalog)
 
-    def _open(self, schema: pa.Schema) -> Table:
+    def _open(self, schema: pa.Schema) -> tuple[Table, TableFiles]:
         from pyiceberg.exceptions import NoSuchTableError, TableAlreadyExistsError
+
+        from stratalog.tiering.iceberg_files import guard
 
         catalog = self._catalog_of()
         try:
@@ -155,7 +164,7 @@ class IcebergTable:
             except TableAlreadyExistsError:
                 table = catalog.load_table(self._identifier)
         self._check_ours(table)
-        return table
+        return table, guard(table, self.name)
 
     def _check_ours(self, table: Table) -> None:
         found = table.properties.get(TOPIC_ID)

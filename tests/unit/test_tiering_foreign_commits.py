@@ -68,6 +68,32 @@ def test_a_writer_version_that_delta_does_not_have_is_named_before_anything_is_c
     assert delta(part).version() == 2
 
 
+@pytest.mark.parametrize("kind", ["p", "u"])
+def test_a_deletion_vector_is_refused_before_anybody_opens_it(
+    part: TieredPartition, tmp_path: Path, kind: str
+) -> None:
+    """It names a FIFO, which would keep its reader waiting for ever."""
+    os.mkfifo(tmp_path / "fifo")
+    log = Path(part.table.uri) / "_delta_log"
+    listed_files = [
+        json.loads(line)["add"] for line in (log / f"{1:020d}.json").read_text().splitlines() if '"add"' in line
+    ]
+    vector = {
+        "storageType": kind,
+        "pathOrInlineDv": f"file://{tmp_path}/fifo",
+        "sizeInBytes": 40,
+        "cardinality": 1,
+    }
+    feature = {"readerFeatures": ["deletionVectors"], "writerFeatures": ["deletionVectors"]}
+    actions = [
+        {"protocol": {"minReaderVersion": 3, "minWriterVersion": 7, **feature}},
+        *({"add": {**each, "deletionVector": {**vector, "offset": 1}}} for each in listed_files),
+    ]
+    (log / f"{2:020d}.json").write_text("".join(f"{json.dumps(action)}\n" for action in actions))
+    with pytest.raises(CorruptionError, match="deletionVectors"):
+        part.table.load()
+
+
 # --------------------------------------------------------------------------------- rewrites
 
 

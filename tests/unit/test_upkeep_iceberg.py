@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -355,3 +357,61 @@ def test_old_snapshots_are_forgotten_with_their_files_and_no_segment(live: LiveC
     live.cluster.vacuum("t", older_than_ms=-1_000_000).raise_for_failures()
     assert (snapshots(), manifests()) == (1, 4)
     assert values(assert_same(live)) == "abc"
+
+
+# ------------------------------------------------------------------------ names that a stranger has written
+
+
+def rewrite(change: Callable[[dict[str, Any]], None]) -> None:
+    """Change the table's present metadata as somebody who may write to its folder."""
+    file = Path(table().metadata_location.removeprefix("file://"))
+    metadata = json.loads(file.read_text())
+    change(metadata)
+    file.write_text(json.dumps(metadata))
+
+
+def names_list(path: str) -> Callable[[dict[str, Any]], None]:
+    return lambda metadata: metadata["snapshots"][-1].update({"manifest-list": path})
+
+
+def names_older_metadata(path: str) -> Callable[[dict[str, Any]], None]:
+    return lambda metadata: metadata["metadata-log"].append({"metadata-file": path, "timestamp-ms": 1})
+
+
+def is_elsewhere(path: str) -> Callable[[dict[str, Any]], None]:
+    return lambda metadata: metadata.update({"location": path})
+
+
+def writes_elsewhere(path: str) -> Callable[[dict[str, Any]], None]:
+    return lambda metadata: metadata["properties"].update({"write.metadata.path": path})
+
+
+@pytest.mark.parametrize("spelled", ["file://{}", "{}", "file://{}/../outside.avro", "s3://bucket{}"])
+@pytest.mark.parametrize("hostile", [names_list, names_older_metadata, is_elsewhere, writes_elsewhere])
+def test_a_name_outside_of_its_folder_is_neither_read_nor_deleted(
+    live: LiveCluster, tmp_path: Path, hostile: Callable[[str], Callable[[dict[str, Any]], None]], spelled: str
+) -> None:
+    live.fill("abc")
+    live.cluster.tier("t").raise_for_failures()
+    outside = tmp_path / "outside.avro"
+    outside.write_bytes(b"somebody else's")
+    rewrite(hostile(spelled.format(outside)))
+    live.fill("d")
+    error = the_failure(live.cluster.tier("t"))
+    assert "which is not in file://" in error
+    assert {str(each) for each in live.cluster.vacuum("t").failures} == {error}
+    assert outside.read_bytes() == b"somebody else's"
+    assert values(pa.table(DeltaTable(folder(live)).to_pyarrow_table()).sort_by("offset")) == "abcd"
+
+
+@pytest.mark.parametrize("kind", ["fifo", "link"])
+def test_what_is_no_regular_file_is_not_opened(live: LiveCluster, tmp_path: Path, kind: str) -> None:
+    live.fill("abc")
+    live.cluster.tier("t").raise_for_failures()
+    snapshot = table().current_snapshot()
+    assert snapshot is not None
+    manifests = Path(snapshot.manifest_list.removeprefix("file://"))
+    moved = manifests.rename(tmp_path / "moved.avro")
+    os.mkfifo(manifests) if kind == "fifo" else manifests.symlink_to(moved)
+    live.fill("d")
+    assert "which is no regular file" in the_failure(live.cluster.tier("t"))

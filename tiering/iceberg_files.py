@@ -1,0 +1,110 @@
+"""The names that an Iceberg table's metadata gives are checked before pyiceberg opens or deletes what they name.
+
+The catalog is configured by the user, and says where a table's metadata is. All that this metadata names (lists,
+manifests, older metadata, which a commit deletes) comes from storage, where others may write. It must be inside
+the table's own folder, and on a disk a regular file; the segments that the table is to list are known by us.
+
+Limit: a manifest of ``MOST_BYTES`` may unpack to more, and nothing bounds that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+from urllib.parse import unquote, urlsplit
+
+from pyiceberg.io import FileIO, InputFile, OutputFile
+
+from stratalog.partitions.errors import CorruptionError
+from stratalog.partitions.printable import printable
+
+if TYPE_CHECKING:
+    from pyiceberg.table import Table
+
+MOST_BYTES: Final = 64 * 1024 * 1024
+"""Of a list or a manifest: 100,000 files take some 20 MB."""
+_SAME_STORAGE: Final = {"s3a": "s3", "s3n": "s3", "": "file", "wasbs": "abfss"}
+_METADATA_PATH: Final = "write.metadata.path"
+
+
+class TableFiles(FileIO):
+    """Opens, writes and deletes files in one table's folder, and reads segments that ``allow`` has named."""
+
+    def __init__(self, inner: FileIO, folder: str, table: str) -> None:
+        super().__init__(inner.properties)
+        self._inner, self._folder, self._table = inner, folder, table
+        self._segments: frozenset[str] = frozenset()
+
+    def allow(self, segments: Collection[str]) -> None:
+        """Addresses of segments that may be read from now on."""
+        self._segments = frozenset(_comparable(each) for each in segments)
+
+    def new_input(self, location: str) -> InputFile:
+        """Raises: CorruptionError for a name outside of the folder, no regular file, or one that is too large."""
+        found = self._inner.new_input(location)
+        name = _comparable(location)
+        if name in self._segments:
+            return found
+        self.check(location)
+        if name.startswith("file://"):
+            path, folder = Path(name.removeprefix("file://")), Path(self._folder.removeprefix("file://"))
+            inside = [each for each in (path, *path.parents) if each.is_relative_to(folder) and each != folder]
+            if any(each.is_symlink() for each in inside) or (path.exists() and not path.is_file()):
+                raise self._refused(location, "which is no regular file")
+        if found.exists() and (size_bytes := len(found)) > MOST_BYTES:
+            raise self._refused(location, f"which has {size_bytes} bytes, more than {MOST_BYTES}")
+        return found
+
+    def new_output(self, location: str) -> OutputFile:
+        """Raises: CorruptionError for a name outside of the folder."""
+        self.check(location)
+        return self._inner.new_output(location)
+
+    def delete(self, location: str | InputFile | OutputFile) -> None:
+        """Raises: CorruptionError for a name outside of the folder."""
+        self.check(location if isinstance(location, str) else location.location)
+        self._inner.delete(location)
+
+    def check(self, location: str) -> None:
+        """Raises: CorruptionError for a name outside of the folder."""
+        name = _comparable(location)
+        if not name.startswith(self._folder) or {"..", "."} & set(name.split("/")):
+            raise self._refused(location, f"which is not in {self._folder}")
+
+    def _refused(self, location: str, why: str) -> CorruptionError:
+        return CorruptionError(
+            f"the metadata of the Iceberg table {self._table} names {printable(location)[:200]}, {why}. Nothing "
+            "was read or deleted there. Find out who has written this metadata, then drop the table from its "
+            "catalog: the next vacuum makes it again"
+        )
+
+
+def guard(table: Table, name: str) -> TableFiles:
+    """Let ``table`` read and delete only what is its own, and check all that its metadata names.
+
+    Raises: CorruptionError naming the first name that is outside of the table's folder.
+    """
+    base = table.metadata_location.rpartition("/")[0]
+    folder = _comparable(base.removesuffix("/metadata")) + "/"
+    files = TableFiles(table.io, folder, name)
+    for named in _names(table):
+        files.check(named)
+    table.io = files
+    return files
+
+
+def _names(table: Table) -> Iterator[str]:
+    metadata = table.metadata
+    yield metadata.location + "/metadata"
+    if (path := metadata.properties.get(_METADATA_PATH)) is not None:
+        yield path + "/metadata"
+    yield from (entry.metadata_file for entry in metadata.metadata_log)
+    yield from (snapshot.manifest_list for snapshot in metadata.snapshots)
+
+
+def _comparable(location: str) -> str:
+    """One spelling of an address."""
+    parts = urlsplit(location)
+    scheme = _SAME_STORAGE.get(parts.scheme, parts.scheme)
+    return f"{scheme}://{parts.netloc}{unquote(parts.path) if scheme == 'file' else parts.path}"
