@@ -35,7 +35,8 @@ The table by the means of Delta
     ``foreign_files`` the records of those that others have written, ``remote_file`` a look into an object.
 
 Tables of a topic
-    ``iceberg_table`` lists the segments of the remote log in a catalog of the user's, too.
+    ``iceberg_table`` lists the segments of the remote log in a catalog of the user's, too
+    (``iceberg_files``: what its metadata may name).
     ``topic_table`` is what they have in common. The remote log is one. The other, ``snapshot_table``, is of topics
     that are not tiered: the latest record of each key, in files that ``published`` describes.
 
