@@ -1,31 +1,34 @@
-"""``requirements.lock``: what set-up installs, and nothing else."""
+"""``requirements.lock`` and ``docs/requirements.txt``: what set-up and the documentation install, and nothing else."""
 
 from __future__ import annotations
 
 import re
 
+import pytest
+
 from tests.bare_python import ROOT
 
 PIN = re.compile(r"[A-Za-z0-9._-]+==[^\s;\\]+( \\\n    --hash=sha256:[0-9a-f]{64})+\n")
+LOCKS = {"requirements.lock": 100, "docs/requirements.txt": 20}
+"""By file, how many packages it pins at least."""
 
 
-def test_every_package_is_pinned_by_version_and_by_hashes() -> None:
-    header, _, pins = (ROOT / "requirements.lock").read_text().partition("\n")
-    assert header.startswith("#")
+@pytest.mark.parametrize("name", LOCKS)
+def test_every_package_is_pinned_by_version_and_by_hashes(name: str) -> None:
+    lines = (ROOT / name).read_text().splitlines(keepends=True)
+    pins = "".join(line for line in lines if not line.startswith("#"))
     assert not PIN.sub("", pins)
-    assert len(PIN.findall(pins)) > 100
+    assert len(PIN.findall(pins)) > LOCKS[name]
 
 
 def test_no_index_is_named() -> None:
-    for name in ("requirements.lock", "Makefile"):
+    for name in (*LOCKS, "Makefile"):
         assert not re.search(r"(index-url|find-links|trusted-host)[= ]+http", (ROOT / name).read_text())
 
 
-def test_set_up_takes_no_file_without_its_hash() -> None:
-    installs = [
-        line
-        for line in (ROOT / "Makefile").read_text().splitlines()
-        if "requirements.lock" in line and " install " in line
-    ]
+@pytest.mark.parametrize("name", LOCKS)
+def test_no_file_is_installed_without_its_hash(name: str) -> None:
+    joined = (ROOT / "Makefile").read_text().replace("\\\n", "")
+    installs = [line for line in joined.splitlines() if f"-r {name}" in line and " install " in line]
     assert installs
     assert all("--require-hashes" in line for line in installs)
