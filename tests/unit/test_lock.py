@@ -1,4 +1,4 @@
-"""``requirements.lock`` and ``docs/requirements.txt``: what set-up and the documentation install, and nothing else."""
+"""``requirements.lock`` and ``docs/requirements.txt``: what is installed by set-up and for the documentation."""
 
 from __future__ import annotations
 
