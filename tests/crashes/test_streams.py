@@ -13,6 +13,7 @@ from tests.crashes.streams import StreamCampaign
 pytestmark = [pytest.mark.spark, pytest.mark.nightly]
 
 
+@pytest.mark.long("starts drivers again and again")
 @pytest.mark.parametrize("way", WAYS)
 def test_drivers_that_are_killed_amid_their_batches_copy_every_record_once(tmp_path: Path, way: str) -> None:
     said: list[str] = []

@@ -112,6 +112,7 @@ def workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workers]:
 # --------------------------------------------------------------------- more than one attempt
 
 
+@pytest.mark.long("waits until Spark starts a speculative copy")
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("job", JOBS)
 def test_a_speculative_copy_overtakes_an_attempt_that_is_slow(workers: Workers, job: str) -> None:
@@ -128,6 +129,7 @@ def test_a_speculative_copy_overtakes_an_attempt_that_is_slow(workers: Workers, 
     workers.check(name, records)
 
 
+@pytest.mark.long("starts executors, and kills one")
 @pytest.mark.sample(3)
 @pytest.mark.parametrize("job", JOBS)
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])

@@ -139,6 +139,7 @@ def submit(place: Place, script: str, *argv: str) -> subprocess.CompletedProcess
 # -------------------------------------------------------------------------------- spark-submit
 
 
+@pytest.mark.long("starts spark-submit")
 @pytest.mark.classic("spark-submit starts a session of its own")
 def test_a_job_under_spark_submit_works_and_prints_its_report_last(filled: Place) -> None:
     done = submit(filled, "merge", "--topics", "t", "--json")

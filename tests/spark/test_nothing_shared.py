@@ -82,6 +82,7 @@ def numbers_in(place: Site, topic: str) -> Counter[int]:
     return found
 
 
+@pytest.mark.long("starts executors on a standalone cluster")
 def test_tasks_run_in_a_python_and_a_folder_of_their_own(place: Site) -> None:
     script = place.folder / "where.py"
     shutil.copy(ROOT / "tests/spark/where_tasks_run.py", script)
@@ -97,6 +98,7 @@ def test_tasks_run_in_a_python_and_a_folder_of_their_own(place: Site) -> None:
         assert Path(task["folder"], task["stratalog"]).is_relative_to(there)
 
 
+@pytest.mark.long("runs every job on a standalone cluster")
 def test_every_job_does_its_work(place: Site) -> None:
     """In the order of a cluster's life; what each says of its work."""
     uri, done = place.bucket.uri_of, {"format"}
@@ -169,6 +171,7 @@ def test_every_job_does_its_work(place: Site) -> None:
     assert done == set(JOBS) - ON_THE_DRIVER
 
 
+@pytest.mark.long("Spark takes its time to see that a worker is gone")
 @limits
 def test_a_stream_whose_worker_is_killed_copies_every_record_once(place: Site) -> None:
     """kill -9 of a worker and its executor between the beginning of a batch and its end. The other worker goes on,
@@ -219,6 +222,7 @@ def amid_a_batch(place: Site, checkpoint: str, least: int) -> Callable[[], int |
     return look
 
 
+@pytest.mark.long("Spark takes its time to see that a worker is gone")
 def test_an_append_whose_worker_is_killed_ends_as_if_nothing_had_been(place: Site) -> None:
     """kill -9 of a worker and its executor when some of its files are there, and others are not. (``test_faults``
     kills executors of every job, before and after each file.)"""

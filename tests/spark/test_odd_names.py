@@ -140,6 +140,7 @@ def test_sql_knows_them_by_views_and_range_functions(cluster: Cluster, spark: Sp
     assert [plain(row.value) for row in found] == ROWS[1:]
 
 
+@pytest.mark.long("runs a dozen Spark queries")
 @pytest.mark.nightly
 def test_other_readers_find_them_in_the_delta_table(cluster: Cluster, spark: SparkSession, folder: Path) -> None:
     """Neither Parquet nor Delta's protocol bounds names; delta-spark only refuses to write some."""

@@ -54,6 +54,7 @@ def asked(folder: Path) -> set[str]:
     return {path.name for path in folder.glob("asked-*")}
 
 
+@pytest.mark.long("starts executors that ask a provider")
 @pytest.mark.parametrize("way", ["named", "given"])
 def test_executors_ask_for_credentials_themselves(
     way: str, spark: SparkSession, file: Path, tmp_path: Path
@@ -71,6 +72,7 @@ def test_executors_ask_for_credentials_themselves(
     assert SECRET_KEY not in str(spark.sql("SET").collect())
 
 
+@pytest.mark.long("starts executors that ask a provider")
 @pytest.mark.nightly
 @pytest.mark.connect
 def test_a_read_is_of_tasks_that_ask_where_spark_s_own_reader_could_not(
@@ -129,6 +131,7 @@ def test_a_read_is_of_tasks_that_ask_where_spark_s_own_reader_could_not(
     assert SECRET_KEY not in str(spark.sql("SET").collect())
 
 
+@pytest.mark.long("starts executors that ask a provider")
 @pytest.mark.nightly
 @pytest.mark.connect
 def test_the_latest_snapshots_are_read_by_tasks_that_ask(spark: SparkSession, file: Path, tmp_path: Path) -> None:

@@ -134,6 +134,7 @@ def rows_without_skipping(spark: SparkSession, table: DeltaTopicTable) -> DataFr
     return spark.read.schema(spark.read.format("delta").load(table.uri).schema).parquet(*files)
 
 
+@pytest.mark.long("runs a dozen Spark queries")
 def test_spark_and_delta_rs_read_the_same_records(frame: DataFrame, table: DeltaTopicTable) -> None:
     wanted = [
         (partition, offset, record(partition, offset))
@@ -235,6 +236,7 @@ def test_spark_reads_only_files_that_can_match(
     assert scanned <= listed == files
 
 
+@pytest.mark.long("runs a dozen Spark queries")
 def test_time_travel_history_and_vacuum(spark: SparkSession, table: DeltaTopicTable) -> None:
     older = spark.read.format("delta").option("versionAsOf", 1).load(table.uri)
     assert older.count() == 2 * ROWS_PER_FILE * PARTITIONS
@@ -353,6 +355,7 @@ def test_deltalake_polars_and_delta_spark_read_the_same_of_a_table_with_a_histor
         ]
 
 
+@pytest.mark.long("runs a dozen Spark queries")
 def test_what_leaves_the_remote_log_is_seen_by_time_travel_until_it_is_vacuumed(
     spark: SparkSession, changing: DeltaTopicTable
 ) -> None:
@@ -374,6 +377,7 @@ def test_what_leaves_the_remote_log_is_seen_by_time_travel_until_it_is_vacuumed(
     assert offsets() == later
 
 
+@pytest.mark.long("runs a Spark batch for each version")
 def test_a_stream_sees_every_record_once_across_versions_that_also_remove(
     spark: SparkSession, changing: DeltaTopicTable, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
@@ -404,6 +408,7 @@ def test_a_stream_sees_every_record_once_across_versions_that_also_remove(
     assert catch_up() == list(range(3 * ROWS_PER_FILE)), "started again, it goes on where the schema has grown"
 
 
+@pytest.mark.long("makes versions until Delta writes checkpoints")
 def test_checkpoints_are_read_by_both_and_old_log_entries_go(
     spark: SparkSession, changing: DeltaTopicTable
 ) -> None:

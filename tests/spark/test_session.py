@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 ROWS = pa.table({"partition": pa.array([0, 0, 1], pa.int32()), "offset": pa.array([0, 1, 0], pa.int64())})
 
 
+@pytest.mark.long("starts a JVM of its own")
 @pytest.mark.nightly
 @pytest.mark.spark
 def test_delta_tables_of_delta_rs_can_be_read_as_of_a_version_and_streamed(
@@ -60,6 +61,7 @@ def test_workers_run_the_same_python(spark: SparkSession) -> None:
     assert {row.executable for row in workers} == {sys.executable}
 
 
+@pytest.mark.long("starts a JVM of its own")
 @pytest.mark.spark
 @pytest.mark.classic("it starts a session of its own")
 def test_a_session_starts_without_a_word_on_standard_error(tmp_path: Path) -> None:

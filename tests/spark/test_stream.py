@@ -113,6 +113,7 @@ def test_a_stream_of_several_topics_and_into_the_one_that_start_names(
     assert found == [0, 0, 1, 1, 2, 2, 3, 4]
 
 
+@pytest.mark.long("starts several queries, one after another")
 def test_records_that_wander_to_the_remote_tier_are_read_from_there(
     cluster: Cluster, spark: SparkSession, folder: Path, topic: str, tmp_path: Path
 ) -> None:

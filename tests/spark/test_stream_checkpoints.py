@@ -97,6 +97,7 @@ class Copy:
         return said
 
 
+@pytest.mark.long("starts several queries, one after another")
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("way", ["writer", "sink"])
 def test_a_checkpoint_that_was_put_back_loses_nothing_and_says_so(
@@ -122,6 +123,7 @@ def test_a_checkpoint_that_was_put_back_loses_nothing_and_says_so(
     assert (copy.found() - every).total() == ROWS
 
 
+@pytest.mark.long("waits until Spark sees that two queries share a checkpoint")
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("way", ["writer", "sink"])
 def test_a_query_whose_checkpoint_is_shared_by_another_one_is_ended(
@@ -139,6 +141,7 @@ def test_a_query_whose_checkpoint_is_shared_by_another_one_is_ended(
     assert copy.found() == Counter(range(BATCHES * ROWS))
 
 
+@pytest.mark.long("starts several queries, one after another")
 def test_a_lost_checkpoint_is_made_up_for_by_one_that_starts_behind_what_is_in_the_topic(
     cluster: Cluster, spark: SparkSession, folder: Path, tmp_path: Path
 ) -> None:

@@ -52,6 +52,7 @@ class Dying:
             raise DiedError(how)
 
 
+@pytest.mark.long("starts a query again and again")
 @pytest.mark.slow
 @pytest.mark.classic("the function of foreachBatch counts in the driver")
 def test_a_query_that_dies_again_and_again_copies_every_record_once(
@@ -88,6 +89,7 @@ def test_a_query_that_dies_again_and_again_copies_every_record_once(
         assert [n for _, k, n in keys if k == key] == sorted(n for _, k, n in keys if k == key)
 
 
+@pytest.mark.long("starts spark-submit again and again")
 @pytest.mark.nightly
 @limits
 @pytest.mark.slow
@@ -118,6 +120,7 @@ def test_a_job_that_is_killed_copies_every_record_once(
     assert Counter(row.n for row in cluster.read("killed").select("value.n").collect()) == Counter(range(100))
 
 
+@pytest.mark.long("starts a query again and again")
 def test_a_query_that_is_stopped_amid_its_batches_copies_every_record_once(
     cluster: Cluster, spark: SparkSession, folder: Path, topic: str, tmp_path: Path
 ) -> None:
@@ -144,6 +147,7 @@ def test_a_query_that_is_stopped_amid_its_batches_copies_every_record_once(
     assert Counter(row.n for row in cluster.read("stopped").select("value.n").collect()) == Counter(range(200))
 
 
+@pytest.mark.long("starts a query twice")
 def test_a_batch_whose_end_spark_did_not_note_is_not_appended_again(
     cluster: Cluster, spark: SparkSession, folder: Path, topic: str, tmp_path: Path
 ) -> None:

@@ -123,6 +123,7 @@ def test_google_takes_a_token_and_delta_a_service_account(silent: None, monkeypa
     assert "a-token" not in str(caught.value)
 
 
+@pytest.mark.long("works on three servers")
 @pytest.mark.slow
 def test_one_cluster_on_three_clouds(
     silent: None,

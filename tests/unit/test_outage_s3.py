@@ -176,6 +176,7 @@ def row(report: Report, **where: object) -> dict[str, object]:
 # ------------------------------------------------------------------------------ it passes by itself
 
 
+@pytest.mark.long("waits for the time-outs of a server that is away")
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("seed", range(3))
 def test_faults_that_pass_cost_no_record_and_make_none_twice(behind: Behind, seed: int) -> None:
@@ -261,6 +262,7 @@ STAYS = {
 }
 
 
+@pytest.mark.long("waits for the time-outs of a server that is away")
 @pytest.mark.sample(2)
 @pytest.mark.parametrize(("spoil", "methods", "address", "expected", "said"), STAYS.values(), ids=STAYS)
 def test_while_it_stays_away_everything_local_goes_on_and_afterwards_nothing_lacks(
@@ -296,6 +298,7 @@ def test_while_it_stays_away_everything_local_goes_on_and_afterwards_nothing_lac
     behind.check("abcde")
 
 
+@pytest.mark.long("waits for the time-outs of a server that is away")
 def test_of_a_remote_that_is_away_the_error_names_the_tier_and_local_reads_go_on(behind: Behind) -> None:
     behind.tiered()
     behind.fill("a", "b", "c")
@@ -350,6 +353,7 @@ def test_after_an_outage_the_earliest_goes_first_and_fresh_partitions_take_turns
     assert order == [("new", 0), ("old", 0), ("new", 1), ("old", 1), ("old", 2)]
 
 
+@pytest.mark.long("stops and starts a server")
 def test_a_server_that_is_stopped_and_started_again_has_what_it_had(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

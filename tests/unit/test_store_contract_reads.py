@@ -159,6 +159,7 @@ class TestList:
         assert store.create("name", b"")
         assert names(store, "name") == []
 
+    @pytest.mark.long("fills several pages of a listing")
     @pytest.mark.slow
     def test_many_are_listed_and_deleted_in_bulk(self, store: Store) -> None:
         expected = [f"folder/{number:05d}" for number in range(1500)]
