@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from typing import TypedDict
 
 from stratalog import Report
 from stratalog.engine.formats.decoder import DECODED
@@ -59,7 +60,15 @@ def check_format(given: argparse.Namespace) -> None:
     check_options(given, needs=[("format", "schema"), ("schema", "format"), ("message", "format")])
 
 
-def format_of(given: argparse.Namespace) -> dict[str, str | None]:
+class ValueFormat(TypedDict):
+    """Arguments of ``Cluster.mirror`` and ``Cluster.compare``."""
+
+    value_format: str | None
+    schema_file: str | None
+    message: str | None
+
+
+def format_of(given: argparse.Namespace) -> ValueFormat:
     """How values are decoded, as the door takes it."""
     return {"value_format": given.format, "schema_file": given.schema, "message": given.message}
 

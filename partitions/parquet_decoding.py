@@ -34,6 +34,7 @@ _MOST_BYTES = 256 * 1024 * 1024
 _DECODING = Room(_MOST_BYTES)
 """For all row groups that this process decodes at once: packed bytes, and records. For a moment Arrow takes twice
 that."""
+_PIECE_BYTES = 16 * 1024 * 1024
 
 if resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY:
     # Spark limits Python workers so (``spark.executor.pyspark.memory``). Arrow's own allocator keeps the address
@@ -101,9 +102,15 @@ class ColumnChunks:
 
 
 def decoded(
-    parquet: pq.FileMetaData, layout: Layout, index: int, columns: list[str] | None, part: Read
+    parquet: pq.FileMetaData,
+    layout: Layout,
+    index: int,
+    columns: list[str] | None,
+    part: Read,
+    kept: list[str] | None = None,
 ) -> pa.Table:
-    """The records of a row group, these columns of it; ``part`` gives the bytes of their chunks.
+    """The records of a row group, these columns of it; ``part`` gives the bytes of their chunks. With ``kept`` the
+    columns are decoded in pieces of some ``_PIECE_BYTES``, to see that they can be, and these alone are returned.
 
     Raises: ValueError and whatever Arrow raises, where they cannot be had, or take too much memory.
     """
@@ -122,10 +129,14 @@ def decoded(
             coerce_int96_timestamp_unit="us",
         )
         # Files are read side by side; the columns of one need not be decoded so.
-        return file.read_row_group(index, columns=columns, use_threads=False)
+        if kept is None:
+            return file.read_row_group(index, columns=columns, use_threads=False)
+        rows = max(1, group.num_rows * _PIECE_BYTES // max(size_bytes, _PIECE_BYTES))
+        pieces = file.iter_batches(rows, row_groups=[index], columns=columns, use_threads=False)
+        return pa.Table.from_batches([piece.select(kept) for piece in pieces])
 
     try:
-        with _DECODING.of(packed_bytes + size_bytes):
+        with _DECODING.of(packed_bytes + (size_bytes if kept is None else min(size_bytes, _PIECE_BYTES))):
             table = decode()
     except Exception as error:
         if not _lacked_memory(error):

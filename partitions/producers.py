@@ -116,9 +116,6 @@ class ProducerAppend(msgspec.Struct, frozen=True):
     on_changed_replay: OnChangedReplay | None = None
     """Of a producer that was named. None: its sequences are the engine's own, and come again with the same
     records, soon, or never."""
-    recent: bool = False
-    """A replay is refused too where the append was too long ago to be compared: with a stream's batches, which
-    come again at once, it means that the stream has gone back."""
     late: bool = False
     """Other partitions have later sequences: whatever does not have this one will not get it."""
     base_offset: int | None = None
@@ -217,19 +214,17 @@ def earlier_attempt(state: ProducerState, append: ProducerAppend, what: str) -> 
 def check_same_records(
     earlier: EarlierAttempt, append: ProducerAppend, records: int, digest: bytes, what: str
 ) -> None:
-    """Compare the records of an append, by number and digest, with those that its earlier attempt has appended, as
-    far as these are known.
+    """Compare the records of an append, by number and digest, with those that its earlier attempt has appended.
 
-    Raises: ChangedReplayError.
+    Raises: ChangedReplayError, also where the earlier records are not known any more.
     """
     sequence = f"{what}: sequence {append.sequence} of producer {append.producer_id!r}"
     if earlier.base_offset is None:
-        if append.recent:
-            raise ChangedReplayError(
-                f"{sequence} was appended so long ago that its records cannot be compared with these any more; "
-                "none of these is stored"
-            )
-        return
+        raise ChangedReplayError(
+            f"{sequence} was appended so long ago that its records cannot be compared with these any more; none "
+            "of these is stored. If they are the same, say on_changed_replay='accept'; new records take a new "
+            "sequence"
+        )
     known = earlier.next_offset - earlier.base_offset
     if records == known and digest == (earlier.digest or digest):
         return

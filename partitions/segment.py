@@ -291,8 +291,8 @@ def read_row_group(store: Readable, segment: Segment, index: int) -> pa.Table:
     return decode_row_group(segment, index, data)
 
 
-def decode_row_group(segment: Segment, index: int, data: bytes) -> pa.Table:
-    """All records of one row group, checksums verified; ``data`` is its bytes.
+def decode_row_group(segment: Segment, index: int, data: bytes, kept: list[str] | None = None) -> pa.Table:
+    """All records of one row group, checksums verified; ``data`` is its bytes, ``kept`` as in ``decoded``.
 
     Raises: CorruptSegmentError; StorageError where this process lacks memory.
     """
@@ -304,4 +304,4 @@ def decode_row_group(segment: Segment, index: int, data: bytes) -> pa.Table:
         return data[start - begin : until - begin]
 
     with naming(segment.file.object), translated(segment.what):
-        return decoded(segment.parquet, segment.layout, index, None, part)
+        return decoded(segment.parquet, segment.layout, index, None, part, kept)

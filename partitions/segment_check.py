@@ -6,7 +6,8 @@
                 file are lost, and whether the good ones have the right offsets
 
 Parquet's footer vouches for itself, says where everything lies and which checksum all other bytes have, and is
-inspected first. ``check_segment`` has a row group at a time in memory, which is of bounded size. It reports damage
+inspected first. ``check_segment`` has the packed bytes of a row group at a time in memory, and unpacks them in
+pieces: rows may be wide, and a Python worker small. It reports damage
 with the offsets of the lost records, in the smallest range that a file can tell: a row group's, or the whole
 file's.
 """
@@ -157,7 +158,7 @@ class _Regions:
 def _check_row_group(segment: Segment, found: _RowGroup, what: str) -> CorruptSegmentError | None:
     """The damage of a row group, None for a good one: of a page's checksum, or of the offsets of its records."""
     try:
-        table = decode_row_group(segment, found.index, found.data)
+        table = decode_row_group(segment, found.index, found.data, kept=["offset"])
     except CorruptSegmentError as error:
         return error
     offsets = table.column("offset")

@@ -58,8 +58,11 @@ class Cluster(Client, Jobs, Mirrors):
 
         cluster = Cluster.open("cluster.toml", spark)
         cluster.topics.create("trips", partitions=8)
-        cluster.append(df, "trips", key="id", timestamp="started_at").raise_for_failures()
+        cluster.append(df, "trips", key="id", timestamp="started_at")
         cluster.read("trips", last=100).show()
+
+    An operation of which any part fails raises ``stratalog.OperationFailedError``; its ``report`` has the outcome
+    of each part. With ``check=False`` the operation returns the report instead, which is true if all went well.
 
     The methods of every day are here; the rest is in ``topics``, ``groups``, ``transactions``, ``brokers``,
     ``quorum`` and ``catalog``. Any number of drivers may hold the same cluster at once. Every operation reads the
@@ -201,12 +204,14 @@ class Cluster(Client, Jobs, Mirrors):
         opener: OpenStore = open_store,
         cluster_key: KeySource = key_of_environment,
         credentials: Provider | str | None = None,
+        check: bool = True,
     ) -> Report:
         """Sign the metadata of a cluster that had no key, or whose key was lost. This trusts the log that a
         majority of the voters shows now, of any author: check it before (``describe``, ``verify``). See
         ``stratalog.engine.quorum.bootstrap``.
 
-        Raises: ClusterKeyError without a key; as ``open``; NoMajorityError.
+        Raises: ClusterKeyError without a key; as ``open``; NoMajorityError; OperationFailedError (not with
+            ``check=False``).
         """
         file = load_cluster_file(cluster_file, credentials)
         key = read_key(file.cluster_id, cluster_key)
@@ -226,7 +231,8 @@ class Cluster(Client, Jobs, Mirrors):
         )
         context.operations_log = operations_log()
         frame = Frame(context, "sign", {"dry_run": dry_run})
-        return frame.around(lambda: sign_metadata(context, dry_run=dry_run))
+        signed = frame.around(lambda: sign_metadata(context, dry_run=dry_run))
+        return signed.raise_for_failures() if check else signed
 
     @staticmethod
     def restore(
@@ -242,6 +248,7 @@ class Cluster(Client, Jobs, Mirrors):
         cluster_key: KeySource = key_of_environment,
         credentials: Provider | str | None = None,
         runner: str = SPARK,
+        check: bool = True,
     ) -> Report:
         """Make the empty brokers of a ``cluster.toml`` what cluster ``former`` was, from what that has tiered:
         topics, configs, records, leader epochs, producers. The file names the same remote, and another cluster id.
@@ -250,8 +257,8 @@ class Cluster(Client, Jobs, Mirrors):
         ``cluster_key``, as of ``open``, the description of the former cluster has to be signed, and the restored
         one is; without, nothing of it is verified. ``runner`` is as of ``open``.
 
-        Raises: InvalidCallError; as ``open`` and ``format``. While a topic cannot be restored, which is a failure
-            in the report, nothing is changed.
+        Raises: InvalidCallError; as ``open`` and ``format``; OperationFailedError (not with ``check=False``).
+            While a topic cannot be restored, nothing is changed.
         """
         file = load_cluster_file(cluster_file, credentials)
         clock = clock if clock is not None else SystemClock()
@@ -268,7 +275,10 @@ class Cluster(Client, Jobs, Mirrors):
         def around(context: Context, act: Callable[[], Report]) -> Report:
             return Frame(context, "restore", {"former": former}, destroys=True).around(act)
 
-        return restoring.restore(file, former, heir, around, opener=opener, clock=clock, key=key, dry_run=dry_run)
+        restored = restoring.restore(
+            file, former, heir, around, opener=opener, clock=clock, key=key, dry_run=dry_run
+        )
+        return restored.raise_for_failures() if check else restored
 
     def close(self, timeout_s: float | None = 30.0) -> None:
         """Wait until the logs that this driver has appended to are short, or the time is over."""

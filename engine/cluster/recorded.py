@@ -7,6 +7,10 @@
     what destroys                               one before it acts, too
     everything else                             one, if it changed anything
 
+An operation of which any part failed raises OperationFailedError with its report, once the event is written;
+``check=False`` returns the report instead. A look at the cluster (health, verify, describe, compare, drill,
+tables) has no ``check``: a look that found something wrong has not failed. Every report is true if all is well.
+
 An operation never fails for its event: where that cannot be written, the report has a note; without a report the
 log has a warning. Nothing else is one: Python prints warnings where nobody has configured logging.
 """
@@ -78,7 +82,8 @@ def operation(
     untold: str = "",
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """A method of the door as the operation ``name``. ``destroys`` says by its arguments whether a call does;
-    ``untold`` names an argument that is told nowhere: records, or settings with passwords.
+    ``untold`` names an argument that is told nowhere: records, or settings with passwords. A method with an
+    argument ``check`` raises OperationFailedError for a report with failures, unless that is False.
     """
 
     def framed(method: Callable[P, R]) -> Callable[P, R]:
@@ -92,9 +97,13 @@ def operation(
             except TypeError:  # the method itself says so
                 given = {}
             given.pop(untold, None)
+            check = "check" in signature.parameters and given.pop("check", True)
             frame = Frame(self._context, name, given, destroys=destroys(given), leaves_event=leaves_event)
             with _described(getattr(self, "_spark", None), name):
-                return frame.around(lambda: method(*args, **kwargs))
+                result = frame.around(lambda: method(*args, **kwargs))
+            if check and isinstance(result, Report):
+                result.raise_for_failures()
+            return result
 
         return call
 

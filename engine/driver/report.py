@@ -59,7 +59,8 @@ def _without_subject(item: str, message: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The outcome of one operation on many items. In a notebook it shows itself as a table."""
+    """The outcome of one operation on many items; true if all were done. In a notebook it shows itself as a
+    table."""
 
     operation: str
     rows: Sequence[Mapping[str, Value]]
@@ -80,6 +81,9 @@ class Report:
     def ok(self) -> bool:
         """Whether every item was done."""
         return not self.failures
+
+    def __bool__(self) -> bool:
+        return self.ok
 
     def raise_for_failures(self) -> Report:
         """This report if all is done.
@@ -171,13 +175,16 @@ class Report:
 
 
 class OperationFailedError(StratalogError):
-    """Part of an operation failed; ``report`` tells which."""
+    """Part of an operation failed, or all of it; ``report`` has the outcome of each item."""
 
     code = "OPERATION_FAILED"
 
     def __init__(self, message: str, report: Report) -> None:
-        super().__init__(message)
+        super().__init__(message, report)
         self.report = report
+
+    def __str__(self) -> str:
+        return printable(str(self.args[0]))
 
 
 def json_float(value: float) -> float | str:

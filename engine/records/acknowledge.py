@@ -38,7 +38,7 @@ _JUST_OVER_S = 0.001
 
 @dataclass(slots=True)
 class PendingAppend:
-    """A partition whose append is not acknowledged yet."""
+    """A partition whose append is not acknowledged yet. Without ``appended`` and ``error`` it was not tried."""
 
     view: PartitionView
     appended: Appended | None = None

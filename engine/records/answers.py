@@ -64,6 +64,8 @@ def _said_of_attempts(
         said.append(
             f"not appended is said of this attempt: whether an earlier one with {again} was, the next will tell"
         )
+    if "not tried" in outcomes:
+        said.append("partitions that were not tried have got nothing: the append was refused for another one")
     if "duplicate" in outcomes:
         old = any(row["outcome"] == "duplicate" and row["base_offset"] is None for row in rows)
         compared = ", too long ago for its records to be compared" if old else ""
@@ -73,7 +75,9 @@ def _said_of_attempts(
 
 def _row(topic: str, partition: int, state: PendingAppend, named: bool) -> dict[str, Value]:
     appended = state.appended
-    if state.error is not None or appended is None:
+    if state.error is None and appended is None:
+        outcome = "not tried"
+    elif state.error is not None or appended is None:
         outcome = "unknown" if state.tried else "not appended"
     else:
         outcome = "acknowledged" if state.ours or not named else "duplicate"

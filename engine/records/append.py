@@ -100,10 +100,8 @@ def who_appends(
     producer_epoch: int | None = None,
     *,
     on_changed_replay: OnChangedReplay = "refuse",
-    recent: bool = False,
 ) -> ProducerAppend | None:
-    """The producer of an append, as a caller names it; None where none is named. ``recent`` is as in
-    ``ProducerAppend``.
+    """The producer of an append, as a caller names it; None where none is named.
 
     Raises: InvalidCallError for an empty name, and for a sequence or an epoch without a producer: both would
         append again whatever is retried. And for a producer without a sequence: its second append would pass for
@@ -118,9 +116,7 @@ def who_appends(
                 f"producer {producer!r} without a sequence, by which its appends are told apart: give each the "
                 "next one, from 0 on, and one that is tried again the same as before"
             )
-        return ProducerAppend(
-            producer, producer_epoch or 0, sequence, on_changed_replay=on_changed_replay, recent=recent
-        )
+        return ProducerAppend(producer, producer_epoch or 0, sequence, on_changed_replay=on_changed_replay)
     if sequence is not None or producer_epoch is not None or on_changed_replay == "accept":
         raise InvalidCallError(
             "a sequence, a producer epoch, or an answer to changed replays is that of a producer: name the "
@@ -338,9 +334,11 @@ def _append_by_turns(
             )
             states[partition] = PendingAppend(image.view(topic.topic_id, partition), error=error)
     others = [partition for partition in given if partition not in earlier.partitions]
-    if others and all(state.error is None for state in states.values()):
-        states |= append_all(context, image, topic, tasks, late, options, others, notes, lane)
-    return states
+    if all(state.error is None for state in states.values()):
+        if others:
+            states |= append_all(context, image, topic, tasks, late, options, others, notes, lane)
+        return states
+    return states | {partition: PendingAppend(image.view(topic.topic_id, partition)) for partition in others}
 
 
 def end_appends(

@@ -189,7 +189,7 @@ class BatchTransaction:
         self._written |= {
             TopicIdPartition(image.topic(str(row["topic"])).topic_id, int(row["partition"] or 0))
             for row in report.rows
-            if row["outcome"] != "bad"
+            if row["outcome"] not in ("bad", "not tried")
         }
         self._rows += [{"kind": "records", **row} for row in report.rows]
         for failure in report.failures:

@@ -159,7 +159,6 @@ class StreamWriter:
             batch_id,
             self._producer_epoch,
             on_changed_replay=self._on_changed_replay,
-            recent=True,
         )
         report = append_frame(
             self._opened,
@@ -395,7 +394,6 @@ class StreamSink(RecordSink, DataSourceStreamArrowWriter):
             query_producer(self._options.producer, query_id),
             batch_id,
             on_changed_replay=self._options.on_changed_replay,
-            recent=True,
         )
         assert who is not None
         return who

@@ -16,7 +16,7 @@ import pytest
 from stratalog.engine.cluster import Cluster
 from stratalog.engine.config.key_source import KeySource, key_of_environment
 from stratalog.engine.driver.context import Progress, Silent
-from stratalog.engine.driver.report import Report
+from stratalog.engine.driver.report import OperationFailedError, Report
 from stratalog.engine.metadata.commands import FenceBroker, UnfenceBroker
 from stratalog.engine.reading.bounds import Bound
 from stratalog.engine.reading.plan import FileRange
@@ -206,6 +206,7 @@ class LiveCluster:
             acks=acks,
             producer=producer,
             sequence=sequence,
+            check=False,
         )
 
     def fill(self, values: Iterable[str], topic: str = "t", *, at_ms: int = 1) -> None:
@@ -304,6 +305,14 @@ def rows_of(report: Report, *columns: str) -> list[tuple[object, ...]]:
     """The columns of a report that all went well."""
     report.raise_for_failures()
     return [tuple(row[column] for column in columns) for row in report.rows]
+
+
+def report_of(operation: Callable[[], Report]) -> Report:
+    """The report of an operation, also of one that fails."""
+    try:
+        return operation()
+    except OperationFailedError as error:
+        return error.report
 
 
 def codes(report: Report) -> Counter[str]:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from stratalog.engine.driver.report import OperationFailedError
 from stratalog.partitions.errors import StratalogError
 from tests.unit import hostile_parquet
 from tests.unit.cluster_harness import LiveCluster
@@ -44,6 +45,8 @@ def main(folder: str, maker: str) -> None:
     def tried(what: str, call: Callable[[], object]) -> None:
         try:
             found = call()
+        except OperationFailedError as error:
+            found = error.report
         except StratalogError as error:
             said[what] = type(error).__name__
             return

@@ -9,7 +9,7 @@ import pytest
 from stratalog.partitions.errors import CorruptionError
 from stratalog.partitions.offsets import OffsetSpec
 from stratalog.partitions.store.local import LocalStore
-from tests.unit.cluster_harness import LiveCluster, codes, the_failure
+from tests.unit.cluster_harness import LiveCluster, codes, report_of, the_failure
 from tests.unit.tampering import Spot
 
 
@@ -34,7 +34,7 @@ def test_a_remote_table_that_others_have_written_to_is_named(tmp_path: Path) -> 
             live.cluster.describe,
             live.cluster.verify,
         ):
-            report = operation()
+            report = report_of(operation)
             assert codes(report) == {"CORRUPT_MESSAGE": 1}
             assert "somebody else has changed the records" in the_failure(report)
         with pytest.raises(CorruptionError):
@@ -68,7 +68,7 @@ def test_one_topic_that_is_broken_does_not_stop_the_others(tmp_path: Path) -> No
     (log / f"{1:020d}.json").write_text("no json")
     live.fill("d", "good")
     for operation in (live.cluster.replicate, live.cluster.merge, live.cluster.tier, live.cluster.retain):
-        report = operation()
+        report = report_of(operation)
         assert [failure.item for failure in report.failures] == ["bad"]
         assert "good" in {row["topic"] for row in report.rows}
     assert live.read("good") == {0: list("abcd")}

@@ -35,7 +35,7 @@ def append(live: LiveCluster, sequence: int, *values: str, **options: Any) -> Re
     for value in values:
         partition = int(value[0]) if value[1:2] == ":" else 0
         batches.setdefault(partition, []).append(batch([value], timestamp_us=5))
-    return live.driver().append_batches("t", batches, producer="p", sequence=sequence, **options)
+    return live.driver().append_batches("t", batches, producer="p", sequence=sequence, **options, check=False)
 
 
 def outcomes(report: Report) -> dict[Any, Any]:
@@ -51,7 +51,7 @@ def refused(live: LiveCluster, sequence: int, *values: str, **options: Any) -> R
     before = live.read()
     report = append(live, sequence, *values, **options)
     assert codes(report) == {REFUSED}
-    assert set(outcomes(report).values()) <= {"not appended", "duplicate"}
+    assert set(outcomes(report).values()) <= {"not appended", "not tried", "duplicate"}
     assert live.read() == before
     return report
 
@@ -65,15 +65,23 @@ def entry(live: LiveCluster, partition: int = 0, producer: str = "p") -> Produce
 
 
 @pytest.mark.slow
-def test_an_older_sequence_that_comes_again_is_a_duplicate_and_no_failure(live: LiveCluster) -> None:
-    """A scheduler runs a month anew, one day after the other."""
+@pytest.mark.parametrize("changed", [False, True])
+def test_a_sequence_older_than_the_last_five_that_comes_again_is_a_duplicate_on_request_alone(
+    live: LiveCluster, changed: bool
+) -> None:
+    """A scheduler runs a month anew, one day after the other. Nobody knows whether the older days are the same."""
     for sequence in range(20130101, 20130111):
-        append(live, sequence, f"{sequence}", f"1:{sequence}").raise_for_failures()
+        append(live, sequence, f"{sequence}", f"1:{sequence}")
     before = live.read()
     for sequence in range(20130101, 20130111):
-        again = append(live, sequence, f"1:{sequence}", f"{sequence}").raise_for_failures()
+        known = sequence > 20130105
+        values = (f"1:{sequence}", f"{sequence}", *(["new"] if changed and not known else []))
+        if known:
+            again = append(live, sequence, *values)
+        else:
+            assert "cannot be compared" in str(refused(live, sequence, *values).failures[0])
+            again = append(live, sequence, *values, on_changed_replay="accept")
         assert outcomes(again) == {0: "duplicate", 1: "duplicate"}
-        known = sequence > 20130105  # the last five
         offset = sequence - 20130101
         assert [row["base_offset"] for row in again.rows] == [offset if known else None] * 2
         assert [row["next_offset"] for row in again.rows] == [offset + 1 if known else None] * 2
@@ -81,6 +89,14 @@ def test_an_older_sequence_that_comes_again_is_a_duplicate_and_no_failure(live: 
         said = "" if known else ", too long ago for its records to be compared"
         assert f"producer 'p', sequence {sequence} was appended before{said}" in again.notes[-1]
     assert live.read() == before
+
+
+def test_a_partition_that_was_not_tried_has_a_row(live: LiveCluster) -> None:
+    append(live, 0, "a")
+    report = refused(live, 0, "b", "1:c")
+    assert outcomes(report) == {0: "not appended", 1: "not tried"}
+    assert [failure.item for failure in report.failures] == ["t-0"]
+    assert any("were not tried" in note for note in report.notes)
 
 
 @pytest.mark.slow
@@ -246,7 +262,7 @@ def test_not_appended_is_said_of_this_attempt_alone(live: LiveCluster) -> None:
         "not appended is said of this attempt: whether an earlier one with producer 'p', sequence 0 was, the next "
         "will tell"
     )
-    unnamed = live.driver().append_batches("t", {0: [batch(["b"])]})
+    unnamed = live.driver().append_batches("t", {0: [batch(["b"])]}, check=False)
     assert outcomes(unnamed) == {0: "not appended"}
     assert not any("attempt" in note for note in unnamed.notes), "there was no other one"
 
@@ -270,7 +286,7 @@ def test_what_is_not_remembered_any_more_is_unknown(live: LiveCluster) -> None:
     leader = live.replicas().leader
     (name,) = leader.producers(leader.log())
     live.append(["b"]).raise_for_failures()
-    report = live.driver().append_batches("t", {0: [batch(["a"])]}, producer=name, sequence=0)
+    report = live.driver().append_batches("t", {0: [batch(["a"])]}, producer=name, sequence=0, check=False)
     assert (outcomes(report), codes(report)) == ({0: "unknown"}, {"DUPLICATE_SEQUENCE_NUMBER"})
     assert "whether 0 was appended is not remembered so far back" in report.failures[0].message
     assert not any("run it again" in note for note in report.notes)

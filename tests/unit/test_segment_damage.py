@@ -12,12 +12,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from stratalog.partitions import parquet_decoding, segment_check
+from stratalog.partitions.columns import numbers
 from stratalog.partitions.errors import CorruptSegmentError, SourceChangedError, StorageError
 from stratalog.partitions.listing import DataFile
 from stratalog.partitions.parquet_decoding import is_of_this_process
 from stratalog.partitions.paths import DataName
 from stratalog.partitions.segment import read_batches, read_row_group, read_segment
-from stratalog.partitions.segment_check import check_copy, verify_bytes, verify_segment
+from stratalog.partitions.segment_check import check_copy, check_segment, verify_bytes, verify_segment
 from stratalog.partitions.segment_footer import CHECKSUM_KEY, FOOTER_KEY, NO_CHECKSUMS
 from stratalog.partitions.store.memory import MemoryStore
 from stratalog.partitions.store.protocol import Store
@@ -156,6 +158,7 @@ def test_what_the_process_lacks_is_no_damage_of_the_file(
     store, file = damaged(intact()[0])
     segment = read_segment(store, file)
     monkeypatch.setattr(pq.ParquetFile, "read_row_group", fails(error))
+    monkeypatch.setattr(pq.ParquetFile, "iter_batches", fails(error))
     for reader in (
         lambda: verify_segment(store, file),
         lambda: list(read_batches(store, file, *EVERYTHING)),
@@ -168,6 +171,15 @@ def test_what_the_process_lacks_is_no_damage_of_the_file(
     with pytest.raises(StorageError) as raised:
         read_segment(store, file, remembered=False)
     assert raised.value.__cause__ is error
+
+
+def test_a_check_in_pieces_finds_offsets_that_are_not_the_next_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A record at a time: what it finds does not depend on the pieces."""
+    monkeypatch.setattr(parquet_decoding, "_PIECE_BYTES", 1)
+    store, file = damaged(intact()[0])
+    assert check_segment(store, file).bad == ()
+    monkeypatch.setattr(segment_check, "numbers", lambda first, end: numbers(first + 1, end + 1))
+    assert "have other offsets" in str(check_segment(store, file).bad[0].error)
 
 
 @pytest.mark.slow
