@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import re
 import sys
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import stratalog
@@ -113,7 +114,7 @@ def append(job: Job) -> Report:
         return append_frame(given, cluster, frame)
 
     writer = cluster.stream_writer(given.topic, **_how(given), checkpoint=given.checkpoint)
-    return append_stream(frame, given.checkpoint, writer.append)
+    return append_stream(frame, given.checkpoint, partial(writer.append, check=False))
 
 
 def append_frame(given: argparse.Namespace, cluster: stratalog.Cluster, frame: DataFrame) -> Report:

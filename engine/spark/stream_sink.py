@@ -142,12 +142,12 @@ class StreamWriter:
         Raises: what ends the query; its batch is appended by the next run, once: as ``append``,
             OperationFailedError.
         """
-        tell_of_bad_records(self.append(batch, batch_id).raise_for_failures(), f"batch {batch_id}")
+        tell_of_bad_records(self.append(batch, batch_id), f"batch {batch_id}")
 
-    def append(self, batch: DataFrame, batch_id: int) -> Report:
+    def append(self, batch: DataFrame, batch_id: int, *, check: bool = True) -> Report:
         """Append a batch, and say what was done: partitions that have it already are ``duplicate``.
 
-        Raises: as ``stratalog.engine.spark.append_frame.append_frame``.
+        Raises: OperationFailedError, not with ``check=False``; as ``append_frame``.
         """
         if self._opened is None:
             self._query_id = query_of_server(batch.sparkSession, self._checkpoint)
@@ -170,7 +170,8 @@ class StreamWriter:
             order_by=self._order_by,
             bad_records=self._bad_records,
         )
-        return with_remedy(report, batch_id)
+        report = with_remedy(report, batch_id)
+        return report.raise_for_failures() if check else report
 
 
 def with_remedy(report: Report, batch_id: int) -> Report:
