@@ -10,8 +10,10 @@ from stratalog.partitions.errors import InvalidCallError
 
 def did_you_mean(name: str, known: Iterable[str], cutoff: float = 0.5) -> str:
     """The end of a message about an unknown name: ``; did you mean 'trips'?``, or nothing where none is near
-    (the share of letters that are the same is below ``cutoff``)."""
-    near = difflib.get_close_matches(name, list(known), n=1, cutoff=cutoff)
+    (the share of letters that are the same is below ``cutoff``). The same name in another case is the nearest."""
+    names = list(known)
+    same = [one for one in names if one.casefold() == name.casefold()]
+    near = same or difflib.get_close_matches(name, names, n=1, cutoff=cutoff)
     return f"; did you mean {near[0]!r}?" if near else ""
 
 

@@ -21,11 +21,7 @@ pytestmark = [
     pytest.mark.classic("it starts both kinds of session, each in its own process"),
 ]
 
-SHOWN = """
-assert {row["outcome"] for row in report.rows} == {"acknowledged"}
-assert {row["outcome"] for row in again.rows} == {"duplicate"}
-print(type(spark).__module__, [tuple(row) for row in oslo.collect()])
-"""
+SHOWN = "print(type(spark).__module__)"
 
 
 @pytest.mark.parametrize("kind", ["classic", "connect"])
@@ -43,10 +39,9 @@ def test_the_readme_runs_as_a_notebook(kind: str, tmp_path: Path, monkeypatch: p
             notebook, timeout=300, kernel_name="python3", resources={"metadata": {"path": str(tmp_path)}}
         )
         client.execute()
-    [output] = [out for out in notebook.cells[-1].outputs if out.output_type == "stream" and out.name == "stdout"]
-    module, found = output.text.split(maxsplit=1)
-    assert module.startswith("pyspark.sql.connect") == (kind == "connect")
-    assert found.strip() == "[('t1', 3.5)]"
+    printed = "".join(out.text for cell in notebook.cells for out in cell.outputs if out.get("name") == "stdout")
+    assert ("pyspark.sql.connect" in printed) == (kind == "connect")
+    assert [word in printed for word in ("acknowledged", "duplicate", "| t1|     3.5|")] == [True, True, True]
 
 
 def test_the_notebooks_of_the_documentation_run_twice(tmp_path: Path) -> None:
