@@ -206,7 +206,7 @@ def _small_appends(cluster: Cluster, partitions: int) -> None:
 
 
 def _round_of(*steps: str) -> Callable[[Cluster, int], None]:
-    return lambda cluster, _: _done(cluster.maintain(only=steps))
+    return lambda cluster, _: _done(cluster.maintain(only=steps, due=True))
 
 
 def _done(report: Report) -> None:

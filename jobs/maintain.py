@@ -33,7 +33,13 @@ from stratalog.partitions.errors import InvalidCallError, StorageError, Stratalo
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     add_dry_run(parser, "say which steps are due, and for how many partitions; write nothing")
-    parser.add_argument("--only", metavar="STEP,STEP", type=_steps, default=[], help="these steps")
+    parser.add_argument(
+        "--only",
+        metavar="STEP,STEP",
+        type=_steps,
+        default=[],
+        help="these steps, due or not (with --every: where they are due)",
+    )
     parser.add_argument(
         "--except", dest="leave_out", metavar="STEP,STEP", type=_steps, default=[], help="not these"
     )
@@ -71,6 +77,7 @@ def maintain(job: Job) -> Report:
         return job.on_workers().maintain(
             only=given.only,
             leave_out=given.leave_out,
+            due=given.every is not None,
             budget_s=given.budget,
             budget_bytes=given.budget_bytes,
             budget_requests=given.budget_requests,

@@ -24,7 +24,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     add_dry_run(parser, "list the files to read; with --heal, read them and list the repairs")
     parser.add_argument("--deep", action="store_true", help="read every byte")
     parser.add_argument(
-        "--heal", action="store_true", help="mend the findings of --deep, from copies of which every byte was read"
+        "--heal",
+        action="store_true",
+        help="read every byte, and replace what is damaged or missing by verified copies; it needs no --deep",
     )
     parser.add_argument(
         "--discarded", action="store_true", help="show files that replicas have discarded and still hold"
@@ -33,7 +35,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def verify(job: Job) -> Report:
     given = job.arguments
-    check_options(given, needs=[("heal", "deep")], bars=[("discarded", "deep")])
+    check_options(given, bars=[("discarded", "deep", "heal")])
     cluster = job.on_workers()
     if given.discarded:
         return renamed(cluster.discarded(given.topics), "verify --discarded", dry_run=given.dry_run)

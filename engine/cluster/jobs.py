@@ -58,6 +58,7 @@ class Jobs:
         *,
         only: Sequence[str] | str = (),
         leave_out: Sequence[str] | str = (),
+        due: bool = False,
         budget_s: float | None = None,
         budget_bytes: int | None = None,
         budget_requests: int | None = None,
@@ -65,10 +66,11 @@ class Jobs:
         check: bool = True,
     ) -> Report:
         """Do what is due of all below, healing included: the one job to schedule. ``only`` and ``leave_out`` name
-        steps. When a budget of seconds, bytes (read and written) or requests is used up, nothing further begins,
-        and the next run goes on there. A row a step; see ``stratalog.engine.upkeep.maintenance.maintain``.
+        steps. Those of ``only`` are done now; with ``due``, where they are due. When a budget of seconds, bytes
+        (read and written) or requests is used up, nothing further begins, and the next run goes on there. A row a
+        step; see ``stratalog.engine.upkeep.maintenance.maintain``.
 
-            cluster.maintain().raise_for_failures()
+            cluster.maintain()
             cluster.maintain(only=["replicate", "tier"], budget_s=60)
 
         Raises: InvalidCallError for a step that is not there, or a budget of nothing.
@@ -80,6 +82,7 @@ class Jobs:
             ),
             only=names(only) or (),
             leave_out=names(leave_out) or (),
+            due=due,
             budget=Budget(
                 budget_s,
                 whole_or_none(budget_bytes, "budget_bytes"),

@@ -98,7 +98,7 @@ def test_the_cluster_file_comes_from_the_call_the_environment_or_the_usual_place
         ("", None),
         ("--deep --heal", None),
         ("--at 0 --place here", None),
-        ("--heal", "--heal needs --deep"),
+        ("--discarded --heal", "--discarded and --heal do not go together"),
         ("--at 0", "--at needs --place or --any-place"),
         ("--list --deep", "--list and --deep do not go together"),
         ("--list --at 0 --any-place", "--list and --at do not go together"),

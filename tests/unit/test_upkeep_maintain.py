@@ -184,13 +184,24 @@ def test_a_scrub_is_bounded_and_goes_round(live: LiveCluster) -> None:
     live.cluster.topics.alter_configs(None, {"scrub.max.bytes": "1"})
     read: Counter[object] = Counter()
     for _ in range(5):
-        plan = live.cluster.maintain(only="scrub", dry_run=True)
+        plan = live.cluster.maintain(only="scrub", due=True, dry_run=True)
         before = plan.rows[0]["items"]
-        live.cluster.maintain(only="scrub")
-        after = live.cluster.maintain(only="scrub", dry_run=True).rows[0]["items"]
+        live.cluster.maintain(only="scrub", due=True)
+        after = live.cluster.maintain(only="scrub", due=True, dry_run=True).rows[0]["items"]
         read[int(before or 0) - int(after or 0)] += 1
     assert read == {1: 5}
-    assert outcomes(live.cluster.maintain(only="scrub")) == {"scrub": "not due"}
+    assert outcomes(live.cluster.maintain(only="scrub", due=True)) == {"scrub": "not due"}
+
+
+@pytest.mark.parametrize("step", ["merge", "tier", "retain", "snapshot", "vacuum", "scrub", "replicate", "elect"])
+def test_a_step_that_is_named_is_done_now_and_not_only_where_it_is_due(live: LiveCluster, step: str) -> None:
+    live.tiered()
+    live.fill("abc")
+    live.cluster.maintain()
+    live.cluster.maintain()
+    assert live.cluster.maintain(only=step).rows[0]["outcome"] == "done"
+    plan = live.cluster.maintain(only=step, dry_run=True).rows[0]
+    assert plan["outcome"] == ("not due" if step == "elect" else "due")  # all preferred replicas lead
 
 
 # ------------------------------------------------------------------------- what is remembered

@@ -4,6 +4,7 @@ runs, and by one look at all brokers.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -32,13 +33,13 @@ class _Topic:
 class DueWork:
     """The work that is due in one run."""
 
-    def __init__(self, context: Context, image: ClusterImage, kept: KeptTimes, *, scrub_alone: bool) -> None:
-        """``scrub_alone``: a person asks for the scrub, and for nothing else."""
+    def __init__(self, context: Context, image: ClusterImage, kept: KeptTimes, now: Collection[str] = ()) -> None:
+        """``now``: the steps that are to be done now, for all partitions."""
         self._context = context
         self._image = image
         self._config: ClusterConfig = context.cluster_config(image)
         self._kept = kept
-        self._scrub_alone = scrub_alone
+        self._now = now
 
     @cached_property
     def looks(self) -> dict[TopicIdPartition, Look]:
@@ -58,8 +59,14 @@ class DueWork:
         """Whether the segments of any topic are copied to the remote tier."""
         return any(of.config is not None and of.config.copies_to_remote for of in self._topics.values())
 
+    def is_now(self, step: str) -> bool:
+        """Whether a step is to be done now, due or not."""
+        return step in self._now
+
     def wait_ms(self, step: str) -> int:
         """Until a step is due."""
+        if self.is_now(step):
+            return 0
         config, times, now_ms = self._config, self._kept.present, self._context.clock.now_ms()
         if step in times.cut_off:
             return 0
@@ -84,7 +91,7 @@ class DueWork:
             if _takes_part(step, of.config)
             for partition in of.partitions
             for key in (TopicIdPartition(topic_id, partition.partition),)
-            if not times.is_settled(step, key, self.looks[key].digest, now_ms)
+            if self.is_now(step) or not times.is_settled(step, key, self.looks[key].digest, now_ms)
         ]
         self._context.rng.shuffle(due)
         return sorted(due, key=lambda key: self._urgency(step, key))
@@ -94,11 +101,13 @@ class DueWork:
         return sum(map(self._is_elected, self._topics))
 
     def to_scrub(self) -> list[TopicIdPartition]:
-        """The partitions whose bytes are to be read; where a person asks, also those that stayed damaged."""
+        """The partitions whose bytes are to be read, those that stayed damaged first; all, if it is done now."""
         times, now_ms = self._kept.present, self._context.clock.now_ms()
-        due = due_partitions(self._image, times, self._config.scrub_interval_ms, now_ms)
-        again = times.damaged if self._scrub_alone else {}
-        return list(dict.fromkeys([*(key for key, one in again.items() if one.is_there), *due]))
+        if not self.is_now("scrub"):
+            return due_partitions(self._image, times, self._config.scrub_interval_ms, now_ms)
+        every = due_partitions(self._image, times, 0, now_ms)
+        damaged = [key for key, one in times.damaged.items() if one.is_there and key in set(every)]
+        return list(dict.fromkeys([*damaged, *every]))
 
     def metadata_wait_ms(self) -> int:
         """Until the bytes of the metadata log are to be read again."""

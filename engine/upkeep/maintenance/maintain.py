@@ -87,11 +87,13 @@ def maintain(
     *,
     only: Collection[str] = (),
     leave_out: Collection[str] = (),
+    due: bool = False,
     budget: Budget = Budget(),  # noqa: B008 - immutable
     dry_run: bool = False,
 ) -> Report:
-    """Do the steps of ``only`` (all when empty) but those to ``leave_out``, where they are due. When ``budget`` is
-    used up, begin nothing but a piece of ``replicate`` and one of another step. A row a step: its outcome, its
+    """Do the steps of ``only`` (all when empty) but those to ``leave_out``. Steps that ``only`` names are done
+    now, for all partitions; with ``due``, and without ``only``, steps are done where they are due. When ``budget``
+    is used up, begin nothing but a piece of ``replicate`` and one of another step. A row a step: its outcome, its
     ``items`` (of a step over partitions: those it was due for; else rows of its own report), its cost, and in how
     many seconds it is due again. Failures and notes are those of the steps.
 
@@ -105,7 +107,7 @@ def maintain(
             raise InvalidCallError(f"{name!r} is no step of maintain; the steps are {', '.join(STEPS)}")
     chosen = [name for name in STEPS if (not only or name in only) and name not in leave_out]
     with context.run("maintain", dry_run=dry_run) as run:
-        work = _Maintenance(context, make_snapshots, budget, run, scrub_alone=chosen == ["scrub"])
+        work = _Maintenance(context, make_snapshots, budget, run, now=frozenset() if due else frozenset(only))
         rows = {name: work.step(name) for name in work.in_turn(chosen)}
         work.keep()
         if context.operations_log is not None and any(map(has_changed, run.parts)):
@@ -127,7 +129,7 @@ class _Maintenance:
         budget: Budget,
         run: OperationRun,
         *,
-        scrub_alone: bool,
+        now: Collection[str],
     ) -> None:
         self._context = context
         self._make_snapshots = make_snapshots
@@ -140,7 +142,7 @@ class _Maintenance:
             run.notes += [f"replicate: {note}" for note in probed.notes]
         self._config: ClusterConfig = context.cluster_config(self._image)
         self._kept = KeptTimes(context, self._image)
-        self._due = DueWork(context, self._image, self._kept, scrub_alone=scrub_alone)
+        self._due = DueWork(context, self._image, self._kept, now)
         self._begun = False
 
     def in_turn(self, names: Sequence[str]) -> list[str]:
@@ -244,7 +246,7 @@ class _Maintenance:
             case "merge":
                 return merge(context, only=piece, over=over)
             case "tier":
-                return tier(context, only=piece, due=True, over=over)
+                return tier(context, only=piece, due=not self._due.is_now(name), over=over)
             case "retain":
                 return retain(context, only=piece, over=over)
             case _:
@@ -284,7 +286,7 @@ class _Maintenance:
 
     def _scrub(self) -> Report:
         context, now_ms = self._context, self._context.clock.now_ms()
-        metadata = self._due.metadata_wait_ms() == 0
+        metadata = self._due.is_now("scrub") or self._due.metadata_wait_ms() == 0
         with context.run("scrub") as run:
             scrub(
                 context,
