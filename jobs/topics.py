@@ -75,7 +75,9 @@ def topics(job: Job) -> Report:
     if given.command == "delete":
         what = "" if given.keep_remote else ", in both tiers"
         job.confirm(f"delete topic {cluster.image.topic(given.name).name!r} and its records{what}")
-        deleted = cluster.topics.delete(given.name, keep_remote=given.keep_remote, dry_run=given.dry_run)
+        deleted = cluster.topics.delete(
+            given.name, keep_remote=given.keep_remote, dry_run=given.dry_run, check=False
+        )
         return renamed(deleted, "topics delete", dry_run=given.dry_run)
     if given.command == "list":
         listed = cluster.topics.list() if given.trouble is None else cluster.topics.troubled(given.trouble)

@@ -39,7 +39,9 @@ def verify(job: Job) -> Report:
         return renamed(cluster.discarded(given.topics), "verify --discarded", dry_run=given.dry_run)
     if given.heal:
         return renamed(
-            cluster.heal(given.topics, dry_run=given.dry_run), "verify --deep --heal", dry_run=given.dry_run
+            cluster.heal(given.topics, dry_run=given.dry_run, check=False),
+            "verify --deep --heal",
+            dry_run=given.dry_run,
         )
     if given.dry_run:
         return renamed(cluster.describe(given.topics), "verify", dry_run=True)

@@ -6,8 +6,9 @@ gaps are allowed, since a micro-batch may have nothing for a partition. Pure.
 
 Of named producers it says more, since their appends come again: a scheduler runs a day anew, a stream goes on from
 a checkpoint. Offsets and digests of the last five appends (Kafka, too, remembers five) tell whether it is the same
-append. Runs of sequences, which stay small for long, tell whether an older one was appended at all. An append that
-comes too late is refused, and never answered with more than is known.
+append. Runs of sequences, which stay small for long, tell whether an older one was appended at all. One that was,
+and whose records nobody can compare any more, is refused too. An append that comes too late is refused, and never
+answered with more than is known.
 
 Of a transactional producer it also says where its open transaction begins. Each transaction has a producer epoch
 of its own (KIP-890): the decision how it ends raises the epoch by one, and the marker carries the raised epoch.
@@ -116,9 +117,6 @@ class ProducerAppend(msgspec.Struct, frozen=True):
     on_changed_replay: OnChangedReplay | None = None
     """Of a producer that was named. None: its sequences are the engine's own, and come again with the same
     records, soon, or never."""
-    recent: bool = False
-    """A replay is refused too where the append was too long ago to be compared: with a stream's batches, which
-    come again at once, it means that the stream has gone back."""
     late: bool = False
     """Other partitions have later sequences: whatever does not have this one will not get it."""
     base_offset: int | None = None
@@ -220,16 +218,16 @@ def check_same_records(
     """Compare the records of an append, by number and digest, with those that its earlier attempt has appended, as
     far as these are known.
 
-    Raises: ChangedReplayError.
+    Raises: ChangedReplayError for other records; DuplicateSequenceNumberError where it is not known any more which
+        they were.
     """
     sequence = f"{what}: sequence {append.sequence} of producer {append.producer_id!r}"
     if earlier.base_offset is None:
-        if append.recent:
-            raise ChangedReplayError(
-                f"{sequence} was appended so long ago that its records cannot be compared with these any more; "
-                "none of these is stored"
-            )
-        return
+        raise DuplicateSequenceNumberError(
+            f"{sequence} was appended so long ago that its records cannot be compared with these any more; none "
+            "of these is stored: if they are the same, nothing is left to do; records that are new take a new "
+            "sequence; on_changed_replay='accept' takes them for the same"
+        )
     known = earlier.next_offset - earlier.base_offset
     if records == known and digest == (earlier.digest or digest):
         return

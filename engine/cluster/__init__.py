@@ -27,7 +27,7 @@ from stratalog.engine.cluster.mirrors import Mirrors
 from stratalog.engine.cluster.notebook import settle
 from stratalog.engine.cluster.overview import Overview
 from stratalog.engine.cluster.quorum import Quorum
-from stratalog.engine.cluster.recorded import Frame
+from stratalog.engine.cluster.recorded import Frame, checked
 from stratalog.engine.cluster.topics import Topics
 from stratalog.engine.cluster.transactions import Transactions
 from stratalog.engine.config.cluster_file import ClusterFile, load_cluster_file
@@ -58,12 +58,13 @@ class Cluster(Client, Jobs, Mirrors):
 
         cluster = Cluster.open("cluster.toml", spark)
         cluster.topics.create("trips", partitions=8)
-        cluster.append(df, "trips", key="id", timestamp="started_at").raise_for_failures()
+        cluster.append(df, "trips", key="id", timestamp="started_at")
         cluster.read("trips", last=100).show()
 
     The methods of every day are here; the rest is in ``topics``, ``groups``, ``transactions``, ``brokers``,
     ``quorum`` and ``catalog``. Any number of drivers may hold the same cluster at once. Every operation reads the
-    metadata anew.
+    metadata anew. One that fails raises OperationFailedError with its report; ``check=False`` returns that instead
+    (``stratalog.engine.cluster.recorded``).
     """
 
     topics: Topics
@@ -191,6 +192,7 @@ class Cluster(Client, Jobs, Mirrors):
         return plan_format(file, stores)
 
     @staticmethod
+    @checked
     def sign(
         cluster_file: str | Path,
         *,
@@ -201,6 +203,7 @@ class Cluster(Client, Jobs, Mirrors):
         opener: OpenStore = open_store,
         cluster_key: KeySource = key_of_environment,
         credentials: Provider | str | None = None,
+        check: bool = True,
     ) -> Report:
         """Sign the metadata of a cluster that had no key, or whose key was lost. This trusts the log that a
         majority of the voters shows now, of any author: check it before (``describe``, ``verify``). See
@@ -229,6 +232,7 @@ class Cluster(Client, Jobs, Mirrors):
         return frame.around(lambda: sign_metadata(context, dry_run=dry_run))
 
     @staticmethod
+    @checked
     def restore(
         cluster_file: str | Path,
         former: str,
@@ -242,6 +246,7 @@ class Cluster(Client, Jobs, Mirrors):
         cluster_key: KeySource = key_of_environment,
         credentials: Provider | str | None = None,
         runner: str = SPARK,
+        check: bool = True,
     ) -> Report:
         """Make the empty brokers of a ``cluster.toml`` what cluster ``former`` was, from what that has tiered:
         topics, configs, records, leader epochs, producers. The file names the same remote, and another cluster id.

@@ -34,12 +34,14 @@ class Brokers:
         return describe_cluster.describe_brokers(self._context)
 
     @operation("brokers add")
-    def add(self, brokers: Sequence[int] | int, *, dry_run: bool = False) -> Report:
+    def add(self, brokers: Sequence[int] | int, *, dry_run: bool = False, check: bool = True) -> Report:
         """Format the roots of brokers that are new in the cluster file, and register them."""
         return bring_up.add_brokers(self._context, wholes(brokers, "broker"), dry_run=dry_run)
 
     @operation("brokers register")
-    def register(self, brokers: Sequence[int] | int | None = None, *, trust_copy: bool = False) -> Report:
+    def register(
+        self, brokers: Sequence[int] | int | None = None, *, trust_copy: bool = False, check: bool = True
+    ) -> Report:
         """Register brokers. Default: every broker of the cluster file that is not fenced by hand.
         ``trust_copy``: roots that were moved, or put back from a copy, have everything.
         """
@@ -47,16 +49,18 @@ class Brokers:
         return bring_up.register_brokers(self._context, chosen, trust_copy=trust_copy)
 
     @operation("fence", destroys=forced)
-    def fence(self, brokers: Sequence[int] | int, *, force: bool = False, dry_run: bool = False) -> Report:
+    def fence(
+        self, brokers: Sequence[int] | int, *, force: bool = False, dry_run: bool = False, check: bool = True
+    ) -> Report:
         """Fence brokers by hand, until ``unfence``. Leaves no partition without a leader but by ``force``."""
         return fence.fence(self._context, wholes(brokers, "broker"), force=force, dry_run=dry_run)
 
     @operation("unfence")
-    def unfence(self, brokers: Sequence[int] | int, *, dry_run: bool = False) -> Report:
+    def unfence(self, brokers: Sequence[int] | int, *, dry_run: bool = False, check: bool = True) -> Report:
         """Bring fenced brokers back, as their roots are now."""
         return fence.unfence(self._context, wholes(brokers, "broker"), dry_run=dry_run)
 
     @operation("decommission", destroys=always)
-    def decommission(self, brokers: Sequence[int] | int, *, dry_run: bool = False) -> Report:
+    def decommission(self, brokers: Sequence[int] | int, *, dry_run: bool = False, check: bool = True) -> Report:
         """Take brokers without replicas out of the metadata for good."""
         return fence.decommission(self._context, wholes(brokers, "broker"), dry_run=dry_run)

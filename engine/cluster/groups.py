@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from stratalog.engine.admin import groups as admin
 from stratalog.engine.admin.lag_metrics import lag_metrics
 from stratalog.engine.cluster.arguments import TopicNames, names, session
-from stratalog.engine.cluster.recorded import operation
+from stratalog.engine.cluster.recorded import checked, operation
 from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.report import Report
 from stratalog.engine.records import groups
@@ -42,12 +42,14 @@ class Groups:
         """Every consumer group, as a table."""
         return admin.groups(self._context)
 
+    @checked
     def commit(
         self,
         group: str,
         offsets: Mapping[TopicPartition, OffsetAndMetadata | int],
         *,
         member_epoch: int | None = None,
+        check: bool = True,
     ) -> Report:
         """Commit offsets of a consumer group, all or none. With ``member_epoch`` (one that grows with every
         incarnation of the consumer) a stale one is refused.
@@ -102,6 +104,7 @@ class Groups:
         by_duration: timedelta | None = None,
         partitions: Sequence[int] | None = None,
         dry_run: bool = False,
+        check: bool = True,
     ) -> Report:
         """Move what a consumer group has committed: ``to`` a named position, to an offset, or to the first record
         at or after a time; ``shift_by=-100`` records; ``by_duration`` back from now. Stop its consumers first:
@@ -122,7 +125,7 @@ class Groups:
         )
 
     @operation("groups delete")
-    def delete(self, group: str, *, dry_run: bool = False) -> Report:
+    def delete(self, group: str, *, dry_run: bool = False, check: bool = True) -> Report:
         """Forget a consumer group and all that it has committed.
 
         Raises: GroupIdNotFoundError; NonEmptyGroupError when it commits meanwhile: nothing was changed.
@@ -130,7 +133,9 @@ class Groups:
         return admin.delete_group(self._context, group, dry_run=dry_run)
 
     @operation("groups delete_offsets")
-    def delete_offsets(self, group: str, topics: Sequence[str] | str, *, dry_run: bool = False) -> Report:
+    def delete_offsets(
+        self, group: str, topics: Sequence[str] | str, *, dry_run: bool = False, check: bool = True
+    ) -> Report:
         """Forget what a consumer group has committed for these topics. Raises: as ``delete``;
         UnknownTopicOrPartitionError."""
         return admin.delete_offsets(self._context, group, names(topics) or (), dry_run=dry_run)

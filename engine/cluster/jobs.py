@@ -62,12 +62,13 @@ class Jobs:
         budget_bytes: int | None = None,
         budget_requests: int | None = None,
         dry_run: bool = False,
+        check: bool = True,
     ) -> Report:
         """Do what is due of all below, healing included: the one job to schedule. ``only`` and ``leave_out`` name
         steps. When a budget of seconds, bytes (read and written) or requests is used up, nothing further begins,
         and the next run goes on there. A row a step; see ``stratalog.engine.upkeep.maintenance.maintain``.
 
-            cluster.maintain().raise_for_failures()
+            cluster.maintain()
             cluster.maintain(only=["replicate", "tier"], budget_s=60)
 
         Raises: InvalidCallError for a step that is not there, or a budget of nothing.
@@ -140,6 +141,7 @@ class Jobs:
         unclean: bool = False,
         leader: int | None = None,
         dry_run: bool = False,
+        check: bool = True,
     ) -> Report:
         """Let the preferred replicas (or ``leader``) lead where others do. ``unclean``: give partitions without
         a leader the replica that holds most, and lose what only lost storage had. See
@@ -187,6 +189,7 @@ class Jobs:
         force: bool = False,
         throttle_bytes_per_s: float | None = None,
         dry_run: bool = False,
+        check: bool = True,
     ) -> Report:
         """Move replicas: ``cluster.reassign({("trips", 0): [2, 3]})``, or what ``plan_replicas`` gives. The
         newcomers are copied to before the old replicas go; see ``stratalog.engine.upkeep.replication.reassign``.
@@ -200,20 +203,27 @@ class Jobs:
         return reassignments(self._context, names(topics))
 
     @operation("cancel_reassignments")
-    def cancel_reassignments(self, topics: TopicNames = None, *, dry_run: bool = False) -> Report:
+    def cancel_reassignments(
+        self, topics: TopicNames = None, *, dry_run: bool = False, check: bool = True
+    ) -> Report:
         """Take reassignments in progress back."""
         return reassigning.cancel(self._context, names(topics), dry_run=dry_run)
 
     @operation("replicate")
     def replicate(
-        self, topics: TopicNames = None, *, brokers: Sequence[int] | int | None = None, dry_run: bool = False
+        self,
+        topics: TopicNames = None,
+        *,
+        brokers: Sequence[int] | int | None = None,
+        dry_run: bool = False,
+        check: bool = True,
     ) -> Report:
         """Bring followers to their leaders, and caught-up ones into the ISR."""
         chosen = None if brokers is None else wholes(brokers, "broker")
         return replicating.replicate(self._context, names(topics), brokers=chosen, dry_run=dry_run)
 
     @operation("merge")
-    def merge(self, topics: TopicNames = None, *, dry_run: bool = False) -> Report:
+    def merge(self, topics: TopicNames = None, *, dry_run: bool = False, check: bool = True) -> Report:
         """Merge small appends into segments."""
         return merging.merge(self._context, names(topics), dry_run=dry_run)
 
@@ -227,6 +237,7 @@ class Jobs:
         instead_of: int | None = None,
         trust_copy: bool = False,
         dry_run: bool = False,
+        check: bool = True,
     ) -> Report:
         """Format and register brokers that are new or lost their storage, and bring their replicas into the ISR.
         ``add``: they get replicas of all partitions of the topics; ``instead_of``: those of another broker.
@@ -250,7 +261,7 @@ class Jobs:
         return verify.verify(self._context, names(topics), deep=deep)
 
     @operation("heal")
-    def heal(self, topics: TopicNames = None, *, dry_run: bool = False) -> Report:
+    def heal(self, topics: TopicNames = None, *, dry_run: bool = False, check: bool = True) -> Report:
         """Verify every byte, and replace damaged or missing files on brokers by verified copies of other replicas
         or of the remote. Remaining damage is a failure.
         """
@@ -294,6 +305,7 @@ class Jobs:
         partitions: Sequence[int] | None = None,
         broker: int | None = None,
         dry_run: bool = False,
+        check: bool = True,
     ) -> Report:
         """Export what replicas (of ``broker`` only, where it is given) hold of other histories, as Parquet files
         in the folder or bucket ``to``. Or ``keep`` one side where a leader and its remote log hold other records
@@ -316,18 +328,25 @@ class Jobs:
         )
 
     @operation("tier")
-    def tier(self, topics: TopicNames = None, *, due: bool = False, dry_run: bool = False) -> Report:
+    def tier(
+        self, topics: TopicNames = None, *, due: bool = False, dry_run: bool = False, check: bool = True
+    ) -> Report:
         """Copy sealed segments to the remote table; with ``due`` only of partitions whose time has come."""
         return tier.tier(self._context, names(topics), due=due, dry_run=dry_run)
 
     @operation("retain")
-    def retain(self, topics: TopicNames = None, *, dry_run: bool = False) -> Report:
+    def retain(self, topics: TopicNames = None, *, dry_run: bool = False, check: bool = True) -> Report:
         """Apply local and total retention, and delete what left the log long enough ago."""
         return retain.retain(self._context, names(topics), dry_run=dry_run)
 
     @operation("vacuum")
     def vacuum(
-        self, topics: TopicNames = None, *, older_than_ms: int = vacuuming.DAY_MS, dry_run: bool = False
+        self,
+        topics: TopicNames = None,
+        *,
+        older_than_ms: int = vacuuming.DAY_MS,
+        dry_run: bool = False,
+        check: bool = True,
     ) -> Report:
         """Delete litter: in the remote tier, and, where no topics are named, on the brokers, also the folders of
         former replicas; see ``stratalog.engine.upkeep.retention.vacuum``.
@@ -351,6 +370,7 @@ class Jobs:
         by_hand: bool = False,
         memory_bytes: int = snapshotting.MEMORY_BYTES,
         dry_run: bool = False,
+        check: bool = True,
     ) -> Report:
         """Make snapshots where the policy wants them (``by_hand``: of all that is new), copy them to the other
         replicas, let log starts grow, delete those that the log start has passed. Without ``topics`` of all, the

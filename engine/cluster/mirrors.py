@@ -54,6 +54,7 @@ class Mirrors:
         throttle: float | None = None,
         budget_s: float | None = None,
         dry_run: bool = False,
+        check: bool = True,
     ) -> Report:
         """Mirror topics of a Kafka cluster once: what they have got since the last run, at the same offsets, and
         what their consumer groups have committed (``groups``). Topics that are not here are made, with
@@ -67,7 +68,7 @@ class Mirrors:
 
         See ``stratalog.engine.mirror.mirror``.
 
-            cluster.mirror("kafka-1:9092", ["trips"]).raise_for_failures()
+            cluster.mirror("kafka-1:9092", ["trips"])
 
         Raises: EnvironmentUnusableError without confluent-kafka; InvalidCallError, UnknownTopicOrPartitionError;
             RetriableError where the source does not answer.
@@ -86,7 +87,7 @@ class Mirrors:
             return mirroring.mirror(self._context, source, names(topics) or (), options)
 
     @operation("mirror end")
-    def end_mirror(self, topics: TopicNames, *, dry_run: bool = False) -> Report:
+    def end_mirror(self, topics: TopicNames, *, dry_run: bool = False, check: bool = True) -> Report:
         """From here on these topics are like any others: producers append to them, mirrors leave them alone.
 
         Raises: UnknownTopicOrPartitionError; InvalidCallError for one that is no mirror.
@@ -136,6 +137,7 @@ class Mirrors:
         pace: float | None = None,
         budget_s: float | None = None,
         dry_run: bool = False,
+        check: bool = True,
     ) -> Report:
         """Export topics to a Kafka cluster once: what they have got since the last run of this export, once each,
         at the same offsets, and what consumer groups have committed here (``groups``). ``new_offsets``: behind
@@ -144,7 +146,7 @@ class Mirrors:
         a second; ``pace``: the speed of records, where 1 is as far apart as their timestamps are; ``budget_s``:
         no further piece is begun after these seconds. See ``stratalog.engine.export``.
 
-            cluster.export("kafka-2:9092", ["trips"]).raise_for_failures()
+            cluster.export("kafka-2:9092", ["trips"])
 
         Raises: as ``mirror``.
         """

@@ -48,6 +48,7 @@ class Producer:
         bad_record_topic: str | None = None,
         order_by: Sequence[str] = (),
         dry_run: bool = False,
+        check: bool = True,
     ) -> Report:
         """Append all rows of a DataFrame; see ``stratalog.engine.spark.append_frame.append_frame``. (Rows of this
         process, and frames of pandas, polars and Arrow: ``produce``.)
@@ -100,6 +101,7 @@ class Producer:
         on_changed_replay: OnChangedReplay = "refuse",
         on_bad_record: OnBadRecord = "fail",
         bad_record_topic: str | None = None,
+        check: bool = True,
     ) -> Report:
         """Append rows from this process, without Spark: mappings by column, or values, of a list or an iterator;
         or a frame of pandas, polars or Arrow. All of them lie in memory at once. The other arguments are as for
@@ -134,6 +136,7 @@ class Producer:
         on_changed_replay: OnChangedReplay = "refuse",
         on_bad_record: OnBadRecord = "fail",
         bad_record_topic: str | None = None,
+        check: bool = True,
     ) -> Report:
         """Append Arrow batches of the columns ``timestamp, key, value, headers``, by partition, from this process,
         as they are: for programs that make Arrow of their own. Otherwise as ``append``, but that a column of

@@ -30,23 +30,23 @@ class Quorum:
         return quorum.describe_quorum(self._context)
 
     @operation("quorum snapshot")
-    def snapshot(self, *, by_hand: bool = True, dry_run: bool = False) -> Report:
+    def snapshot(self, *, by_hand: bool = True, dry_run: bool = False, check: bool = True) -> Report:
         """Take a snapshot of the metadata log by hand, and report the result of each voter. Without ``by_hand``
         where the policy wants one. (``Cluster.snapshot`` keeps the log short by its policy, with those of topics.)
         """
         return quorum.snapshot_metadata(self._context, by_hand=by_hand, dry_run=dry_run)
 
     @operation("quorum add_voter")
-    def add_voter(self, broker: int, *, dry_run: bool = False) -> Report:
+    def add_voter(self, broker: int, *, dry_run: bool = False, check: bool = True) -> Report:
         """Make a broker a metadata voter; then let the cluster file say so."""
         return quorum.add_voter(self._context, whole(broker, "broker"), dry_run=dry_run)
 
     @operation("quorum remove_voter")
-    def remove_voter(self, broker: int, *, dry_run: bool = False) -> Report:
+    def remove_voter(self, broker: int, *, dry_run: bool = False, check: bool = True) -> Report:
         """Take a broker out of the metadata voters; then let the cluster file say so."""
         return quorum.remove_voter(self._context, whole(broker, "broker"), dry_run=dry_run)
 
     @operation("quorum replace_voter")
-    def replace_voter(self, broker: int, *, dry_run: bool = False) -> Report:
+    def replace_voter(self, broker: int, *, dry_run: bool = False, check: bool = True) -> Report:
         """Let a broker that lost its storage, and was bootstrapped since, vote with its new storage."""
         return quorum.replace_voter(self._context, whole(broker, "broker"), dry_run=dry_run)

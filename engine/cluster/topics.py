@@ -131,12 +131,14 @@ class Topics:
         return topics.protect(self._context, topic, until=until, days=days, dry_run=dry_run)
 
     @operation("topics delete", destroys=always)
-    def delete(self, name: str, *, keep_remote: bool = False, dry_run: bool = False) -> Report:
+    def delete(self, name: str, *, keep_remote: bool = False, dry_run: bool = False, check: bool = True) -> Report:
         """Delete a topic and its data, in both tiers unless ``keep_remote``."""
         return topics.delete_topic(self._context, name, keep_remote=keep_remote, dry_run=dry_run)
 
     @operation("delete_records", destroys=always)
-    def delete_records(self, topic: str, before: Mapping[int, int | str], *, dry_run: bool = False) -> Report:
+    def delete_records(
+        self, topic: str, before: Mapping[int, int | str], *, dry_run: bool = False, check: bool = True
+    ) -> Report:
         """Delete the records of a topic below these offsets, by partition. ``"latest"``, or -1: all that are
         committed. Answers each partition's low watermark; ``retain`` deletes the bytes.
 

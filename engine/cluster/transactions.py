@@ -110,11 +110,11 @@ class Transactions:
         return admin.hanging_transactions(self._context, names(topics))
 
     @operation("transactions abort")
-    def abort(self, transactional_id: str, *, dry_run: bool = False) -> Report:
+    def abort(self, transactional_id: str, *, dry_run: bool = False, check: bool = True) -> Report:
         """Abort the open transaction of an id, and fence its producer; where it hangs in a log, end it there."""
         return admin.abort_transaction(self._context, transactional_id, dry_run=dry_run)
 
     @operation("transactions finish")
-    def finish(self, *, dry_run: bool = False) -> Report:
+    def finish(self, *, dry_run: bool = False, check: bool = True) -> Report:
         """Abort overdue transactions, complete decided ones, forget ids that nobody uses."""
         return admin.finish_transactions(self._context, dry_run=dry_run)

@@ -19,6 +19,8 @@ from stratalog.partitions.printable import printable
 from stratalog.partitions.store import StoreCounts
 
 _MOST_LINES = 200
+_MOST_NAMED = 3
+"""Failures that the message of an error names."""
 _NOTHING: Mapping[str, Value] = {}
 
 Value = str | int | float | bool | None
@@ -59,7 +61,9 @@ def _without_subject(item: str, message: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The outcome of one operation on many items. In a notebook it shows itself as a table."""
+    """The outcome of one operation on many items, true where all of them were done. In a notebook it shows itself
+    as a table.
+    """
 
     operation: str
     rows: Sequence[Mapping[str, Value]]
@@ -75,21 +79,27 @@ class Report:
     files, their metadata and their configs stay as it found and left them. Not shown."""
     parts: Sequence[Report] = ()
     """The reports of the operations that this one was made of, where it tells little of them. Not shown."""
+    remedy: str = "what is done stays done: mend the cause, and run it again"
+    """What to do when it has failures."""
 
     @property
     def ok(self) -> bool:
         """Whether every item was done."""
         return not self.failures
 
+    def __bool__(self) -> bool:
+        return self.ok
+
     def raise_for_failures(self) -> Report:
         """This report if all is done.
 
-        Raises: OperationFailedError naming the first failure.
+        Raises: OperationFailedError, whose message names the first failures and what to do.
         """
         if self.failures:
-            first = self.failures[0]
-            more = f" (and {len(self.failures) - 1} more)" if len(self.failures) > 1 else ""
-            raise OperationFailedError(f"{self.operation}: {first}{more}", self)
+            named = "; ".join(map(str, self.failures[:_MOST_NAMED]))
+            left = len(self.failures) - _MOST_NAMED
+            more = f" (and {left} more)" if left > 0 else ""
+            raise OperationFailedError(f"{self.operation}: {named}{more}; {self.remedy}", self)
         return self
 
     @property
@@ -171,13 +181,16 @@ class Report:
 
 
 class OperationFailedError(StratalogError):
-    """Part of an operation failed; ``report`` tells which."""
+    """Part of an operation failed, or all of it; ``report`` has the outcome of each part."""
 
     code = "OPERATION_FAILED"
 
     def __init__(self, message: str, report: Report) -> None:
         super().__init__(message)
         self.report = report
+
+    def __reduce__(self) -> tuple[type[OperationFailedError], tuple[str, Report]]:
+        return type(self), (str(self), self.report)
 
 
 def json_float(value: float) -> float | str:

@@ -41,7 +41,24 @@ def answer(
         seconds=measure.seconds,
         counts=measure.counts,
         notes=[*notes, *_said_of_attempts(who, rows, states)],
+        remedy=_remedy(who, rows, states, named),
     )
+
+
+def _remedy(
+    who: ProducerAppend, rows: Sequence[Mapping[str, Value]], states: Mapping[int, PendingAppend], named: bool
+) -> str:
+    """What to do about the partitions that failed, so that nothing is appended twice."""
+    outcomes = {row["outcome"] for row in rows}
+    refused = OutOfOrderSequenceNumberError | DuplicateSequenceNumberError
+    if any(isinstance(state.error, refused) for state in states.values()):
+        return "what is acknowledged stays"
+    if named or "unknown" in outcomes:
+        again = f"producer {who.producer_id!r}, sequence {who.sequence}"
+        return f"mend the cause, and run the append again with {again}: what is in the log is not appended twice"
+    if "acknowledged" in outcomes:
+        return "mend the cause, and append the rows of these partitions again, without those of the others"
+    return "nothing was appended: mend the cause, and append again"
 
 
 def _said_of_attempts(
@@ -73,7 +90,9 @@ def _said_of_attempts(
 
 def _row(topic: str, partition: int, state: PendingAppend, named: bool) -> dict[str, Value]:
     appended = state.appended
-    if state.error is not None or appended is None:
+    if state.error is None and appended is None:
+        outcome = "not tried"
+    elif state.error is not None or appended is None:
         outcome = "unknown" if state.tried else "not appended"
     else:
         outcome = "acknowledged" if state.ours or not named else "duplicate"

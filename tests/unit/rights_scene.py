@@ -125,6 +125,7 @@ def sign(live: Guarded) -> Report:
         new_id=live.new_id,
         opener=live.open_root,
         cluster_key=lambda: b64encode(bytes(32)).decode(),
+        check=False,
     )
 
 
@@ -214,16 +215,16 @@ ACTS: Mapping[str, tuple[Act, ...]] = {
     "replicate": (lambda live, driver: driver.replicate(),),
     "merge": (lambda live, driver: driver.merge(),),
     "tier": (lambda live, driver: driver.tier(),),
-    "heal": (lambda live, driver: driver.heal(),),
-    "retain": (lambda live, driver: driver.retain(),),
-    "snapshot": (lambda live, driver: driver.snapshot("s", by_hand=True),),
-    "snapshot with a table": (lambda live, driver: driver.snapshot("s", by_hand=True),),
-    "quorum.snapshot": (lambda live, driver: driver.quorum.snapshot(),),
-    "vacuum": (lambda live, driver: driver.vacuum(),),
+    "heal": (lambda live, driver: driver.heal(check=False),),
+    "retain": (lambda live, driver: driver.retain(check=False),),
+    "snapshot": (lambda live, driver: driver.snapshot("s", by_hand=True, check=False),),
+    "snapshot with a table": (lambda live, driver: driver.snapshot("s", by_hand=True, check=False),),
+    "quorum.snapshot": (lambda live, driver: driver.quorum.snapshot(check=False),),
+    "vacuum": (lambda live, driver: driver.vacuum(check=False),),
     "format": (lambda live, driver: format_another(live),),
     "restore": (lambda live, driver: Heir(live).restore(),),
-    "bootstrap": (lambda live, driver: driver.bootstrap(spare(live)),),
-    "brokers.add": (lambda live, driver: driver.brokers.add(5),),
+    "bootstrap": (lambda live, driver: driver.bootstrap(spare(live), check=False),),
+    "brokers.add": (lambda live, driver: driver.brokers.add(5, check=False),),
     "brokers.register, brokers.decommission": (
         lambda live, driver: driver.brokers.decommission(5),
         lambda live, driver: driver.brokers.register(4),
@@ -247,9 +248,9 @@ ACTS: Mapping[str, tuple[Act, ...]] = {
         lambda live, driver: driver.brokers.fence(4),
         lambda live, driver: driver.brokers.unfence(4),
     ),
-    "reassign": (lambda live, driver: driver.reassign(move(live)),),
+    "reassign": (lambda live, driver: driver.reassign(move(live), check=False),),
     "cancel_reassignments": (lambda live, driver: driver.cancel_reassignments(),),
-    "topics.delete": (lambda live, driver: driver.topics.delete("t"),),
+    "topics.delete": (lambda live, driver: driver.topics.delete("t", check=False),),
 }
 
 
@@ -360,7 +361,7 @@ def is_stuck(live: Guarded) -> None:
             raise StorageError("the disk is full")
 
     live.faults.before = full
-    live.cluster.reassign(plan)
+    live.cluster.reassign(plan, check=False)
     live.faults.none()
 
 

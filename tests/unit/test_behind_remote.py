@@ -94,7 +94,7 @@ def test_a_partition_behind_its_remote_log_takes_nothing_and_goes_on_from_its_en
     assert "LOG_BEHIND_REMOTE" in codes(driver.verify(deep=True))
     assert "LOG_BEHIND_REMOTE" in codes(driver.describe())
     assert "behind-remote" in [row["finding"] for row in driver.health().rows]
-    assert "LOG_BEHIND_REMOTE" in codes(driver.tier())
+    assert "LOG_BEHIND_REMOTE" in codes(driver.tier(check=False))
     report = driver.replicate()
     assert codes(report) == {}
     assert any("goes on from the end" in note for note in report.notes)
@@ -139,11 +139,17 @@ def parted(tmp_path: Path) -> Unasked:
 
 def test_two_histories_are_named_and_nothing_is_appended_nor_taken_from_either(parted: Unasked) -> None:
     driver, before = parted.cluster, parted.in_remote()
-    for report in (parted.append(["c"]), driver.tier(), driver.verify(), driver.describe(), driver.replicate()):
+    for report in (
+        parted.append(["c"]),
+        driver.tier(check=False),
+        driver.verify(),
+        driver.describe(),
+        driver.replicate(check=False),
+    ):
         assert "DIVERGENT_REMOTE_LOG" in codes(report), report
     assert "behind-remote" in [row["finding"] for row in driver.health().rows]
-    driver.heal()
-    driver.maintain()
+    driver.heal(check=False)
+    driver.maintain(check=False)
     segments = {name for name in before if name.endswith(".parquet")}
     assert {name: data for name, data in parted.in_remote().items() if name in segments} == {
         name: before[name] for name in segments
@@ -184,9 +190,9 @@ def test_a_sound_remote_object_is_never_outvoted(tmp_path: Path) -> None:
     driver = live.put_back()
     live.append_unasked(*"abcdefg")
     driver = live.fresh()
-    for report in (driver.verify(deep=True), driver.heal("t")):
+    for report in (driver.verify(deep=True), driver.heal("t", check=False)):
         assert "CORRUPT_SEGMENT" in codes(report)
-    driver.maintain()
+    driver.maintain(check=False)
     after = live.in_remote()
     assert {name for name in before if name.endswith(".parquet")} <= after.keys()
     assert all(after[name] == before[name] for name in before if name.endswith(".parquet"))

@@ -193,7 +193,7 @@ def test_a_snapshot_run_that_began_before_the_schema_grew_drops_no_field(
     live.grow()
     live.put(NEW, WIDE, key=1)
     monkeypatch.setattr(context_of(late).metadata, "image", lambda *_: image)
-    assert "STALE_METADATA" in the_failure(late.snapshot("t", by_hand=True))
+    assert "STALE_METADATA" in the_failure(late.snapshot("t", by_hand=True, check=False))
     assert not live.log(live.leader()).listing.checkpoints
     live.cluster.snapshot("t", by_hand=True).raise_for_failures()
     assert snapshot_of(live) == [(0, OLD_READ), (1, NEW)]

@@ -308,10 +308,10 @@ def test_without_a_digest_the_number_of_records_is_compared() -> None:
         check_same_records(EarlierAttempt(110, 100), named(7), 11, digest_of(1), "t-0")
 
 
-def test_a_replay_of_long_ago_is_taken_for_the_same_but_not_where_replays_are_recent() -> None:
-    check_same_records(EarlierAttempt(50), named(3), 10, digest_of(1), "t-0")
-    with pytest.raises(ChangedReplayError, match="so long ago that its records cannot be compared"):
-        check_same_records(EarlierAttempt(50), named(3, recent=True), 10, digest_of(1), "t-0")
+def test_a_replay_of_long_ago_that_nobody_can_compare_is_refused() -> None:
+    """Neither known to be the same nor to be another: it is not called a duplicate."""
+    with pytest.raises(DuplicateSequenceNumberError, match="so long ago that its records cannot be compared"):
+        check_same_records(EarlierAttempt(50), named(3), 10, digest_of(1), "t-0")
 
 
 def test_a_producer_that_was_not_named_takes_no_more_space_than_its_last_append() -> None:

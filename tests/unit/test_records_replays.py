@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import StructType
 
+from stratalog import OperationFailedError
 from stratalog.engine.driver.report import Report
 from stratalog.partitions.errors import InvalidCallError
 from stratalog.partitions.producers import ProducerEntry
@@ -30,12 +31,14 @@ def live(tmp_path: Path) -> LiveCluster:
 
 
 def append(live: LiveCluster, sequence: int, *values: str, **options: Any) -> Report:
-    """By a driver that knows nothing of what others did. ``1:b`` is a value of partition 1."""
+    """The report of an append, by a driver that knows nothing of what others did. ``1:b`` is of partition 1."""
     batches: dict[int, list[pa.RecordBatch]] = {}
     for value in values:
         partition = int(value[0]) if value[1:2] == ":" else 0
         batches.setdefault(partition, []).append(batch([value], timestamp_us=5))
-    return live.driver().append_batches("t", batches, producer="p", sequence=sequence, **options)
+    return live.driver().append_batches(
+        "t", batches, producer="p", sequence=sequence, **{"check": False, **options}
+    )
 
 
 def outcomes(report: Report) -> dict[Any, Any]:
@@ -51,7 +54,7 @@ def refused(live: LiveCluster, sequence: int, *values: str, **options: Any) -> R
     before = live.read()
     report = append(live, sequence, *values, **options)
     assert codes(report) == {REFUSED}
-    assert set(outcomes(report).values()) <= {"not appended", "duplicate"}
+    assert set(outcomes(report).values()) <= {"not appended", "not tried", "duplicate"}
     assert live.read() == before
     return report
 
@@ -73,14 +76,39 @@ def test_an_older_sequence_that_comes_again_is_a_duplicate_and_no_failure(live: 
     for sequence in range(20130101, 20130111):
         again = append(live, sequence, f"1:{sequence}", f"{sequence}").raise_for_failures()
         assert outcomes(again) == {0: "duplicate", 1: "duplicate"}
-        known = sequence > 20130105  # the last five
         offset = sequence - 20130101
-        assert [row["base_offset"] for row in again.rows] == [offset if known else None] * 2
-        assert [row["next_offset"] for row in again.rows] == [offset + 1 if known else None] * 2
-        assert again.totals["records"] == (2 if known else 0)
-        said = "" if known else ", too long ago for its records to be compared"
-        assert f"producer 'p', sequence {sequence} was appended before{said}" in again.notes[-1]
+        assert [row["base_offset"] for row in again.rows] == [offset] * 2
+        assert [row["next_offset"] for row in again.rows] == [offset + 1] * 2
+        assert again.totals["records"] == 2
+        assert f"producer 'p', sequence {sequence} was appended before" in again.notes[-1]
     assert live.read() == before
+
+
+def test_a_changed_repeat_of_an_old_sequence_is_refused_and_never_dropped(live: LiveCluster) -> None:
+    """Older than the last five, whose digests the end of the log keeps: the files of the log tell."""
+    for sequence in range(12):
+        append(live, sequence, f"{sequence}")
+    refused(live, 1, "changed")
+    assert outcomes(append(live, 1, "1")) == {0: "duplicate"}
+
+
+def test_an_old_sequence_that_nobody_can_compare_any_more_is_refused_as_unknown(live: LiveCluster) -> None:
+    """A merge over more than five appends has taken the files that told. A changed repeat and an honest one look
+    the same from there: ``on_changed_replay`` decides."""
+    for sequence in range(12):
+        append(live, sequence, f"{sequence}")
+    live.cluster.topics.alter_configs("t", {"segment.merge.min.files": 2})
+    live.cluster.merge()
+    before = live.read()
+    for value in ("1", "changed"):
+        with pytest.raises(OperationFailedError, match="so long ago that its records cannot be compared") as told:
+            append(live, 1, value, "1:new", check=True)
+        assert codes(told.value.report) == {"DUPLICATE_SEQUENCE_NUMBER"}
+        assert outcomes(told.value.report) == {0: "unknown", 1: "not tried"}
+        assert live.read() == before
+    assert outcomes(append(live, 1, "changed", on_changed_replay="accept")) == {0: "duplicate"}
+    assert live.read() == before
+    assert outcomes(append(live, 8, "8")) == {0: "duplicate"}
 
 
 @pytest.mark.slow
@@ -246,7 +274,7 @@ def test_not_appended_is_said_of_this_attempt_alone(live: LiveCluster) -> None:
         "not appended is said of this attempt: whether an earlier one with producer 'p', sequence 0 was, the next "
         "will tell"
     )
-    unnamed = live.driver().append_batches("t", {0: [batch(["b"])]})
+    unnamed = live.driver().append_batches("t", {0: [batch(["b"])]}, check=False)
     assert outcomes(unnamed) == {0: "not appended"}
     assert not any("attempt" in note for note in unnamed.notes), "there was no other one"
 
@@ -270,7 +298,7 @@ def test_what_is_not_remembered_any_more_is_unknown(live: LiveCluster) -> None:
     leader = live.replicas().leader
     (name,) = leader.producers(leader.log())
     live.append(["b"]).raise_for_failures()
-    report = live.driver().append_batches("t", {0: [batch(["a"])]}, producer=name, sequence=0)
+    report = live.driver().append_batches("t", {0: [batch(["a"])]}, producer=name, sequence=0, check=False)
     assert (outcomes(report), codes(report)) == ({0: "unknown"}, {"DUPLICATE_SEQUENCE_NUMBER"})
     assert "whether 0 was appended is not remembered so far back" in report.failures[0].message
     assert not any("run it again" in note for note in report.notes)
