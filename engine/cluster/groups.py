@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from stratalog.engine.admin import groups as admin
 from stratalog.engine.admin.lag_metrics import lag_metrics
 from stratalog.engine.cluster.arguments import TopicNames, names, session
-from stratalog.engine.cluster.recorded import checked, operation
+from stratalog.engine.cluster.recorded import operation
 from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.report import Report
 from stratalog.engine.records import groups
@@ -42,7 +42,7 @@ class Groups:
         """Every consumer group, as a table."""
         return admin.groups(self._context)
 
-    @checked
+    @operation("groups commit", leaves_event=False)
     def commit(
         self,
         group: str,

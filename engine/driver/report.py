@@ -79,8 +79,8 @@ class Report:
     files, their metadata and their configs stay as it found and left them. Not shown."""
     parts: Sequence[Report] = ()
     """The reports of the operations that this one was made of, where it tells little of them. Not shown."""
-    remedy: str = "what is done stays done: mend the cause, and run it again"
-    """What to do when it has failures."""
+    remedy: str = "finished work stays done: mend the cause, and run it again"
+    """The advice in the error, when it has failures."""
 
     @property
     def ok(self) -> bool:

@@ -54,6 +54,7 @@ class Heir:
             clock=self.live.clock,
             new_id=self.live.new_id,
             opener=self.live.open_root,
+            check=False,
         )
 
     @property

@@ -98,7 +98,7 @@ READING = {
     *("Groups.committed", "Groups.lag", "Groups.lag_frame", "Groups.lag_metrics", "Transactions.list"),
     *("Transactions.describe", "Transactions.hanging"),
 }
-IN_THE_LOG = {"Groups.commit", "Transactions.begin"}
+IN_THE_LOG = {"Transactions.begin"}
 
 
 def test_every_operation_of_the_door_is_framed_but_those_that_read_or_are_in_the_log() -> None:

@@ -87,7 +87,7 @@ def test_vacuum_names_it_and_goes_on(tmp_path: Path, key: str, deleted: bool) ->
         live.cluster.topics.delete("t").raise_for_failures()
     (listed,) = Listed([key.format(folder)]).list("")
     shown.append(listed)
-    assert "in its key" in the_failure(live.cluster.vacuum())
+    assert "in its key" in the_failure(live.cluster.vacuum(check=False))
 
 
 @pytest.mark.parametrize("key", STRANGE[1:3])
@@ -98,7 +98,7 @@ def test_deleting_a_topic_deletes_what_is_ours_and_names_the_rest(tmp_path: Path
     live.fill("ab")
     replica = live.replica(2)
     shown.extend(Listed([key.format(replica.folder)]).list(""))
-    report = live.cluster.topics.delete("t")
+    report = live.cluster.topics.delete("t", check=False)
     assert {failure.code for failure in report.failures} == {"CORRUPT_MESSAGE"}
     assert all("in its key" in failure.message for failure in report.failures)
     shown.clear()

@@ -126,7 +126,7 @@ def test_a_step_that_fails_stops_no_other_and_is_tried_again_when_it_is_due(
 
     live.topic()
     monkeypatch.setattr("stratalog.engine.upkeep.maintenance.maintain.merge", away)
-    found = live.cluster.maintain()
+    found = live.cluster.maintain(check=False)
     assert outcomes(found) == {step: "failed" if step == "merge" else "done" for step in STEPS}
     assert the_failure(found) == "merge: KAFKA_STORAGE_ERROR: the bucket is away"
     monkeypatch.undo()

@@ -92,7 +92,7 @@ def test_a_metadata_log_that_cannot_be_kept_is_a_failure_of_its_own(tmp_path: Pa
             raise StorageError("the disk is full")
 
     faults.before = refuse
-    report = live.cluster.snapshot(by_hand=True)
+    report = live.cluster.snapshot(by_hand=True, check=False)
     assert [failure.item for failure in report.failures] == [METADATA]
     assert [(row["topic"], row["outcome"]) for row in report.rows] == [("t", "made"), (METADATA, "failed")]
 

@@ -355,7 +355,7 @@ def test_a_damaged_snapshot_is_not_published(live: Keyed) -> None:
 def test_a_remote_tier_that_is_gone_fails_the_topic_and_nothing_else(live: Keyed) -> None:
     live.put([("a", "1")])
     live.remote.rename(live.remote.with_name("away"))
-    report = live.cluster.snapshot("t", by_hand=True)
+    report = live.cluster.snapshot("t", by_hand=True, check=False)
     assert "cannot read the table" in the_failure(report) or "remote" in the_failure(report)
     assert live.held(live.leader()) == {"a": "1"}
     assert report.settled == {}
@@ -434,4 +434,4 @@ def test_a_restored_cluster_takes_the_table_over(tmp_path: Path) -> None:
     live.take()
     assert state(live) == {"a": "2"}
     live.put([("a", "3")], driver=former)
-    assert "belongs to cluster 'heir'" in the_failure(former.snapshot("t", by_hand=True))
+    assert "belongs to cluster 'heir'" in the_failure(former.snapshot("t", by_hand=True, check=False))
