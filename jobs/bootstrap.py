@@ -62,6 +62,7 @@ def bootstrap(job: Job) -> Report:
         instead_of=given.instead_of,
         trust_copy=given.trust_copy,
         dry_run=given.dry_run,
+        check=False,
     )
 
 

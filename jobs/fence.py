@@ -29,14 +29,14 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def fence(job: Job) -> Report:
     given, cluster = job.arguments, job.cluster()
     if given.unfence:
-        return cluster.brokers.unfence(given.brokers, dry_run=given.dry_run)
+        return cluster.brokers.unfence(given.brokers, dry_run=given.dry_run, check=False)
     brokers = f"broker{'s' if len(given.brokers) > 1 else ''} {', '.join(map(str, given.brokers))}"
     if given.decommission:
         job.confirm(f"take {brokers} out of the cluster")
-        return cluster.brokers.decommission(given.brokers, dry_run=given.dry_run)
+        return cluster.brokers.decommission(given.brokers, dry_run=given.dry_run, check=False)
     if given.force:
         job.confirm(f"fence {brokers}, whatever is left without a leader by that")
-    return cluster.brokers.fence(given.brokers, force=given.force, dry_run=given.dry_run)
+    return cluster.brokers.fence(given.brokers, force=given.force, dry_run=given.dry_run, check=False)
 
 
 main = JobMain("fence", __doc__, arguments, fence, runs="driver")

@@ -53,10 +53,10 @@ def groups(job: Job) -> Report:
             return door.lag(given.group)
         case "delete":
             job.confirm(f"delete group {given.group!r} and its offsets")
-            return door.delete(given.group, dry_run=given.dry_run)
+            return door.delete(given.group, dry_run=given.dry_run, check=False)
         case "delete-offsets":
             job.confirm(f"delete the offsets of group {given.group!r} for {', '.join(given.topics)}")
-            return door.delete_offsets(given.group, given.topics, dry_run=given.dry_run)
+            return door.delete_offsets(given.group, given.topics, dry_run=given.dry_run, check=False)
     to: Any = given.to_offset if given.to_offset is not None else given.to_datetime
     if given.to_earliest or given.to_latest:
         to = OffsetSpec.EARLIEST if given.to_earliest else OffsetSpec.LATEST
@@ -68,6 +68,7 @@ def groups(job: Job) -> Report:
         by_duration=given.by_duration,
         partitions=given.partitions,
         dry_run=given.dry_run,
+        check=False,
     )
 
 

@@ -82,6 +82,7 @@ def maintain(job: Job) -> Report:
             budget_bytes=given.budget_bytes,
             budget_requests=given.budget_requests,
             dry_run=given.dry_run,
+            check=False,
         )
 
     if given.every is None:

@@ -93,7 +93,7 @@ def mirror(job: Job) -> Report:
     check_format(given)
     if given.end:
         job.confirm(f"end the mirroring of {', '.join(given.mirrored)}, which cannot be begun again")
-        return job.cluster().end_mirror(given.mirrored, dry_run=given.dry_run)
+        return job.cluster().end_mirror(given.mirrored, dry_run=given.dry_run, check=False)
 
     def once() -> Report:
         return job.on_workers().mirror(
@@ -107,6 +107,7 @@ def mirror(job: Job) -> Report:
             throttle=given.throttle,
             budget_s=given.budget,
             dry_run=given.dry_run,
+            check=False,
         )
 
     return once_or_every("mirror", once, job.show_line, given.every)

@@ -41,6 +41,7 @@ def quorum(job: Job) -> Report:
             progress=job.progress,
             cluster_key=job.key,
             credentials=given.credentials,
+            check=False,
         )
     cluster = stratalog.Cluster.open(
         given.cluster,
@@ -52,13 +53,13 @@ def quorum(job: Job) -> Report:
     warn(cluster.file.warnings)
     match given.command:
         case "snapshot":
-            return cluster.quorum.snapshot(dry_run=given.dry_run)
+            return cluster.quorum.snapshot(dry_run=given.dry_run, check=False)
         case "replace-voter":
-            return cluster.quorum.replace_voter(given.voter, dry_run=given.dry_run)
+            return cluster.quorum.replace_voter(given.voter, dry_run=given.dry_run, check=False)
         case "add-voter":
-            return cluster.quorum.add_voter(given.voter, dry_run=given.dry_run)
+            return cluster.quorum.add_voter(given.voter, dry_run=given.dry_run, check=False)
         case "remove-voter":
-            return cluster.quorum.remove_voter(given.voter, dry_run=given.dry_run)
+            return cluster.quorum.remove_voter(given.voter, dry_run=given.dry_run, check=False)
     return cluster.quorum.describe()
 
 

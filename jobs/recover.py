@@ -36,12 +36,12 @@ def recover(job: Job) -> Report:
     given = job.arguments
     if given.keep is not None:
         return job.on_workers().recover(
-            given.topics, keep=given.keep, partitions=given.partitions, dry_run=given.dry_run
+            given.topics, keep=given.keep, partitions=given.partitions, dry_run=given.dry_run, check=False
         )
     address = parse_address(given.to, "--to")
     to = os.path.abspath(address.path) if address.is_folder else str(address)
     return job.on_workers().recover(
-        given.topics, to, partitions=given.partitions, broker=given.broker, dry_run=given.dry_run
+        given.topics, to, partitions=given.partitions, broker=given.broker, dry_run=given.dry_run, check=False
     )
 
 

@@ -18,7 +18,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def replicate(job: Job) -> Report:
     given = job.arguments
-    return job.on_workers().replicate(given.topics, brokers=given.brokers, dry_run=given.dry_run)
+    return job.on_workers().replicate(given.topics, brokers=given.brokers, dry_run=given.dry_run, check=False)
 
 
 main = JobMain("replicate", __doc__, arguments, replicate)

@@ -375,7 +375,7 @@ class LogTruncationError(OffsetOutOfRangeError):
 
 
 class DuplicateSequenceNumberError(InvalidCallError):
-    """The producer has appended later sequences already, and it is not known any more whether this one was."""
+    """The producer has appended later sequences already; whether this one, or with which records, is unknown."""
 
     code = "DUPLICATE_SEQUENCE_NUMBER"
 

@@ -6,8 +6,9 @@ gaps are allowed, since a micro-batch may have nothing for a partition. Pure.
 
 Of named producers it says more, since their appends come again: a scheduler runs a day anew, a stream goes on from
 a checkpoint. Offsets and digests of the last five appends (Kafka, too, remembers five) tell whether it is the same
-append. Runs of sequences, which stay small for long, tell whether an older one was appended at all. An append that
-comes too late is refused, and never answered with more than is known.
+append. Runs of sequences, which stay small for long, tell whether an older one was appended at all. One that was,
+and whose records nobody can compare any more, is refused too. An append that comes too late is refused, and never
+answered with more than is known.
 
 Of a transactional producer it also says where its open transaction begins. Each transaction has a producer epoch
 of its own (KIP-890): the decision how it ends raises the epoch by one, and the marker carries the raised epoch.
@@ -214,16 +215,18 @@ def earlier_attempt(state: ProducerState, append: ProducerAppend, what: str) -> 
 def check_same_records(
     earlier: EarlierAttempt, append: ProducerAppend, records: int, digest: bytes, what: str
 ) -> None:
-    """Compare the records of an append, by number and digest, with those that its earlier attempt has appended.
+    """Compare the records of an append, by number and digest, with those that its earlier attempt has appended, as
+    far as these are known.
 
-    Raises: ChangedReplayError, also where the earlier records are not known any more.
+    Raises: ChangedReplayError for other records; DuplicateSequenceNumberError where it is not known any more which
+        they were.
     """
     sequence = f"{what}: sequence {append.sequence} of producer {append.producer_id!r}"
     if earlier.base_offset is None:
-        raise ChangedReplayError(
+        raise DuplicateSequenceNumberError(
             f"{sequence} was appended so long ago that its records cannot be compared with these any more; none "
-            "of these is stored. If they are the same, say on_changed_replay='accept'; new records take a new "
-            "sequence"
+            "of these is stored: if they are the same, nothing is left to do; records that are new take a new "
+            "sequence; on_changed_replay='accept' takes them for the same"
         )
     known = earlier.next_offset - earlier.base_offset
     if records == known and digest == (earlier.digest or digest):

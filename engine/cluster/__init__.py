@@ -27,7 +27,7 @@ from stratalog.engine.cluster.mirrors import Mirrors
 from stratalog.engine.cluster.notebook import settle
 from stratalog.engine.cluster.overview import Overview
 from stratalog.engine.cluster.quorum import Quorum
-from stratalog.engine.cluster.recorded import Frame
+from stratalog.engine.cluster.recorded import Frame, checked
 from stratalog.engine.cluster.topics import Topics
 from stratalog.engine.cluster.transactions import Transactions
 from stratalog.engine.config.cluster_file import ClusterFile, load_cluster_file
@@ -61,12 +61,10 @@ class Cluster(Client, Jobs, Mirrors):
         cluster.append(df, "trips", key="id", timestamp="started_at")
         cluster.read("trips", last=100).show()
 
-    An operation of which any part fails raises ``stratalog.OperationFailedError``; its ``report`` has the outcome
-    of each part. With ``check=False`` the operation returns the report instead, which is true if all went well.
-
     The methods of every day are here; the rest is in ``topics``, ``groups``, ``transactions``, ``brokers``,
     ``quorum`` and ``catalog``. Any number of drivers may hold the same cluster at once. Every operation reads the
-    metadata anew.
+    metadata anew. One that fails raises OperationFailedError with its report; ``check=False`` returns that instead
+    (``stratalog.engine.cluster.recorded``).
     """
 
     topics: Topics
@@ -194,6 +192,7 @@ class Cluster(Client, Jobs, Mirrors):
         return plan_format(file, stores)
 
     @staticmethod
+    @checked
     def sign(
         cluster_file: str | Path,
         *,
@@ -231,10 +230,10 @@ class Cluster(Client, Jobs, Mirrors):
         )
         context.operations_log = operations_log()
         frame = Frame(context, "sign", {"dry_run": dry_run})
-        signed = frame.around(lambda: sign_metadata(context, dry_run=dry_run))
-        return signed.raise_for_failures() if check else signed
+        return frame.around(lambda: sign_metadata(context, dry_run=dry_run))
 
     @staticmethod
+    @checked
     def restore(
         cluster_file: str | Path,
         former: str,
@@ -275,10 +274,7 @@ class Cluster(Client, Jobs, Mirrors):
         def around(context: Context, act: Callable[[], Report]) -> Report:
             return Frame(context, "restore", {"former": former}, destroys=True).around(act)
 
-        restored = restoring.restore(
-            file, former, heir, around, opener=opener, clock=clock, key=key, dry_run=dry_run
-        )
-        return restored.raise_for_failures() if check else restored
+        return restoring.restore(file, former, heir, around, opener=opener, clock=clock, key=key, dry_run=dry_run)
 
     def close(self, timeout_s: float | None = 30.0) -> None:
         """Wait until the logs that this driver has appended to are short, or the time is over."""

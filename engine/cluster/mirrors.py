@@ -68,7 +68,7 @@ class Mirrors:
 
         See ``stratalog.engine.mirror.mirror``.
 
-            cluster.mirror("kafka-1:9092", ["trips"]).raise_for_failures()
+            cluster.mirror("kafka-1:9092", ["trips"])
 
         Raises: EnvironmentUnusableError without confluent-kafka; InvalidCallError, UnknownTopicOrPartitionError;
             RetriableError where the source does not answer.
@@ -146,7 +146,7 @@ class Mirrors:
         a second; ``pace``: the speed of records, where 1 is as far apart as their timestamps are; ``budget_s``:
         no further piece is begun after these seconds. See ``stratalog.engine.export``.
 
-            cluster.export("kafka-2:9092", ["trips"]).raise_for_failures()
+            cluster.export("kafka-2:9092", ["trips"])
 
         Raises: as ``mirror``.
         """

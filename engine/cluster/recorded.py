@@ -7,9 +7,12 @@
     what destroys                               one before it acts, too
     everything else                             one, if it changed anything
 
-An operation of which any part failed raises OperationFailedError with its report, once the event is written;
-``check=False`` returns the report instead. A look at the cluster (health, verify, describe, compare, drill,
-tables) has no ``check``: a look that found something wrong has not failed. Every report is true if all is well.
+**An operation that failed raises.** A method with the argument ``check`` is an operation: when its report has a
+failure, it raises OperationFailedError, which has the report, also of what was done. ``check=False`` returns the
+report, whose truth is ``report.ok``. A dry run raises for what the operation could not do. A method that returns a
+report and has no ``check`` is a look (``verify``, ``compare``, ``health``, ``describe``, ``drill``, ``list``): a
+look that found damage did its job, and returns its report. Its findings are failures of the report, and its truth
+is ``report.ok``, too. Only ``checked`` decides that.
 
 An operation never fails for its event: where that cannot be written, the report has a note; without a report the
 log has a warning. Nothing else is one: Python prints warnings where nobody has configured logging.
@@ -74,6 +77,22 @@ def forced(given: Given) -> bool:
     return bool(given.get("force") or given.get("unclean"))
 
 
+def checked(method: Callable[P, R]) -> Callable[P, R]:
+    """A method that raises for the failures of its report, unless it is called with ``check=False``.
+
+    Raises: OperationFailedError.
+    """
+
+    @functools.wraps(method)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        result = method(*args, **kwargs)
+        if isinstance(result, Report) and kwargs.get("check", True):
+            result.raise_for_failures()
+        return result
+
+    return call
+
+
 def operation(
     name: str,
     *,
@@ -82,8 +101,8 @@ def operation(
     untold: str = "",
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """A method of the door as the operation ``name``. ``destroys`` says by its arguments whether a call does;
-    ``untold`` names an argument that is told nowhere: records, or settings with passwords. A method with an
-    argument ``check`` raises OperationFailedError for a report with failures, unless that is False.
+    ``untold`` names an argument that is told nowhere: records, or settings with passwords. One with the argument
+    ``check`` is ``checked``; the others are looks.
     """
 
     def framed(method: Callable[P, R]) -> Callable[P, R]:
@@ -97,15 +116,11 @@ def operation(
             except TypeError:  # the method itself says so
                 given = {}
             given.pop(untold, None)
-            check = "check" in signature.parameters and given.pop("check", True)
             frame = Frame(self._context, name, given, destroys=destroys(given), leaves_event=leaves_event)
             with _described(getattr(self, "_spark", None), name):
-                result = frame.around(lambda: method(*args, **kwargs))
-            if check and isinstance(result, Report):
-                result.raise_for_failures()
-            return result
+                return frame.around(lambda: method(*args, **kwargs))
 
-        return call
+        return checked(call) if "check" in signature.parameters else call
 
     return framed
 
@@ -224,7 +239,7 @@ def arguments_text(given: Given) -> str:
     said = {
         name: _plain(value)
         for name, value in given.items()
-        if name not in ("self", "dry_run") and value is not None and value is not False
+        if name not in ("self", "dry_run", "check") and value is not None and value is not False
     }
     text = json.dumps(said, default=lambda value: type(value).__name__, allow_nan=False)
     return text if len(text) <= _MOST_CHARACTERS else json.dumps({"cut_off": text[:_MOST_CHARACTERS]})

@@ -19,6 +19,8 @@ from stratalog.partitions.printable import printable
 from stratalog.partitions.store import StoreCounts
 
 _MOST_LINES = 200
+_MOST_NAMED = 3
+"""Failures that the message of an error names."""
 _NOTHING: Mapping[str, Value] = {}
 
 Value = str | int | float | bool | None
@@ -59,8 +61,9 @@ def _without_subject(item: str, message: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The outcome of one operation on many items; true if all were done. In a notebook it shows itself as a
-    table."""
+    """The outcome of one operation on many items, true where all of them were done. In a notebook it shows itself
+    as a table.
+    """
 
     operation: str
     rows: Sequence[Mapping[str, Value]]
@@ -76,6 +79,8 @@ class Report:
     files, their metadata and their configs stay as it found and left them. Not shown."""
     parts: Sequence[Report] = ()
     """The reports of the operations that this one was made of, where it tells little of them. Not shown."""
+    remedy: str = "finished work stays done: mend the cause, and run it again"
+    """The advice in the error, when it has failures."""
 
     @property
     def ok(self) -> bool:
@@ -88,12 +93,13 @@ class Report:
     def raise_for_failures(self) -> Report:
         """This report if all is done.
 
-        Raises: OperationFailedError naming the first failure.
+        Raises: OperationFailedError, whose message names the first failures and what to do.
         """
         if self.failures:
-            first = self.failures[0]
-            more = f" (and {len(self.failures) - 1} more)" if len(self.failures) > 1 else ""
-            raise OperationFailedError(f"{self.operation}: {first}{more}", self)
+            named = "; ".join(map(str, self.failures[:_MOST_NAMED]))
+            left = len(self.failures) - _MOST_NAMED
+            more = f" (and {left} more)" if left > 0 else ""
+            raise OperationFailedError(f"{self.operation}: {named}{more}; {self.remedy}", self)
         return self
 
     @property
@@ -175,16 +181,16 @@ class Report:
 
 
 class OperationFailedError(StratalogError):
-    """Part of an operation failed, or all of it; ``report`` has the outcome of each item."""
+    """Part of an operation failed, or all of it; ``report`` has the outcome of each part."""
 
     code = "OPERATION_FAILED"
 
     def __init__(self, message: str, report: Report) -> None:
-        super().__init__(message, report)
+        super().__init__(message)
         self.report = report
 
-    def __str__(self) -> str:
-        return printable(str(self.args[0]))
+    def __reduce__(self) -> tuple[type[OperationFailedError], tuple[str, Report]]:
+        return type(self), (str(self), self.report)
 
 
 def json_float(value: float) -> float | str:

@@ -41,7 +41,24 @@ def answer(
         seconds=measure.seconds,
         counts=measure.counts,
         notes=[*notes, *_said_of_attempts(who, rows, states)],
+        remedy=_remedy(who, rows, states, named),
     )
+
+
+def _remedy(
+    who: ProducerAppend, rows: Sequence[Mapping[str, Value]], states: Mapping[int, PendingAppend], named: bool
+) -> str:
+    """The advice about the partitions that failed, so that nothing is appended twice."""
+    outcomes = {row["outcome"] for row in rows}
+    refused = OutOfOrderSequenceNumberError | DuplicateSequenceNumberError
+    if any(isinstance(state.error, refused) for state in states.values()):
+        return "acknowledged records stay"
+    if named or "unknown" in outcomes:
+        again = f"producer {who.producer_id!r}, sequence {who.sequence}"
+        return f"mend the cause, and run the append again with {again}: nothing is appended twice"
+    if "acknowledged" in outcomes:
+        return "mend the cause, and append the rows of these partitions again, without those of the others"
+    return "nothing was appended: mend the cause, and append again"
 
 
 def _said_of_attempts(

@@ -13,15 +13,20 @@ The outcome of each partition is one of
                    else's, so what a leader has of it, this call has put there
     not appended   because of the failure that the report names; nothing of this call is in the log, now or later.
                    Of earlier calls with the same producer and sequence it says nothing
+    not tried      because another partition was refused, which has the sequence: a note says which
     unknown        it may be in the log, or come into it later, of this call or an earlier one: run it again with
                    the same producer and sequence
 
+An append with a partition that is neither acknowledged nor duplicate has failed.
+
 A sequence of a named producer stands for one set of records. A retry with other records is refused
 (OUT_OF_ORDER_SEQUENCE_NUMBER), and none of them is stored: partitions that have the sequence already come first
-(``earlier``), and compare. A partition that lacks it, while others have it, gets the rest of an attempt that was
-cut short. ``on_changed_replay="accept"``, for records that cannot be computed again as they were, such as random
-ones, takes whatever comes under the sequence for what was appended: the log has each record of one attempt or of
-another, partition by partition, and that is not exactly once.
+(``earlier``), and compare. So is one of a sequence so old that nothing tells any more which records it had
+(DUPLICATE_SEQUENCE_NUMBER, *unknown*; ``stratalog.engine.replication.old_appends``). A partition that lacks it,
+while others have it, gets the rest of an attempt that was cut short. ``on_changed_replay="accept"``, for records
+that cannot be computed again as they were, such as random ones, takes whatever comes under the sequence for what
+was appended: the log has each record of one attempt or of another, partition by partition, and that is not
+exactly once.
 
 A record that no log of the topic can hold refuses the append, or is left out (``bad_record_lane``).
 """
@@ -354,10 +359,13 @@ def _append_by_turns(
             )
             states[partition] = PendingAppend(image.view(topic.topic_id, partition), error=error)
     others = [partition for partition in given if partition not in earlier.partitions]
-    if all(state.error is None for state in states.values()):
-        if others:
-            states |= append_all(context, image, topic, tasks, late, options, others, notes, lane)
+    if not others:
         return states
+    failed = sorted(partition for partition, state in states.items() if state.error is not None)
+    if not failed:
+        return states | append_all(context, image, topic, tasks, late, options, others, notes, lane)
+    named = ", ".join(str(partition) for partition in others)
+    notes.append(f"not tried: partitions {named} of {topic.name}, for partition {failed[0]} of it was refused")
     return states | {partition: PendingAppend(image.view(topic.topic_id, partition)) for partition in others}
 
 

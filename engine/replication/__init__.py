@@ -11,6 +11,7 @@ afterwards, or list first and check the metadata afterwards, as the protocol's r
     remote_end  what the leader's log must reach, or begin at: the end of the remote log
     sync      bring followers to the leader's log
     append    put records at the end of the leader's log, then on every member of the ISR
+    old_appends  what the log's files still tell of appends of a producer that are older than its last five
     watermark advance the high watermark by proof
     damage    replicas that hold less than they once did, and whose fault it is
     hidden    files that merged segments have replaced, and whether these can stand for them

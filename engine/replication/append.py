@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 
 from stratalog.engine.replication.damage import is_damage_of
 from stratalog.engine.replication.log_end import LogEnd, is_free, look_at_end
+from stratalog.engine.replication.old_appends import old_append
 from stratalog.engine.replication.partition import PartitionReplicas
 from stratalog.engine.replication.sync import SyncOptions, sync_followers
 from stratalog.partitions.agreed_time import agreed_ms, earlier_ms, stamp_ms
@@ -279,6 +280,8 @@ def _append_to_leader(
         # 2. An earlier attempt of this append: its bytes may not be everywhere yet.
         earlier = earlier_attempt(end.state.producers, producer, str(replicas))
         if earlier is not None:
+            if earlier.base_offset is None and producer.on_changed_replay is not None:
+                earlier = old_append(replicas, producer) or earlier
             if (records := source.digested()) is not None:
                 check_same_records(earlier, producer, records.count, records.value, str(replicas))
             return Appended(

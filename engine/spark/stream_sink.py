@@ -64,7 +64,12 @@ from stratalog.engine.spark.sink_tasks import (
 from stratalog.engine.spark.stream_query import QUERY_ID, query_of_server, query_of_thread
 from stratalog.engine.spark.versions import arrow_schema
 from stratalog.engine.state.internal_topics import check_not_internal
-from stratalog.partitions.errors import InvalidCallError, InvalidRecordError, OutOfOrderSequenceNumberError
+from stratalog.partitions.errors import (
+    DuplicateSequenceNumberError,
+    InvalidCallError,
+    InvalidRecordError,
+    OutOfOrderSequenceNumberError,
+)
 from stratalog.partitions.printable import printable
 from stratalog.partitions.producers import OnChangedReplay, ProducerAppend
 from stratalog.partitions.records import HEADERS, RECORD_COLUMNS, TIMESTAMP
@@ -178,7 +183,8 @@ class StreamWriter:
 def with_remedy(report: Report, batch_id: int) -> Report:
     """The report of a batch; where the query has gone back behind the topic, its first such failure says what to
     do."""
-    changed = [f for f in report.failures if f.code == OutOfOrderSequenceNumberError.code]
+    codes = OutOfOrderSequenceNumberError.code, DuplicateSequenceNumberError.code
+    changed = [f for f in report.failures if f.code in codes]
     if not changed:
         return report
     first = replace(

@@ -88,7 +88,7 @@ def append_to(scene: Scene, topic: str, partition: int = 0, acks: str = "all") -
     rows = batch([APPENDED, APPENDED], 9_000_000)
     if topic == "snaps":
         rows = keyed([("k", APPENDED.decode())], scene.clock.now_ms())
-    report = scene.cluster.append_batches(topic, {partition: [rows]}, acks=acks)
+    report = scene.cluster.append_batches(topic, {partition: [rows]}, acks=acks, check=False)
     scene.oracle.check_append(report)
     return report
 
@@ -161,19 +161,19 @@ def offsets(scene: Scene) -> object:
 
 
 def vacuum(scene: Scene) -> object:
-    return scene.cluster.vacuum(scene.topics(), older_than_ms=scene.rng.choice((0, 86_400_000)))
+    return scene.cluster.vacuum(scene.topics(), older_than_ms=scene.rng.choice((0, 86_400_000)), check=False)
 
 
 def delete_topic(scene: Scene) -> object:
     topic = scene.key()[0]
     scene.oracle.dropped.add(topic)
-    return scene.cluster.topics.delete(topic, keep_remote=scene.rng.random() < 0.2)
+    return scene.cluster.topics.delete(topic, keep_remote=scene.rng.random() < 0.2, check=False)
 
 
 def delete_records(scene: Scene) -> object:
     topic, partition = scene.key()
     scene.oracle.dropped.add(topic)
-    return scene.cluster.topics.delete_records(topic, {partition: scene.rng.choice((1, -1))})
+    return scene.cluster.topics.delete_records(topic, {partition: scene.rng.choice((1, -1))}, check=False)
 
 
 def create_topic(scene: Scene) -> object:
@@ -186,15 +186,15 @@ def alter_configs(scene: Scene) -> object:
 
 def reassign(scene: Scene) -> object:
     plan = parse_plan((scene.folder / "plan.json").read_bytes(), "plan.json")
-    return scene.cluster.reassign(plan, dry_run=scene.rng.random() < 0.5)
+    return scene.cluster.reassign(plan, dry_run=scene.rng.random() < 0.5, check=False)
 
 
 def elect(scene: Scene) -> object:
-    return scene.cluster.elect(scene.topics())
+    return scene.cluster.elect(scene.topics(), check=False)
 
 
 def commit_group(scene: Scene) -> object:
-    return scene.cluster.groups.commit(GROUP, {("plain", 1): 2})
+    return scene.cluster.groups.commit(GROUP, {("plain", 1): 2}, check=False)
 
 
 def committed(scene: Scene) -> object:
@@ -269,12 +269,12 @@ OPERATIONS: Mapping[str, Operation] = {
     "replicate": topics_of(Cluster.replicate),
     "merge": topics_of(Cluster.merge),
     "tier": topics_of(Cluster.tier),
-    "tier_due": lambda scene: scene.cluster.tier(due=True),
+    "tier_due": lambda scene: scene.cluster.tier(due=True, check=False),
     "retain": topics_of(Cluster.retain),
     "vacuum": vacuum,
-    "snapshot": lambda scene: scene.cluster.snapshot(by_hand=scene.rng.random() < 0.5),
+    "snapshot": lambda scene: scene.cluster.snapshot(by_hand=scene.rng.random() < 0.5, check=False),
     "snapshots": lambda scene: scene.cluster.snapshots(),
-    "snapshot_metadata": lambda scene: scene.cluster.quorum.snapshot(),
+    "snapshot_metadata": lambda scene: scene.cluster.quorum.snapshot(check=False),
     "metrics": lambda scene: scene.cluster.metrics(),
     "drill": lambda scene: scene.cluster.drill(deep=scene.rng.random() < 0.5),
     "append": append,
@@ -288,7 +288,7 @@ OPERATIONS: Mapping[str, Operation] = {
     "reassignments": lambda scene: scene.cluster.reassignments(),
     "create_topic": create_topic,
     "alter_configs": alter_configs,
-    "register": lambda scene: scene.cluster.brokers.register(),
+    "register": lambda scene: scene.cluster.brokers.register(check=False),
     "delete_topic": delete_topic,
     "delete_records": delete_records,
     "commit": commit_group,
@@ -298,7 +298,7 @@ OPERATIONS: Mapping[str, Operation] = {
     "transact": transact,
     "transactions": lambda scene: scene.cluster.transactions.list(),
     "hanging": lambda scene: scene.cluster.transactions.hanging(scene.topics()),
-    "finish": lambda scene: scene.cluster.transactions.finish(),
+    "finish": lambda scene: scene.cluster.transactions.finish(check=False),
 }
 
 MANY = frozenset(

@@ -196,7 +196,8 @@ class LiveCluster:
         driver: Cluster | None = None,
     ) -> Report:
         """Append values (to partition 0 where none is named), one append a partition, with timestamps from
-        ``at_ms`` on, a microsecond apart. The sequence of a producer is 0 where none is given."""
+        ``at_ms`` on, a microsecond apart. The sequence of a producer is 0 where none is given.
+        The report is returned of an append that failed, too."""
         given = values if isinstance(values, Mapping) else {0: values}
         if producer is not None and sequence is None:
             sequence = 0

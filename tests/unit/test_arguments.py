@@ -98,7 +98,7 @@ def test_the_cluster_file_comes_from_the_call_the_environment_or_the_usual_place
         ("", None),
         ("--deep --heal", None),
         ("--at 0 --place here", None),
-        ("--discarded --heal", "--discarded and --heal do not go together"),
+        ("--heal", "--heal needs --deep"),
         ("--at 0", "--at needs --place or --any-place"),
         ("--list --deep", "--list and --deep do not go together"),
         ("--list --at 0 --any-place", "--list and --at do not go together"),
@@ -122,7 +122,7 @@ def test_what_options_need_and_what_they_bar(argv: str, said: str | None) -> Non
     ("argv", "said"),
     [
         ("describe --brokers --topics t", "--brokers and --topics do not go together"),
-        ("verify --heal", "--heal needs --deep"),
+        ("verify --discarded --heal", "--discarded and --heal do not go together"),
         ("verify --discarded --deep", "--discarded and --deep do not go together"),
     ],
 )

@@ -308,8 +308,9 @@ def test_without_a_digest_the_number_of_records_is_compared() -> None:
         check_same_records(EarlierAttempt(110, 100), named(7), 11, digest_of(1), "t-0")
 
 
-def test_a_replay_of_long_ago_cannot_be_judged_and_is_refused() -> None:
-    with pytest.raises(ChangedReplayError, match="so long ago that its records cannot be compared"):
+def test_a_replay_of_long_ago_that_nobody_can_compare_is_refused() -> None:
+    """Neither known to be the same nor to be another: it is not called a duplicate."""
+    with pytest.raises(DuplicateSequenceNumberError, match="so long ago that its records cannot be compared"):
         check_same_records(EarlierAttempt(50), named(3), 10, digest_of(1), "t-0")
 
 

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import StructType
 
+from stratalog import OperationFailedError
 from stratalog.engine.driver.report import Report
 from stratalog.partitions.errors import InvalidCallError
 from stratalog.partitions.producers import ProducerEntry
@@ -30,12 +31,14 @@ def live(tmp_path: Path) -> LiveCluster:
 
 
 def append(live: LiveCluster, sequence: int, *values: str, **options: Any) -> Report:
-    """By a driver that knows nothing of what others did. ``1:b`` is a value of partition 1."""
+    """The report of an append, by a driver that knows nothing of what others did. ``1:b`` is of partition 1."""
     batches: dict[int, list[pa.RecordBatch]] = {}
     for value in values:
         partition = int(value[0]) if value[1:2] == ":" else 0
         batches.setdefault(partition, []).append(batch([value], timestamp_us=5))
-    return live.driver().append_batches("t", batches, producer="p", sequence=sequence, **options, check=False)
+    return live.driver().append_batches(
+        "t", batches, producer="p", sequence=sequence, **{"check": False, **options}
+    )
 
 
 def outcomes(report: Report) -> dict[Any, Any]:
@@ -65,38 +68,47 @@ def entry(live: LiveCluster, partition: int = 0, producer: str = "p") -> Produce
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("changed", [False, True])
-def test_a_sequence_older_than_the_last_five_that_comes_again_is_a_duplicate_on_request_alone(
-    live: LiveCluster, changed: bool
-) -> None:
-    """A scheduler runs a month anew, one day after the other. Nobody knows whether the older days are the same."""
+def test_an_older_sequence_that_comes_again_is_a_duplicate_and_no_failure(live: LiveCluster) -> None:
+    """A scheduler runs a month anew, one day after the other."""
     for sequence in range(20130101, 20130111):
-        append(live, sequence, f"{sequence}", f"1:{sequence}")
+        append(live, sequence, f"{sequence}", f"1:{sequence}").raise_for_failures()
     before = live.read()
     for sequence in range(20130101, 20130111):
-        known = sequence > 20130105
-        values = (f"1:{sequence}", f"{sequence}", *(["new"] if changed and not known else []))
-        if known:
-            again = append(live, sequence, *values)
-        else:
-            assert "cannot be compared" in str(refused(live, sequence, *values).failures[0])
-            again = append(live, sequence, *values, on_changed_replay="accept")
+        again = append(live, sequence, f"1:{sequence}", f"{sequence}").raise_for_failures()
         assert outcomes(again) == {0: "duplicate", 1: "duplicate"}
         offset = sequence - 20130101
-        assert [row["base_offset"] for row in again.rows] == [offset if known else None] * 2
-        assert [row["next_offset"] for row in again.rows] == [offset + 1 if known else None] * 2
-        assert again.totals["records"] == (2 if known else 0)
-        said = "" if known else ", too long ago for its records to be compared"
-        assert f"producer 'p', sequence {sequence} was appended before{said}" in again.notes[-1]
+        assert [row["base_offset"] for row in again.rows] == [offset] * 2
+        assert [row["next_offset"] for row in again.rows] == [offset + 1] * 2
+        assert again.totals["records"] == 2
+        assert f"producer 'p', sequence {sequence} was appended before" in again.notes[-1]
     assert live.read() == before
 
 
-def test_a_partition_that_was_not_tried_has_a_row(live: LiveCluster) -> None:
-    append(live, 0, "a")
-    report = refused(live, 0, "b", "1:c")
-    assert outcomes(report) == {0: "not appended", 1: "not tried"}
-    assert [failure.item for failure in report.failures] == ["t-0"]
-    assert any("were not tried" in note for note in report.notes)
+def test_a_changed_repeat_of_an_old_sequence_is_refused_and_never_dropped(live: LiveCluster) -> None:
+    """Older than the last five, whose digests the end of the log keeps: the files of the log tell."""
+    for sequence in range(12):
+        append(live, sequence, f"{sequence}")
+    refused(live, 1, "changed")
+    assert outcomes(append(live, 1, "1")) == {0: "duplicate"}
+
+
+def test_an_old_sequence_that_nobody_can_compare_any_more_is_refused_as_unknown(live: LiveCluster) -> None:
+    """A merge over more than five appends has taken the files that told. A changed repeat and an honest one look
+    the same from there: ``on_changed_replay`` decides."""
+    for sequence in range(12):
+        append(live, sequence, f"{sequence}")
+    live.cluster.topics.alter_configs("t", {"segment.merge.min.files": 2})
+    live.cluster.merge()
+    before = live.read()
+    for value in ("1", "changed"):
+        with pytest.raises(OperationFailedError, match="so long ago that its records cannot be compared") as told:
+            append(live, 1, value, "1:new", check=True)
+        assert codes(told.value.report) == {"DUPLICATE_SEQUENCE_NUMBER"}
+        assert outcomes(told.value.report) == {0: "unknown", 1: "not tried"}
+        assert live.read() == before
+    assert outcomes(append(live, 1, "changed", on_changed_replay="accept")) == {0: "duplicate"}
+    assert live.read() == before
+    assert outcomes(append(live, 8, "8")) == {0: "duplicate"}
 
 
 @pytest.mark.slow

@@ -204,7 +204,7 @@ def test_records_of_another_topic_are_nobody_elses(on_s3: OnS3, user: str) -> No
     refused = [
         said_by(lambda: driver.fetch("other", 0, 0)),
         said_by(lambda: driver.verify(["other"], deep=True)),
-        said_by(lambda: driver.append_batches("other", {0: [batch(["x"])]})),
+        said_by(lambda: driver.append_batches("other", {0: [batch(["x"])]}, check=False)),
         said_by(lambda: driver.describe(["other"])),
     ]
     for said in refused:
@@ -228,10 +228,10 @@ def test_a_reader_that_writes_is_told_what_it_lacks_and_where(on_s3: OnS3) -> No
     driver = on_s3.driver("reader")
     writes: Mapping[str, Callable[[], object]] = {
         "__cluster_metadata/": lambda: driver.topics.create("n"),
-        "/u-": lambda: driver.append_batches("u", {0: [batch(["x"])]}),
+        "/u-": lambda: driver.append_batches("u", {0: [batch(["x"])]}, check=False),
         "/__consumer_offsets-": lambda: driver.groups.commit("g", {("u", 0): 2}),
         "/__consumer_offsets-.*/": lambda: driver.groups.delete("g"),
-        "remote/": lambda: driver.tier(),
+        "remote/": lambda: driver.tier(check=False),
         "__cluster_metadata/.*claim": lambda: driver.quorum.remove_voter(3),
     }
     before = names_in(on_s3)
@@ -254,7 +254,7 @@ def test_a_producer_does_its_work_and_deletes_nothing(on_s3: OnS3, user: str) ->
     driver.groups.reset_offsets("g", "u", to=0).raise_for_failures()
     driver.transactions.finish().raise_for_failures()
     before = names_in(on_s3)
-    for work in (lambda: driver.retain(TOPICS), driver.vacuum, lambda: driver.topics.delete("t")):
+    for work in (lambda: driver.retain(TOPICS, check=False), driver.vacuum, lambda: driver.topics.delete("t")):
         said = said_by(work)
         assert "CLUSTER_AUTHORIZATION_FAILED: " in said
         assert re.search(r"\(s3:(Delete|Put)Object\)|let its owner create there", said), said

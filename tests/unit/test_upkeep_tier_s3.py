@@ -82,7 +82,7 @@ def test_a_server_that_is_away_costs_nothing_but_time(cluster_at: Open, s3_endpo
     filled(cluster_at(s3_endpoint.url), "a").tier().raise_for_failures()
     [nobody_there] = free_ports(1)
     cluster = filled(cluster_at(f"http://{HOST}:{nobody_there}"), "b")
-    report = cluster.tier()
+    report = cluster.tier(check=False)
     assert {failure.code for failure in report.failures} <= {"KAFKA_STORAGE_ERROR", "BROKER_NOT_AVAILABLE"}
     assert (cell(report, "attempts"), cell(report, "remote_end")) == (1, 1)
     assert int(str(cell(report, "backlog_bytes"))) > 0
@@ -96,7 +96,7 @@ def test_a_wrong_credential_is_named_and_no_secret_is_told(
     cluster = filled(cluster_at(s3_endpoint.url), "a")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "not-the-secret-at-all")
     cluster = filled(cluster_at(s3_endpoint.url.replace("127.0.0.1", "localhost")))
-    report = cluster.tier()
+    report = cluster.tier(check=False)
     said = report.to_json()
     assert not report.ok
     assert "SignatureDoesNotMatch" in said or "AccessDenied" in said or "403" in said
@@ -118,7 +118,7 @@ def test_damaged_and_missing_objects_are_found_and_rebuilt(cluster_at: Open, s3_
         remote.delete([name])
         remote.create(name, bytes(data))
     remote.delete([objects[2], objects[4]])
-    assert not cluster.retain().ok
+    assert not cluster.retain(check=False).ok
     healed = cluster_at(s3_endpoint.url).heal().raise_for_failures()
     assert [row["outcome"] for row in healed.rows] == ["mended"] * 4
     again = cluster_at(s3_endpoint.url)
