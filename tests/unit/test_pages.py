@@ -24,7 +24,7 @@ _LINK = re.compile(r"\[[^]]*\]\(([^)\s]+)\)")
 _PACKAGES = "partitions|tiering|snapshots|engine|jobs|tests"
 _TEST = re.compile(r"`(test_\w+)`")
 _MODULE = re.compile(rf"`(?:stratalog\.)?((?:{_PACKAGES})(?:[./]\w+)*(?:\.py|/)?)`")
-LONGEST_README = 150
+LONGEST_README = 175
 
 
 def name(page: Path) -> str:
