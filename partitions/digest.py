@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from isal import isal_zlib
 
-from stratalog.partitions.records import RECORD_COLUMNS
+from stratalog.partitions.records import RECORD_COLUMNS, same_type
 
 _U64 = npt.NDArray[np.uint64]
 
@@ -65,7 +65,8 @@ class RecordsDigest:
             index = batch.schema.get_field_index(field.name)
             if index >= 0:
                 column = batch.column(index)
-                column = column if column.type == field.type else column.cast(field.type)
+                if not same_type(column.type, field.type):  # Arrow 19 casts no nullable field to one that is not
+                    column = column.cast(field.type)
                 rows += _placed(_hashes(column), place)
         return int(_mixed(rows).sum())
 
