@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import stratalog
 from stratalog import Report
-from stratalog.jobs.arguments import add_dry_run, add_on_unknown_field, check_options, name, names, number, pair
+from stratalog.jobs.arguments import add_dry_run, check_options, name, names, number, pair
 from stratalog.jobs.progress import open_terminal
 from stratalog.jobs.run import Job, JobMain
 from stratalog.jobs.streaming import append_stream
@@ -98,7 +98,6 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         help="a record that the topic cannot hold: refuse the append, leave it out, or append it to "
         "--bad-record-topic instead; both cast columns row by row (default: fail)",
     )
-    add_on_unknown_field(how)
     how.add_argument("--bad-record-topic", metavar="NAME", help="a topic without types, for the bad records")
     how.add_argument("--stream", action="store_true", help="in batches: whatever is new since the last run")
     how.add_argument("--checkpoint", metavar="PATH", help="where the stream remembers what it has read")
@@ -139,7 +138,6 @@ def _how(given: argparse.Namespace) -> dict[str, Any]:
         "on_changed_replay": given.on_changed_replay or "refuse",
         "on_bad_record": given.on_bad_record,
         "bad_record_topic": given.bad_record_topic,
-        "on_unknown_field": given.on_unknown_field,
         "order_by": given.order_by,
     }
 

@@ -183,17 +183,6 @@ def add_dry_run(parser: argparse.ArgumentParser, doc: str = "print the plan, cha
     parser.add_argument("--dry-run", action="store_true", help=doc)
 
 
-def add_on_unknown_field(parser: argparse._ActionsContainer) -> None:
-    """``--on-unknown-field``, of jobs that append."""
-    parser.add_argument(
-        "--on-unknown-field",
-        choices=("fail", "add", "drop"),
-        default="fail",
-        help="a column or a field that the topic's type lacks: refuse the append, add it to the type, or leave it "
-        "out and count it (default: fail)",
-    )
-
-
 def add_yes(parser: argparse.ArgumentParser) -> None:
     """``--yes``, of jobs that ask before they do what nobody can take back."""
     parser.add_argument("--yes", action="store_true", help="do not ask; needed where there is no terminal")

@@ -26,15 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 from stratalog import Failure, Report
 from stratalog.engine.driver.report import Value
-from stratalog.jobs.arguments import (
-    add_dry_run,
-    add_on_unknown_field,
-    check_options,
-    count,
-    duration,
-    name,
-    number,
-)
+from stratalog.jobs.arguments import add_dry_run, check_options, count, duration, name, number
 from stratalog.jobs.ending import Ending, after_the_work
 from stratalog.jobs.run import Job, JobMain
 from stratalog.partitions.bounded import parse_json
@@ -42,7 +34,7 @@ from stratalog.partitions.errors import InvalidCallError, InvalidRecordError
 from stratalog.partitions.spelling import did_you_mean
 
 if TYPE_CHECKING:
-    pass
+    import pyarrow as pa
 
 _CHUNK = 1 << 16
 _LONGEST = 64 * 1024 * 1024
@@ -60,7 +52,6 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--acks", choices=("all", "leader"), default="all")
     parser.add_argument("--batch", metavar="N", type=count, default=10_000, help="lines at most (default: 10000)")
     parser.add_argument("--linger", metavar="TIME", type=duration, default=0.5, help="default: 500ms")
-    add_on_unknown_field(parser)
     parser.add_argument("--producer", metavar="NAME", type=name, help="whose append this is")
     parser.add_argument("--sequence", metavar="N", type=number, help="which of the producer's, from 0 on")
 
@@ -139,7 +130,6 @@ class _Lines:
 
         schema = schema_of(topic.key_schema, topic.value_schema)
         self._given = given
-        self._keeps = given.on_unknown_field != "fail"
         self._types = {
             **{column: schema.field(column).type for column in ("key", "value")},
             "headers": HEADERS,
@@ -153,7 +143,6 @@ class _Lines:
             **columns,
             "partition": given.partition,
             "acks": given.acks,
-            "on_unknown_field": given.on_unknown_field,
             "producer": given.producer,
             "sequence": given.sequence,
         }
@@ -175,11 +164,11 @@ class _Lines:
         if self._given.format == "json":
             return self._object(line)
         if self._given.key_separator is None:
-            return {"value": self._of_text(line, "value")}
+            return {"value": _of_text(line, self._types["value"])}
         key, separator, value = line.partition(self._given.key_separator.encode())
         if not separator:
             raise ValueError(f"there is no {self._given.key_separator!r} behind a key")
-        return {"key": self._of_text(key, "key"), "value": self._of_text(value, "value")}
+        return {"key": _of_text(key, self._types["key"]), "value": _of_text(value, self._types["value"])}
 
     def _object(self, line: bytes) -> dict[str, Any]:
         from stratalog.engine.driver.plain_values import from_plain
@@ -193,23 +182,21 @@ class _Lines:
         row = {}
         for column in self._columns:
             try:
-                row[column] = from_plain(found.get(column), self._types[column], keep_unknown=self._keeps)
+                row[column] = from_plain(found.get(column), self._types[column])
             except ValueError as error:
                 raise ValueError(f"{column}: {error}") from error
         return row
 
-    def _of_text(self, text: bytes, column: str) -> Any:
-        """A key or a value of a line. Raises: ValueError."""
-        import pyarrow as pa
 
-        from stratalog.engine.driver.plain_values import from_plain
+def _of_text(text: bytes, kind: pa.DataType) -> Any:
+    """A key or a value of a line. Raises: ValueError."""
+    import pyarrow as pa
 
-        kind = self._types[column]
-        if pa.types.is_binary(kind):
-            return text
-        if pa.types.is_string(kind):
-            return text.decode()
-        return from_plain(parse_json(text), kind, keep_unknown=self._keeps)
+    from stratalog.engine.driver.plain_values import from_plain
+
+    if pa.types.is_binary(kind):
+        return text
+    return text.decode() if pa.types.is_string(kind) else from_plain(parse_json(text), kind)
 
 
 class _Total:
@@ -236,8 +223,7 @@ class _Total:
     def report(self, lines: int) -> Report:
         """``lines``: of the batches that were appended as a whole."""
         if self.failures:
-            first = f"the first {lines:,} lines are appended" if lines else "no batch of lines was appended whole"
-            self._notes[f"{first}; those after them are not, or not all" if lines else first] = None
+            self._notes[f"the first {lines:,} lines are appended; those after them are not, or not all"] = None
         rows = [self._rows[partition] for partition in sorted(self._rows, key=lambda one: int(one or 0))]
         totals: dict[str, Value] = {"lines": lines, "batches": self._batches}
         return Report("produce", rows, self.failures, totals, notes=[*self._notes])

@@ -8,10 +8,8 @@ from typing import TYPE_CHECKING
 from stratalog.engine.cluster.recorded import operation
 from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.report import Report
-from stratalog.engine.metadata.image import ClusterImage
 from stratalog.engine.records.append import append_batches, who_appends
 from stratalog.engine.records.bad_record_lane import OnBadRecord, bad_record_policy
-from stratalog.engine.records.unknown_fields import OnUnknownField, Unknown, taken_in, unknown_field_policy
 from stratalog.partitions.errors import InvalidCallError
 from stratalog.partitions.producers import OnChangedReplay
 
@@ -48,7 +46,6 @@ class Producer:
         on_changed_replay: OnChangedReplay = "refuse",
         on_bad_record: OnBadRecord = "fail",
         bad_record_topic: str | None = None,
-        on_unknown_field: OnUnknownField = "fail",
         order_by: Sequence[str] = (),
         dry_run: bool = False,
         check: bool = True,
@@ -65,11 +62,6 @@ class Producer:
         nothing is appended; "skip" leaves it out, "topic" appends it to ``bad_record_topic`` instead, once; both
         cast columns of other types to the declared ones, row by row, and the report counts the bad records by
         partition and reason (``stratalog.engine.records.bad_records``).
-
-        ``on_unknown_field`` says what becomes of a column, or a field at any depth, that the topic's type lacks:
-        "fail" refuses the append, "add" adds it to the type as ``topics.alter`` does, "drop" leaves it out, and
-        the report counts it (``stratalog.engine.records.unknown_fields``). Columns that are named, or that an
-        expression uses, are not meant.
         """
         try:
             from stratalog.engine.spark.append_frame import append_frame
@@ -77,13 +69,13 @@ class Producer:
             raise InvalidCallError(
                 f"append to {topic}: {error.name} is not installed: install stratalog[spark], or produce"
             ) from error
-        from stratalog.engine.spark.record_columns import RecordColumns
+        from stratalog.engine.spark.appending import RecordColumns
 
         return append_frame(
             self._context,
             frame,
             topic,
-            RecordColumns(key, value, partition, headers, timestamp, unknown_field_policy(on_unknown_field)),
+            RecordColumns(key, value, partition, headers, timestamp),
             who_appends(producer, sequence, producer_epoch, on_changed_replay=on_changed_replay),
             acks=acks,
             order_by=order_by,
@@ -109,7 +101,6 @@ class Producer:
         on_changed_replay: OnChangedReplay = "refuse",
         on_bad_record: OnBadRecord = "fail",
         bad_record_topic: str | None = None,
-        on_unknown_field: OnUnknownField = "fail",
         check: bool = True,
     ) -> Report:
         """Append rows from this process, without Spark: mappings by column, or values, of a list or an iterator;
@@ -129,7 +120,7 @@ class Producer:
 
         who = who_appends(producer, sequence, producer_epoch, on_changed_replay=on_changed_replay)
         bad = bad_record_policy(on_bad_record, bad_record_topic, topic)
-        columns = RowColumns(key, value, partition, headers, timestamp, unknown_field_policy(on_unknown_field))
+        columns = RowColumns(key, value, partition, headers, timestamp)
         return produce(self._context, topic, rows, columns, who, acks=acks, bad_records=bad)
 
     @operation("append", leaves_event=False, untold="batches")
@@ -145,7 +136,6 @@ class Producer:
         on_changed_replay: OnChangedReplay = "refuse",
         on_bad_record: OnBadRecord = "fail",
         bad_record_topic: str | None = None,
-        on_unknown_field: OnUnknownField = "fail",
         check: bool = True,
     ) -> Report:
         """Append Arrow batches of the columns ``timestamp, key, value, headers``, by partition, from this process,
@@ -154,8 +144,7 @@ class Producer:
         """
         who = who_appends(producer, sequence, producer_epoch, on_changed_replay=on_changed_replay)
         bad = bad_record_policy(on_bad_record, bad_record_topic, topic)
-        unknown = unknown_field_policy(on_unknown_field)
-        return append_batches(self._context, topic, batches, who, acks=acks, bad_records=bad, on_unknown=unknown)
+        return append_batches(self._context, topic, batches, who, acks=acks, bad_records=bad)
 
     def stream_writer(
         self,
@@ -172,7 +161,6 @@ class Producer:
         on_changed_replay: OnChangedReplay = "refuse",
         on_bad_record: OnBadRecord = "fail",
         bad_record_topic: str | None = None,
-        on_unknown_field: OnUnknownField = "fail",
         order_by: Sequence[str] = (),
         checkpoint: str | None = None,
     ) -> StreamWriter:
@@ -188,14 +176,14 @@ class Producer:
 
         Raises: UnknownTopicOrPartitionError; InvalidCallError for an empty name.
         """
-        from stratalog.engine.spark.record_columns import RecordColumns
+        from stratalog.engine.spark.appending import RecordColumns
         from stratalog.engine.spark.stream_sink import StreamWriter
 
         self._context.metadata.image().topic(topic)
         return StreamWriter(
             self._context,
             topic,
-            RecordColumns(key, value, partition, headers, timestamp, unknown_field_policy(on_unknown_field)),
+            RecordColumns(key, value, partition, headers, timestamp),
             producer=producer,
             producer_epoch=producer_epoch,
             acks=acks,
@@ -217,7 +205,6 @@ class Producer:
         timestamp: Column | str | None = None,
         on_bad_record: OnBadRecord = "fail",
         bad_record_topic: str | None = None,
-        on_unknown_field: OnUnknownField = "fail",
     ) -> DataFrame:
         """``frame`` with the columns of the topic's records, ``partition, timestamp, key, value`` and ``headers``
         where they are given, as ``append`` would make them, dealt out to its partitions: what
@@ -227,27 +214,17 @@ class Producer:
 
         Raises: UnknownTopicOrPartitionError, InvalidRecordError.
         """
-        from stratalog.engine.spark.appending import to_records
-        from stratalog.engine.spark.record_columns import RecordColumns
+        from stratalog.engine.spark.appending import RecordColumns, to_records
         from stratalog.engine.spark.sink_tasks import deal_out
         from stratalog.engine.spark.types import spark_type
-        from stratalog.engine.spark.unknown_columns import unknown_in_frame
-
-        columns = RecordColumns(key, value, partition, headers, timestamp, unknown_field_policy(on_unknown_field))
-        what = f"records of {topic}"
-
-        def unknown(image: ClusterImage) -> Mapping[str, Unknown]:
-            return unknown_in_frame(frame, columns, image.topic(topic), what)
 
         image = self._context.metadata.image()
-        image.topic(topic)
-        image, _ = taken_in(self._context, image, topic, columns.on_unknown_field, unknown, what)
         of_topic = image.topic(topic)
         bad = bad_record_policy(on_bad_record, bad_record_topic, topic)
         records = to_records(
             frame,
-            columns,
-            what=what,
+            RecordColumns(key, value, partition, headers, timestamp),
+            what=f"records of {topic}",
             partitions=len(of_topic.partitions),
             key_type=spark_type(of_topic.key_schema),
             value_type=spark_type(of_topic.value_schema),

@@ -12,7 +12,6 @@ from stratalog.engine.driver.report import Report
 from stratalog.engine.records import transactions as admin
 from stratalog.engine.records.bad_record_lane import OnBadRecord, bad_record_policy
 from stratalog.engine.records.transact import TIMEOUT_MS, BatchTransaction, partitions_of, partitions_of_bad
-from stratalog.engine.records.unknown_fields import OnUnknownField, unknown_field_policy
 from stratalog.engine.state.internal_topics import check_not_internal
 
 if TYPE_CHECKING:
@@ -36,7 +35,6 @@ class OpenTransaction(BatchTransaction):
         timestamp: Column | str | None = None,
         on_bad_record: OnBadRecord = "fail",
         bad_record_topic: str | None = None,
-        on_unknown_field: OnUnknownField = "fail",
         order_by: Sequence[str] = (),
     ) -> Report:
         """Append all rows of a DataFrame, as ``Cluster.append``. All partitions of the topic become the
@@ -46,7 +44,7 @@ class OpenTransaction(BatchTransaction):
         Raises: as ``append_frame``; as ``append_batches`` here.
         """
         from stratalog.engine.spark.append_frame import append_frame, check_frame
-        from stratalog.engine.spark.record_columns import RecordColumns
+        from stratalog.engine.spark.appending import RecordColumns
 
         check_frame(frame, topic)
         check_not_internal(topic, "append to")
@@ -60,9 +58,7 @@ class OpenTransaction(BatchTransaction):
                     self._context,
                     frame,
                     topic,
-                    RecordColumns(
-                        key, value, partition, headers, timestamp, unknown_field_policy(on_unknown_field)
-                    ),
+                    RecordColumns(key, value, partition, headers, timestamp),
                     self._who(),
                     order_by=order_by,
                     bad_records=bad,

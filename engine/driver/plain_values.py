@@ -74,10 +74,9 @@ def raw_bytes(value: Any) -> bytes | None:
     return json.dumps(plain(value, "microseconds"), default=str, allow_nan=False).encode()
 
 
-def from_plain(value: Any, kind: pa.DataType, *, keep_unknown: bool = False) -> Any:
+def from_plain(value: Any, kind: pa.DataType) -> Any:
     """The value of this type that ``plain`` shows so. A time that names no zone is UTC where the type has one; a
-    map may be an object, too, and a field that is left out is null. A field that the type lacks is refused, or
-    kept as it is.
+    map may be an object, too, and a field that is left out is null.
 
     Raises: ValueError that says what does not fit.
     """
@@ -88,20 +87,14 @@ def from_plain(value: Any, kind: pa.DataType, *, keep_unknown: bool = False) -> 
         case None:
             return None
         case dict() if is_a.is_struct(kind):
-            return _fields(value, kind, keep_unknown)
+            return _fields(value, kind)
         case list() if is_a.is_list(kind):
-            return [from_plain(one, kind.value_type, keep_unknown=keep_unknown) for one in value]
+            return [from_plain(one, kind.value_type) for one in value]
         case dict() | list() if is_a.is_map(kind):
             pairs = list(value.items()) if isinstance(value, dict) else value
             if not all(isinstance(one, list | tuple) and len(one) == 2 for one in pairs):
                 raise ValueError("a map is an object, or a list of [key, value]")
-            return [
-                (
-                    from_plain(one, kind.key_type, keep_unknown=keep_unknown),
-                    from_plain(two, kind.item_type, keep_unknown=keep_unknown),
-                )
-                for one, two in pairs
-            ]
+            return [(from_plain(one, kind.key_type), from_plain(two, kind.item_type)) for one, two in pairs]
         case {"base64": str(text), **others} if is_a.is_binary(kind) and not others:
             return base64.b64decode(text, validate=True)
         case str():
@@ -144,16 +137,15 @@ def _from_text(text: str, kind: pa.DataType) -> Any:
     raise ValueError(f"{text[:100]!r} is no {kind}")
 
 
-def _fields(value: dict[str, Any], kind: pa.DataType, keep_unknown: bool) -> dict[str, Any]:
+def _fields(value: dict[str, Any], kind: pa.DataType) -> dict[str, Any]:
     types = {field.name: field.type for field in kind}
-    unknown = value.keys() - types.keys()
-    for name in () if keep_unknown else unknown:
+    for name in value.keys() - types.keys():
         hint = did_you_mean(name, types) or f"; there are {', '.join(types)}"
         raise ValueError(f"there is no field {name!r}{hint}")
-    found = {name: value[name] for name in value if name in unknown}
+    found = {}
     for name, one in types.items():
         try:
-            found[name] = from_plain(value.get(name), one, keep_unknown=keep_unknown)
+            found[name] = from_plain(value.get(name), one)
         except ValueError as error:
             raise ValueError(f"{name}: {error}") from error
     return found

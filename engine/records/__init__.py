@@ -8,7 +8,6 @@ earlier      earlier tries of an append: the partitions that have it, and among 
 remote_end   the remote ends of a topic's logs, read before the first append
 rounds       each partition until it is appended, under whatever leader it has by then
 bad_records, bad_record_lane   records that no log of their topic can hold: which, and what becomes of them
-unknown_fields   fields that the topic's type lacks: refused, added, or dropped and counted
 acknowledge  the second half, for all partitions at once: what of it is acknowledged, and what only perhaps
 answers      what the report says of each partition, and of which attempts
 state_log    the engine's own topics: created, read, appended to

@@ -56,13 +56,6 @@ from stratalog.engine.records.bad_record_lane import (
 from stratalog.engine.records.bad_records import BadRecordRule, with_places
 from stratalog.engine.records.earlier import EarlierTries, earlier_tries
 from stratalog.engine.records.rounds import PartitionTask, RunTasks, TaskResult, append_all
-from stratalog.engine.records.unknown_fields import (
-    OnUnknownField,
-    Unknown,
-    taken_in,
-    unknown_in_schemas,
-    without_unknown,
-)
 from stratalog.engine.replication.append import Appended, AppendOptions, NotAppended
 from stratalog.engine.state.internal_topics import check_not_internal
 from stratalog.partitions.errors import (
@@ -89,7 +82,6 @@ def append_batches(
     *,
     acks: str = "all",
     bad_records: LeaveOut | None = None,
-    on_unknown: OnUnknownField = "fail",
     probed: ClusterImage | None = None,
 ) -> Report:
     """Append batches of the record columns, given by partition, in threads of this process; otherwise as
@@ -101,22 +93,10 @@ def append_batches(
     Raises: as ``append_frame``.
     """
     check_not_internal(topic, "append to")
-    schemas = [batch.schema for given in batches.values() for batch in given]
-
-    def unknown(image: ClusterImage) -> Mapping[str, Unknown]:
-        return unknown_in_schemas(schemas, image.topic(topic))
-
-    image = probed or context.metadata.image()
-    image, left_out = taken_in(context, image, topic, on_unknown, unknown, f"append to {topic}")
-    if left_out:
-        schema = schema_of(image.topic(topic).key_schema, image.topic(topic).value_schema)
-        batches = {p: [without_unknown(batch, schema) for batch in given] for p, given in batches.items()}
     lane = None if bad_records is None else Lane(bad_records)
     if lane is not None:
         batches = {partition: [with_places(batch) for batch in given] for partition, given in batches.items()}
-    probed = None if probed is None else image
-    report = append_given(context, topic, batches, who, acks=acks, probed=probed, image=image, lane=lane)
-    return left_out.counted(report)
+    return append_given(context, topic, batches, who, acks=acks, probed=probed, lane=lane)
 
 
 def who_appends(

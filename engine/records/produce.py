@@ -17,21 +17,12 @@ import pyarrow as pa
 
 from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.report import Report
-from stratalog.engine.metadata.image import ClusterImage, TopicImage
+from stratalog.engine.metadata.image import TopicImage
 from stratalog.engine.records.append import append_given
 from stratalog.engine.records.bad_record_lane import Lane, LeaveOut
 from stratalog.engine.records.earlier import earlier_tries
 from stratalog.engine.records.partitioner import partitions_of
 from stratalog.engine.records.tables import ArrowStream, is_frame, to_arrow
-from stratalog.engine.records.unknown_fields import (
-    OnUnknownField,
-    Unknown,
-    in_type,
-    in_value,
-    node_of,
-    taken_in,
-    without,
-)
 from stratalog.engine.state.internal_topics import check_not_internal
 from stratalog.partitions.bounded import parse_json
 from stratalog.partitions.errors import InvalidRecordError
@@ -39,6 +30,7 @@ from stratalog.partitions.growth import ADDED, grew
 from stratalog.partitions.printable import first_line
 from stratalog.partitions.producers import ProducerAppend
 from stratalog.partitions.records import HEADERS, RECORD_COLUMNS, TIMESTAMP, same_type, schema_of
+from stratalog.partitions.spelling import did_you_mean
 
 Rows = Iterable[Mapping[str, Any] | bytes | str] | ArrowStream
 """A frame of pandas, polars or Arrow; mappings by column; or values, texts or bytes."""
@@ -57,13 +49,6 @@ class RowColumns:
     partition: str | int | None = None
     headers: str | None = None
     timestamp: str | None = None
-    on_unknown_field: OnUnknownField = "fail"
-
-    @property
-    def names(self) -> set[str]:
-        """Those that are named."""
-        given = (self.key, self.value, self.partition, self.headers, self.timestamp)
-        return {one for one in given if isinstance(one, str)}
 
 
 def produce(
@@ -82,18 +67,10 @@ def produce(
     Raises: InvalidRecordError naming the row or column that does not fit; as ``append_with``. Nothing is
         appended then.
     """
-    what = f"produce to {topic}"
     image = context.metadata.image()
-    image.topic(topic)
-    check_not_internal(topic, "produce to")
-    given = to_arrow(rows, what, _TAKES) if is_frame(rows) else _mappings(rows, columns, what)
-
-    def unknown(image: ClusterImage) -> Mapping[str, Unknown]:
-        return unknown_fields(given, columns, image.topic(topic))
-
-    image, left_out = taken_in(context, image, topic, columns.on_unknown_field, unknown, what)
     of_topic = image.topic(topic)
-    records = to_records(given, columns, of_topic)
+    check_not_internal(topic, "produce to")
+    records = to_records(rows, columns, of_topic)
     earlier = earlier_tries(context, image, of_topic, who)
     count = len(of_topic.partitions)
     dealt = None  # the caller says to which
@@ -117,47 +94,9 @@ def produce(
         for partition in np.unique(chosen)
     }
     lane = None if bad_records is None else Lane(bad_records)
-    report = append_given(
+    return append_given(
         context, topic, batches, who, acks=acks, image=image, partition_count=dealt, earlier=earlier, lane=lane
     )
-    return left_out.counted(report)
-
-
-def unknown_fields(
-    given: pa.Table | Sequence[Mapping[str, Any]], columns: RowColumns, topic: TopicImage
-) -> Mapping[str, Unknown]:
-    """The fields of rows that the types of a topic's key and value lack."""
-    types = {"key": _node(topic.key_schema), "value": _node(topic.value_schema)}
-    found = {"key": Unknown(), "value": Unknown()}
-    spread = columns.value is None and isinstance(types["value"], dict) and types["value"]["type"] == "struct"
-    fields = {each["name"]: each["type"] for each in types["value"]["fields"]} if spread else {}
-    places: dict[str | None, str] = {columns.key: "key", **({} if spread else {columns.value or "value": "value"})}
-    others = columns.names - places.keys()
-    names = [*fields, *(name for name in (*places, *others) if name is not None)]
-    if isinstance(given, pa.Table):
-        for column in given.schema:
-            node = node_of(column.type)
-            if column.name in fields:
-                in_type(node, fields[column.name], column.name, found["value"])
-            if (place := places.get(column.name)) is not None:
-                in_type(node, types[place], "", found[place])
-            elif spread and column.name not in names:
-                found["value"].of_type(column.name, node, names)
-        return found
-    looked_into = {name for name, node in fields.items() if isinstance(node, dict)}
-    for number, row in enumerate(given):
-        for name, value in row.items():
-            if name in looked_into:
-                in_value(value, fields[name], name, number, found["value"])
-            if name in places:
-                in_value(value, types[places[name]], "", number, found[places[name]])
-            elif name not in fields and name not in others:
-                found["value"].of_value(str(name), value, number, names)
-    return found
-
-
-def _node(schema: str | None) -> Any:
-    return "binary" if schema is None else parse_json(schema)
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,16 +109,17 @@ class Records:
     """Of each, where the caller gives it."""
 
 
-def to_records(given: pa.Table | Sequence[Mapping[str, Any]], columns: RowColumns, topic: TopicImage) -> Records:
-    """The rows as records of the topic, without fields that it lacks. Raises: InvalidRecordError."""
+def to_records(rows: Rows, columns: RowColumns, topic: TopicImage) -> Records:
+    """The rows as records of the topic. Raises: InvalidRecordError."""
     what = f"produce to {topic.name}"
     schema = schema_of(topic.key_schema, topic.value_schema)
     wanted = _wanted(columns, topic, schema)
-    if isinstance(given, pa.Table):
-        found = {name: _fitted(given, name, each, what) for name, each in wanted.items()}
-        size = given.num_rows
+    if is_frame(rows):
+        table = to_arrow(rows, what, _TAKES)
+        found = {name: _fitted(table, name, each, what) for name, each in wanted.items()}
+        size = table.num_rows
     else:
-        _check_whole(given, wanted, what)
+        given = _mappings(rows, columns, wanted, what)
         found = {name: _built(given, name, each, what) for name, each in wanted.items()}
         size = len(given)
 
@@ -242,7 +182,9 @@ def _struct(found: Mapping[str, pa.Array], kind: pa.DataType) -> pa.Array:
 # ---------------------------------------------------------------------------------- rows of Python
 
 
-def _mappings(rows: Any, columns: RowColumns, what: str) -> Sequence[Mapping[str, Any]]:
+def _mappings(
+    rows: Any, columns: RowColumns, wanted: Mapping[str, _Wanted], what: str
+) -> Sequence[Mapping[str, Any]]:
     if isinstance(rows, Mapping | str | bytes) or not isinstance(rows, Iterable):
         raise InvalidRecordError(f"{what}: a {type(rows).__name__} is no list of rows: {_TAKES}")
     found: list[Mapping[str, Any]] = []
@@ -251,18 +193,15 @@ def _mappings(rows: Any, columns: RowColumns, what: str) -> Sequence[Mapping[str
             row = {columns.value or "value": row}
         elif not isinstance(row, Mapping):
             raise InvalidRecordError(f"{what}: row {number} is a {type(row).__name__}: {_TAKES}")
+        for name in row.keys() - wanted.keys():
+            hint = did_you_mean(str(name), wanted) or f"; there are {', '.join(wanted)}"
+            raise InvalidRecordError(f"{what}: row {number}: no record has a column {name!r}{hint}")
+        for name in [name for name, one in wanted.items() if name not in row and not one.absent]:
+            raise InvalidRecordError(
+                f"{what}: row {number} lacks column {name!r}: say None where there is nothing"
+            )
         found.append(row)
     return found
-
-
-def _check_whole(rows: Sequence[Mapping[str, Any]], wanted: Mapping[str, _Wanted], what: str) -> None:
-    needed = [name for name, one in wanted.items() if not one.absent]
-    for number, row in enumerate(rows):
-        for name in needed:
-            if name not in row:
-                raise InvalidRecordError(
-                    f"{what}: row {number} lacks column {name!r}: say None where there is nothing"
-                )
 
 
 def _built(rows: Sequence[Mapping[str, Any]], name: str, wanted: _Wanted, what: str) -> pa.Array:
@@ -299,7 +238,7 @@ def _fitted(table: pa.Table, name: str, wanted: _Wanted, what: str) -> pa.Array:
         if wanted.absent:
             return pa.nulls(table.num_rows, wanted.kind)
         raise InvalidRecordError(f"{what}: column {name!r} is not in the frame, it has {table.column_names}")
-    column = pa.chunked_array([without(table.column(name).combine_chunks(), wanted.kind)])
+    column = table.column(name)
     if same_type(column.type, wanted.kind):
         return column.combine_chunks().cast(wanted.kind)
     if pa.types.is_null(column.type) or _may_fit(column.type, wanted.kind):

@@ -34,7 +34,6 @@ from stratalog.engine.records.bad_record_lane import (
 from stratalog.engine.records.groups import commit_pending
 from stratalog.engine.records.markers import MarkersWritten
 from stratalog.engine.records.state_log import ensure_topic
-from stratalog.engine.records.unknown_fields import OnUnknownField, unknown_field_policy
 from stratalog.engine.state.group_commits import OffsetAndMetadata, check_group
 from stratalog.engine.state.internal_topics import OFFSETS_TOPIC, check_not_internal, offsets_topic, partition_for
 from stratalog.engine.state.transaction_state import Transaction
@@ -114,7 +113,6 @@ class BatchTransaction:
         *,
         on_bad_record: OnBadRecord = "fail",
         bad_record_topic: str | None = None,
-        on_unknown_field: OnUnknownField = "fail",
     ) -> Report:
         """Append Arrow batches, as ``Cluster.append_batches``; bad records that go to a topic are part of the
         transaction.
@@ -124,7 +122,6 @@ class BatchTransaction:
         """
         check_not_internal(topic, "append to")
         bad = bad_record_policy(on_bad_record, bad_record_topic, topic)
-        unknown = unknown_field_policy(on_unknown_field)
         image = self._look()
         of_topic = image.topic(topic)
         filled = {
@@ -135,10 +132,9 @@ class BatchTransaction:
         if filled and len(of_topic.partitions) <= MOST_AT_ONCE:
             filled |= partitions_of(of_topic)
         with self._appending(image, filled | partitions_of_bad(self._context, image, bad)):
-            appended = append_batches(
-                self._context, topic, batches, self._who(), bad_records=bad, on_unknown=unknown, probed=image
+            return self._appended(
+                append_batches(self._context, topic, batches, self._who(), bad_records=bad, probed=image), image
             )
-            return self._appended(appended, image)
 
     def _look(self) -> ClusterImage:
         """The metadata now, once for all that a call does; the first time with a look at the roots."""

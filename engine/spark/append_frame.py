@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from pyspark.sql import DataFrame
 
@@ -15,12 +15,9 @@ from stratalog.engine.records.bad_record_lane import Lane, LeaveOut, topic_of_ba
 from stratalog.engine.records.bad_records import NO_PARTITION, UNKNOWN_PARTITION
 from stratalog.engine.records.earlier import earlier_tries
 from stratalog.engine.records.rounds import RunTasks
-from stratalog.engine.records.unknown_fields import Unknown, taken_in
-from stratalog.engine.spark.appending import count_records, to_records
+from stratalog.engine.spark.appending import RecordColumns, count_records, to_records
 from stratalog.engine.spark.frame_tasks import FrameTasks
-from stratalog.engine.spark.record_columns import RecordColumns
 from stratalog.engine.spark.types import spark_type
-from stratalog.engine.spark.unknown_columns import unknown_in_frame
 from stratalog.engine.state.internal_topics import check_not_internal
 from stratalog.partitions.errors import InvalidRecordError
 from stratalog.partitions.producers import ProducerAppend
@@ -56,16 +53,9 @@ def append_frame(
         else is a failure of its partition in the report.
     """
     check_frame(frame, topic)
-    what = f"append to {topic}"
     image = probed or context.metadata.image()
-    image.topic(topic)
-    check_not_internal(topic, "append to")
-
-    def unknown(image: ClusterImage) -> Mapping[str, Unknown]:
-        return unknown_in_frame(frame, columns, image.topic(topic), what)
-
-    image, left_out = taken_in(context, image, topic, columns.on_unknown_field, unknown, what)
     image_of_topic = image.topic(topic)
+    check_not_internal(topic, "append to")
     partitions = len(image_of_topic.partitions)
     earlier = earlier_tries(context, image, image_of_topic, who)
     dealt = None  # the caller says to which, or never tries it again
@@ -74,7 +64,7 @@ def append_frame(
     records = to_records(
         frame,
         columns,
-        what=what,
+        what=f"append to {topic}",
         partitions=partitions if dealt is None else dealt,
         key_type=spark_type(image_of_topic.key_schema),
         value_type=spark_type(image_of_topic.value_schema),
@@ -90,10 +80,10 @@ def append_frame(
         check_acks(acks)
         with context.measured() as measure:
             counted = sorted(count_records(records, by_reason=lane is not None).items(), key=str)
-        return left_out.counted(_counted(topic, counted, measure, bad=lane is not None))
+        return _counted(topic, counted, measure, bad=lane is not None)
 
     tasks = RunTasks(FrameTasks(context, image_of_topic, records, order_by).run)
-    report = append_with(
+    return append_with(
         context,
         image,
         image_of_topic,
@@ -105,7 +95,6 @@ def append_frame(
         probed=probed is not None,
         lane=lane,
     )
-    return left_out.counted(report)
 
 
 def check_frame(frame: DataFrame, topic: str) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TypeVar
 
 import pyarrow as pa
@@ -23,20 +24,41 @@ from stratalog.engine.records.bad_record_lane import LeaveOut
 from stratalog.engine.records.bad_records import ERRORS, NO_PARTITION, UNKNOWN_PARTITION
 from stratalog.engine.spark.bad_rows import REFUSED, RowRules, nullable
 from stratalog.engine.spark.given_up import given_up
-from stratalog.engine.spark.record_columns import ColumnOrName, RecordColumns, analysed, named
 from stratalog.engine.spark.runner import RESULT, result, results
 from stratalog.engine.spark.sql import identifier
-from stratalog.engine.spark.unknown_columns import without_unknown
 from stratalog.engine.spark.versions import repartition_by_id
 from stratalog.partitions.errors import InvalidRecordError, OutcomeUnknownError, RetriableError
 from stratalog.partitions.growth import ADDED
 
 PARTITION = "__partition"
 
+ColumnOrName = Column | str
 T = TypeVar("T")
 
 _TIMES = ("timestamp", "timestamp_ntz", "date", "void")
 """Types of a record's timestamp column."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecordColumns:
+    """Which expressions of a DataFrame make the records. ``value`` None: all columns that are declared
+    (typed topics), or the column ``value``.
+
+    Callers of an older schema go on after the topic's schema has grown: added columns may be absent, structs may
+    lack their last nullable fields, and records have null there.
+    """
+
+    key: ColumnOrName | None = None
+    value: ColumnOrName | None = None
+    partition: ColumnOrName | None = None
+    headers: ColumnOrName | None = None
+    timestamp: ColumnOrName | None = None
+
+    @property
+    def names(self) -> set[str]:
+        """Those that are named."""
+        given = (self.key, self.value, self.partition, self.headers, self.timestamp)
+        return {one for one in given if isinstance(one, str)}
 
 
 def to_records(
@@ -61,7 +83,7 @@ def to_records(
     Raises: InvalidRecordError naming the column that is missing or of another type.
     """
     rules = RowRules(frame, bad_records)
-    with analysed(what):
+    with _analysed(what):
         value = _value(frame, columns.value, value_type, what, rules)
         key = (
             F.lit(None).cast(nullable(key_type))
@@ -69,7 +91,7 @@ def to_records(
             else _typed(frame, columns.key, key_type, f"{what}: key", "key", rules)
         )
         if columns.key is not None:
-            rules.given("key", named(frame, columns.key, f"{what}: key"))
+            rules.given("key", _named(frame, columns.key, f"{what}: key"))
         timestamp = F.lit(None).cast("timestamp")  # the append gives those that are missing
         if columns.timestamp is not None:
             timestamp = _time(frame, columns.timestamp, what)
@@ -87,7 +109,7 @@ def to_records(
             "value": value,
         }
         if columns.headers is not None:  # else the log fills them in
-            headers = named(frame, columns.headers, f"{what}: headers")
+            headers = _named(frame, columns.headers, f"{what}: headers")
             chosen["headers"] = headers.cast("array<struct<key:string,value:binary>>")
         if bad_records is not None:
             chosen[ERRORS] = rules.errors()
@@ -96,14 +118,33 @@ def to_records(
         return records
 
 
+@contextmanager
+def _analysed(what: str) -> Iterator[None]:
+    """Spark's error about an expression before it runs, in our words."""
+    try:
+        yield
+    except PySparkException as error:
+        said = str(error.getMessage() or error).strip().splitlines()
+        raise InvalidRecordError(f"{what}: {said[0] if said else 'Spark cannot do that'}") from error
+
+
+def _named(frame: DataFrame, column: ColumnOrName, what: str) -> Column:
+    if isinstance(column, Column):
+        return column
+    if column in frame.columns:
+        return frame[identifier(column)]  # a name may have dots in it
+    if column.split(".")[0] not in frame.columns:
+        raise InvalidRecordError(f"{what}: column {column!r} is not in the DataFrame, it has {frame.columns}")
+    return frame[column]
+
+
 def _typed(
     frame: DataFrame, column: ColumnOrName, wanted: DataType, what: str, path: str, rules: RowRules
 ) -> Column:
     """The column in the declared type; only bytes are made of text without being asked."""
-    expression = named(frame, column, what)
-    with analysed(what):
+    expression = _named(frame, column, what)
+    with _analysed(what):
         given = frame.select(expression.alias("c")).schema[0].dataType
-        expression, given = without_unknown(expression, given, wanted)
     if _plain(given) == _plain(wanted):
         return expression.cast(nullable(wanted))
     if _grew(given, wanted):
@@ -118,7 +159,7 @@ def _typed(
 def _time(frame: DataFrame, column: ColumnOrName, what: str) -> Column:
     """A point in time. Nobody knows the unit of a number: Spark takes it for seconds, Kafka's are milliseconds.
     And text that is no time would be null, which is now, in a session without ANSI's rules."""
-    expression = named(frame, column, f"{what}: timestamp")
+    expression = _named(frame, column, f"{what}: timestamp")
     given = frame.select(expression.alias("c")).schema[0].dataType.simpleString()
     if given not in _TIMES:
         raise InvalidRecordError(
@@ -163,7 +204,7 @@ def _value(frame: DataFrame, column: ColumnOrName | None, wanted: DataType, what
     if column is None and not isinstance(wanted, StructType):
         column = "value"
     if column is not None:
-        rules.given("value", named(frame, column, f"{what}: value"))
+        rules.given("value", _named(frame, column, f"{what}: value"))
         return _typed(frame, column, wanted, f"{what}: value", "value", rules)
     assert isinstance(wanted, StructType)
     absent = {field.name for field in wanted if field.name not in frame.columns}
@@ -199,7 +240,7 @@ def _hash(key: Column, key_type: DataType, value: Column, value_type: DataType) 
 
 def _partition(frame: DataFrame, column: ColumnOrName, partitions: int, what: str, rules: RowRules) -> Column:
     """The partition that a row names; where bad rows are left out, 0 for one that names none of the topic's."""
-    given = named(frame, column, f"{what}: partition")
+    given = _named(frame, column, f"{what}: partition")
     kind = frame.select(given.alias("c")).schema[0].dataType.simpleString()
     if kind not in ("tinyint", "smallint", "int", "bigint"):
         raise InvalidRecordError(f"{what}: the partition column is {kind}, it must be an integer")
@@ -259,7 +300,7 @@ def in_order(records: DataFrame, order_by: Sequence[str]) -> DataFrame:
     """
     if not order_by:
         return records
-    with analysed(f"order_by {list(order_by)}"):
+    with _analysed(f"order_by {list(order_by)}"):
         late = [F.col(name).asc_nulls_last() if name == "timestamp" else name for name in order_by]
         ordered = records.sortWithinPartitions(*late)  # a timestamp that is null is that of the append
         ordered.schema  # noqa: B018 - analysis happens here, at the latest

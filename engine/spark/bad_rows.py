@@ -50,11 +50,6 @@ _OF_TIME = DateType | TimestampType | TimestampNTZType
 _CAST = StringType | BinaryType | BooleanType | NumericType | _OF_TIME
 
 
-def corrupt_column(frame: DataFrame) -> str:
-    """The name of the column in which Spark's readers leave what they could not read."""
-    return str(frame.sparkSession.conf.get(_CORRUPT_SETTING, "_corrupt_record"))
-
-
 @dataclass(slots=True)
 class RowRules:
     """The reasons for which rows of a frame are bad, as they come up, and the rows as they were given."""
@@ -76,7 +71,7 @@ class RowRules:
 
     def corrupt(self, value: DataType, used: set[str]) -> None:
         """Look at the column of corrupt records, if the frame has one and the records do not use it."""
-        name = corrupt_column(self.frame)
+        name = str(self.frame.sparkSession.conf.get(_CORRUPT_SETTING, "_corrupt_record"))
         if name not in self.frame.columns or name in used:
             return
         if isinstance(value, StructType) and name in value.fieldNames():

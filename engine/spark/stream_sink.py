@@ -47,8 +47,7 @@ from stratalog.engine.records.bad_records import ERRORS, NO_PARTITION, UNKNOWN_P
 from stratalog.engine.records.bad_records import marked as mark
 from stratalog.engine.records.earlier import EarlierTries
 from stratalog.engine.spark.append_frame import append_frame
-from stratalog.engine.spark.appending import by_partition
-from stratalog.engine.spark.record_columns import RecordColumns
+from stratalog.engine.spark.appending import RecordColumns, by_partition
 from stratalog.engine.spark.sink_tasks import (
     MOST_TASK_BYTES,
     PlannedAppends,

@@ -186,7 +186,7 @@ def test_columns_that_are_missing_or_of_another_type_are_named(
     with unchanged(folder):
         for frame, options, message in refused:
             with pytest.raises(InvalidRecordError, match=message):
-                cluster.append(frame, "declared", on_unknown_field="drop", **options)
+                cluster.append(frame, "declared", **options)
         with pytest.raises(InvalidCallError, match="acks is 'most'"):
             cluster.append(good, "declared", key="k", acks="most", on_unknown_field="drop")
         with pytest.raises(UnknownTopicOrPartitionError, match="'undeclared' does not exist"):
@@ -229,7 +229,7 @@ def test_dataframes_of_before_a_schema_grew_are_appended_beside_newer_ones(
     with unchanged(folder):
         for frame, value, message in refused:
             with pytest.raises(InvalidRecordError, match=message):
-                cluster.append(frame, "grown", value=value, on_unknown_field="drop")
+                cluster.append(frame, "grown", value=value)
 
 
 # -------------------------------------------------------------------------------- time, order

@@ -13,10 +13,9 @@ import pytest
 from stratalog import Cluster, OperationFailedError
 from stratalog.engine.records.rounds import TaskResult
 from stratalog.engine.replication.append import Raced
-from stratalog.engine.spark.appending import to_records
+from stratalog.engine.spark.appending import RecordColumns, to_records
 from stratalog.engine.spark.frame_tasks import FrameTasks
 from stratalog.engine.spark.narrow import NARROW_BYTES
-from stratalog.engine.spark.record_columns import RecordColumns
 from stratalog.engine.spark.small_frames import SMALL_ROWS
 from stratalog.engine.spark.types import BINARY
 from stratalog.partitions.errors import InvalidRecordError, OutOfOrderSequenceNumberError

@@ -130,7 +130,7 @@ def test_the_caller_may_give_the_partition(live: LiveCluster) -> None:
 @pytest.mark.parametrize(
     ("rows", "arguments", "message"),
     [
-        ([{"value": "a", "valeu": "b"}], {}, "row 0: no record has a field 'valeu'; did you mean 'value'"),
+        ([{"value": "a", "valeu": "b"}], {}, "row 0: no record has a column 'valeu'; did you mean 'value'"),
         ([{"value": "a"}, {}], {}, "row 1 lacks column 'value'"),
         ([{"value": "a"}], {"key": "k"}, "row 0 lacks column 'k'"),
         (["a", 7], {}, "row 1 is a int"),
