@@ -109,7 +109,7 @@ def test_values_of_a_typed_topic_are_json(live: LiveCluster, capsys: pytest.Capt
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ('{"value": {"m": 1}}', "line 1: value: there is no field 'm'"),
+        ('{"value": {"m": 1}}', "line 1: the topic has no field 'value.m'"),
         ('{"value": {"n": 1.5}}', "value: n: 1.5 is no int32"),
         ('{"value": {"n": true}}', "value: n: true is no int32"),
         ('{"value": {"at": "yesterday"}}', "value: at: 'yesterday' is no timestamp"),
