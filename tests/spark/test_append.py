@@ -188,7 +188,7 @@ def test_columns_that_are_missing_or_of_another_type_are_named(
             with pytest.raises(InvalidRecordError, match=message):
                 cluster.append(frame, "declared", on_unknown_field="drop", **options)
         with pytest.raises(InvalidCallError, match="acks is 'most'"):
-            cluster.append(good, "declared", acks="most")
+            cluster.append(good, "declared", acks="most", on_unknown_field="drop")
         with pytest.raises(UnknownTopicOrPartitionError, match="'undeclared' does not exist"):
             cluster.append(good, "undeclared")
 
