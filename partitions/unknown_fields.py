@@ -63,7 +63,7 @@ class UnknownField:
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What a nested type is made of."""
+    """The types inside of a nested type."""
 
     is_struct: bool
     inner: Mapping[str, Any]
@@ -200,7 +200,7 @@ def _walk(
 
 
 def _pairs(value: Any) -> Iterable[tuple[Any, Any]]:
-    """Of a struct, or of a map, as Arrow takes them. What is neither has none: Arrow refuses it."""
+    """Of a struct, or of a map, as Arrow takes them. Any other value has no pairs, and Arrow refuses it."""
     if isinstance(value, Mapping):
         return value.items()
     return [one for one in _elements(value) if isinstance(one, tuple | list) and len(one) == 2]  # type: ignore[misc]
@@ -296,7 +296,7 @@ def _nullable(node: Any) -> Any:
 def arrow_to_json(kind: pa.DataType) -> Any:
     """The tree of Spark's JSON of an Arrow type that a topic may have, for one whose values fit into that.
 
-    Raises: InvalidCallError where there is none.
+    Raises: InvalidCallError for a type that no topic can have.
     """
     return parse_json(type_to_json(_topics_type(kind)))
 

@@ -133,7 +133,7 @@ class Records:
 
 @dataclass(frozen=True, slots=True)
 class _Given:
-    """What a caller gave: a frame, or rows as mappings."""
+    """The rows of a caller: a frame, or mappings."""
 
     what: str
     table: pa.Table | None

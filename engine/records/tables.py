@@ -58,7 +58,7 @@ def to_arrow(frame: Any, what: str, takes: str) -> pa.Table:
 def plain_batch(batch: pa.RecordBatch, what: str) -> pa.RecordBatch:
     """A batch in the layouts that a log has.
 
-    Raises: InvalidRecordError for what is no batch, and naming the column that Arrow cannot bring into one.
+    Raises: InvalidRecordError for another object, and naming the column that Arrow cannot convert.
     """
     if not isinstance(batch, pa.RecordBatch):
         raise InvalidRecordError(f"{what}: a {type(batch).__name__} is no RecordBatch of Arrow")

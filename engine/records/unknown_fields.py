@@ -1,5 +1,5 @@
-"""What an append does with fields that its topic's type lacks, before anything is written: one policy for
-every way in (``partitions.unknown_fields`` finds them)."""
+"""An append looks for fields that its topic's type lacks before anything is written: one policy for every
+way in (``partitions.unknown_fields`` finds them)."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class SettledFields:
 
     @property
     def notes(self) -> list[str]:
-        """What was done, for people."""
+        """The fields that were added and dropped, for people."""
         said = [f"the type of {self.topic.name} grew by {', '.join(self.added)}"] if self.added else []
         for one in self.dropped:
             count = "every record" if one.count is None else f"{one.count:,} values"
@@ -54,7 +54,7 @@ class SettledFields:
         return said
 
     def said(self, report: Report, records: int | None = None) -> Report:
-        """The report with what was done: a row for each path that was dropped. ``records``: how many there were;
+        """The report with these notes, and a row for each path that was dropped. ``records``: how many there were;
         None: as many as the report has."""
         if not self.added and not self.dropped:
             return report

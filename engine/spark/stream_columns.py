@@ -47,7 +47,8 @@ def check_new_fields(query: StructType, records: StructType, columns: Sequence[s
     if fields:
         raise InvalidCallError(
             f"the type of topic {topic!r} has grown by {', '.join(fields)} since the query began: restart the "
-            "query, which goes on from its checkpoint with the new fields; failOnNewFields = false keeps the old columns"
+            "query, which goes on from its checkpoint with the new fields; failOnNewFields = false keeps the old "
+            "columns"
         )
 
 
