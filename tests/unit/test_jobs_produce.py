@@ -130,6 +130,24 @@ def test_a_line_that_does_not_fit_is_named_and_nothing_is_appended(
     assert said in capsys.readouterr().err
 
 
+def test_fields_that_the_type_lacks_are_dropped_and_counted_or_added(
+    live: LiveCluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In each batch: here a batch has one line."""
+    text = '{"value": {"n": 1, "new": "a"}}\n{"value": {"n": 2, "new": "b"}}\n'
+    how = ("--format", "json", "--batch", "1", "--on-unknown-field")
+    assert run(live, "typed", "--input", given(live, text), *how, "drop") == 0
+    said = capsys.readouterr().out
+    assert "dropped_fields 2" in said
+    assert "no field value.new" in said
+    assert run(live, "typed", "--input", given(live, text), *how, "add") == 0
+    assert "grew by value.new" in capsys.readouterr().out
+    found = [record["value"] for record in objects(live, "typed", capsys)]
+    assert found == [
+        dict.fromkeys(VALUE) | {"n": n, "new": new} for n, new in ((1, None), (2, None), (1, "a"), (2, "b"))
+    ]
+
+
 def test_with_a_producer_and_a_sequence_a_file_is_appended_once(
     live: LiveCluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
