@@ -99,6 +99,13 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--bad-record-topic instead; both cast columns row by row (default: fail)",
     )
     how.add_argument("--bad-record-topic", metavar="NAME", help="a topic without types, for the bad records")
+    how.add_argument(
+        "--on-unknown-field",
+        choices=("fail", "add", "drop"),
+        default="fail",
+        help="a field that the topic's type lacks: refuse the append, let the type grow by it, or leave it out "
+        "and count it (default: fail)",
+    )
     how.add_argument("--stream", action="store_true", help="in batches: whatever is new since the last run")
     how.add_argument("--checkpoint", metavar="PATH", help="where the stream remembers what it has read")
 
@@ -138,6 +145,7 @@ def _how(given: argparse.Namespace) -> dict[str, Any]:
         "on_changed_replay": given.on_changed_replay or "refuse",
         "on_bad_record": given.on_bad_record,
         "bad_record_topic": given.bad_record_topic,
+        "on_unknown_field": given.on_unknown_field,
         "order_by": given.order_by,
     }
 

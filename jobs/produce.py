@@ -50,6 +50,13 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--key-separator", metavar="TEXT", type=name, help="lines are a key, this, and a value")
     parser.add_argument("--partition", metavar="N", type=number, help="default: by a hash of the key")
     parser.add_argument("--acks", choices=("all", "leader"), default="all")
+    parser.add_argument(
+        "--on-unknown-field",
+        choices=("fail", "add", "drop"),
+        default="fail",
+        help="a field that the topic's type lacks: refuse the lines, let the type grow by it, or leave it out and "
+        "count it (default: fail)",
+    )
     parser.add_argument("--batch", metavar="N", type=count, default=10_000, help="lines at most (default: 10000)")
     parser.add_argument("--linger", metavar="TIME", type=duration, default=0.5, help="default: 500ms")
     parser.add_argument("--producer", metavar="NAME", type=name, help="whose append this is")
@@ -145,6 +152,7 @@ class _Lines:
             "acks": given.acks,
             "producer": given.producer,
             "sequence": given.sequence,
+            "on_unknown_field": given.on_unknown_field,
         }
         """The arguments of ``Cluster.produce``."""
 
@@ -153,12 +161,24 @@ class _Lines:
         found = []
         for index, line in enumerate(lines):
             try:
-                found.append(self._record(line.removesuffix(b"\r")))
+                row = self._record(line.removesuffix(b"\r"))
+                if self._given.on_unknown_field == "fail":
+                    self._check(row)
+                found.append(row)
             except ValueError as error:
                 raise InvalidRecordError(
                     f"produce to {self._given.topic}: line {before + index + 1:,}: {error}"
                 ) from error
         return found
+
+    def _check(self, row: dict[str, Any]) -> None:
+        """Raises: ValueError, for a field that the topic's type lacks: here, for the line has a number."""
+        from stratalog.partitions.unknown_fields import refused, unknown_in_values
+
+        for column in self._columns:
+            kind = self._types[column]
+            if found := unknown_in_values([(0, row[column])], kind, column, (), f"{column}."):
+                raise ValueError(refused([replace(one, row=None) for one in found]))
 
     def _record(self, line: bytes) -> dict[str, Any]:
         if self._given.format == "json":
@@ -205,6 +225,7 @@ class _Total:
     def __init__(self, topic: str) -> None:
         self._topic = topic
         self._batches = 0
+        self._dropped = 0
         self._rows: dict[Value, dict[str, Value]] = {}
         self._notes: dict[str, None] = {}
         self.failures: Sequence[Failure] = ()
@@ -216,16 +237,21 @@ class _Total:
         self.failures = report.failures
         self._notes |= dict.fromkeys(report.notes)
         for row in report.rows:
-            known = self._rows.setdefault(row["partition"], {**row, "records": 0})
+            dropped = row["outcome"] == "dropped"
+            known = self._rows.setdefault(row["reason" if dropped else "partition"], {**row, "records": 0})
             known["records"] = int(known["records"] or 0) + int(row["records"] or 0)
             known |= {name: row[name] for name in ("next_offset", "outcome")}
+            if dropped:
+                self._dropped += int(row["records"] or 0)
 
     def report(self, lines: int) -> Report:
         """``lines``: of the batches that were appended as a whole."""
         if self.failures:
             self._notes[f"the first {lines:,} lines are appended; those after them are not, or not all"] = None
-        rows = [self._rows[partition] for partition in sorted(self._rows, key=lambda one: int(one or 0))]
+        rows = sorted(self._rows.values(), key=lambda row: (row["partition"] is None, int(row["partition"] or 0)))
         totals: dict[str, Value] = {"lines": lines, "batches": self._batches}
+        if self._dropped:
+            totals["dropped_fields"] = self._dropped
         return Report("produce", rows, self.failures, totals, notes=[*self._notes])
 
 

@@ -111,6 +111,10 @@ def _is_unexpected(record: logging.LogRecord) -> bool:
     return record.exc_info is None or not isinstance(record.exc_info[1], StratalogError)
 
 
+_LEFT_OUT = ("bad_records", "dropped_fields")
+"""Totals of the batches that have left something out."""
+
+
 def summed(reports: list[tuple[int, Report]], stopped: list[StratalogError]) -> Report:
     """One report of all batches. ``stopped`` holds the error that ended the run, if one did."""
     failures = [failure for _, report in reports for failure in report.failures]
@@ -120,7 +124,7 @@ def summed(reports: list[tuple[int, Report]], stopped: list[StratalogError]) -> 
             "batch": batch_id,
             "records": report.totals.get("records"),
             "bytes": report.totals.get("bytes"),
-            **({"bad_records": report.totals["bad_records"]} if "bad_records" in report.totals else {}),
+            **{name: report.totals[name] for name in _LEFT_OUT if name in report.totals},
             "files": sum(row.get("outcome") == "acknowledged" for row in report.rows),
             "storage_requests": report.counts.requests,
             "seconds": round(report.seconds, 3),
@@ -134,7 +138,7 @@ def summed(reports: list[tuple[int, Report]], stopped: list[StratalogError]) -> 
         totals={
             "batches": len(rows),
             **{name: _total(reports, name) for name in ("records", "bytes")},
-            **({"bad_records": _total(reports, "bad_records")} if any("bad_records" in r for r in rows) else {}),
+            **{name: _total(reports, name) for name in _LEFT_OUT if any(name in row for row in rows)},
         },
         seconds=sum(report.seconds for _, report in reports),
         counts=sum((report.counts for _, report in reports), StoreCounts()),

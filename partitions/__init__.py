@@ -16,8 +16,8 @@ Rooms
     (its ``broker.json``), ``register`` (small files), ``discarded``, ``retention``.
 
     A data file: ``records`` and ``columns``, ``declared`` (types by their owner), ``growth`` (of schemas),
-    ``segment`` (reading), ``segment_writer``,
-    ``segment_footer``, ``segment_tail``, ``segment_check`` (every byte), ``segment_signature`` and
+    ``unknown_fields`` (which they lack), ``segment`` (reading), ``segment_writer``, ``segment_footer``,
+    ``segment_tail``, ``segment_check`` (every byte), ``segment_signature`` and
     ``cluster_key``, ``digest``; of Parquet itself ``thrift``, ``parquet_footer``, ``parquet_pages``,
     ``parquet_decoding``.
 

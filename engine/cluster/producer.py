@@ -12,6 +12,7 @@ from stratalog.engine.records.append import append_batches, who_appends
 from stratalog.engine.records.bad_record_lane import OnBadRecord, bad_record_policy
 from stratalog.partitions.errors import InvalidCallError
 from stratalog.partitions.producers import OnChangedReplay
+from stratalog.partitions.unknown_fields import OnUnknownField, unknown_field_policy
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -46,6 +47,7 @@ class Producer:
         on_changed_replay: OnChangedReplay = "refuse",
         on_bad_record: OnBadRecord = "fail",
         bad_record_topic: str | None = None,
+        on_unknown_field: OnUnknownField = "fail",
         order_by: Sequence[str] = (),
         dry_run: bool = False,
         check: bool = True,
@@ -62,6 +64,10 @@ class Producer:
         nothing is appended; "skip" leaves it out, "topic" appends it to ``bad_record_topic`` instead, once; both
         cast columns of other types to the declared ones, row by row, and the report counts the bad records by
         partition and reason (``stratalog.engine.records.bad_records``).
+
+        ``on_unknown_field`` says what becomes of a field that the topic's type lacks, at any depth: "fail" refuses
+        the append, and names it; "add" lets the type grow by it, as ``topics.alter`` does, and appends; "drop"
+        leaves it out, and the report counts it. Columns beside one that is named as the ``value`` are no fields.
         """
         try:
             from stratalog.engine.spark.append_frame import append_frame
@@ -80,6 +86,7 @@ class Producer:
             acks=acks,
             order_by=order_by,
             bad_records=bad_record_policy(on_bad_record, bad_record_topic, topic),
+            on_unknown_field=unknown_field_policy(on_unknown_field),
             dry_run=dry_run,
         )
 
@@ -101,6 +108,7 @@ class Producer:
         on_changed_replay: OnChangedReplay = "refuse",
         on_bad_record: OnBadRecord = "fail",
         bad_record_topic: str | None = None,
+        on_unknown_field: OnUnknownField = "fail",
         check: bool = True,
     ) -> Report:
         """Append rows from this process, without Spark: mappings by column, or values, of a list or an iterator;
@@ -121,7 +129,12 @@ class Producer:
         who = who_appends(producer, sequence, producer_epoch, on_changed_replay=on_changed_replay)
         bad = bad_record_policy(on_bad_record, bad_record_topic, topic)
         columns = RowColumns(key, value, partition, headers, timestamp)
-        return produce(self._context, topic, rows, columns, who, acks=acks, bad_records=bad)
+        return produce(
+            *(self._context, topic, rows, columns, who),
+            acks=acks,
+            bad_records=bad,
+            on_unknown_field=unknown_field_policy(on_unknown_field),
+        )
 
     @operation("append", leaves_event=False, untold="batches")
     def append_batches(
@@ -136,6 +149,7 @@ class Producer:
         on_changed_replay: OnChangedReplay = "refuse",
         on_bad_record: OnBadRecord = "fail",
         bad_record_topic: str | None = None,
+        on_unknown_field: OnUnknownField = "fail",
         check: bool = True,
     ) -> Report:
         """Append Arrow batches of the columns ``timestamp, key, value, headers``, by partition, from this process,
@@ -144,7 +158,12 @@ class Producer:
         """
         who = who_appends(producer, sequence, producer_epoch, on_changed_replay=on_changed_replay)
         bad = bad_record_policy(on_bad_record, bad_record_topic, topic)
-        return append_batches(self._context, topic, batches, who, acks=acks, bad_records=bad)
+        return append_batches(
+            *(self._context, topic, batches, who),
+            acks=acks,
+            bad_records=bad,
+            on_unknown_field=unknown_field_policy(on_unknown_field),
+        )
 
     def stream_writer(
         self,
@@ -161,6 +180,7 @@ class Producer:
         on_changed_replay: OnChangedReplay = "refuse",
         on_bad_record: OnBadRecord = "fail",
         bad_record_topic: str | None = None,
+        on_unknown_field: OnUnknownField = "fail",
         order_by: Sequence[str] = (),
         checkpoint: str | None = None,
     ) -> StreamWriter:
@@ -189,6 +209,7 @@ class Producer:
             acks=acks,
             on_changed_replay=on_changed_replay,
             bad_records=bad_record_policy(on_bad_record, bad_record_topic, topic),
+            on_unknown_field=unknown_field_policy(on_unknown_field),
             order_by=order_by,
             checkpoint=checkpoint,
         )
@@ -205,30 +226,28 @@ class Producer:
         timestamp: Column | str | None = None,
         on_bad_record: OnBadRecord = "fail",
         bad_record_topic: str | None = None,
+        on_unknown_field: OnUnknownField = "fail",
     ) -> DataFrame:
         """``frame`` with the columns of the topic's records, ``partition, timestamp, key, value`` and ``headers``
         where they are given, as ``append`` would make them, dealt out to its partitions: what
         ``writeStream.format("stratalog")`` takes. A timestamp that is null is the time of the append. Let a query
         that writes so end its last batch before the topic gets more partitions. (``stream_writer`` need not.)
-        ``on_bad_record`` is as in ``append``: what is written so does it, without another option.
+        ``on_bad_record`` is as in ``append``: what is written so does it, without another option. So is
+        ``on_unknown_field``; fields that are dropped are logged.
 
         Raises: UnknownTopicOrPartitionError, InvalidRecordError.
         """
-        from stratalog.engine.spark.appending import RecordColumns, to_records
+        from stratalog.engine.spark.append_frame import records_of_frame
+        from stratalog.engine.spark.appending import RecordColumns
         from stratalog.engine.spark.sink_tasks import deal_out
-        from stratalog.engine.spark.types import spark_type
 
-        image = self._context.metadata.image()
-        of_topic = image.topic(topic)
         bad = bad_record_policy(on_bad_record, bad_record_topic, topic)
-        records = to_records(
+        made = records_of_frame(
+            self._context,
             frame,
+            topic,
             RecordColumns(key, value, partition, headers, timestamp),
-            what=f"records of {topic}",
-            partitions=len(of_topic.partitions),
-            key_type=spark_type(of_topic.key_schema),
-            value_type=spark_type(of_topic.value_schema),
-            keys_required=self._context.topic_config(image, of_topic).snapshots,
             bad_records=bad,
+            on_unknown_field=unknown_field_policy(on_unknown_field),
         )
-        return deal_out(records, len(of_topic.partitions), bad)
+        return deal_out(made.records, made.partitions, bad)

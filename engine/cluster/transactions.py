@@ -13,6 +13,7 @@ from stratalog.engine.records import transactions as admin
 from stratalog.engine.records.bad_record_lane import OnBadRecord, bad_record_policy
 from stratalog.engine.records.transact import TIMEOUT_MS, BatchTransaction, partitions_of, partitions_of_bad
 from stratalog.engine.state.internal_topics import check_not_internal
+from stratalog.partitions.unknown_fields import OnUnknownField, unknown_field_policy
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -35,6 +36,7 @@ class OpenTransaction(BatchTransaction):
         timestamp: Column | str | None = None,
         on_bad_record: OnBadRecord = "fail",
         bad_record_topic: str | None = None,
+        on_unknown_field: OnUnknownField = "fail",
         order_by: Sequence[str] = (),
     ) -> Report:
         """Append all rows of a DataFrame, as ``Cluster.append``. All partitions of the topic become the
@@ -49,6 +51,7 @@ class OpenTransaction(BatchTransaction):
         check_frame(frame, topic)
         check_not_internal(topic, "append to")
         bad = bad_record_policy(on_bad_record, bad_record_topic, topic)
+        policy = unknown_field_policy(on_unknown_field)
         image = self._look()
         with self._appending(
             image, partitions_of(image.topic(topic)) | partitions_of_bad(self._context, image, bad)
@@ -62,6 +65,7 @@ class OpenTransaction(BatchTransaction):
                     self._who(),
                     order_by=order_by,
                     bad_records=bad,
+                    on_unknown_field=policy,
                     probed=image,
                 ),
                 image,

@@ -9,7 +9,6 @@ from decimal import Decimal, InvalidOperation
 from typing import TYPE_CHECKING, Any
 
 from stratalog.engine.driver.report import json_float
-from stratalog.partitions.spelling import did_you_mean
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -138,11 +137,9 @@ def _from_text(text: str, kind: pa.DataType) -> Any:
 
 
 def _fields(value: dict[str, Any], kind: pa.DataType) -> dict[str, Any]:
+    """Fields that the type lacks stay as they are: ``partitions.unknown_fields`` finds them."""
     types = {field.name: field.type for field in kind}
-    for name in value.keys() - types.keys():
-        hint = did_you_mean(name, types) or f"; there are {', '.join(types)}"
-        raise ValueError(f"there is no field {name!r}{hint}")
-    found = {}
+    found = {name: one for name, one in value.items() if name not in types}
     for name, one in types.items():
         try:
             found[name] = from_plain(value.get(name), one)

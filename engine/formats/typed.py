@@ -1,5 +1,9 @@
 """Columns of decoded values: a struct of the declared fields, and before them ``_undecoded``, the bytes of a value
-that could not be decoded. Where these are there, every other field is null; a value that is null is null."""
+that could not be decoded. Where these are there, every other field is null; a value that is null is null.
+
+No field of a source's value is dropped: a decoder refuses a value with a field that its schema lacks, and the
+value stays as bytes. So there is no ``on_unknown_field`` here.
+"""
 
 from __future__ import annotations
 

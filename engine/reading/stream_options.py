@@ -26,7 +26,7 @@ Start = OffsetSpec | datetime | Mapping[TopicPartition, int | OffsetSpec | datet
 _SUBSCRIPTIONS = ("subscribe", "subscribePattern", "assign")
 _STARTS = ("startingOffsets", "startingOffsetsByTimestamp", "startingTimestamp")
 _ENDS = ("endingOffsets", "endingOffsetsByTimestamp", "endingTimestamp")
-_OF_STREAMS = ("maxRowsPerTrigger", "maxOffsetsPerTrigger", "maxBytesPerTrigger", "group")
+_OF_STREAMS = ("maxRowsPerTrigger", "maxOffsetsPerTrigger", "maxBytesPerTrigger", "group", "failOnNewFields")
 
 _OF_SPARK = ("checkpointlocation", "queryname")
 """Options that Spark itself adds to those of a query."""
@@ -49,6 +49,8 @@ class SourceOptions:
     max_bytes: int | None = None
     min_partitions: int | None = None
     fail_on_data_loss: bool = True
+    fail_on_new_fields: bool = True
+    """A stream ends where a topic's type has grown by fields that the query lacks. False: it goes on without."""
     columns: tuple[str, ...] | None = None
     include_headers: bool = True
     group: str | None = None
@@ -75,6 +77,7 @@ SOURCE_OPTIONS = (
     "maxBytesPerTrigger",
     "minPartitions",
     "failOnDataLoss",
+    "failOnNewFields",
     "columns",
     "includeHeaders",
     "group",
@@ -139,6 +142,7 @@ def source_options(given: Mapping[str, str]) -> SourceOptions:
         max_bytes=_positive(options, "maxBytesPerTrigger"),
         min_partitions=_positive(options, "minPartitions"),
         fail_on_data_loss=_boolean(options, "failOnDataLoss"),
+        fail_on_new_fields=_boolean(options, "failOnNewFields"),
         columns=_columns(options.get("columns")),
         include_headers=_boolean(options, "includeHeaders"),
         group=options.get("group"),

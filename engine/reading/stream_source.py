@@ -99,6 +99,8 @@ class StreamSource:
         """Where the log ended when ``latest`` was last asked."""
         self.planned: StreamOffsets | None = None
         """Where the batch ends that it said."""
+        self.topics_seen: Sequence[TopicImage] = ()
+        """As the latest look saw them: with the types of all records before an end that was said earlier."""
 
     # --------------------------------------------------------------------------------- offsets
 
@@ -336,6 +338,7 @@ class StreamSource:
         reads = self._options.topics
         topics = {topic.name: topic for topic in topics_of(image, reads)}
         self._check_types(list(topics.values()))
+        self.topics_seen = list(topics.values())
         views = [
             image.view(topic.topic_id, one.partition)
             for topic in topics.values()

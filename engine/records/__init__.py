@@ -4,6 +4,7 @@ append       batches, to the leaders of their partitions
 produce      rows and frames of this process, dealt out, appended without Spark
 partitioner  the partition of a key
 tables       what pandas, polars and Arrow hold, as Arrow tables
+unknown_fields  what becomes of fields that the topic's type lacks
 earlier      earlier tries of an append: the partitions that have it, and among how many it was dealt out
 remote_end   the remote ends of a topic's logs, read before the first append
 rounds       each partition until it is appended, under whatever leader it has by then

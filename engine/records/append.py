@@ -34,6 +34,7 @@ A record that no log of the topic can hold refuses the append, or is left out (`
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 import pyarrow as pa
 from msgspec.structs import replace
@@ -56,6 +57,8 @@ from stratalog.engine.records.bad_record_lane import (
 from stratalog.engine.records.bad_records import BadRecordRule, with_places
 from stratalog.engine.records.earlier import EarlierTries, earlier_tries
 from stratalog.engine.records.rounds import PartitionTask, RunTasks, TaskResult, append_all
+from stratalog.engine.records.tables import plain_batch
+from stratalog.engine.records.unknown_fields import settled, unknown_in_batches, without_unknown
 from stratalog.engine.replication.append import Appended, AppendOptions, NotAppended
 from stratalog.engine.state.internal_topics import check_not_internal
 from stratalog.partitions.errors import (
@@ -67,6 +70,7 @@ from stratalog.partitions.growth import grew
 from stratalog.partitions.producers import OnChangedReplay, ProducerAppend
 from stratalog.partitions.records import check_columns, schema_of, typed_nulls
 from stratalog.partitions.runner import values
+from stratalog.partitions.unknown_fields import OnUnknownField, arrow_to_json
 
 _NONE = EarlierTries()
 
@@ -82,6 +86,7 @@ def append_batches(
     *,
     acks: str = "all",
     bad_records: LeaveOut | None = None,
+    on_unknown_field: OnUnknownField = "fail",
     probed: ClusterImage | None = None,
 ) -> Report:
     """Append batches of the record columns, given by partition, in threads of this process; otherwise as
@@ -94,9 +99,25 @@ def append_batches(
     """
     check_not_internal(topic, "append to")
     lane = None if bad_records is None else Lane(bad_records)
+    batches = {
+        partition: [plain_batch(batch, f"append to {topic}-{partition}") for batch in given]
+        for partition, given in batches.items()
+    }
+    image = probed or context.metadata.image()
+    of_topic = image.topic(topic)
+    fields = settled(
+        *(context, of_topic, partial(unknown_in_batches, batches), on_unknown_field, arrow_to_json),
+        f"append to {topic}",
+    )
+    if fields.added:
+        image = context.metadata.image()
+        probed = image if probed is not None else None
+    if fields.dropped:
+        batches = without_unknown(batches, fields.topic)
     if lane is not None:
         batches = {partition: [with_places(batch) for batch in given] for partition, given in batches.items()}
-    return append_given(context, topic, batches, who, acks=acks, probed=probed, lane=lane)
+    report = append_given(context, topic, batches, who, acks=acks, probed=probed, image=image, lane=lane)
+    return fields.said(report)
 
 
 def who_appends(

@@ -7,7 +7,7 @@ those of Kafka's producer do a batch: the same one for the same producer and seq
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from zlib import crc32
 
@@ -23,6 +23,7 @@ from stratalog.engine.records.bad_record_lane import Lane, LeaveOut
 from stratalog.engine.records.earlier import earlier_tries
 from stratalog.engine.records.partitioner import partitions_of
 from stratalog.engine.records.tables import ArrowStream, is_frame, to_arrow
+from stratalog.engine.records.unknown_fields import settled
 from stratalog.engine.state.internal_topics import check_not_internal
 from stratalog.partitions.bounded import parse_json
 from stratalog.partitions.errors import InvalidRecordError
@@ -30,7 +31,17 @@ from stratalog.partitions.growth import ADDED, grew
 from stratalog.partitions.printable import first_line
 from stratalog.partitions.producers import ProducerAppend
 from stratalog.partitions.records import HEADERS, RECORD_COLUMNS, TIMESTAMP, same_type, schema_of
-from stratalog.partitions.spelling import did_you_mean
+from stratalog.partitions.unknown_fields import (
+    OnUnknownField,
+    UnknownField,
+    arrow_parts,
+    arrow_to_json,
+    has_struct,
+    inferred,
+    pruned_type,
+    unknown_in_types,
+    unknown_in_values,
+)
 
 Rows = Iterable[Mapping[str, Any] | bytes | str] | ArrowStream
 """A frame of pandas, polars or Arrow; mappings by column; or values, texts or bytes."""
@@ -60,9 +71,10 @@ def produce(
     *,
     acks: str = "all",
     bad_records: LeaveOut | None = None,
+    on_unknown_field: OnUnknownField = "fail",
 ) -> Report:
     """Append the rows, from this process; ``who`` is as in ``append_with``. ``bad_records`` says what becomes of
-    records that the topic cannot hold, though their types fit.
+    records that the topic cannot hold, though their types fit; ``on_unknown_field`` of fields that its type lacks.
 
     Raises: InvalidRecordError naming the row or column that does not fit; as ``append_with``. Nothing is
         appended then.
@@ -70,7 +82,16 @@ def produce(
     image = context.metadata.image()
     of_topic = image.topic(topic)
     check_not_internal(topic, "produce to")
-    records = to_records(rows, columns, of_topic)
+    what = f"produce to {topic}"
+    given = _given(rows, columns, what)
+
+    def unknown(now: TopicImage) -> list[UnknownField]:
+        return given.unknown(columns, now)
+
+    fields = settled(context, of_topic, unknown, on_unknown_field, arrow_to_json, what)
+    if fields.added:
+        image, of_topic = context.metadata.image(), fields.topic
+    records = given.records(columns, of_topic)
     earlier = earlier_tries(context, image, of_topic, who)
     count = len(of_topic.partitions)
     dealt = None  # the caller says to which
@@ -94,9 +115,10 @@ def produce(
         for partition in np.unique(chosen)
     }
     lane = None if bad_records is None else Lane(bad_records)
-    return append_given(
+    report = append_given(
         context, topic, batches, who, acks=acks, image=image, partition_count=dealt, earlier=earlier, lane=lane
     )
+    return fields.said(report, len(chosen))
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,36 +131,86 @@ class Records:
     """Of each, where the caller gives it."""
 
 
-def to_records(rows: Rows, columns: RowColumns, topic: TopicImage) -> Records:
-    """The rows as records of the topic. Raises: InvalidRecordError."""
-    what = f"produce to {topic.name}"
-    schema = schema_of(topic.key_schema, topic.value_schema)
-    wanted = _wanted(columns, topic, schema)
+@dataclass(frozen=True, slots=True)
+class _Given:
+    """The rows of a caller: a frame, or mappings."""
+
+    what: str
+    table: pa.Table | None
+    rows: Sequence[Mapping[str, Any]] = ()
+
+    def unknown(self, columns: RowColumns, topic: TopicImage) -> list[UnknownField]:
+        """The fields that the topic's type lacks. Columns of a frame beside one that is named as the value are no
+        fields: the caller has chosen."""
+        schema = schema_of(topic.key_schema, topic.value_schema)
+        wanted = _wanted(columns, topic, schema)
+        spread = _is_spread(columns, schema.field("value").type)
+        known = tuple(wanted)
+        found: list[UnknownField] = []
+        if self.table is not None:
+            types = {field.name: field.type for field in self.table.schema}
+            if spread:
+                others = {name: kind for name, kind in types.items() if name not in wanted}
+                found += [UnknownField("value", (name,), name, known, kind) for name, kind in others.items()]
+            for name, one in wanted.items():
+                if name in types:
+                    at = one.place(name)
+                    found += unknown_in_types(types[name], one.kind, at[0], arrow_parts, f"{name}.", at[1])
+            return [replace(one, count=self.table.num_rows) for one in found]
+        column = "value" if spread else ""
+        names = dict.fromkeys(str(name) for row in self.rows for name in row.keys() - wanted.keys())
+        for name in sorted(names):
+            having = [(number, row[name]) for number, row in enumerate(self.rows) if name in row]
+            kind = inferred([value for _, value in having])
+            found.append(
+                UnknownField(
+                    column, (name,), name, known, kind, count=len(having), row=having[0][0] if having else 0
+                )
+            )
+        for name, one in wanted.items():
+            if one.kind != HEADERS and has_struct(one.kind):
+                values = ((number, row.get(name)) for number, row in enumerate(self.rows))
+                found += unknown_in_values(values, one.kind, *one.place(name), f"{name}.")
+        return found
+
+    def records(self, columns: RowColumns, topic: TopicImage) -> Records:
+        """The records of the topic, without fields that it does not know. Raises: InvalidRecordError."""
+        what = self.what
+        schema = schema_of(topic.key_schema, topic.value_schema)
+        wanted = _wanted(columns, topic, schema)
+        if self.table is not None:
+            found = {name: _fitted(self.table, name, each, what) for name, each in wanted.items()}
+            size = self.table.num_rows
+        else:
+            _complete(self.rows, wanted, what)
+            found = {name: _built(self.rows, name, each, what) for name, each in wanted.items()}
+            size = len(self.rows)
+
+        def column(name: str | None, kind: pa.DataType) -> pa.Array:
+            return pa.nulls(size, kind) if name is None else found[name]
+
+        value = schema.field("value").type
+        made = {
+            "timestamp": column(columns.timestamp, TIMESTAMP),
+            "key": column(columns.key, schema.field("key").type),
+            "value": _struct(found, value)
+            if _is_spread(columns, value)
+            else column(columns.value or "value", value),
+            "headers": column(columns.headers, HEADERS),
+        }
+        given_partitions = np.full(size, columns.partition if isinstance(columns.partition, int) else 0, np.int64)
+        if isinstance(columns.partition, str):
+            if found[columns.partition].null_count:
+                raise InvalidRecordError(f"{what}: a row's {columns.partition!r} is null: it is the partition")
+            given_partitions = found[columns.partition].to_numpy(zero_copy_only=False)
+        return Records(pa.table([made[name] for name in RECORD_COLUMNS], RECORD_COLUMNS), given_partitions)
+
+
+def _given(rows: Rows, columns: RowColumns, what: str) -> _Given:
+    """Raises: InvalidRecordError."""
     if is_frame(rows):
-        table = to_arrow(rows, what, _TAKES)
-        found = {name: _fitted(table, name, each, what) for name, each in wanted.items()}
-        size = table.num_rows
-    else:
-        given = _mappings(rows, columns, wanted, what)
-        found = {name: _built(given, name, each, what) for name, each in wanted.items()}
-        size = len(given)
-
-    def column(name: str | None, kind: pa.DataType) -> pa.Array:
-        return pa.nulls(size, kind) if name is None else found[name]
-
-    value = schema.field("value").type
-    made = {
-        "timestamp": column(columns.timestamp, TIMESTAMP),
-        "key": column(columns.key, schema.field("key").type),
-        "value": _struct(found, value) if _is_spread(columns, value) else column(columns.value or "value", value),
-        "headers": column(columns.headers, HEADERS),
-    }
-    given_partitions = np.full(size, columns.partition if isinstance(columns.partition, int) else 0, np.int64)
-    if isinstance(columns.partition, str):
-        if found[columns.partition].null_count:
-            raise InvalidRecordError(f"{what}: a row's {columns.partition!r} is null: it is the partition")
-        given_partitions = found[columns.partition].to_numpy(zero_copy_only=False)
-    return Records(pa.table([made[name] for name in RECORD_COLUMNS], RECORD_COLUMNS), given_partitions)
+        return _Given(what, to_arrow(rows, what, _TAKES))
+    return _Given(what, None, _mappings(rows, columns, what))
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +220,14 @@ class _Wanted:
     kind: pa.DataType
     absent: bool = False
     """It may be absent: the topic's type grew by it."""
+    column: str = ""
+    """The record's: key or value."""
+    is_field: bool = False
+    """It is a field of the value."""
+
+    def place(self, name: str) -> tuple[str, tuple[str, ...]]:
+        """The column of the record, and the steps from there."""
+        return self.column, (name,) if self.is_field else ()
 
 
 def _is_spread(columns: RowColumns, value: pa.DataType) -> bool:
@@ -161,9 +241,9 @@ def _wanted(columns: RowColumns, topic: TopicImage, schema: pa.Schema) -> dict[s
     if _is_spread(columns, value):
         assert topic.value_schema is not None
         added = {f["name"] for f in parse_json(topic.value_schema)["fields"] if ADDED in f.get("metadata", {})}
-        wanted |= {field.name: _Wanted(field.type, field.name in added) for field in value}
+        wanted |= {f.name: _Wanted(f.type, f.name in added, "value", is_field=True) for f in value}
     else:
-        wanted[columns.value or "value"] = _Wanted(value)
+        wanted[columns.value or "value"] = _Wanted(value, column="value")
     others = {
         columns.key: schema.field("key").type,
         columns.headers: HEADERS,
@@ -171,7 +251,9 @@ def _wanted(columns: RowColumns, topic: TopicImage, schema: pa.Schema) -> dict[s
         columns.partition if isinstance(columns.partition, str) else None: pa.int64(),
     }
     return wanted | {
-        name: _Wanted(kind) for name, kind in others.items() if name is not None and name not in wanted
+        name: _Wanted(kind, column="key" if name == columns.key else "")
+        for name, kind in others.items()
+        if name is not None and name not in wanted
     }
 
 
@@ -182,9 +264,7 @@ def _struct(found: Mapping[str, pa.Array], kind: pa.DataType) -> pa.Array:
 # ---------------------------------------------------------------------------------- rows of Python
 
 
-def _mappings(
-    rows: Any, columns: RowColumns, wanted: Mapping[str, _Wanted], what: str
-) -> Sequence[Mapping[str, Any]]:
+def _mappings(rows: Any, columns: RowColumns, what: str) -> Sequence[Mapping[str, Any]]:
     if isinstance(rows, Mapping | str | bytes) or not isinstance(rows, Iterable):
         raise InvalidRecordError(f"{what}: a {type(rows).__name__} is no list of rows: {_TAKES}")
     found: list[Mapping[str, Any]] = []
@@ -193,15 +273,18 @@ def _mappings(
             row = {columns.value or "value": row}
         elif not isinstance(row, Mapping):
             raise InvalidRecordError(f"{what}: row {number} is a {type(row).__name__}: {_TAKES}")
-        for name in row.keys() - wanted.keys():
-            hint = did_you_mean(str(name), wanted) or f"; there are {', '.join(wanted)}"
-            raise InvalidRecordError(f"{what}: row {number}: no record has a column {name!r}{hint}")
-        for name in [name for name, one in wanted.items() if name not in row and not one.absent]:
-            raise InvalidRecordError(
-                f"{what}: row {number} lacks column {name!r}: say None where there is nothing"
-            )
         found.append(row)
     return found
+
+
+def _complete(rows: Sequence[Mapping[str, Any]], wanted: Mapping[str, _Wanted], what: str) -> None:
+    needed = [name for name, one in wanted.items() if not one.absent]
+    for number, row in enumerate(rows):
+        for name in needed:
+            if name not in row:
+                raise InvalidRecordError(
+                    f"{what}: row {number} lacks column {name!r}: say None where there is nothing"
+                )
 
 
 def _built(rows: Sequence[Mapping[str, Any]], name: str, wanted: _Wanted, what: str) -> pa.Array:
@@ -239,6 +322,9 @@ def _fitted(table: pa.Table, name: str, wanted: _Wanted, what: str) -> pa.Array:
             return pa.nulls(table.num_rows, wanted.kind)
         raise InvalidRecordError(f"{what}: column {name!r} is not in the frame, it has {table.column_names}")
     column = table.column(name)
+    pruned = pruned_type(column.type, wanted.kind)
+    if pruned != column.type:
+        column = column.cast(pruned)
     if same_type(column.type, wanted.kind):
         return column.combine_chunks().cast(wanted.kind)
     if pa.types.is_null(column.type) or _may_fit(column.type, wanted.kind):

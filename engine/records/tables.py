@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from stratalog.partitions.errors import InvalidRecordError
 from stratalog.partitions.printable import first_line
+
+_MOST_DIGITS = 38
+"""Of a decimal, in Spark and in a segment."""
 
 
 class ArrowStream(Protocol):
@@ -40,31 +45,115 @@ def to_arrow(frame: Any, what: str, takes: str) -> pa.Table:
             table = pa.Table.from_batches([frame])
         else:
             table = pa.table(frame)
-    except (pa.ArrowException, AttributeError, TypeError, ValueError) as error:
+    except Exception as error:  # whatever the library of the frame raises
         raise InvalidRecordError(
             f"{what}: this {type(frame).__name__} is no table of Arrow's: {first_line(error)}"
         ) from error
     names = table.column_names
     if repeated := sorted({name for name in names if names.count(name) > 1}):
         raise InvalidRecordError(f"{what}: column {repeated[0]!r} is there twice")
-    return pa.table({name: _plain(table.column(name)) for name in names})
+    return pa.table({name: _plain_column(table.column(name), name, what) for name in names})
 
 
-def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
+def plain_batch(batch: pa.RecordBatch, what: str) -> pa.RecordBatch:
+    """A batch in the layouts that a log has.
+
+    Raises: InvalidRecordError for another object, and naming the column that Arrow cannot convert.
+    """
+    if not isinstance(batch, pa.RecordBatch):
+        raise InvalidRecordError(f"{what}: a {type(batch).__name__} is no RecordBatch of Arrow")
+    for index, field in enumerate(batch.schema):
+        if plain_type(field.type) != field.type:
+            column = _plain_column(pa.chunked_array([batch.column(index)]), field.name, what).combine_chunks()
+            batch = batch.set_column(index, field.name, column)
+    return batch
+
+
+def _plain_column(column: pa.ChunkedArray, name: str, what: str) -> pa.ChunkedArray:
     kind = plain_type(column.type)
-    return column if kind == column.type else column.cast(kind)
+    if kind == column.type:
+        return column
+    try:
+        return pa.chunked_array([_plain(chunk).cast(kind) for chunk in column.chunks], kind)
+    except (pa.ArrowException, AttributeError, IndexError, NotImplementedError, TypeError, ValueError) as error:
+        raise InvalidRecordError(
+            f"{what}: column {name!r} is {column.type}, which Arrow cannot make {kind}: {first_line(error)}"
+        ) from error
+
+
+def _plain(array: pa.Array) -> pa.Array:
+    """The values in the plain layout: by hand where Arrow's casts lack it, or (of list views) make arrays that are
+    not valid."""
+    kind = array.type
+    if plain_type(kind) == kind:
+        return array
+    if isinstance(kind, pa.BaseExtensionType):
+        return _plain(array.storage) if _has_plain_storage(kind) else array
+    if pa.types.is_dictionary(kind):
+        return _plain(array.dictionary).take(array.indices)
+    if pa.types.is_run_end_encoded(kind):
+        places = np.arange(array.offset, array.offset + len(array))
+        return _plain(array.values).take(pa.array(np.searchsorted(array.run_ends, places, side="right")))
+    if pa.types.is_struct(kind):
+        children = [_plain(array.field(index)) for index in range(kind.num_fields)]
+        fields = [field.with_type(child.type) for field, child in zip(kind, children, strict=True)]
+        return pa.StructArray.from_arrays(children, fields=fields, mask=array.is_null())
+    if pa.types.is_map(kind):
+        offsets, inside = _extents(array)
+        parts = (_plain(array.keys[inside]), _plain(array.items[inside]))
+        return pa.MapArray.from_arrays(offsets, *parts, mask=array.is_null())
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        offsets, inside = _extents(array)
+        return _lists(array, offsets, _plain(array.values[inside]))
+    if is_list(kind):
+        lengths = np.asarray(pc.list_value_length(array).fill_null(0))
+        offsets = pa.array(np.concatenate([[0], np.cumsum(lengths)]), pa.int32())
+        return _lists(array, offsets, _plain(array.flatten()))
+    return array.cast(plain_type(kind))
+
+
+def _extents(array: pa.Array) -> tuple[pa.Array, slice]:
+    """The offsets of lists, from 0 on, and which of all elements are theirs."""
+    offsets = np.asarray(array.offsets).astype(np.int64)
+    first, last = (int(offsets[0]), int(offsets[-1])) if len(offsets) else (0, 0)
+    return pa.array(offsets - first, pa.int32()), slice(first, last)
+
+
+def _lists(array: pa.Array, offsets: pa.Array, elements: pa.Array) -> pa.Array:
+    kind = pa.list_(array.type.value_field.with_type(elements.type))
+    return pa.ListArray.from_arrays(offsets, elements, kind, mask=array.is_null())
+
+
+def _has_plain_storage(kind: pa.BaseExtensionType) -> bool:
+    """Of an extension type that says no more than its storage does; one that nobody knows is not guessed at."""
+    return kind.extension_name in ("arrow.json", "arrow.uuid", "arrow.bool8")
+
+
+def is_list(kind: pa.DataType) -> bool:
+    """Whether it is a list, in each of its layouts."""
+    is_a = pa.types
+    tests = (is_a.is_list, is_a.is_large_list, is_a.is_fixed_size_list, is_a.is_list_view, is_a.is_large_list_view)
+    return any(test(kind) for test in tests)
 
 
 def plain_type(kind: pa.DataType) -> pa.DataType:
     """The type that Spark and a segment have for one that differs in layout alone."""
-    if pa.types.is_dictionary(kind):
+    if isinstance(kind, pa.BaseExtensionType):
+        if kind.extension_name == "arrow.bool8":
+            return pa.bool_()
+        return plain_type(kind.storage_type) if _has_plain_storage(kind) else kind
+    if pa.types.is_dictionary(kind) or pa.types.is_run_end_encoded(kind):
         return plain_type(kind.value_type)
     if pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
         return pa.string()
     if pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind) or pa.types.is_fixed_size_binary(kind):
         return pa.binary()
+    if pa.types.is_decimal(kind) and kind.precision <= _MOST_DIGITS:
+        return pa.decimal128(kind.precision, kind.scale)
     if pa.types.is_struct(kind):
         return pa.struct([field.with_type(plain_type(field.type)) for field in kind])
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+    if pa.types.is_map(kind):
+        return pa.map_(plain_type(kind.key_type), plain_type(kind.item_type))
+    if is_list(kind):
         return pa.list_(kind.value_field.with_type(plain_type(kind.value_type)))
     return kind

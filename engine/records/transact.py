@@ -47,6 +47,7 @@ from stratalog.partitions.errors import (
 )
 from stratalog.partitions.identity import TopicIdPartition, TopicPartition
 from stratalog.partitions.producers import ProducerAppend
+from stratalog.partitions.unknown_fields import OnUnknownField, unknown_field_policy
 
 TIMEOUT_MS = 60_000
 """Kafka's transaction.timeout.ms of producers."""
@@ -113,6 +114,7 @@ class BatchTransaction:
         *,
         on_bad_record: OnBadRecord = "fail",
         bad_record_topic: str | None = None,
+        on_unknown_field: OnUnknownField = "fail",
     ) -> Report:
         """Append Arrow batches, as ``Cluster.append_batches``; bad records that go to a topic are part of the
         transaction.
@@ -122,6 +124,7 @@ class BatchTransaction:
         """
         check_not_internal(topic, "append to")
         bad = bad_record_policy(on_bad_record, bad_record_topic, topic)
+        policy = unknown_field_policy(on_unknown_field)
         image = self._look()
         of_topic = image.topic(topic)
         filled = {
@@ -133,7 +136,13 @@ class BatchTransaction:
             filled |= partitions_of(of_topic)
         with self._appending(image, filled | partitions_of_bad(self._context, image, bad)):
             return self._appended(
-                append_batches(self._context, topic, batches, self._who(), bad_records=bad, probed=image), image
+                append_batches(
+                    *(self._context, topic, batches, self._who()),
+                    bad_records=bad,
+                    on_unknown_field=policy,
+                    probed=image,
+                ),
+                image,
             )
 
     def _look(self) -> ClusterImage:
@@ -189,7 +198,7 @@ class BatchTransaction:
         self._written |= {
             TopicIdPartition(image.topic(str(row["topic"])).topic_id, int(row["partition"] or 0))
             for row in report.rows
-            if row["outcome"] not in ("bad", "not tried")
+            if row["outcome"] not in ("bad", "dropped", "not tried")
         }
         self._rows += [{"kind": "records", **row} for row in report.rows]
         for failure in report.failures:

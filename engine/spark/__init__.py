@@ -4,6 +4,7 @@ runner     run work on executors, packed into slices by weight
 described  the operation's name on Spark's own pages
 given_up   jobs that Spark gave up for want of machines
 appending  a DataFrame -> one streaming pass of record batches per partition
+unknown_columns  fields of a frame that the topic's type lacks
 bad_rows   rows that make no record of their topic, told by expressions
 frame_tasks  its rows, fed to the tasks of an append: small_frames by the driver, narrow ones in larger batches
 append_frame, read_frame, snapshot_frame   a DataFrame appended, a read plan and a snapshot as one

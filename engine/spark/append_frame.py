@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from pyspark.sql import DataFrame
 
 from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.report import Report, Value
 from stratalog.engine.driver.run import Measure
-from stratalog.engine.metadata.image import ClusterImage
+from stratalog.engine.metadata.image import ClusterImage, TopicImage
 from stratalog.engine.records.append import append_with, check_acks
 from stratalog.engine.records.bad_record_lane import Lane, LeaveOut, topic_of_bad_records
 from stratalog.engine.records.bad_records import NO_PARTITION, UNKNOWN_PARTITION
 from stratalog.engine.records.earlier import earlier_tries
 from stratalog.engine.records.rounds import RunTasks
+from stratalog.engine.records.unknown_fields import SettledFields, settled
 from stratalog.engine.spark.appending import RecordColumns, count_records, to_records
 from stratalog.engine.spark.frame_tasks import FrameTasks
 from stratalog.engine.spark.types import spark_type
+from stratalog.engine.spark.unknown_columns import spark_to_json, unknown_in_frame
 from stratalog.engine.state.internal_topics import check_not_internal
 from stratalog.partitions.errors import InvalidRecordError
+from stratalog.partitions.printable import printable
 from stratalog.partitions.producers import ProducerAppend
+from stratalog.partitions.unknown_fields import OnUnknownField, UnknownField
+
+_log = logging.getLogger(__name__)
 
 
 def append_frame(
@@ -33,6 +41,7 @@ def append_frame(
     acks: str = "all",
     order_by: Sequence[str] = (),
     bad_records: LeaveOut | None = None,
+    on_unknown_field: OnUnknownField = "fail",
     dry_run: bool = False,
     probed: ClusterImage | None = None,
 ) -> Report:
@@ -45,8 +54,9 @@ def append_frame(
     count as a difference. ``order_by`` sorts the rows of a partition by columns of the record (``timestamp``,
     ``key``, ``value.x``); otherwise their order is the shuffle's. A bad record refuses the append, before anything
     is written; with ``bad_records`` it is left out, counted in the report, and appended to their topic where they
-    have one (``bad_record_lane``). ``dry_run`` checks the records, and counts them by partition. ``probed`` is the
-    metadata as it was just read, with a look at the roots.
+    have one (``bad_record_lane``). ``on_unknown_field`` is as in
+    ``stratalog.engine.records.unknown_fields``. ``dry_run`` checks the records, and counts them by partition.
+    ``probed`` is the metadata as it was just read, with a look at the roots.
 
     Raises: UnknownTopicOrPartitionError, InvalidTopicError, InvalidRecordError, InvalidCallError, and errors of
         reading the metadata, or the logs' ends of a topic that has grown, before anything is written; everything
@@ -56,6 +66,13 @@ def append_frame(
     image = probed or context.metadata.image()
     image_of_topic = image.topic(topic)
     check_not_internal(topic, "append to")
+    what = f"append to {topic}"
+    fields = _settled(
+        context, frame, image_of_topic, columns, bad_records, on_unknown_field, what, dry_run=dry_run
+    )
+    image_of_topic = fields.topic
+    if fields.added and not dry_run:
+        image = context.metadata.image()
     partitions = len(image_of_topic.partitions)
     earlier = earlier_tries(context, image, image_of_topic, who)
     dealt = None  # the caller says to which, or never tries it again
@@ -64,7 +81,7 @@ def append_frame(
     records = to_records(
         frame,
         columns,
-        what=f"append to {topic}",
+        what=what,
         partitions=partitions if dealt is None else dealt,
         key_type=spark_type(image_of_topic.key_schema),
         value_type=spark_type(image_of_topic.value_schema),
@@ -80,10 +97,10 @@ def append_frame(
         check_acks(acks)
         with context.measured() as measure:
             counted = sorted(count_records(records, by_reason=lane is not None).items(), key=str)
-        return _counted(topic, counted, measure, bad=lane is not None)
+        return fields.said(_counted(topic, counted, measure, bad=lane is not None))
 
     tasks = RunTasks(FrameTasks(context, image_of_topic, records, order_by).run)
-    return append_with(
+    report = append_with(
         context,
         image,
         image_of_topic,
@@ -95,6 +112,64 @@ def append_frame(
         probed=probed is not None,
         lane=lane,
     )
+    return fields.said(report)
+
+
+def _settled(
+    context: Context,
+    frame: DataFrame,
+    topic: TopicImage,
+    columns: RecordColumns,
+    bad_records: LeaveOut | None,
+    on_unknown_field: OnUnknownField,
+    what: str,
+    *,
+    dry_run: bool = False,
+) -> SettledFields:
+    def unknown(now: TopicImage) -> list[UnknownField]:
+        return unknown_in_frame(frame, columns, now, bad_records)
+
+    return settled(context, topic, unknown, on_unknown_field, spark_to_json, what, dry_run=dry_run)
+
+
+@dataclass(frozen=True, slots=True)
+class FrameRecords:
+    """The records of a frame, with the partition of each, and how many partitions there are."""
+
+    records: DataFrame
+    partitions: int
+
+
+def records_of_frame(
+    context: Context,
+    frame: DataFrame,
+    topic: str,
+    columns: RecordColumns,
+    *,
+    bad_records: LeaveOut | None = None,
+    on_unknown_field: OnUnknownField = "fail",
+) -> FrameRecords:
+    """The rows of ``frame`` as records of ``topic``, to be appended by somebody else.
+
+    Raises: UnknownTopicOrPartitionError, InvalidRecordError, InvalidCallError.
+    """
+    what = f"records of {topic}"
+    image = context.metadata.image()
+    fields = _settled(context, frame, image.topic(topic), columns, bad_records, on_unknown_field, what)
+    for note in fields.notes:
+        _log.warning("%s", printable(f"{what}: {note}"))
+    of_topic = fields.topic
+    records = to_records(
+        frame,
+        columns,
+        what=what,
+        partitions=len(of_topic.partitions),
+        key_type=spark_type(of_topic.key_schema),
+        value_type=spark_type(of_topic.value_schema),
+        keys_required=context.topic_config(image, of_topic).snapshots,
+        bad_records=bad_records,
+    )
+    return FrameRecords(records, len(of_topic.partitions))
 
 
 def check_frame(frame: DataFrame, topic: str) -> None:

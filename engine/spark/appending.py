@@ -26,6 +26,7 @@ from stratalog.engine.spark.bad_rows import REFUSED, RowRules, nullable
 from stratalog.engine.spark.given_up import given_up
 from stratalog.engine.spark.runner import RESULT, result, results
 from stratalog.engine.spark.sql import identifier
+from stratalog.engine.spark.unknown_columns import without_unknown
 from stratalog.engine.spark.versions import repartition_by_id
 from stratalog.partitions.errors import InvalidRecordError, OutcomeUnknownError, RetriableError
 from stratalog.partitions.growth import ADDED
@@ -145,6 +146,7 @@ def _typed(
     expression = _named(frame, column, what)
     with _analysed(what):
         given = frame.select(expression.alias("c")).schema[0].dataType
+    expression, given = without_unknown(expression, given, wanted)
     if _plain(given) == _plain(wanted):
         return expression.cast(nullable(wanted))
     if _grew(given, wanted):

@@ -71,14 +71,11 @@ class RowRules:
 
     def corrupt(self, value: DataType, used: set[str]) -> None:
         """Look at the column of corrupt records, if the frame has one and the records do not use it."""
-        name = str(self.frame.sparkSession.conf.get(_CORRUPT_SETTING, "_corrupt_record"))
-        if name not in self.frame.columns or name in used:
+        name = corrupt_column(self.frame)
+        if name is None or name in used or (isinstance(value, StructType) and name in value.fieldNames()):
             return
-        if isinstance(value, StructType) and name in value.fieldNames():
-            return
-        if isinstance(self.frame.schema[name].dataType, StringType):
-            self._text = self.frame[identifier(name)]
-            self.bad(CORRUPT, self._text.isNotNull())
+        self._text = self.frame[identifier(name)]
+        self.bad(CORRUPT, self._text.isNotNull())
 
     def required(
         self, key: Column, value: Column, types: tuple[DataType, DataType], *, keys_required: bool
@@ -167,6 +164,14 @@ class RowRules:
             if name in self.frame.columns
             and isinstance(self.frame.schema[name].dataType, StringType | NumericType)
         ]
+
+
+def corrupt_column(frame: DataFrame) -> str | None:
+    """The column in which Spark's reader keeps the lines that it could not parse, if the frame has one."""
+    name = str(frame.sparkSession.conf.get(_CORRUPT_SETTING, "_corrupt_record"))
+    if name in frame.columns and isinstance(frame.schema[name].dataType, StringType):
+        return name
+    return None
 
 
 def nullable(kind: DataType) -> DataType:

@@ -7,8 +7,10 @@ from collections.abc import Iterator, Sequence
 import pyarrow as pa
 from pyspark.sql.types import DataType, StringType, StructField, StructType
 
+from stratalog.engine.spark.unknown_columns import spark_parts
 from stratalog.partitions.errors import InvalidCallError
 from stratalog.partitions.spelling import did_you_mean
+from stratalog.partitions.unknown_fields import unknown_in_types
 
 TOPIC = "topic"
 _BATCH_BYTES = 4 * 1024 * 1024
@@ -33,6 +35,21 @@ def stream_schema(records: StructType, columns: Sequence[str] | None) -> StructT
             raise InvalidCallError(f"the option columns names {column!r}, which is no column{hint}")
         chosen.add(by_lower[column.lower()])
     return _pruned(whole, chosen, "")
+
+
+def check_new_fields(query: StructType, records: StructType, columns: Sequence[str] | None, topic: str) -> None:
+    """Compare the columns of a query with those of one that starts now; ``records`` are the topic's present ones.
+
+    Raises: InvalidCallError naming the fields that the query lacks.
+    """
+    have = StructType([field for field in stream_schema(records, columns) if field.name in query.fieldNames()])
+    fields = [one.path for one in unknown_in_types(have, query, "", spark_parts, "")]
+    if fields:
+        raise InvalidCallError(
+            f"the type of topic {topic!r} has grown by {', '.join(fields)} since the query began: restart the "
+            "query, which goes on from its checkpoint with the new fields; failOnNewFields = false keeps the old "
+            "columns"
+        )
 
 
 def _names(struct: StructType, prefix: str = "") -> Iterator[str]:

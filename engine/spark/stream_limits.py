@@ -48,6 +48,7 @@ class LimitedStreamReader(StreamReader, SupportsTriggerAvailableNow):
         if not isinstance(limit, ReadAllAvailable):
             max_rows, max_bytes = self._options.max_rows, self._options.max_bytes
         end = source.latest(begin, max_rows, max_bytes)
+        self._check_new_fields(source)
         if progress is not None:
             progress.report(begin)
         return start if end is begin else end.to_json()

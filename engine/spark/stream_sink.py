@@ -34,6 +34,7 @@ from pyspark.sql.types import StructType
 from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.opening import open_driver
 from stratalog.engine.driver.report import Report
+from stratalog.engine.metadata.image import TopicImage
 from stratalog.engine.reading.stream_options import known, required, topic_option
 from stratalog.engine.records.append import (
     append_bad_records,
@@ -46,6 +47,7 @@ from stratalog.engine.records.bad_record_lane import Lane, LeaveOut, bad_record_
 from stratalog.engine.records.bad_records import ERRORS, NO_PARTITION, UNKNOWN_PARTITION
 from stratalog.engine.records.bad_records import marked as mark
 from stratalog.engine.records.earlier import EarlierTries
+from stratalog.engine.records.unknown_fields import pruned_schema, settled, unknown_in_schema
 from stratalog.engine.spark.append_frame import append_frame
 from stratalog.engine.spark.appending import RecordColumns, by_partition
 from stratalog.engine.spark.sink_tasks import (
@@ -72,6 +74,13 @@ from stratalog.partitions.errors import (
 from stratalog.partitions.printable import printable
 from stratalog.partitions.producers import OnChangedReplay, ProducerAppend
 from stratalog.partitions.records import HEADERS, RECORD_COLUMNS, TIMESTAMP
+from stratalog.partitions.unknown_fields import (
+    OnUnknownField,
+    UnknownField,
+    arrow_to_json,
+    has_struct,
+    unknown_field_policy,
+)
 
 try:
     from pyspark.sql.datasource import DataSourceStreamArrowWriter
@@ -113,6 +122,7 @@ class StreamWriter:
         acks: str = "all",
         on_changed_replay: OnChangedReplay = "refuse",
         bad_records: LeaveOut | None = None,
+        on_unknown_field: OnUnknownField = "fail",
         order_by: Sequence[str] = (),
         checkpoint: str | None = None,
     ) -> None:
@@ -129,6 +139,7 @@ class StreamWriter:
         self._acks = acks
         self._on_changed_replay = on_changed_replay
         self._bad_records = bad_records
+        self._on_unknown_field = on_unknown_field
         self._order_by = tuple(order_by)
 
     def __repr__(self) -> str:
@@ -174,6 +185,7 @@ class StreamWriter:
             acks=self._acks,
             order_by=self._order_by,
             bad_records=self._bad_records,
+            on_unknown_field=self._on_unknown_field,
         )
         report = with_remedy(report, batch_id)
         return report.raise_for_failures() if check else report
@@ -198,12 +210,17 @@ def with_remedy(report: Report, batch_id: int) -> Report:
 
 SINK_OPTIONS = (
     *("cluster", "topic", "producer", "onChangedReplay", "onBadRecord", "badRecordTopic"),
+    "onUnknownField",
     *("credentials", "clusterKeyFile", "path"),
 )
 
 
 def tell_of_bad_records(report: Report, what: str) -> None:
-    """Say how many bad records an append has left out, where nobody sees its report."""
+    """Say how many bad records and fields an append has left out, where nobody sees its report."""
+    for row in report.rows:
+        if row["outcome"] == "dropped":
+            note = f"append to {row['topic']}, {what}: {row['records']} values are dropped: {row['reason']}"
+            _log.warning("%s", printable(note))
     bad = [row for row in report.rows if row["outcome"] == "bad"]
     if bad:
         reasons = "; ".join(f"{row['reason']} ({row['records']})" for row in bad)
@@ -225,6 +242,7 @@ class SinkOptions:
     cluster_key_file: str | None = None
     """Where the driver finds the key of the cluster; None: in its environment."""
     bad_records: LeaveOut | None = None
+    on_unknown_field: OnUnknownField = "fail"
 
 
 def sink_options(given: Mapping[str, str]) -> SinkOptions:
@@ -251,6 +269,7 @@ def sink_options(given: Mapping[str, str]) -> SinkOptions:
         options.get("credentials"),
         options.get("clusterKeyFile"),
         bad,
+        unknown_field_policy(options.get("onUnknownField", "fail")),
     )
 
 
@@ -277,6 +296,28 @@ class RecordSink:
             raise InvalidRecordError(f"append to {options.topic}: {ERRORS} is a column of cluster.records alone")
         self._dealt = dealt(schema)
         self._planned: PlannedAppends | None = None
+        self._settle()
+
+    def _settle(self) -> None:
+        """Look for fields that the topic's type lacks, where the rows have fields at all."""
+        given = self._arrow
+        if not any(has_struct(field.type) for field in given if field.name in ("key", "value")):
+            return
+        topic = self._options.topic
+        context = self._context
+
+        def unknown(now: TopicImage) -> list[UnknownField]:
+            return unknown_in_schema(pa.schema([f for f in given if f.name in ("key", "value")]), now)
+
+        fields = settled(
+            *(context, context.metadata.image().topic(topic), unknown, self._options.on_unknown_field),
+            arrow_to_json,
+            f"append to {topic}",
+        )
+        for note in fields.notes:
+            _log.warning("%s", printable(f"append to {topic}: {note}"))
+        if fields.dropped:
+            self._arrow = pruned_schema(given, fields.topic)
 
     @property
     def _context(self) -> Context:

@@ -20,7 +20,7 @@ from stratalog.engine.reading.stream_options import SourceOptions
 from stratalog.engine.reading.stream_progress import StreamProgress
 from stratalog.engine.reading.stream_read import StreamTask, read_task
 from stratalog.engine.reading.stream_source import StreamSource, topics_of
-from stratalog.engine.spark.stream_columns import conformed, parquet_columns, stream_schema
+from stratalog.engine.spark.stream_columns import check_new_fields, conformed, parquet_columns, stream_schema
 from stratalog.engine.spark.types import record_schema, spark_type
 from stratalog.engine.spark.versions import arrow_schema
 
@@ -63,6 +63,7 @@ class StreamReader(DataSourceStreamReader):
         self._options = options
         self._arrow: pa.Schema = arrow_schema(schema)
         self._columns = parquet_columns(schema)
+        self._schema = schema
         self._opened: tuple[StreamSource, StreamProgress | None] | None = None
         self._last: StreamOffsets | None = None
 
@@ -86,6 +87,7 @@ class StreamReader(DataSourceStreamReader):
         """Where the log ends now. Of a query that goes on from its checkpoint, the first batch may be empty."""
         source, _ = self._open()
         self._last = source.latest(self._last or source.initial(), None, None)
+        self._check_new_fields(source)
         return self._last.to_json()
 
     def commit(self, end: dict[str, Any]) -> None:
@@ -101,7 +103,16 @@ class StreamReader(DataSourceStreamReader):
 
     def _slices(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         source, _ = self._open()
-        return [Slice(task) for task in source.plan(StreamOffsets.from_json(start), StreamOffsets.from_json(end))]
+        tasks = source.plan(StreamOffsets.from_json(start), StreamOffsets.from_json(end))
+        self._check_new_fields(source)  # again: the type may have grown between two looks, before the batch ended
+        return [Slice(task) for task in tasks]
+
+    def _check_new_fields(self, source: StreamSource) -> None:
+        """Raises: InvalidCallError where a topic's type has grown since the query began, unless it may."""
+        if self._options.fail_on_new_fields:
+            for topic in source.topics_seen:
+                records = record_schema(spark_type(topic.key_schema), spark_type(topic.value_schema))
+                check_new_fields(self._schema, records, self._options.columns, topic.name)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The records of a task."""

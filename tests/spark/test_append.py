@@ -186,7 +186,7 @@ def test_columns_that_are_missing_or_of_another_type_are_named(
     with unchanged(folder):
         for frame, options, message in refused:
             with pytest.raises(InvalidRecordError, match=message):
-                cluster.append(frame, "declared", **options)
+                cluster.append(frame, "declared", on_unknown_field="drop", **options)
         with pytest.raises(InvalidCallError, match="acks is 'most'"):
             cluster.append(good, "declared", key="k", acks="most", on_unknown_field="drop")
         with pytest.raises(UnknownTopicOrPartitionError, match="'undeclared' does not exist"):
@@ -222,7 +222,7 @@ def test_dataframes_of_before_a_schema_grew_are_appended_beside_newer_ones(
     assert cluster.read("grown").where("value.inner.b = 8").count() == 1
     assert cluster.read("grown").where("value IS NOT NULL AND value.at IS NULL").count() == 6
     refused = [
-        (newer.drop("inner"), None, r"lacks the declared value columns \['inner'\]"),
+        (newer.drop("inner", "key"), None, r"lacks the declared value columns \['inner'\]"),
         (newer.selectExpr("n", "named_struct('b', 1) AS inner"), None, "value column 'inner' is struct<b:int>"),
         (newer.selectExpr("struct(inner, n) AS v"), "v", "value is struct<inner:"),
     ]

@@ -109,7 +109,7 @@ def test_values_of_a_typed_topic_are_json(live: LiveCluster, capsys: pytest.Capt
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ('{"value": {"m": 1}}', "line 1: value: there is no field 'm'"),
+        ('{"value": {"m": 1}}', "line 1: the topic has no field 'value.m'"),
         ('{"value": {"n": 1.5}}', "value: n: 1.5 is no int32"),
         ('{"value": {"n": true}}', "value: n: true is no int32"),
         ('{"value": {"at": "yesterday"}}', "value: at: 'yesterday' is no timestamp"),
@@ -128,6 +128,24 @@ def test_a_line_that_does_not_fit_is_named_and_nothing_is_appended(
     with live.unchanged():
         assert run(live, "typed", "--input", given(live, line), "--format", "json") == 2
     assert said in capsys.readouterr().err
+
+
+def test_fields_that_the_type_lacks_are_dropped_and_counted_or_added(
+    live: LiveCluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In each batch: here a batch has one line."""
+    text = '{"value": {"n": 1, "new": "a"}}\n{"value": {"n": 2, "new": "b"}}\n'
+    how = ("--format", "json", "--batch", "1", "--on-unknown-field")
+    assert run(live, "typed", "--input", given(live, text), *how, "drop") == 0
+    said = capsys.readouterr().out
+    assert "dropped_fields 2" in said
+    assert "no field value.new" in said
+    assert run(live, "typed", "--input", given(live, text), *how, "add") == 0
+    assert "grew by value.new" in capsys.readouterr().out
+    found = [record["value"] for record in objects(live, "typed", capsys)]
+    assert found == [
+        dict.fromkeys(VALUE) | {"n": n, "new": new} for n, new in ((1, None), (2, None), (1, "a"), (2, "b"))
+    ]
 
 
 def test_with_a_producer_and_a_sequence_a_file_is_appended_once(

@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
-from stratalog.engine.spark.stream_columns import conformed, parquet_columns, stream_schema
+from stratalog.engine.spark.stream_columns import check_new_fields, conformed, parquet_columns, stream_schema
 from stratalog.engine.spark.types import record_schema
 from stratalog.partitions.errors import InvalidCallError
 
@@ -106,3 +106,25 @@ def test_parquet_knows_the_columns_by_these_names() -> None:
     file = pq.ParquetFile(pa.BufferReader(sink.getvalue()))
     found = file.read_row_group(0, columns=parquet_columns(chosen("value.carrier")))
     assert found.to_pylist() == [{"value": {"carrier": "UA"}}]
+
+
+GROWN = record_schema(
+    StringType(), StructType([*VALUE, StructField("late", LongType(), metadata={"stratalog.added": True})])
+)
+
+
+@pytest.mark.parametrize(
+    ("columns", "grown"),
+    [(None, True), (("value",), True), (("value.carrier",), False), (("key", "value.inner"), False)],
+)
+def test_a_query_ends_where_the_columns_that_it_reads_have_grown(
+    columns: tuple[str, ...] | None, grown: bool
+) -> None:
+    query = stream_schema(RECORDS, columns)
+    check_new_fields(query, RECORDS, columns, "t")
+    if grown:
+        with pytest.raises(InvalidCallError, match=r"'t' has grown by value\.late since .*: restart the query"):
+            check_new_fields(query, GROWN, columns, "t")
+    else:
+        check_new_fields(query, GROWN, columns, "t")
+    check_new_fields(stream_schema(GROWN, columns), RECORDS, columns, "t")

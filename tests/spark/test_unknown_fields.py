@@ -1,0 +1,129 @@
+"""Fields of a DataFrame that its topic's type lacks: refused, taken in, or left out, by every way in of Spark."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from stratalog import Cluster
+from stratalog.partitions.errors import InvalidCallError, InvalidRecordError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+
+TYPE = "n BIGINT, a STRUCT<x: INT>, l ARRAY<STRUCT<x: INT>>, m MAP<STRING, STRUCT<x: INT>>"
+WHOLE = {
+    "n": "1L AS n",
+    "a": "named_struct('x', 1) AS a",
+    "l": "array(named_struct('x', 1), NULL) AS l",
+    "m": "map('p', named_struct('x', 1)) AS m",
+}
+INNER = "named_struct('x', 1, 'z', 2)"
+WIDER = {
+    "nn": {"nn": "2L AS nn"},
+    "a.z": {"a": f"{INNER} AS a"},
+    "l.element.z": {"l": f"array({INNER}, NULL) AS l"},
+    "m.value.z": {"m": f"map('p', {INNER}) AS m"},
+}
+
+
+def test_each_policy_at_every_depth(cluster: Cluster, spark: SparkSession) -> None:
+    cluster.topics.create("t", partitions=1, replication_factor=1, value=TYPE)
+    everything = {**WHOLE, **{name: text for more in WIDER.values() for name, text in more.items()}}
+    frame = spark.range(1).selectExpr(*everything.values())
+    for path, more in WIDER.items():
+        one = spark.range(1).selectExpr(*{**WHOLE, **more}.values())
+        with pytest.raises(InvalidRecordError, match=f"no field '{path}'"):
+            cluster.append(one, "t")
+    assert cluster.read("t").count() == 0
+
+    report = cluster.append(frame, "t", on_unknown_field="drop").raise_for_failures()
+    dropped = {one["reason"]: one["records"] for one in report.rows if one["outcome"] == "dropped"}
+    assert dropped == {f"no field {path}": 1 for path in WIDER}
+    expected = spark.range(1).selectExpr(*WHOLE.values()).collect()
+    assert cluster.read("t").select("value.*").collect() == expected
+
+    with pytest.raises(InvalidCallError, match=r"cannot take in the field 'l\.element\.z'"):
+        cluster.append(frame, "t", on_unknown_field="add")
+    taken = spark.range(1).selectExpr(*{**WHOLE, **WIDER["nn"], **WIDER["a.z"]}.values())
+    planned = cluster.append(taken, "t", on_unknown_field="add", dry_run=True)
+    assert any("grew" in note for note in planned.notes)
+    assert cluster.read("t").select("value.*").columns == ["n", "a", "l", "m"]
+    cluster.append(taken, "t", on_unknown_field="add").raise_for_failures()
+    assert cluster.read("t").where("value.nn = 2 AND value.a.z = 2").count() == 1
+
+
+def test_columns_that_an_expression_uses_are_no_fields(cluster: Cluster, spark: SparkSession) -> None:
+    from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
+
+    cluster.topics.create("used", partitions=1, replication_factor=1, key="STRING", value="n BIGINT")
+    frame = spark.range(2).selectExpr("id AS n", "id AS k", "id AS other")
+    key: Any = F.col("k").cast("string")
+    cluster.append(frame.drop("other"), "used", key=key).raise_for_failures()
+    with pytest.raises(InvalidRecordError, match="no field 'other'"):
+        cluster.append(frame, "used", key=key)
+
+
+def test_the_sinks_do_the_same(cluster: Cluster, spark: SparkSession, caplog: pytest.LogCaptureFixture) -> None:
+    cluster.topics.create("sunk", partitions=1, replication_factor=1, value="n BIGINT, a STRUCT<x: INT>")
+    wide = spark.range(1).selectExpr("1L AS n", f"{INNER} AS a", "3L AS extra")
+    with pytest.raises(InvalidRecordError, match="no field 'extra'"):
+        cluster.records(wide, "sunk")
+    with caplog.at_level(logging.WARNING):
+        records = cluster.records(wide, "sunk", on_unknown_field="drop")
+    assert "'a.z' is dropped" in caplog.text
+    assert records.selectExpr("value.*").columns == ["n", "a"]
+    cluster.topics.alter_configs(None, {"transaction.state.log.replication.factor": "1"})
+    with cluster.transactions.begin("loader") as t, pytest.raises(InvalidRecordError, match="no field 'extra'"):
+        t.append(wide, "sunk")
+
+    rows = spark.range(1).selectExpr("0 AS partition", f"named_struct('n', 1L, 'a', {INNER}) AS value")
+    write: Any = rows.write.format("stratalog").mode("append").option("cluster", str(cluster._context.file.path))
+    with pytest.raises(Exception, match=r"no field 'value\.a\.z'"):
+        write.save("sunk")
+    write.option("onUnknownField", "drop").save("sunk")
+    assert [tuple(row) for row in cluster.read("sunk").selectExpr("value.n", "value.a.x").collect()] == [(1, 1)]
+    write.option("onUnknownField", "add").save("sunk")
+    assert cluster.read("sunk").where("value.a.z = 2").count() == 1
+
+    writer = cluster.stream_writer("sunk", producer="s", on_unknown_field="add")
+    writer(wide, 0)
+    assert cluster.read("sunk").where("value.extra = 3").count() == 1
+
+
+def test_a_running_query_ends_before_it_passes_records_with_a_new_field(
+    cluster: Cluster, spark: SparkSession, tmp_path: Path
+) -> None:
+    cluster.topics.create("streamed", partitions=1, replication_factor=1, value="n BIGINT")
+    seen: list[Any] = []
+
+    def started(checkpoint: str, **options: str) -> Any:
+        reader: Any = spark.readStream.format("stratalog").option("startingOffsets", "earliest")
+        frame = reader.options(cluster=str(cluster._context.file.path), **options).load("streamed")
+        sink = frame.writeStream.foreachBatch(
+            lambda batch, _: seen.extend(row.value.asDict() for row in batch.select("value").collect())
+        )
+        return sink.option("checkpointLocation", str(tmp_path / checkpoint)).start()
+
+    cluster.append(spark.range(1).selectExpr("1L AS n"), "streamed").raise_for_failures()
+    query, old = started("c"), started("old", failOnNewFields="false")
+    query.processAllAvailable()
+    old.processAllAvailable()
+    seen.clear()
+    wider = spark.range(1).selectExpr("2L AS n", "'w' AS word")
+    cluster.append(wider, "streamed", on_unknown_field="add").raise_for_failures()
+    old.processAllAvailable()
+    old.stop()
+    assert seen == [{"n": 2}]
+    with pytest.raises(Exception, match=r"'streamed' has grown by value\.word since .*: restart the query"):
+        query.awaitTermination(60)
+    seen.clear()
+    again = started("c")
+    again.processAllAvailable()
+    again.stop()
+    assert seen == [{"n": 2, "word": "w"}]
