@@ -15,7 +15,7 @@ from collections import defaultdict
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from typing import Any
 
-from stratalog.engine.mirror.rows import NO_RECORDS, source_batch
+from stratalog.engine.mirror.rows import MOST_TIMESTAMP_MS, NO_RECORDS, first_beyond, source_batch
 from stratalog.engine.mirror.source import (
     MirrorSource,
     SourceBounds,
@@ -291,7 +291,20 @@ class _Taken:
         """All of it."""
         for key, position in self._positions.items():
             fields = self._fields.get(key)
-            yield SourceRead(key, source_batch(*fields) if fields else NO_RECORDS, position)
+            beyond = first_beyond(fields[1]) if fields else None
+            if fields is None or beyond is None:
+                yield SourceRead(key, source_batch(*fields) if fields else NO_RECORDS, position)
+                continue
+            offset, stamp = fields[0][beyond], fields[1][beyond]
+            if beyond:
+                yield SourceRead(key, source_batch(*(field[:beyond] for field in fields)), offset)
+            refused = InvalidCallError(
+                f"{key[0]}-{key[1]} of the source: the record at offset {offset} has the timestamp {stamp} ms; "
+                f"the log holds up to {MOST_TIMESTAMP_MS} ms, positive or negative, and the mirror stops before "
+                "the record. Perhaps its producer gave microseconds or nanoseconds. Delete the records up to it in the "
+                "source (DeleteRecords), or mirror a copy of the topic with other timestamps"
+            )
+            yield SourceRead(key, NO_RECORDS, offset, refused)
         for key, why in self._failed.items():
             yield SourceRead(key, NO_RECORDS, 0, why)
 

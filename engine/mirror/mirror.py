@@ -100,8 +100,8 @@ def _group_offsets(run: OperationRun, source: MirrorSource, names: Sequence[str]
     except StratalogError as error:
         run.fail("consumer groups", error)
         return {}
-    for item, error in there.failures:
-        run.fail(item, error)
+    for item, failed in there.failures:
+        run.fail(item, failed)
     return there.offsets
 
 
