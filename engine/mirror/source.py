@@ -107,12 +107,12 @@ class SourceRead:
 
 @dataclass(frozen=True)
 class SourceGroups:
-    """What consumer groups have committed, and what could not be learned of them."""
+    """Offsets that consumer groups have committed, and the groups that could not be read."""
 
     offsets: Mapping[str, Mapping[TopicPartition, OffsetAndMetadata]]
     """By group; groups without any are left out."""
     failures: Sequence[tuple[str, StratalogError]] = ()
-    """What could not be read, as a report names it."""
+    """The groups that could not be read, as a report names them, and why."""
 
 
 class MirrorSource(Protocol):
