@@ -302,7 +302,8 @@ class _Taken:
                 f"{key[0]}-{key[1]} of the source: the record at offset {offset} has the timestamp {stamp} ms; "
                 f"the log holds up to {MOST_TIMESTAMP_MS} ms, positive or negative, and the mirror stops "
                 "before the record. Perhaps its producer gave microseconds or nanoseconds. "
-                "Delete the records up to it in the source (DeleteRecords), or mirror a copy of the topic with other timestamps"
+                "Delete the records up to it in the source (DeleteRecords), or mirror a copy of "
+                "the topic with other timestamps"
             )
             yield SourceRead(key, NO_RECORDS, offset, refused)
         for key, why in self._failed.items():
