@@ -38,5 +38,5 @@ def commit_here(
                 commit(context, group, wanted)
             moved += len(wanted)
         except StratalogError as error:
-            run.fail(f"group {group}", error)
+            run.fail(f"group {group!r}", error)
     return moved

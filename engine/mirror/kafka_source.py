@@ -15,10 +15,11 @@ from collections import defaultdict
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from typing import Any
 
-from stratalog.engine.mirror.rows import NO_RECORDS, source_batch
+from stratalog.engine.mirror.rows import MOST_TIMESTAMP_MS, NO_RECORDS, first_beyond, source_batch
 from stratalog.engine.mirror.source import (
     MirrorSource,
     SourceBounds,
+    SourceGroups,
     SourceRange,
     SourceRead,
     SourceTopic,
@@ -178,23 +179,44 @@ class KafkaSource:
         finally:
             consumer.close()
 
-    def group_offsets(self, topics: Sequence[str]) -> dict[str, dict[TopicPartition, OffsetAndMetadata]]:
-        from confluent_kafka import ConsumerGroupTopicPartitions
+    def group_offsets(self, topics: Sequence[str]) -> SourceGroups:
+        from confluent_kafka import KafkaException
 
         listed = answer(self._admin.list_consumer_groups(request_timeout=TIMEOUT_S), "groups of the source")
+        failures: list[tuple[str, StratalogError]] = []
+        for error in listed.errors:  # one for each broker that did not answer
+            why = error.args[0] if isinstance(error, KafkaException) else error
+            failures.append(("consumer groups", translated(why, "groups of the source")))
         wanted, found = set(topics), {}
         for group in sorted(one.group_id for one in listed.valid):
-            asked = [ConsumerGroupTopicPartitions(group)]
-            (future,) = self._admin.list_consumer_group_offsets(asked, request_timeout=TIMEOUT_S).values()
-            told = answer(future, f"group {group!r} of the source")
-            offsets = {
-                (one.topic, one.partition): OffsetAndMetadata(one.offset, None, one.metadata or "")
-                for one in told.topic_partitions
-                if one.topic in wanted and one.error is None and one.offset >= 0
-            }
+            offsets: dict[TopicPartition, OffsetAndMetadata] = {}
+            try:
+                for one in self._committed(group):
+                    what = f"group {group!r}, {one.topic}-{one.partition} of the source"
+                    if one.topic in wanted and one.error is not None:
+                        failures.append((f"group {group!r}", translated(one.error, what)))
+                    elif one.topic in wanted and one.offset >= 0:
+                        given = OffsetAndMetadata(one.offset, None, one.metadata or "")
+                        offsets[one.topic, one.partition] = given
+            except StratalogError as failed:
+                failures.append((f"group {group!r}", failed))
             if offsets:
                 found[group] = offsets
-        return found
+        return SourceGroups(found, failures)
+
+    def _committed(self, group: str) -> Sequence[Any]:
+        """Raises: one of our errors, of this group alone."""
+        from confluent_kafka import ConsumerGroupTopicPartitions
+
+        if not group:  # Kafka takes a commit of it; librdkafka does not ask for it
+            raise InvalidCallError(
+                "the group with the empty id cannot be copied: its offsets stay in the source. Let its readers "
+                "use a group with a name"
+            )
+        asked = [ConsumerGroupTopicPartitions(group)]
+        (future,) = self._admin.list_consumer_group_offsets(asked, request_timeout=TIMEOUT_S).values()
+        told: Sequence[Any] = answer(future, f"group {group!r} of the source").topic_partitions
+        return told
 
     def close(self) -> None:
         """The admin client ends with this object."""
@@ -269,7 +291,21 @@ class _Taken:
         """All of it."""
         for key, position in self._positions.items():
             fields = self._fields.get(key)
-            yield SourceRead(key, source_batch(*fields) if fields else NO_RECORDS, position)
+            beyond = first_beyond(fields[1]) if fields else None
+            if fields is None or beyond is None:
+                yield SourceRead(key, source_batch(*fields) if fields else NO_RECORDS, position)
+                continue
+            offset, stamp = fields[0][beyond], fields[1][beyond]
+            if beyond:
+                yield SourceRead(key, source_batch(*(field[:beyond] for field in fields)), offset)
+            refused = InvalidCallError(
+                f"{key[0]}-{key[1]} of the source: the record at offset {offset} has the timestamp {stamp} ms; "
+                f"the log holds up to {MOST_TIMESTAMP_MS} ms, positive or negative, and the mirror stops "
+                "before the record. Perhaps its producer gave microseconds or nanoseconds. "
+                "Delete the records up to it in the source (DeleteRecords), or mirror a copy of "
+                "the topic with other timestamps"
+            )
+            yield SourceRead(key, NO_RECORDS, offset, refused)
         for key, why in self._failed.items():
             yield SourceRead(key, NO_RECORDS, 0, why)
 

@@ -28,7 +28,7 @@ from stratalog.engine.mirror.partitions import MirroredPartition
 from stratalog.engine.mirror.source import MirrorSource, SourceBounds, without_leader
 from stratalog.engine.mirror.topics import ensure_here
 from stratalog.engine.upkeep.retention.delete_records import delete_records
-from stratalog.partitions.errors import InvalidCallError, RetriableError
+from stratalog.partitions.errors import InvalidCallError, StratalogError
 from stratalog.partitions.identity import TopicPartition
 
 
@@ -94,12 +94,15 @@ def end_mirror(context: Context, names: Sequence[str], *, dry_run: bool = False)
 
 
 def _group_offsets(run: OperationRun, source: MirrorSource, names: Sequence[str]) -> GroupOffsets:
-    """Offsets of groups there; a failure where they cannot be had now, and records come all the same."""
+    """Offsets of groups there. Groups that cannot be read are failures, and records come all the same."""
     try:
-        return source.group_offsets(names)
-    except RetriableError as error:
+        there = source.group_offsets(names)
+    except StratalogError as error:
         run.fail("consumer groups", error)
         return {}
+    for item, failed in there.failures:
+        run.fail(item, failed)
+    return there.offsets
 
 
 def _follow_starts(

@@ -24,6 +24,8 @@ SOURCE_SCHEMA = pa.schema(
 """Of committed records as the source gives them. A leader epoch is null where the batch's format does not say."""
 MOST_ROWS = 1_000_000
 """Of a batch: a gap of any length is made in pieces."""
+MOST_TIMESTAMP_MS = (2**63 - 1) // 1000
+"""The log holds microseconds in 64 bits: a timestamp of Kafka above this, or below its negative, has no place."""
 _CONTROL = pa.field("control", pa.int32())
 
 
@@ -45,6 +47,14 @@ def source_batch(
         _integers(leader_epochs, pa.int32(), np.int32),
     ]
     return pa.RecordBatch.from_arrays(columns, schema=SOURCE_SCHEMA)
+
+
+def first_beyond(timestamps_ms: Sequence[int | None]) -> int | None:
+    """The place of the first timestamp that the log cannot hold; None where it holds all."""
+    given = [min(filter(None, timestamps_ms), default=0), max(filter(None, timestamps_ms), default=0)]
+    if given[0] >= -MOST_TIMESTAMP_MS and given[1] <= MOST_TIMESTAMP_MS:
+        return None
+    return next(at for at, ms in enumerate(timestamps_ms) if ms is not None and abs(ms) > MOST_TIMESTAMP_MS)
 
 
 def _integers(

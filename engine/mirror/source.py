@@ -105,6 +105,16 @@ class SourceRead:
     leader epoch up to its start; RetriableError where nothing comes. Nothing more comes of the partition then."""
 
 
+@dataclass(frozen=True)
+class SourceGroups:
+    """Offsets that consumer groups have committed, and the groups that could not be read."""
+
+    offsets: Mapping[str, Mapping[TopicPartition, OffsetAndMetadata]]
+    """By group; groups without any are left out."""
+    failures: Sequence[tuple[str, StratalogError]] = ()
+    """The groups that could not be read, as a report names them, and why."""
+
+
 class MirrorSource(Protocol):
     """A cluster of topics. Errors of all calls: RetriableError kinds; StorageAuthorizationError kinds;
     CorruptionError for answers that cannot be."""
@@ -124,8 +134,9 @@ class MirrorSource(Protocol):
         """
         ...
 
-    def group_offsets(self, topics: Sequence[str]) -> dict[str, dict[TopicPartition, OffsetAndMetadata]]:
-        """The offsets that each consumer group has committed for the topics; groups without any are left out."""
+    def group_offsets(self, topics: Sequence[str]) -> SourceGroups:
+        """The offsets that consumer groups have committed for the topics. A group that cannot be read is a failure
+        in the answer, and does not hide the others."""
         ...
 
     def close(self) -> None:

@@ -86,7 +86,9 @@ def _check_source(here: TopicImage, there: SourceTopic) -> None:
     mirrored = here.configs.get(MIRROR_SOURCE, "")
     if not mirrored:
         raise TopicAlreadyExistsError(
-            f"topic {here.name!r} is here already, and mirrors no other one, or not any more"
+            f"topic {here.name!r} is here already and is no mirror: it was made here, or its mirror was ended. "
+            "Nothing was copied: records appended here and records of the source would want the same offsets. "
+            "Keep the topic as it is; or delete it here, which loses its records, and mirror again"
         )
     if mirrored == there.source:
         return

@@ -8,9 +8,16 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 from stratalog.engine.mirror.rows import NO_RECORDS, source_batch
-from stratalog.engine.mirror.source import SourceBounds, SourceRange, SourceRead, SourceRecord, SourceTopic
+from stratalog.engine.mirror.source import (
+    SourceBounds,
+    SourceGroups,
+    SourceRange,
+    SourceRead,
+    SourceRecord,
+    SourceTopic,
+)
 from stratalog.engine.state.group_commits import OffsetAndMetadata
-from stratalog.partitions.errors import OffsetOutOfRangeError, UnknownTopicOrPartitionError
+from stratalog.partitions.errors import OffsetOutOfRangeError, StratalogError, UnknownTopicOrPartitionError
 from stratalog.partitions.identity import TopicPartition
 
 TOPIC_ID, OTHER_ID = "oX3uHkRbTS6eNWJkT0n5kw", "pY3uHkRbTS6eNWJkT0n5kw"
@@ -67,6 +74,8 @@ class MemorySource:
         self.name, self.topic_id, self.configs = name, TOPIC_ID, configs
         self.logs = [MemoryLog() for _ in range(partitions)]
         self.groups: dict[str, dict[TopicPartition, OffsetAndMetadata]] = {}
+        self.groups_failed: StratalogError | list[tuple[str, StratalogError]] = []
+        """An error of asking for groups at all, or of some of them."""
         self.records_a_read = 3
         self.asked: list[list[int]] = []
         """The partitions of each read."""
@@ -105,7 +114,9 @@ class MemorySource:
                 if positions[key] >= log.end:
                     del positions[key]
 
-    def group_offsets(self, topics: Sequence[str]) -> dict[str, dict[TopicPartition, OffsetAndMetadata]]:
-        return self.groups
+    def group_offsets(self, topics: Sequence[str]) -> SourceGroups:
+        if isinstance(self.groups_failed, StratalogError):
+            raise self.groups_failed
+        return SourceGroups(self.groups, self.groups_failed)
 
     def close(self) -> None: ...
