@@ -5,7 +5,7 @@
     codes      errors as Kafka's numbers
     metadata   Metadata, FindCoordinator, ListOffsets; Produce is refused
     fetching   Fetch, and its waits
-    groups     OffsetFetch and OffsetCommit
+    groups     OffsetFetch, OffsetCommit and DeleteGroups
     members    JoinGroup, SyncGroup, Heartbeat, LeaveGroup
     describing DescribeConfigs, ListGroups, DescribeGroups
     endpoint   the server: connections, limits, TLS

@@ -9,8 +9,10 @@ from functools import lru_cache
 
 from stratalog.partitions.errors import (
     CorruptionError,
+    GroupIdNotFoundError,
     InvalidGroupIdError,
     InvalidReplicationFactorError,
+    NonEmptyGroupError,
     OffsetMetadataTooLargeError,
     OffsetOutOfRangeError,
     RetriableError,
@@ -42,6 +44,8 @@ class ErrorCode(IntEnum):
     GROUP_AUTHORIZATION_FAILED = 30
     INVALID_REPLICATION_FACTOR = 38
     KAFKA_STORAGE_ERROR = 56
+    NON_EMPTY_GROUP = 68
+    GROUP_ID_NOT_FOUND = 69
     FETCH_SESSION_ID_NOT_FOUND = 70
     GROUP_MAX_SIZE_REACHED = 81
 
@@ -51,6 +55,8 @@ _OF_CLIENTS: tuple[tuple[type[StratalogError], int], ...] = (
     (OffsetOutOfRangeError, ErrorCode.OFFSET_OUT_OF_RANGE),
     (OffsetMetadataTooLargeError, ErrorCode.OFFSET_METADATA_TOO_LARGE),
     (InvalidGroupIdError, ErrorCode.INVALID_GROUP_ID),
+    (NonEmptyGroupError, ErrorCode.NON_EMPTY_GROUP),
+    (GroupIdNotFoundError, ErrorCode.GROUP_ID_NOT_FOUND),
 )
 """Errors that a client makes by itself."""
 

@@ -106,7 +106,13 @@ def _address(text: str) -> tuple[str, int]:
 class KafkaEndpoint:
     """A running server of a cluster's topics; close it, or use it in a ``with``."""
 
-    def __init__(self, context: Context, options: ServeOptions, client: ClientMetadata) -> None:
+    def __init__(
+        self,
+        context: Context,
+        options: ServeOptions,
+        client: ClientMetadata,
+        delete_group: Callable[[str], object],
+    ) -> None:
         """Listens when this returns. Raises: InvalidCallError for an address that cannot be had; errors of reading
         the metadata."""
         self._options = options
@@ -115,7 +121,8 @@ class KafkaEndpoint:
         self._metadata = ServedMetadata(context)
         self._metadata.image()  # a cluster that cannot be read is not served
         self._fetches = ServedFetches(self._metadata, self._threads, client, options.poll_s, self._count)
-        self._groups, self._members = ServedGroups(self._metadata), GroupMembers(context.new_id)
+        self._groups = ServedGroups(self._metadata, delete_group)
+        self._members = GroupMembers(context.new_id)
         descriptions = Descriptions(self._metadata, self._members)
         self._awaited: Mapping[int, Callable[[KafkaRequest], Awaitable[Fields]]] = {
             ApiKey.FETCH: lambda request: self._fetches.answer(request.body),
@@ -124,6 +131,7 @@ class KafkaEndpoint:
             ApiKey.HEARTBEAT: self._members.heartbeat,
             ApiKey.LEAVE_GROUP: self._members.leave,
             ApiKey.OFFSET_COMMIT: self._commit,
+            ApiKey.DELETE_GROUPS: self._delete_groups,
         }
         self._answers: Mapping[int, Callable[[Fields], Fields]] = {
             ApiKey.API_VERSIONS: lambda _: {
@@ -262,6 +270,11 @@ class KafkaEndpoint:
         error = self._members.commit_error(request.body)
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._threads, self._groups.commit, request.body, error)
+
+    async def _delete_groups(self, request: KafkaRequest) -> Fields:
+        loop = asyncio.get_running_loop()
+        with_members = self._members.described().keys()
+        return await loop.run_in_executor(self._threads, self._groups.delete, request.body, with_members)
 
     @staticmethod
     def _refuse(body: Fields) -> Fields:

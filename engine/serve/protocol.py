@@ -41,6 +41,7 @@ class ApiKey(IntEnum):
     LIST_GROUPS = 16
     API_VERSIONS = 18
     DESCRIBE_CONFIGS = 32
+    DELETE_GROUPS = 42
 
 
 REQUESTS: Mapping[int, Mapping[int, Any]] = {
@@ -61,6 +62,7 @@ REQUESTS: Mapping[int, Mapping[int, Any]] = {
         (ApiKey.LIST_GROUPS, admin, "ListGroupsRequest", 0, 2),
         (ApiKey.API_VERSIONS, admin, "ApiVersionRequest", 0, 2),
         (ApiKey.DESCRIBE_CONFIGS, admin, "DescribeConfigsRequest", 1, 2),
+        (ApiKey.DELETE_GROUPS, admin, "DeleteGroupsRequest", 0, 1),
     )
 }
 """By api key and version: what is answered. Nothing here writes records: Produce is refused, and is here since

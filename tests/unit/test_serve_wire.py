@@ -126,6 +126,7 @@ REQUESTED: dict[int, dict[str, Any]] = {
     ApiKey.SYNC_GROUP: {**STRANGER, "group_assignment": []},
     ApiKey.LIST_GROUPS: {},
     ApiKey.DESCRIBE_GROUPS: {"groups": ["g"]},
+    ApiKey.DELETE_GROUPS: {"groups_names": ["nobody"]},
 }
 
 
