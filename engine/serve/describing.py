@@ -9,11 +9,10 @@ from stratalog.engine.metadata.image import ClusterImage
 from stratalog.engine.records.groups import all_groups
 from stratalog.engine.serve.codes import ErrorCode, error_code
 from stratalog.engine.serve.members import GroupMembers
-from stratalog.engine.serve.metadata import ServedMetadata
+from stratalog.engine.serve.metadata import NODE, ServedMetadata, missing
 from stratalog.engine.serve.protocol import Fields
 from stratalog.partitions.errors import StratalogError
 
-_INVALID_REQUEST = 42
 _TOPIC, _BROKER = 2, 4
 """Types of resources that have configs."""
 _SOURCES = {"topic": 1, "cluster": 3, "default": 5}
@@ -76,7 +75,7 @@ def _configs(image: ClusterImage, kind: int, name: str, asked: Fields) -> Fields
     topic_id = image.topic_ids.get(name) if kind == _TOPIC else None
     error, entries = int(ErrorCode.NONE), []
     if topic_id is not None:
-        wanted = None if asked["config_names"] is None else frozenset(asked["config_names"])
+        wanted = frozenset(asked["config_names"] or ())  # Kafka takes an empty list for all, as null
         entries = [
             {
                 "config_names": key,
@@ -87,11 +86,11 @@ def _configs(image: ClusterImage, kind: int, name: str, asked: Fields) -> Fields
                 "config_synonyms": [],
             }
             for key, value, source in configs_in_force(image.topics[topic_id].configs, image.configs)
-            if wanted is None or key in wanted
+            if not wanted or key in wanted
         ]
     elif kind == _TOPIC:
-        error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    elif kind != _BROKER:
-        error = _INVALID_REQUEST
+        error = missing(name)
+    elif kind != _BROKER or name not in ("", str(NODE)):
+        error = ErrorCode.INVALID_REQUEST
     told = {"error_code": error, "error_message": None, "resource_type": kind, "resource_name": name}
     return {**told, "config_entries": entries}

@@ -26,7 +26,8 @@ from stratalog.engine.serve.describing import Descriptions
 from stratalog.engine.serve.fetching import ServedFetches
 from stratalog.engine.serve.groups import ServedGroups
 from stratalog.engine.serve.members import GroupMembers
-from stratalog.engine.serve.metadata import ServedMetadata, refused
+from stratalog.engine.serve.metadata import ServedMetadata
+from stratalog.engine.serve.producing import ServedProducers
 from stratalog.engine.serve.protocol import (
     ApiKey,
     Fields,
@@ -133,20 +134,23 @@ class KafkaEndpoint:
             ApiKey.OFFSET_COMMIT: self._commit,
             ApiKey.DELETE_GROUPS: self._delete_groups,
         }
-        self._answers: Mapping[int, Callable[[Fields], Fields]] = {
+        by_body: Mapping[int, Callable[[Fields], Fields]] = {
             ApiKey.API_VERSIONS: lambda _: {
                 "error_code": ErrorCode.NONE,
                 "api_versions": api_versions(),
                 "throttle_time_ms": 0,
             },
-            ApiKey.PRODUCE: self._refuse,
             ApiKey.METADATA: self._metadata.topics,
-            ApiKey.LIST_OFFSETS: self._metadata.offsets,
             ApiKey.FIND_COORDINATOR: self._metadata.coordinator,
             ApiKey.OFFSET_FETCH: self._groups.offsets,
             ApiKey.DESCRIBE_CONFIGS: descriptions.configs,
             ApiKey.LIST_GROUPS: descriptions.groups,
             ApiKey.DESCRIBE_GROUPS: descriptions.described,
+        }
+        self._answers: Mapping[int, Callable[[KafkaRequest], Fields]] = {
+            **{key: functools.partial(_by_body, answer) for key, answer in by_body.items()},
+            ApiKey.PRODUCE: ServedProducers(context.clock).produce,
+            ApiKey.LIST_OFFSETS: self._metadata.offsets,
         }
         self._connections: set[asyncio.Task[None]] = set()
         started: Future[tuple[asyncio.AbstractEventLoop, asyncio.Event, int]] = Future()
@@ -232,6 +236,7 @@ class KafkaEndpoint:
         task.add_done_callback(ended)
 
     async def _connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        host = str((writer.get_extra_info("peername") or ("",))[0])
         try:
             while True:
                 async with asyncio.timeout(_IDLE_S):
@@ -240,7 +245,7 @@ class KafkaEndpoint:
                     raise MalformedRequestError(f"a request of {length} bytes")
                 async with asyncio.timeout(_REQUEST_S):
                     frame = await reader.readexactly(length)
-                writer.write(await self._answer(read_request(frame)))
+                writer.write(await self._answer(read_request(frame, host)))
                 async with asyncio.timeout(_ANSWER_S):
                     await writer.drain()
         except MalformedRequestError as error:
@@ -261,7 +266,7 @@ class KafkaEndpoint:
             loop = asyncio.get_running_loop()
             answer = self._answers[request.api_key]
             try:
-                fields = await loop.run_in_executor(self._threads, answer, request.body)
+                fields = await loop.run_in_executor(self._threads, answer, request)
             except StratalogError as error:  # the metadata cannot be read: the client comes again
                 raise MalformedRequestError(f"api key {request.api_key}: {error}") from error
         return request.answer(fields)
@@ -276,12 +281,10 @@ class KafkaEndpoint:
         with_members = self._members.described().keys()
         return await loop.run_in_executor(self._threads, self._groups.delete, request.body, with_members)
 
-    @staticmethod
-    def _refuse(body: Fields) -> Fields:
-        if body["required_acks"] == 0:
-            raise MalformedRequestError("a producer with acks=0, to whom nothing can be said")
-        return refused(body)
-
     def _count(self, records: int, size_bytes: int) -> None:
         self._totals["records"] += records
         self._totals["bytes"] += size_bytes
+
+
+def _by_body(answer: Callable[[Fields], Fields], request: KafkaRequest) -> Fields:
+    return answer(request.body)

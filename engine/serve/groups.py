@@ -44,22 +44,24 @@ class ServedGroups:
         return {"throttle_time_ms": 0, "topics": topics_of(answers), "error_code": error}
 
     def commit(self, body: Fields, error: int) -> Fields:
-        """OffsetCommit: all offsets of partitions that there are, or none; none where there is an ``error``."""
-        asked, wanted = partitions_of(body), {}
+        """OffsetCommit: all offsets of partitions that there are, or none; none where there is an ``error``. An
+        offset below 0 is no commit: Kafka stores it, and clients that fetch it take it for none."""
+        asked, there = partitions_of(body), set[TopicPartition]()
         if not error:
             try:
                 image = self._metadata.image(fresh=True)
+                there = {key for key in asked if has_partition(image, *key)}
                 wanted = {
-                    key: OffsetAndMetadata(one["offset"], metadata=one["metadata"] or "")
-                    for key, one in asked.items()
-                    if has_partition(image, *key)
+                    key: OffsetAndMetadata(asked[key]["offset"], metadata=asked[key]["metadata"] or "")
+                    for key in there
+                    if asked[key]["offset"] >= 0
                 }
-                commit(self._context, body["consumer_group"] or "", wanted)
+                commit(self._context, body["consumer_group"] or "", wanted, forget=there - wanted.keys())
             except StratalogError as failed:
                 error = error_code(failed, of_group=True)
         answers = {
             key: {
-                "error_code": error or (ErrorCode.NONE if key in wanted else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+                "error_code": error or (ErrorCode.NONE if key in there else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
             }
             for key in asked
         }

@@ -281,7 +281,8 @@ class GroupMembers:
             return ErrorCode.INVALID_SESSION_TIMEOUT
         if body["member_id"] and member is None:
             return ErrorCode.UNKNOWN_MEMBER_ID
-        if group.protocol_type != body["protocol_type"] or not group.common(protocols, body["member_id"]):
+        kind = body["protocol_type"]
+        if not kind or group.protocol_type != kind or not group.common(protocols, body["member_id"]):
             return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
         size_bytes = len(group.protocol_type) + sum(len(one) + len(data) for one, data in protocols.items())
         return ErrorCode.NONE if self._has_room(member, size_bytes) else ErrorCode.GROUP_MAX_SIZE_REACHED
