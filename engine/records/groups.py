@@ -61,7 +61,7 @@ def commit(
 ) -> Report:
     """Commit offsets for a group, all of them or none. ``member_epoch`` grows with every new incarnation of
     the group's members (an attempt number, say): commits of older ones are refused. Without it the committer is
-    no member, and never stale. What was committed for the partitions ``forget`` is forgotten in the same append.
+    no member, and never stale. The same append forgets the commits for the partitions ``forget``.
     The first commit of a cluster creates ``__consumer_offsets``.
 
     A leader that cannot be reached is fenced, where that is due, and the one after it asked.

@@ -28,7 +28,7 @@ class Descriptions:
 
     def configs(self, body: Fields) -> Fields:
         """DescribeConfigs: those that are in force for a topic; the endpoint has none of a broker."""
-        image = self._metadata.image(fresh=True)
+        image = self._metadata.image(max_age_s=0)
         asked = {(one["resource_type"], one["resource_name"] or ""): one for one in body["resources"] or ()}
         return {"throttle_time_ms": 0, "resources": [_configs(image, *key, one) for key, one in asked.items()]}
 
@@ -65,7 +65,7 @@ class Descriptions:
     def _groups(self) -> tuple[AbstractSet[str], int]:
         """Names, and the error where not all can be read."""
         try:
-            found, failures = all_groups(self._metadata.context, self._metadata.image(fresh=True))
+            found, failures = all_groups(self._metadata.context, self._metadata.image(max_age_s=0))
         except StratalogError as error:
             return frozenset(), error_code(error, of_group=True)
         return found.keys(), ErrorCode.COORDINATOR_NOT_AVAILABLE if failures else ErrorCode.NONE

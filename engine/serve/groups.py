@@ -49,7 +49,7 @@ class ServedGroups:
         asked, there = partitions_of(body), set[TopicPartition]()
         if not error:
             try:
-                image = self._metadata.image(fresh=True)
+                image = self._metadata.image(max_age_s=0)
                 there = {key for key in asked if has_partition(image, *key)}
                 wanted = {
                     key: OffsetAndMetadata(asked[key]["offset"], metadata=asked[key]["metadata"] or "")
@@ -72,7 +72,7 @@ class ServedGroups:
         first, so that names without a group cost no look at storage each."""
         asked = dict.fromkeys(name or "" for name in body["groups_names"] or ())
         try:
-            known, failures = all_groups(self._context, self._metadata.image(fresh=True))
+            known, failures = all_groups(self._context, self._metadata.image(max_age_s=0))
         except StratalogError as failed:
             told = dict.fromkeys(asked, error_code(failed, of_group=True))
         else:

@@ -26,7 +26,7 @@ from stratalog.partitions.paths import check_topic_name
 
 NODE = 0
 """The id of the only broker."""
-_MAX_AGE_S = 10.0
+MAX_AGE_S = 10.0
 """As of a tail: so long a fetch goes by the metadata that it knows."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _NO_OFFSET = -1
@@ -51,11 +51,11 @@ class ServedMetadata:
         self._known: ClusterImage | None = None
         self._read_s = 0.0
 
-    def image(self, *, fresh: bool = False) -> ClusterImage:
+    def image(self, *, max_age_s: float = MAX_AGE_S) -> ClusterImage:
         """The metadata, of now or a few seconds ago. Raises: errors of reading it."""
         with self._lock:
             now = self.context.clock.monotonic_s()
-            if fresh or self._known is None or now - self._read_s > _MAX_AGE_S:
+            if max_age_s <= 0 or self._known is None or now - self._read_s > max_age_s:
                 self._known, self._read_s = self.context.metadata.image(), now
             return self._known
 
@@ -63,11 +63,11 @@ class ServedMetadata:
         """The metadata, of now where one of the partitions is missing in those of a few seconds ago. Raises: as
         ``image``."""
         image = self.image()
-        return image if all(has_partition(image, *key) for key in wanted) else self.image(fresh=True)
+        return image if all(has_partition(image, *key) for key in wanted) else self.image(max_age_s=0)
 
     def topics(self, body: Fields) -> Fields:
         """Metadata: of all topics when None are named. No topic is made by asking."""
-        image = self.image(fresh=True)
+        image = self.image(max_age_s=0)
         named = sorted(image.topic_ids) if body["topics"] is None else dict.fromkeys(body["topics"])
         host, port = self.address
         return {

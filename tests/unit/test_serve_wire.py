@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import random
+import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ from aiokafka.record.default_records import DefaultRecordBatch
 from stratalog.engine.serve.endpoint import MOST_REQUEST_BYTES
 from stratalog.engine.serve.fetching import MOST_BYTES
 from stratalog.engine.serve.protocol import REQUESTS, ApiKey
+from tests.contexts import context_of
 from tests.unit.cluster_harness import LiveCluster, live_and_shared
 from tests.unit.endpoint_harness import Wire, served, wire
 
@@ -270,6 +273,74 @@ def test_a_fetch_waits_for_what_is_appended(live: LiveCluster) -> None:
         )
         live.append({1: ["new"]}).raise_for_failures()
         assert [values(one) for one in parts(waiting.result(60))] == [[], [(0, b"new")]]
+
+
+@pytest.mark.parametrize("offset", [0, 3, 5])
+@pytest.mark.parametrize("log_start", [0, 3])
+def test_a_topic_that_is_deleted_is_unknown_at_once_and_a_new_one_is_read(
+    offset: int, log_start: int, live: LiveCluster
+) -> None:
+    if log_start:
+        live.cluster.topics.delete_records("t", {0: log_start}).raise_for_failures()
+    code_before = OK if offset == 3 or offset == log_start else OUT_OF_RANGE
+    with served(live.cluster) as address, wire(address) as client:
+
+        def asked(at: int) -> tuple[int, list[tuple[int, bytes]]]:
+            live.clock.sleep(1)  # longer than the end of a partition is remembered, and shorter than the metadata
+            time.sleep(0.02)  # ... also by the machine's clock
+            (found,) = parts(client.ask(ApiKey.FETCH, 11, **fetch({("t", 0): at})))
+            return found["error_code"], values(found)
+
+        assert asked(offset)[0] == code_before
+        live.cluster.topics.delete("t").raise_for_failures()
+        assert asked(offset) == (UNKNOWN_TOPIC, [])
+        live.topic()
+        assert asked(0) == (OK, [])
+        live.cluster.topics.delete("t").raise_for_failures()
+        live.topic()
+        live.append(["new"]).raise_for_failures()
+        assert asked(0) == (OK, [(0, b"new")])
+        live.cluster.topics.delete("t").raise_for_failures()
+        live.topic()
+        live.append(["newer"] * 9).raise_for_failures()
+        assert asked(5) == (OK, [(at, b"newer") for at in range(5, 9)])
+
+
+def test_offsets_of_a_topic_that_was_just_made_are_known(live: LiveCluster) -> None:
+    with served(live.cluster) as address, wire(address) as client:
+        live.topic("new")
+        live.append(["a"], "new").raise_for_failures()
+        asked = {
+            **REQUESTED[ApiKey.LIST_OFFSETS],
+            "topics": [{**REQUESTED[ApiKey.LIST_OFFSETS]["topics"][0], "topic": "new"}],
+        }
+        (found,) = parts(client.ask(ApiKey.LIST_OFFSETS, 3, **asked))
+        assert (found["error_code"], found["offset"]) == (OK, 1)
+
+
+def test_what_a_fetch_costs_that_finds_nothing(live: LiveCluster) -> None:
+    """A look at the leader: a listing, and a read of whose root it is. Of an empty log the metadata are read, too,
+    at most as often as ends of partitions are looked at, however many of them there are."""
+    context = context_of(live.cluster)
+
+    def cost(act: Callable[[], object]) -> tuple[int, int]:
+        before = context.counts()
+        act()
+        counts = context.counts() - before
+        assert counts.requests == counts.lists + counts.reads
+        return counts.lists, counts.reads
+
+    with served(live.cluster) as address, wire(address) as client:
+
+        def of_fetch(partition: int, offset: int, pause_s: float = 0.0) -> tuple[int, int]:
+            live.clock.sleep(pause_s)
+            time.sleep(0.02)  # longer than the end of a partition is remembered, by the machine's clock
+            return cost(lambda: client.ask(ApiKey.FETCH, 11, **fetch({("t", partition): offset})))
+
+        of_fetch(0, 3)
+        assert (of_fetch(0, 3), of_fetch(0, 3, pause_s=5)) == ((1, 1), (1, 1))
+        assert (of_fetch(1, 0), of_fetch(1, 0), of_fetch(1, 0, pause_s=1)) == ((2, 2), (1, 1), (2, 2))
+    assert cost(context.metadata.image) == (1, 1)  # of one voter
 
 
 @pytest.mark.slow
