@@ -83,7 +83,7 @@ class ForgetOffset(_OffsetsRecord, frozen=True):
     partition: int
     seen: int
     pending: bool = False
-    """What is pending for the partition goes, too."""
+    """Whether the pending offsets for the partition go, too."""
 
 
 class ForgetGroup(_OffsetsRecord, frozen=True):
@@ -91,7 +91,7 @@ class ForgetGroup(_OffsetsRecord, frozen=True):
 
     seen: int
     pending: bool = False
-    """What is pending for the group goes, too."""
+    """Whether the pending offsets of the group go, too."""
 
 
 class GroupMetadata(_OffsetsRecord, frozen=True):
