@@ -5,7 +5,7 @@
     batches    pure: rows of a fetch as Kafka's record batches, by ``aiokafka.record``
     codes      errors as Kafka's numbers
     metadata   Metadata, FindCoordinator, ListOffsets
-    producing  Produce, which is refused
+    refusing   Produce, InitProducerId and ConsumerGroupHeartbeat, which are refused
     fetching   Fetch, and its waits
     groups     OffsetFetch, OffsetCommit and DeleteGroups
     members    JoinGroup, SyncGroup, Heartbeat, LeaveGroup

@@ -27,7 +27,6 @@ from stratalog.engine.serve.fetching import ServedFetches
 from stratalog.engine.serve.groups import ServedGroups
 from stratalog.engine.serve.members import GroupMembers
 from stratalog.engine.serve.metadata import ServedMetadata
-from stratalog.engine.serve.producing import ServedProducers
 from stratalog.engine.serve.protocol import (
     ApiKey,
     Fields,
@@ -36,6 +35,7 @@ from stratalog.engine.serve.protocol import (
     api_versions,
     read_request,
 )
+from stratalog.engine.serve.refusing import ServedProducers, refused_heartbeat
 from stratalog.partitions.errors import InvalidCallError, StratalogError
 from stratalog.partitions.printable import printable
 
@@ -146,10 +146,13 @@ class KafkaEndpoint:
             ApiKey.DESCRIBE_CONFIGS: descriptions.configs,
             ApiKey.LIST_GROUPS: descriptions.groups,
             ApiKey.DESCRIBE_GROUPS: descriptions.described,
+            ApiKey.CONSUMER_GROUP_HEARTBEAT: lambda _: refused_heartbeat(),
         }
+        producers = ServedProducers(context.clock)
         self._answers: Mapping[int, Callable[[KafkaRequest], Fields]] = {
             **{key: functools.partial(_by_body, answer) for key, answer in by_body.items()},
-            ApiKey.PRODUCE: ServedProducers(context.clock).produce,
+            ApiKey.PRODUCE: producers.produce,
+            ApiKey.INIT_PRODUCER_ID: producers.init,
             ApiKey.LIST_OFFSETS: self._metadata.offsets,
         }
         self._connections: set[asyncio.Task[None]] = set()

@@ -1,7 +1,7 @@
-"""Messages of Kafka's protocol that aiokafka does not have: ListOffsets from version 4 on. Pure.
+"""Messages of Kafka's protocol that aiokafka does not have: ListOffsets from version 4 on, and the refusal of
+ConsumerGroupHeartbeat. Pure.
 
-From version 6 on they are flexible (KIP-482): lengths are varints, and every struct ends in tagged fields. None of
-those is known here.
+Most are flexible (KIP-482): lengths are varints, and every struct ends in tagged fields, of which none is known.
 """
 
 from __future__ import annotations
@@ -56,4 +56,40 @@ def _list_offsets(version: int) -> OwnMessage:
 
 
 LIST_OFFSETS = {version: _list_offsets(version) for version in range(_FIRST, LAST_LIST_OFFSETS + 1)}
+"""By version."""
+
+
+def _consumer_group_heartbeat(version: int) -> OwnMessage:
+    text, tags = CompactString("utf-8"), ("tags", Tags)
+    regex = [("subscribed_regex", text)] if version else []
+    owned = CompactArray(
+        ("topic_id_high", Int64), ("topic_id_low", Int64), ("partitions", CompactArray(Int32)), tags
+    )
+    request = Schema(
+        ("group", text),
+        ("member_id", text),
+        ("member_epoch", Int32),
+        ("instance_id", text),
+        ("rack_id", text),
+        ("rebalance_timeout", Int32),
+        ("subscribed_topics", CompactArray(text)),
+        *regex,
+        ("server_assignor", text),
+        ("owned", owned),
+        tags,
+    )
+    answer = Schema(
+        ("throttle_time_ms", Int32),
+        ("error_code", Int16),
+        ("error_message", text),
+        ("member_id", text),
+        ("member_epoch", Int32),
+        ("heartbeat_interval_ms", Int32),
+        ("assignment", Int8),  # a struct that is null is -1; there is never one
+        tags,
+    )
+    return OwnMessage(request, True, OwnMessage(answer, True))
+
+
+CONSUMER_GROUP_HEARTBEAT = {version: _consumer_group_heartbeat(version) for version in range(2)}
 """By version."""

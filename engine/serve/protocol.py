@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
-from aiokafka.protocol import admin, commit, coordination, fetch, group, metadata, offset, produce
+from aiokafka.protocol import admin, commit, coordination, fetch, group, metadata, offset, produce, transaction
 from aiokafka.protocol.api import RequestHeader_v1
 from aiokafka.protocol.types import Array, Schema, TaggedFields
 
-from stratalog.engine.serve.messages import LIST_OFFSETS
+from stratalog.engine.serve.messages import CONSUMER_GROUP_HEARTBEAT, LIST_OFFSETS
 from stratalog.partitions.identity import TopicPartition
 
 Fields = Mapping[str, Any]
@@ -42,8 +42,10 @@ class ApiKey(IntEnum):
     DESCRIBE_GROUPS = 15
     LIST_GROUPS = 16
     API_VERSIONS = 18
+    INIT_PRODUCER_ID = 22
     DESCRIBE_CONFIGS = 32
     DELETE_GROUPS = 42
+    CONSUMER_GROUP_HEARTBEAT = 68
 
 
 _OF_AIOKAFKA: Mapping[int, Mapping[int, Any]] = {
@@ -63,6 +65,7 @@ _OF_AIOKAFKA: Mapping[int, Mapping[int, Any]] = {
         (ApiKey.DESCRIBE_GROUPS, admin, "DescribeGroupsRequest", 0, 2),  # aiokafka answers 3 as if it were 2
         (ApiKey.LIST_GROUPS, admin, "ListGroupsRequest", 0, 2),
         (ApiKey.API_VERSIONS, admin, "ApiVersionRequest", 0, 2),
+        (ApiKey.INIT_PRODUCER_ID, transaction, "InitProducerIdRequest", 0, 0),
         (ApiKey.DESCRIBE_CONFIGS, admin, "DescribeConfigsRequest", 1, 2),
         (ApiKey.DELETE_GROUPS, admin, "DeleteGroupsRequest", 0, 1),
     )
@@ -71,9 +74,10 @@ REQUESTS: Mapping[int, Mapping[int, Any]] = {
     **_OF_AIOKAFKA,
     # aiokafka has an epoch of the wrong width in version 4
     ApiKey.LIST_OFFSETS: {**_OF_AIOKAFKA[ApiKey.LIST_OFFSETS], **LIST_OFFSETS},
+    ApiKey.CONSUMER_GROUP_HEARTBEAT: CONSUMER_GROUP_HEARTBEAT,
 }
-"""By api key and version: what is answered. Nothing here writes records: Produce is refused, and is here since
-librdkafka takes a broker without it for one that has no batches of format 2."""
+"""By api key and version: what is answered. Some are here to be refused, so that clients say why: InitProducerId,
+ConsumerGroupHeartbeat, and Produce, without which librdkafka takes a broker for one before batches of format 2."""
 
 UNSUPPORTED_VERSION = 35
 

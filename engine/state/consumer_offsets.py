@@ -328,6 +328,7 @@ def _counting(producers: dict[str, ProducerState], offset: int, record: OffsetsR
 def _drop_pending(producers: dict[str, ProducerState], opened: Iterable[str], record: _OfGroup) -> None:
     """Without what the record drops of what is pending, all of it of the producers ``opened``. Changes
     ``producers``."""
+    dropped: tuple[str | int, ...]
     match record:
         case OffsetTombstone() | ForgetOffset(pending=True):
             dropped = (record.group, record.topic_id, record.partition)

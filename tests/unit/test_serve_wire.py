@@ -133,6 +133,19 @@ REQUESTED: dict[int, dict[str, Any]] = {
     ApiKey.LIST_GROUPS: {},
     ApiKey.DESCRIBE_GROUPS: {"groups": ["g"]},
     ApiKey.DELETE_GROUPS: {"groups_names": ["nobody"]},
+    ApiKey.INIT_PRODUCER_ID: {"transactional_id": None, "transaction_timeout_ms": 1000},
+    ApiKey.CONSUMER_GROUP_HEARTBEAT: {
+        "group": "g",
+        "member_id": "",
+        "member_epoch": 0,
+        "instance_id": None,
+        "rack_id": None,
+        "rebalance_timeout": LONG_MS,
+        "subscribed_topics": ["t"],
+        "server_assignor": None,
+        "subscribed_regex": None,
+        "owned": [{"topic_id_high": 1, "topic_id_low": 2, "partitions": [0, 1]}],
+    },
 }
 
 
@@ -154,6 +167,11 @@ def test_every_version_is_answered_the_same(key: int, live: LiveCluster) -> None
             assert answer["error_code"] == UNKNOWN_MEMBER
         if key == ApiKey.PRODUCE:
             assert [one["error_code"] for one in parts(answer)] == [29]
+        if key == ApiKey.INIT_PRODUCER_ID:
+            assert answer["error_code"] == 31
+        if key == ApiKey.CONSUMER_GROUP_HEARTBEAT:
+            assert answer["error_code"] == UNSUPPORTED
+            assert "group.protocol=classic" in answer["error_message"]
 
 
 def test_a_client_of_tomorrow_is_told_the_versions(shared: LiveCluster) -> None:
@@ -370,6 +388,10 @@ def test_a_producer_is_refused_and_named_in_the_log_once_a_minute(
         )
         assert "stratalog mirror" in line
         assert "stratalog produce" in line
+        for transactional_id, code in ((None, 31), ("x", 53)):
+            asked = {"transactional_id": transactional_id, "transaction_timeout_ms": 1000}
+            assert client.ask(ApiKey.INIT_PRODUCER_ID, 0, **asked)["error_code"] == code
+        assert said() == [line]
         live.clock.sleep(60)
         with wire(address) as quiet, pytest.raises(EOFError):
             quiet.ask(ApiKey.PRODUCE, 8, **{**REQUESTED[ApiKey.PRODUCE], "required_acks": 0})

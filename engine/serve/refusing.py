@@ -1,5 +1,5 @@
-"""Producers are refused: the client gets an error, and the log ``stratalog.serve`` a line that says where to
-produce instead."""
+"""Refusals in words that clients pass on: of producers, and of the protocol of KIP-848. For a producer the log
+``stratalog.serve`` has a line that says where to produce instead."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class ServedProducers:
         Raises: MalformedRequestError for a producer with acks=0, to whom nothing can be said.
         """
         wanted = partitions_of(request.body)
-        self._tell(request, ", ".join(sorted({topic or "" for topic, _ in wanted})[:3]))
+        self._tell(request, f"produces to {', '.join(sorted({topic or '' for topic, _ in wanted})[:3])}")
         if request.body["required_acks"] == 0:
             raise MalformedRequestError("a producer with acks=0, to whom nothing can be said")
         said = {
@@ -50,7 +50,18 @@ class ServedProducers:
         }
         return {"throttle_time_ms": 0, "topics": topics_of(dict.fromkeys(wanted, said))}
 
-    def _tell(self, request: KafkaRequest, topics: str) -> None:
+    def init(self, request: KafkaRequest) -> Fields:
+        """InitProducerId, with which idempotent and transactional producers begin."""
+        self._tell(request, "begins to produce")
+        transactional = request.body["transactional_id"] is not None
+        error = (
+            ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+            if transactional
+            else ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+        )
+        return {"throttle_time_ms": 0, "error_code": error, "producer_id": -1, "producer_epoch": -1}
+
+    def _tell(self, request: KafkaRequest, does: str) -> None:
         """A line in the log, once a minute for each client."""
         now_s, client = self._clock.monotonic_s(), (request.host, request.client_id[:_LONGEST])
         with self._lock:
@@ -59,7 +70,21 @@ class ServedProducers:
                 return
             self._told_s[client] = now_s
         _log.warning(
-            "%s, client %s produces to %s, and is refused: this endpoint is read only; produce to a Kafka cluster "
+            "%s, client %s %s, and is refused: this endpoint is read only; produce to a Kafka cluster "
             "that `stratalog mirror` copies here, or append with `stratalog produce` or cluster.append",
-            *map(printable, (request.host, repr(client[1]), topics[:_LONGEST] or "a topic")),
+            *map(printable, (request.host, repr(client[1]), does[:_LONGEST])),
         )
+
+
+def refused_heartbeat() -> Fields:
+    """ConsumerGroupHeartbeat (KIP-848): UNSUPPORTED_VERSION, as by a broker on which the protocol is off. Clients
+    end with an error then; where it is not listed librdkafka waits without one."""
+    return {
+        "throttle_time_ms": 0,
+        "error_code": ErrorCode.UNSUPPORTED_VERSION,
+        "error_message": "stratalog serve has no group.protocol=consumer: set group.protocol=classic",
+        "member_id": None,
+        "member_epoch": 0,
+        "heartbeat_interval_ms": 0,
+        "assignment": -1,
+    }
