@@ -180,31 +180,34 @@ def _within(state: PartitionState, offset: int, notes: list[str]) -> int:
 
 
 def delete_group(context: Context, group: str, *, dry_run: bool = False) -> Report:
-    """Forget a group: what it has committed, and its member epoch. One row per partition.
+    """Forget a group: what it has committed, also in transactions that are not over, and its member epoch. One row
+    per partition.
 
     Raises: InvalidGroupIdError, GroupIdNotFoundError; NonEmptyGroupError when it has committed meanwhile;
         as ``groups.commit``.
     """
 
-    def wanted(_: ClusterImage, state: GroupState) -> list[OffsetsRecord]:
-        return forget_group(group, state)
+    def wanted(image: ClusterImage, offsets: ConsumerOffsets, state: GroupState) -> list[OffsetsRecord]:
+        return forget_group(group, state, pending=True)
 
     return _forget(context, "delete-group", group, wanted, dry_run)
 
 
 def delete_offsets(context: Context, group: str, topics: Sequence[str], *, dry_run: bool = False) -> Report:
-    """Forget what a group has committed for these topics. One row per partition.
+    """Forget what a group has committed for these topics, also in transactions that are not over. One row per
+    partition.
 
     Raises: UnknownTopicOrPartitionError, also where it has committed nothing for one of them; as
         ``delete_group``.
     """
 
-    def wanted(image: ClusterImage, state: GroupState) -> list[OffsetsRecord]:
+    def wanted(image: ClusterImage, offsets: ConsumerOffsets, state: GroupState) -> list[OffsetsRecord]:
         chosen = {image.topic(name).topic_id: name for name in topics}
         for topic_id, name in chosen.items():
             if all(topic_id != committed for committed, _ in state.offsets):
                 raise UnknownTopicOrPartitionError(f"group {group!r} has committed nothing for topic {name!r}")
-        return forget_offsets(group, state, [key for key in state.offsets if key[0] in chosen])
+        keys = {key for key in (*state.offsets, *offsets.unstable(group)) if key[0] in chosen}
+        return forget_offsets(group, state, keys, pending=True)
 
     return _forget(context, "delete-offsets", group, wanted, dry_run)
 
@@ -213,14 +216,14 @@ def _forget(
     context: Context,
     operation: str,
     group: str,
-    wanted: Callable[[ClusterImage, GroupState], list[OffsetsRecord]],
+    wanted: Callable[[ClusterImage, ConsumerOffsets, GroupState], list[OffsetsRecord]],
     dry_run: bool,
 ) -> Report:
     check_group(group)
 
     def plan(image: ClusterImage) -> tuple[ClusterImage, ReadState[ConsumerOffsets], list[OffsetsRecord]]:
         read, state = existing_group(context, image, group)
-        return image, read, wanted(image, state)
+        return image, read, wanted(image, read.state, state)
 
     with context.run(operation, dry_run=dry_run) as run:
         image, before, records = with_leaders(context, plan)

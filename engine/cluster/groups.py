@@ -126,7 +126,7 @@ class Groups:
 
     @operation("groups delete")
     def delete(self, group: str, *, dry_run: bool = False, check: bool = True) -> Report:
-        """Forget a consumer group and all that it has committed.
+        """Forget a consumer group and all that it has committed, also in transactions that are not over.
 
         Raises: GroupIdNotFoundError; NonEmptyGroupError when it commits meanwhile: nothing was changed.
         """

@@ -8,6 +8,7 @@ from contextlib import closing
 from typing import TYPE_CHECKING
 
 from stratalog.engine.cluster.arguments import TopicNames, names
+from stratalog.engine.cluster.groups import Groups
 from stratalog.engine.cluster.recorded import operation
 from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.report import Report
@@ -207,7 +208,8 @@ class Mirrors:
             poll_s=poll_s,
             max_connections=max_connections,
         )
-        return KafkaEndpoint(self._context, options, client_metadata(self._context.file, None, client_rack))
+        client = client_metadata(self._context.file, None, client_rack)
+        return KafkaEndpoint(self._context, options, client, Groups(self._context, None).delete)
 
 
 def _divided(configs: Mapping[str, str] | None) -> tuple[dict[str, str], dict[str, str]]:

@@ -23,6 +23,7 @@ from stratalog.engine.state.consumer_offsets import (
     GroupState,
     OffsetCommit,
     OffsetsRecord,
+    OffsetTombstone,
     PendingOffset,
     is_stale,
 )
@@ -56,10 +57,12 @@ def commit(
     offsets: Mapping[TopicPartition, OffsetAndMetadata | int],
     *,
     member_epoch: int | None = None,
+    forget: Collection[TopicPartition] = (),
 ) -> Report:
     """Commit offsets for a group, all of them or none. ``member_epoch`` grows with every new incarnation of
     the group's members (an attempt number, say): commits of older ones are refused. Without it the committer is
-    no member, and never stale. The first commit of a cluster creates ``__consumer_offsets``.
+    no member, and never stale. The same append forgets the commits for the partitions ``forget``.
+    The first commit of a cluster creates ``__consumer_offsets``.
 
     A leader that cannot be reached is fenced, where that is due, and the one after it asked.
 
@@ -73,8 +76,15 @@ def commit(
     epoch = None if member_epoch is None else check_member_epoch(group, member_epoch)
     given = check_offsets(offsets)
 
-    def look(image: ClusterImage) -> tuple[ClusterImage, list[OffsetCommit], ReadState[ConsumerOffsets] | None]:
-        records = _records(context, image, group, given, epoch)
+    def look(image: ClusterImage) -> tuple[ClusterImage, list[OffsetsRecord], ReadState[ConsumerOffsets] | None]:
+        gone = [(image.topic(topic).topic_id, partition) for topic, partition in forget]
+        records: list[OffsetsRecord] = [
+            *_records(context, image, group, given, epoch),
+            *(
+                OffsetTombstone(group=group, topic_id=topic_id, partition=partition)
+                for topic_id, partition in gone
+            ),
+        ]
         if epoch is None or not records:
             return image, records, None
         before = read_groups(context, image, group)

@@ -1,11 +1,13 @@
 """Topics of this cluster for clients of Kafka, which read them by Kafka's protocol: ``cluster.serve``.
 
     protocol   pure: requests and answers by name, of ``aiokafka.protocol``; which ones there are
+    messages   pure: those that aiokafka does not have
     batches    pure: rows of a fetch as Kafka's record batches, by ``aiokafka.record``
     codes      errors as Kafka's numbers
-    metadata   Metadata, FindCoordinator, ListOffsets; Produce is refused
+    metadata   Metadata, FindCoordinator, ListOffsets
+    refusing   Produce, InitProducerId and ConsumerGroupHeartbeat, which are refused
     fetching   Fetch, and its waits
-    groups     OffsetFetch and OffsetCommit
+    groups     OffsetFetch, OffsetCommit and DeleteGroups
     members    JoinGroup, SyncGroup, Heartbeat, LeaveGroup
     describing DescribeConfigs, ListGroups, DescribeGroups
     endpoint   the server: connections, limits, TLS

@@ -9,8 +9,10 @@ from functools import lru_cache
 
 from stratalog.partitions.errors import (
     CorruptionError,
+    GroupIdNotFoundError,
     InvalidGroupIdError,
     InvalidReplicationFactorError,
+    NonEmptyGroupError,
     OffsetMetadataTooLargeError,
     OffsetOutOfRangeError,
     RetriableError,
@@ -32,6 +34,7 @@ class ErrorCode(IntEnum):
     UNKNOWN_TOPIC_OR_PARTITION = 3
     OFFSET_METADATA_TOO_LARGE = 12
     COORDINATOR_NOT_AVAILABLE = 15
+    INVALID_TOPIC_EXCEPTION = 17
     ILLEGAL_GENERATION = 22
     INCONSISTENT_GROUP_PROTOCOL = 23
     INVALID_GROUP_ID = 24
@@ -40,8 +43,14 @@ class ErrorCode(IntEnum):
     REBALANCE_IN_PROGRESS = 27
     TOPIC_AUTHORIZATION_FAILED = 29
     GROUP_AUTHORIZATION_FAILED = 30
+    CLUSTER_AUTHORIZATION_FAILED = 31
+    UNSUPPORTED_VERSION = 35
     INVALID_REPLICATION_FACTOR = 38
+    INVALID_REQUEST = 42
+    TRANSACTIONAL_ID_AUTHORIZATION_FAILED = 53
     KAFKA_STORAGE_ERROR = 56
+    NON_EMPTY_GROUP = 68
+    GROUP_ID_NOT_FOUND = 69
     FETCH_SESSION_ID_NOT_FOUND = 70
     GROUP_MAX_SIZE_REACHED = 81
 
@@ -51,6 +60,8 @@ _OF_CLIENTS: tuple[tuple[type[StratalogError], int], ...] = (
     (OffsetOutOfRangeError, ErrorCode.OFFSET_OUT_OF_RANGE),
     (OffsetMetadataTooLargeError, ErrorCode.OFFSET_METADATA_TOO_LARGE),
     (InvalidGroupIdError, ErrorCode.INVALID_GROUP_ID),
+    (NonEmptyGroupError, ErrorCode.NON_EMPTY_GROUP),
+    (GroupIdNotFoundError, ErrorCode.GROUP_ID_NOT_FOUND),
 )
 """Errors that a client makes by itself."""
 

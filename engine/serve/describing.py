@@ -9,11 +9,10 @@ from stratalog.engine.metadata.image import ClusterImage
 from stratalog.engine.records.groups import all_groups
 from stratalog.engine.serve.codes import ErrorCode, error_code
 from stratalog.engine.serve.members import GroupMembers
-from stratalog.engine.serve.metadata import ServedMetadata
+from stratalog.engine.serve.metadata import NODE, ServedMetadata, missing
 from stratalog.engine.serve.protocol import Fields
 from stratalog.partitions.errors import StratalogError
 
-_INVALID_REQUEST = 42
 _TOPIC, _BROKER = 2, 4
 """Types of resources that have configs."""
 _SOURCES = {"topic": 1, "cluster": 3, "default": 5}
@@ -29,7 +28,7 @@ class Descriptions:
 
     def configs(self, body: Fields) -> Fields:
         """DescribeConfigs: those that are in force for a topic; the endpoint has none of a broker."""
-        image = self._metadata.image(fresh=True)
+        image = self._metadata.image(max_age_s=0)
         asked = {(one["resource_type"], one["resource_name"] or ""): one for one in body["resources"] or ()}
         return {"throttle_time_ms": 0, "resources": [_configs(image, *key, one) for key, one in asked.items()]}
 
@@ -66,7 +65,7 @@ class Descriptions:
     def _groups(self) -> tuple[AbstractSet[str], int]:
         """Names, and the error where not all can be read."""
         try:
-            found, failures = all_groups(self._metadata.context, self._metadata.image(fresh=True))
+            found, failures = all_groups(self._metadata.context, self._metadata.image(max_age_s=0))
         except StratalogError as error:
             return frozenset(), error_code(error, of_group=True)
         return found.keys(), ErrorCode.COORDINATOR_NOT_AVAILABLE if failures else ErrorCode.NONE
@@ -76,7 +75,7 @@ def _configs(image: ClusterImage, kind: int, name: str, asked: Fields) -> Fields
     topic_id = image.topic_ids.get(name) if kind == _TOPIC else None
     error, entries = int(ErrorCode.NONE), []
     if topic_id is not None:
-        wanted = None if asked["config_names"] is None else frozenset(asked["config_names"])
+        wanted = frozenset(asked["config_names"] or ())  # Kafka takes an empty list for all, as null
         entries = [
             {
                 "config_names": key,
@@ -87,11 +86,11 @@ def _configs(image: ClusterImage, kind: int, name: str, asked: Fields) -> Fields
                 "config_synonyms": [],
             }
             for key, value, source in configs_in_force(image.topics[topic_id].configs, image.configs)
-            if wanted is None or key in wanted
+            if not wanted or key in wanted
         ]
     elif kind == _TOPIC:
-        error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    elif kind != _BROKER:
-        error = _INVALID_REQUEST
+        error = missing(name)
+    elif kind != _BROKER or name not in ("", str(NODE)):
+        error = ErrorCode.INVALID_REQUEST
     told = {"error_code": error, "error_message": None, "resource_type": kind, "resource_name": name}
     return {**told, "config_entries": entries}

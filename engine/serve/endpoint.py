@@ -26,7 +26,7 @@ from stratalog.engine.serve.describing import Descriptions
 from stratalog.engine.serve.fetching import ServedFetches
 from stratalog.engine.serve.groups import ServedGroups
 from stratalog.engine.serve.members import GroupMembers
-from stratalog.engine.serve.metadata import ServedMetadata, refused
+from stratalog.engine.serve.metadata import ServedMetadata
 from stratalog.engine.serve.protocol import (
     ApiKey,
     Fields,
@@ -35,6 +35,7 @@ from stratalog.engine.serve.protocol import (
     api_versions,
     read_request,
 )
+from stratalog.engine.serve.refusing import ServedProducers, refused_heartbeat
 from stratalog.partitions.errors import InvalidCallError, StratalogError
 from stratalog.partitions.printable import printable
 
@@ -106,7 +107,13 @@ def _address(text: str) -> tuple[str, int]:
 class KafkaEndpoint:
     """A running server of a cluster's topics; close it, or use it in a ``with``."""
 
-    def __init__(self, context: Context, options: ServeOptions, client: ClientMetadata) -> None:
+    def __init__(
+        self,
+        context: Context,
+        options: ServeOptions,
+        client: ClientMetadata,
+        delete_group: Callable[[str], object],
+    ) -> None:
         """Listens when this returns. Raises: InvalidCallError for an address that cannot be had; errors of reading
         the metadata."""
         self._options = options
@@ -115,7 +122,8 @@ class KafkaEndpoint:
         self._metadata = ServedMetadata(context)
         self._metadata.image()  # a cluster that cannot be read is not served
         self._fetches = ServedFetches(self._metadata, self._threads, client, options.poll_s, self._count)
-        self._groups, self._members = ServedGroups(self._metadata), GroupMembers(context.new_id)
+        self._groups = ServedGroups(self._metadata, delete_group)
+        self._members = GroupMembers(context.new_id)
         descriptions = Descriptions(self._metadata, self._members)
         self._awaited: Mapping[int, Callable[[KafkaRequest], Awaitable[Fields]]] = {
             ApiKey.FETCH: lambda request: self._fetches.answer(request.body),
@@ -124,21 +132,28 @@ class KafkaEndpoint:
             ApiKey.HEARTBEAT: self._members.heartbeat,
             ApiKey.LEAVE_GROUP: self._members.leave,
             ApiKey.OFFSET_COMMIT: self._commit,
+            ApiKey.DELETE_GROUPS: self._delete_groups,
         }
-        self._answers: Mapping[int, Callable[[Fields], Fields]] = {
+        by_body: Mapping[int, Callable[[Fields], Fields]] = {
             ApiKey.API_VERSIONS: lambda _: {
                 "error_code": ErrorCode.NONE,
                 "api_versions": api_versions(),
                 "throttle_time_ms": 0,
             },
-            ApiKey.PRODUCE: self._refuse,
             ApiKey.METADATA: self._metadata.topics,
-            ApiKey.LIST_OFFSETS: self._metadata.offsets,
             ApiKey.FIND_COORDINATOR: self._metadata.coordinator,
             ApiKey.OFFSET_FETCH: self._groups.offsets,
             ApiKey.DESCRIBE_CONFIGS: descriptions.configs,
             ApiKey.LIST_GROUPS: descriptions.groups,
             ApiKey.DESCRIBE_GROUPS: descriptions.described,
+            ApiKey.CONSUMER_GROUP_HEARTBEAT: lambda _: refused_heartbeat(),
+        }
+        producers = ServedProducers(context.clock)
+        self._answers: Mapping[int, Callable[[KafkaRequest], Fields]] = {
+            **{key: functools.partial(_by_body, answer) for key, answer in by_body.items()},
+            ApiKey.PRODUCE: producers.produce,
+            ApiKey.INIT_PRODUCER_ID: producers.init,
+            ApiKey.LIST_OFFSETS: self._metadata.offsets,
         }
         self._connections: set[asyncio.Task[None]] = set()
         started: Future[tuple[asyncio.AbstractEventLoop, asyncio.Event, int]] = Future()
@@ -224,6 +239,7 @@ class KafkaEndpoint:
         task.add_done_callback(ended)
 
     async def _connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        host = str((writer.get_extra_info("peername") or ("",))[0])
         try:
             while True:
                 async with asyncio.timeout(_IDLE_S):
@@ -232,7 +248,7 @@ class KafkaEndpoint:
                     raise MalformedRequestError(f"a request of {length} bytes")
                 async with asyncio.timeout(_REQUEST_S):
                     frame = await reader.readexactly(length)
-                writer.write(await self._answer(read_request(frame)))
+                writer.write(await self._answer(read_request(frame, host)))
                 async with asyncio.timeout(_ANSWER_S):
                     await writer.drain()
         except MalformedRequestError as error:
@@ -253,7 +269,7 @@ class KafkaEndpoint:
             loop = asyncio.get_running_loop()
             answer = self._answers[request.api_key]
             try:
-                fields = await loop.run_in_executor(self._threads, answer, request.body)
+                fields = await loop.run_in_executor(self._threads, answer, request)
             except StratalogError as error:  # the metadata cannot be read: the client comes again
                 raise MalformedRequestError(f"api key {request.api_key}: {error}") from error
         return request.answer(fields)
@@ -263,12 +279,15 @@ class KafkaEndpoint:
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._threads, self._groups.commit, request.body, error)
 
-    @staticmethod
-    def _refuse(body: Fields) -> Fields:
-        if body["required_acks"] == 0:
-            raise MalformedRequestError("a producer with acks=0, to whom nothing can be said")
-        return refused(body)
+    async def _delete_groups(self, request: KafkaRequest) -> Fields:
+        loop = asyncio.get_running_loop()
+        with_members = self._members.described().keys()
+        return await loop.run_in_executor(self._threads, self._groups.delete, request.body, with_members)
 
     def _count(self, records: int, size_bytes: int) -> None:
         self._totals["records"] += records
         self._totals["bytes"] += size_bytes
+
+
+def _by_body(answer: Callable[[Fields], Fields], request: KafkaRequest) -> Fields:
+    return answer(request.body)

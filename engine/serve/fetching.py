@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass
 
+from stratalog.engine.metadata.image import ClusterImage
 from stratalog.engine.reading.fetch import Fetched, fetch_many
 from stratalog.engine.replication.replica_selector import ClientMetadata
 from stratalog.engine.serve.batches import record_batches
@@ -43,6 +44,13 @@ class ServedPartition:
     count: int = 0
     more: bool = False
     """Whether the log goes on behind these records: then nobody waits for more bytes."""
+
+    @property
+    def may_be_gone(self) -> bool:
+        """Whether the log looks like that of a topic whose files are deleted."""
+        if self.error == ErrorCode.NONE:
+            return self.high_watermark <= self.log_start
+        return self.error != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,13 +138,23 @@ class ServedFetches:
     def _fetch(
         self, wanted: Mapping[TopicPartition, int], level: Isolation, max_bytes: int
     ) -> dict[TopicPartition, ServedPartition]:
-        """In a thread."""
+        """In a thread. A log without records may be that of a topic that was deleted a moment ago: for one the
+        metadata are looked at again, as often as the end of a partition is."""
         try:
-            image = self._metadata.image()
-            if not all(has_partition(image, *key) for key in wanted):
-                image = self._metadata.image(fresh=True)
+            image = self._metadata.image_with(wanted)
+            found = self._of(image, wanted, level, max_bytes)
+            doubtful = {key: wanted[key] for key, one in found.items() if one.may_be_gone}
+            if not doubtful:
+                return found
+            now = self._metadata.image(max_age_s=self._poll_s)
         except StratalogError as error:
             return dict.fromkeys(wanted, ServedPartition(error=error_code(error)))
+        moved = {key: at for key, at in doubtful.items() if now.topic_ids.get(key[0]) != image.topic_ids[key[0]]}
+        return {**found, **self._of(now, moved, level, max_bytes)} if moved else found
+
+    def _of(
+        self, image: ClusterImage, wanted: Mapping[TopicPartition, int], level: Isolation, max_bytes: int
+    ) -> dict[TopicPartition, ServedPartition]:
         there = {key: OffsetAndMetadata(at) for key, at in wanted.items() if has_partition(image, *key)}
         found = dict.fromkeys(wanted, ServedPartition(error=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
         if not there:

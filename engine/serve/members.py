@@ -133,6 +133,9 @@ class GroupMembers:
             member_id = f"{client_id}-{self._new_id()}"
             member = ServedMember(member_id, client_id, session_s, rebalance_s, protocols)
             group.members[member_id] = member
+        elif self._is_answered(group, member, protocols):
+            self._lives(group, member)
+            return group.joined(member)
         member.session_s, member.rebalance_s, member.protocols = session_s, rebalance_s, protocols
         _answer(member.joining, _joined(ErrorCode.UNKNOWN_MEMBER_ID, member_id))  # of a connection before this one
         waiting: asyncio.Future[Fields] = asyncio.get_running_loop().create_future()
@@ -281,10 +284,24 @@ class GroupMembers:
             return ErrorCode.INVALID_SESSION_TIMEOUT
         if body["member_id"] and member is None:
             return ErrorCode.UNKNOWN_MEMBER_ID
-        if group.protocol_type != body["protocol_type"] or not group.common(protocols, body["member_id"]):
+        kind = body["protocol_type"]
+        if not kind or group.protocol_type != kind or not group.common(protocols, body["member_id"]):
             return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
         size_bytes = len(group.protocol_type) + sum(len(one) + len(data) for one, data in protocols.items())
         return ErrorCode.NONE if self._has_room(member, size_bytes) else ErrorCode.GROUP_MAX_SIZE_REACHED
+
+    @staticmethod
+    def _is_answered(group: ServedGroup, member: ServedMember, protocols: Mapping[str, bytes]) -> bool:
+        """Whether a member that joins again is told the present generation, as by Kafka: it has changed nothing.
+        Only a leader that has assigned wants another generation then: topics have changed, say."""
+        unchanged = list(member.protocols.items()) == list(protocols.items())
+        match group.state:
+            case RebalanceState.PREPARING:
+                return False
+            case RebalanceState.COMPLETING:
+                return unchanged
+            case RebalanceState.STABLE:
+                return unchanged and member.member_id != group.leader
 
     def _has_room(self, member: ServedMember | None, size_bytes: int) -> bool:
         """For one of that size, in the place of the member that it was."""

@@ -1,5 +1,4 @@
-"""Topics and their offsets as clients ask for them: Metadata, FindCoordinator, ListOffsets; and the refusal of
-Produce.
+"""Topics and their offsets as clients ask for them: Metadata, FindCoordinator, ListOffsets.
 
 The endpoint is the only broker, and the leader of every partition: which storage root leads is its own affair.
 """
@@ -8,7 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 
 from stratalog.engine.driver.context import Context
@@ -17,18 +16,29 @@ from stratalog.engine.reading.list_offsets import position, takes_remote
 from stratalog.engine.reading.look import look
 from stratalog.engine.reading.positions import FirstAt, Spec
 from stratalog.engine.serve.codes import ErrorCode, error_code
-from stratalog.engine.serve.protocol import Fields, partitions_of, topics_of
+from stratalog.engine.serve.protocol import Fields, KafkaRequest, partitions_of, topics_of
 from stratalog.engine.state.internal_topics import INTERNAL_TOPICS
-from stratalog.partitions.errors import StratalogError
+from stratalog.partitions.errors import InvalidTopicError, StratalogError
+from stratalog.partitions.identity import TopicPartition
 from stratalog.partitions.isolation import Isolation
 from stratalog.partitions.offsets import FoundOffset, OffsetSpec
+from stratalog.partitions.paths import check_topic_name
 
 NODE = 0
 """The id of the only broker."""
-_MAX_AGE_S = 10.0
+MAX_AGE_S = 10.0
 """As of a tail: so long a fetch goes by the metadata that it knows."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _NO_OFFSET = -1
+_SINCE: Mapping[int, int] = {
+    OffsetSpec.EARLIEST: 1,
+    OffsetSpec.LATEST: 1,
+    OffsetSpec.MAX_TIMESTAMP: 7,
+    OffsetSpec.EARLIEST_LOCAL: 8,
+    OffsetSpec.LAST_TIERED: 9,
+    OffsetSpec.EARLIEST_PENDING_UPLOAD: 11,
+}
+"""The version of ListOffsets that a named position came with."""
 
 
 class ServedMetadata:
@@ -41,17 +51,23 @@ class ServedMetadata:
         self._known: ClusterImage | None = None
         self._read_s = 0.0
 
-    def image(self, *, fresh: bool = False) -> ClusterImage:
+    def image(self, *, max_age_s: float = MAX_AGE_S) -> ClusterImage:
         """The metadata, of now or a few seconds ago. Raises: errors of reading it."""
         with self._lock:
             now = self.context.clock.monotonic_s()
-            if fresh or self._known is None or now - self._read_s > _MAX_AGE_S:
+            if max_age_s <= 0 or self._known is None or now - self._read_s > max_age_s:
                 self._known, self._read_s = self.context.metadata.image(), now
             return self._known
 
+    def image_with(self, wanted: Iterable[TopicPartition]) -> ClusterImage:
+        """The metadata, of now where one of the partitions is missing in those of a few seconds ago. Raises: as
+        ``image``."""
+        image = self.image()
+        return image if all(has_partition(image, *key) for key in wanted) else self.image(max_age_s=0)
+
     def topics(self, body: Fields) -> Fields:
         """Metadata: of all topics when None are named. No topic is made by asking."""
-        image = self.image(fresh=True)
+        image = self.image(max_age_s=0)
         named = sorted(image.topic_ids) if body["topics"] is None else dict.fromkeys(body["topics"])
         host, port = self.address
         return {
@@ -68,22 +84,24 @@ class ServedMetadata:
         found = {"coordinator_id": NODE, "host": host, "port": port}
         return {"throttle_time_ms": 0, "error_code": ErrorCode.NONE, "error_message": None, **found}
 
-    def offsets(self, body: Fields) -> Fields:
+    def offsets(self, request: KafkaRequest) -> Fields:
         """ListOffsets: each topic is looked at once for all its partitions that ask the same."""
-        image = self.image()
-        level = isolation_level(body)
+        level = isolation_level(request.body)
+        wanted = {key: one["timestamp"] for key, one in partitions_of(request.body).items()}
+        image = self.image_with(wanted)
         asked: defaultdict[tuple[str, int], set[int]] = defaultdict(set)
-        wanted = partitions_of(body)
-        for (topic, partition), one in wanted.items():
-            if has_partition(image, topic, partition):
-                asked[topic, one["timestamp"]].add(partition)
-        found = {
-            (topic, partition): answer
-            for (topic, time), partitions in asked.items()
-            for partition, answer in self._positions(topic, time, sorted(partitions), level).items()
-        }
-        answers = {key: found.get(key, _UNKNOWN) for key in wanted}
-        return {"throttle_time_ms": 0, "topics": topics_of(answers)}
+        answers: dict[TopicPartition, Fields] = {}
+        for (topic, partition), time in wanted.items():
+            if time < 0 and request.version < _SINCE.get(time, request.version + 1):
+                answers[topic, partition] = _failed(ErrorCode.UNSUPPORTED_VERSION)
+            elif has_partition(image, topic, partition):
+                asked[topic, time].add(partition)
+            else:
+                answers[topic, partition] = _failed(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        for (topic, time), partitions in asked.items():
+            found = self._positions(topic, time, sorted(partitions), level)
+            answers |= {(topic, partition): answer for partition, answer in found.items()}
+        return {"throttle_time_ms": 0, "topics": topics_of({key: answers[key] for key in wanted})}
 
     def _positions(self, topic: str, time: int, partitions: list[int], level: Isolation) -> Mapping[int, Fields]:
         try:
@@ -101,26 +119,22 @@ class ServedMetadata:
                 )
             return answers
         except StratalogError as error:
-            return {one: {**_offset(_NO_OFFSET), "error_code": error_code(error)} for one in partitions}
-
-
-def refused(body: Fields) -> Fields:
-    """Produce: in words where the version has some."""
-    said = {
-        "error_code": ErrorCode.TOPIC_AUTHORIZATION_FAILED,
-        "offset": _NO_OFFSET,
-        "timestamp": _NO_OFFSET,
-        "log_start_offset": _NO_OFFSET,
-        "record_errors": [],
-        "error_message": "stratalog serve is read only",
-    }
-    return {"throttle_time_ms": 0, "topics": topics_of(dict.fromkeys(partitions_of(body), said))}
+            return dict.fromkeys(partitions, _failed(error_code(error)))
 
 
 def has_partition(image: ClusterImage, topic: str | None, partition: int) -> bool:
     """Whether there is such a partition. A stranger's name is looked up, and never compared with others."""
     topic_id = image.topic_ids.get(topic or "")
     return topic_id is not None and 0 <= partition < len(image.topics[topic_id].partitions)
+
+
+def missing(topic: str) -> int:
+    """Why there is no topic of that name: nobody has made it, or nobody can."""
+    try:
+        check_topic_name(topic)
+    except InvalidTopicError:
+        return ErrorCode.INVALID_TOPIC_EXCEPTION
+    return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
 def isolation_level(body: Fields) -> Isolation:
@@ -132,7 +146,7 @@ def _topic(image: ClusterImage, name: str | None) -> Fields:
     topic_id = image.topic_ids.get(name or "")
     partitions = range(0 if topic_id is None else len(image.topics[topic_id].partitions))
     return {
-        "error_code": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if topic_id is None else ErrorCode.NONE,
+        "error_code": missing(name or "") if topic_id is None else ErrorCode.NONE,
         "topic": name or "",
         "is_internal": name in INTERNAL_TOPICS,
         "partitions": [
@@ -152,15 +166,17 @@ def _topic(image: ClusterImage, name: str | None) -> Fields:
 def _spec(time: int) -> Spec | None:
     """The question in Kafka's number: a named position, or milliseconds; None where no record can be so late."""
     if time < 0:
-        return OffsetSpec(time) if time in tuple(OffsetSpec) else FirstAt(_EPOCH)
+        return OffsetSpec(time)
     try:
         return FirstAt(_EPOCH + timedelta(milliseconds=time))
     except OverflowError:
         return None
 
 
-def _offset(offset: int, time: int = _NO_OFFSET) -> dict[str, int]:
-    return {"error_code": ErrorCode.NONE, "timestamp": time, "offset": offset}
+def _offset(offset: int, time: int = _NO_OFFSET) -> Fields:
+    """No leader epoch: a client that knows one looks for it in its metadata, which have none here."""
+    return {"error_code": ErrorCode.NONE, "timestamp": time, "offset": offset, "leader_epoch": -1}
 
 
-_UNKNOWN: Fields = {**_offset(_NO_OFFSET), "error_code": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+def _failed(error: int) -> Fields:
+    return {**_offset(_NO_OFFSET), "error_code": error}

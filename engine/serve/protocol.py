@@ -8,15 +8,17 @@ their fields by place; here a struct is a dict, and a field that a version has n
 from __future__ import annotations
 
 import io
+import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
-from aiokafka.protocol import admin, commit, coordination, fetch, group, metadata, offset, produce
+from aiokafka.protocol import admin, commit, coordination, fetch, group, metadata, offset, produce, transaction
 from aiokafka.protocol.api import RequestHeader_v1
-from aiokafka.protocol.types import Array, Schema
+from aiokafka.protocol.types import Array, Schema, TaggedFields
 
+from stratalog.engine.serve.messages import CONSUMER_GROUP_HEARTBEAT, LIST_OFFSETS
 from stratalog.partitions.identity import TopicPartition
 
 Fields = Mapping[str, Any]
@@ -40,15 +42,18 @@ class ApiKey(IntEnum):
     DESCRIBE_GROUPS = 15
     LIST_GROUPS = 16
     API_VERSIONS = 18
+    INIT_PRODUCER_ID = 22
     DESCRIBE_CONFIGS = 32
+    DELETE_GROUPS = 42
+    CONSUMER_GROUP_HEARTBEAT = 68
 
 
-REQUESTS: Mapping[int, Mapping[int, Any]] = {
+_OF_AIOKAFKA: Mapping[int, Mapping[int, Any]] = {
     key: {version: getattr(module, f"{name}_v{version}") for version in range(first, last + 1)}
     for key, module, name, first, last in (
         (ApiKey.PRODUCE, produce, "ProduceRequest", 3, 8),
         (ApiKey.FETCH, fetch, "FetchRequest", 4, 11),
-        (ApiKey.LIST_OFFSETS, offset, "OffsetRequest", 1, 3),  # aiokafka has an epoch of the wrong width in 4
+        (ApiKey.LIST_OFFSETS, offset, "OffsetRequest", 1, 3),
         (ApiKey.METADATA, metadata, "MetadataRequest", 1, 5),
         (ApiKey.OFFSET_COMMIT, commit, "OffsetCommitRequest", 2, 3),
         (ApiKey.OFFSET_FETCH, commit, "OffsetFetchRequest", 1, 3),
@@ -60,11 +65,19 @@ REQUESTS: Mapping[int, Mapping[int, Any]] = {
         (ApiKey.DESCRIBE_GROUPS, admin, "DescribeGroupsRequest", 0, 2),  # aiokafka answers 3 as if it were 2
         (ApiKey.LIST_GROUPS, admin, "ListGroupsRequest", 0, 2),
         (ApiKey.API_VERSIONS, admin, "ApiVersionRequest", 0, 2),
+        (ApiKey.INIT_PRODUCER_ID, transaction, "InitProducerIdRequest", 0, 0),
         (ApiKey.DESCRIBE_CONFIGS, admin, "DescribeConfigsRequest", 1, 2),
+        (ApiKey.DELETE_GROUPS, admin, "DeleteGroupsRequest", 0, 1),
     )
 }
-"""By api key and version: what is answered. Nothing here writes records: Produce is refused, and is here since
-librdkafka takes a broker without it for one that has no batches of format 2."""
+REQUESTS: Mapping[int, Mapping[int, Any]] = {
+    **_OF_AIOKAFKA,
+    # aiokafka has an epoch of the wrong width in version 4
+    ApiKey.LIST_OFFSETS: {**_OF_AIOKAFKA[ApiKey.LIST_OFFSETS], **LIST_OFFSETS},
+    ApiKey.CONSUMER_GROUP_HEARTBEAT: CONSUMER_GROUP_HEARTBEAT,
+}
+"""By api key and version: what is answered. Some are here to be refused, so that clients say why: InitProducerId,
+ConsumerGroupHeartbeat, and Produce, without which librdkafka takes a broker for one before batches of format 2."""
 
 UNSUPPORTED_VERSION = 35
 
@@ -82,16 +95,20 @@ class KafkaRequest:
     correlation_id: int
     client_id: str
     body: Fields
+    host: str
+    """That it has come from."""
 
     def answer(self, fields: Fields) -> bytes:
         """The frame of the answer, with its length before it."""
-        kind = REQUESTS[self.api_key][self.version].RESPONSE_TYPE.SCHEMA
-        return _frame(self.correlation_id, kind.encode(placed(kind, fields)))
+        kind = REQUESTS[self.api_key][self.version].RESPONSE_TYPE
+        tags = TaggedFields.encode({}) if REQUESTS[self.api_key][self.version].FLEXIBLE_VERSION else b""
+        return _frame(self.correlation_id, tags + kind.SCHEMA.encode(placed(kind.SCHEMA, fields)))
 
 
-def read_request(frame: bytes) -> KafkaRequest | bytes:
-    """The request in a frame, without its length; or the answer, where it is already known: a client that asks for
-    the versions in a version that is not known here is told those of version 0, and asks again (KIP-511).
+def read_request(frame: bytes, host: str) -> KafkaRequest | bytes:
+    """The request in a frame from a host, without its length; or the answer, where it is already known: a client
+    that asks for the versions in a version that is not known here is told those of version 0, and asks again
+    (KIP-511).
 
     Raises: MalformedRequestError.
     """
@@ -106,12 +123,14 @@ def read_request(frame: bytes) -> KafkaRequest | bytes:
             return _frame(correlation_id, kind.encode(placed(kind, known)))
         if version not in of_key:
             raise MalformedRequestError(f"api key {key}, version {version}: not answered here")
+        if of_key[version].FLEXIBLE_VERSION:
+            TaggedFields.decode(data)
         schema = of_key[version].SCHEMA
         body = named(schema, schema.decode(data))
         if data.read(1):
             raise MalformedRequestError(f"api key {key}, version {version}: bytes behind its end")
-        return KafkaRequest(key, version, correlation_id, client_id or "", body)
-    except (ValueError, IndexError, OverflowError) as error:  # UnicodeDecodeError, struct.error by aiokafka's word
+        return KafkaRequest(key, version, correlation_id, client_id or "", body, host)
+    except (ValueError, IndexError, OverflowError, struct.error) as error:  # UnicodeDecodeError is a ValueError
         raise MalformedRequestError(f"no request of Kafka: {type(error).__name__}") from error
 
 
@@ -149,9 +168,10 @@ def _frame(correlation_id: int, body: bytes) -> bytes:
 
 
 def placed(kind: Any, value: Any) -> Any:
-    """Named fields by their places in this version."""
+    """Named fields by their places in this version; no tagged fields."""
     if isinstance(kind, Schema):
-        return tuple(placed(field, value[name]) for name, field in zip(kind.names, kind.fields, strict=True))
+        fields = zip(kind.names, kind.fields, strict=True)
+        return tuple({} if field is TaggedFields else placed(field, value[name]) for name, field in fields)
     if isinstance(kind, Array) and value is not None:
         return [placed(kind.array_of, one) for one in value]
     return value

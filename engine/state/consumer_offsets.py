@@ -16,7 +16,7 @@ the raised producer epoch, as markers do: what comes later with an earlier epoch
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import assert_never
 
 import msgspec
@@ -69,8 +69,8 @@ class OffsetCommit(_OffsetsRecord, frozen=True, kw_only=True):
 
 
 class OffsetTombstone(_OffsetsRecord, frozen=True):
-    """Forget what the group committed for the partition, whatever it is: the topic is gone. A null value in the
-    log."""
+    """Forget what the group committed for the partition, whatever it is, and what is pending for it: the topic is
+    gone, say. A null value in the log."""
 
     topic_id: str
     partition: int
@@ -82,12 +82,16 @@ class ForgetOffset(_OffsetsRecord, frozen=True):
     topic_id: str
     partition: int
     seen: int
+    pending: bool = False
+    """Whether the pending offsets for the partition go, too."""
 
 
 class ForgetGroup(_OffsetsRecord, frozen=True):
     """Forget all of the group, if its latest commit still is that at ``seen``."""
 
     seen: int
+    pending: bool = False
+    """Whether the pending offsets of the group go, too."""
 
 
 class GroupMetadata(_OffsetsRecord, frozen=True):
@@ -172,12 +176,16 @@ class ConsumerOffsets:
         """The state after these records, the first of which stands at ``offset``."""
         drafts: dict[str, _OffsetsDraft] = {}
         producers = dict(self.producers)
+        opened = {name for name, producer in producers.items() if producer.pending}
         for record in records:
+            if isinstance(record, PendingOffset):
+                opened.add(record.producer_id)
             for counts in _counting(producers, offset, record):
                 draft = drafts.get(counts.group)
                 if draft is None:
                     draft = drafts[counts.group] = _OffsetsDraft(self.groups.get(counts.group))
-                draft.apply(offset, counts)
+                if draft.apply(offset, counts):
+                    _drop_pending(producers, opened, counts)
             offset += 1
         groups = dict(self.groups)
         for name, draft in drafts.items():
@@ -264,18 +272,22 @@ class ConsumerOffsets:
         return found
 
 
-def forget_offsets(name: str, group: GroupState, partitions: Iterable[TopicIdPartition]) -> list[OffsetsRecord]:
-    """The records that forget the commits of the group for these partitions, as they were seen."""
+def forget_offsets(
+    name: str, group: GroupState, partitions: Iterable[TopicIdPartition], *, pending: bool = False
+) -> list[OffsetsRecord]:
+    """The records that forget the commits of the group for these partitions, as they were seen. Those without a
+    commit are first: with the last one the group is forgotten, and then nothing is as it was seen."""
     return [
-        ForgetOffset(group=name, topic_id=topic_id, partition=partition, seen=group.latest_commit)
-        for topic_id, partition in sorted(partitions)
+        ForgetOffset(group=name, topic_id=topic_id, partition=partition, seen=group.latest_commit, pending=pending)
+        for topic_id, partition in sorted(partitions, key=lambda key: (key in group.offsets, key))
     ]
 
 
-def forget_group(name: str, group: GroupState) -> list[OffsetsRecord]:
-    """The records that forget the group as it was seen: one for each key that goes, so that the policy of
-    snapshots counts the changes."""
-    return [*forget_offsets(name, group, group.offsets), ForgetGroup(group=name, seen=group.latest_commit)]
+def forget_group(name: str, group: GroupState, *, pending: bool = False) -> list[OffsetsRecord]:
+    """The records that forget the group as it was seen: one does, and there is one for each key that goes, so that
+    the policy of snapshots counts the changes."""
+    forgotten = ForgetGroup(group=name, seen=group.latest_commit, pending=pending)
+    return [forgotten, *forget_offsets(name, group, group.offsets)]
 
 
 _OfGroup = OffsetCommit | OffsetTombstone | ForgetOffset | ForgetGroup | GroupMetadata
@@ -313,6 +325,24 @@ def _counting(producers: dict[str, ProducerState], offset: int, record: OffsetsR
             return (record,)
 
 
+def _drop_pending(producers: dict[str, ProducerState], opened: Iterable[str], record: _OfGroup) -> None:
+    """Without what the record drops of what is pending, all of it of the producers ``opened``. Changes
+    ``producers``."""
+    dropped: tuple[str | int, ...]
+    match record:
+        case OffsetTombstone() | ForgetOffset(pending=True):
+            dropped = (record.group, record.topic_id, record.partition)
+        case ForgetGroup(pending=True):
+            dropped = (record.group,)
+        case _:
+            return
+    for name in opened:
+        producer = producers.get(name)
+        if producer is not None:
+            left = {key: held for key, held in producer.pending.items() if key[: len(dropped)] != dropped}
+            producers[name] = replace(producer, pending=left)
+
+
 class _OffsetsDraft:
     """One group in the middle of a fold; its offsets are copied once, however many records change them."""
 
@@ -328,10 +358,12 @@ class _OffsetsDraft:
             return None
         return GroupState(self._offsets, self._latest_commit, self._expires_ms, self._member_epoch)
 
-    def apply(self, offset: int, record: _OfGroup) -> None:
+    def apply(self, offset: int, record: _OfGroup) -> bool:
+        """Whether the record forgets something."""
         match record:
             case OffsetCommit():
                 self._commit(offset, record)
+                return False
             case OffsetTombstone():
                 self._remove(record.topic_id, record.partition)
             case ForgetOffset(seen=seen) if seen == self._latest_commit:
@@ -339,13 +371,14 @@ class _OffsetsDraft:
             case ForgetGroup(seen=seen) if seen == self._latest_commit:
                 self._forget()
             case ForgetOffset() | ForgetGroup():
-                pass  # the group has committed since
+                return False  # the group has committed since
             case GroupMetadata():
                 raise CorruptionError(
                     f"the log of committed offsets holds {record}: that stands in snapshots only"
                 )
             case _:
                 assert_never(record)
+        return True
 
     def _commit(self, offset: int, record: OffsetCommit) -> None:
         if is_stale(record.member_epoch, self._member_epoch):

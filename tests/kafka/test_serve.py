@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 from py4j.java_gateway import JavaGateway
+from py4j.protocol import Py4JJavaError
 
 from bench.kafka_server import PINS
 from stratalog.jobs.jars import class_path, jar_folder
 from stratalog.jobs.java import find_java
+from tests.unit.cluster_harness import LiveCluster
 from tests.unit.endpoint_harness import served
 from tests.unit.transact_harness import Ledger, put
 
@@ -135,3 +137,107 @@ def test_the_admin_client_of_java_describes_topics_and_groups(ledger: Ledger, jv
     assert groups == ["loader"]
     assert configs.get("segment.ms").value() == "604800000"
     assert offsets[jvm.org.apache.kafka.common.TopicPartition("t", 0)].offset() == 7
+
+
+_SPECS = {
+    "earliest": 0,
+    "latest": 7,
+    "maxTimestamp": 6,
+    "earliestLocal": 3,
+    "latestTiered": 3,
+    "earliestPendingUpload": 4,
+}
+
+
+def test_the_admin_client_of_java_asks_for_offsets_of_both_tiers(tmp_path: Path, jvm: Any) -> None:
+    live = LiveCluster(tmp_path)
+    live.tiered(segment_bytes="1", local_retention_bytes="1", segment_merge_min_files="2")
+    for number in range(4):
+        live.append([f"v{number}"], at_ms=1000 + number).raise_for_failures()
+    live.cluster.merge().raise_for_failures()
+    live.cluster.tier().raise_for_failures()
+    live.cluster.retain().raise_for_failures()
+    for number in range(4, 7):
+        live.append([f"v{number}"], at_ms=1000 + number).raise_for_failures()
+    where = jvm.org.apache.kafka.common.TopicPartition("t", 0)
+    with served(live.cluster) as address:
+        admin = jvm.org.apache.kafka.clients.admin.AdminClient.create(properties(jvm, address))
+        found = {}
+        for name in _SPECS:
+            asked = jvm.java.util.HashMap()
+            asked.put(where, getattr(jvm.org.apache.kafka.clients.admin.OffsetSpec, name)())
+            found[name] = admin.listOffsets(asked).all().get()[where].offset()
+        admin.close()
+    assert found == _SPECS
+
+
+def test_the_admin_client_of_java_deletes_groups_and_says_what_is_not_served(ledger: Ledger, jvm: Any) -> None:
+    ledger.cluster.groups.commit("loader", {("t", 0): 7})
+    kafka = jvm.org.apache.kafka
+    partition = kafka.common.TopicPartition("t", 0)
+    new_topic = kafka.clients.admin.NewTopic("x", jvm.java.util.Optional.of(1), jvm.java.util.Optional.empty())
+    one = jvm.java.util.HashSet()
+    one.add(partition)
+    with served(ledger.cluster) as address:
+        admin = kafka.clients.admin.AdminClient.create(properties(jvm, address))
+        asked = {
+            "CREATE_TOPICS": lambda: admin.createTopics(listed(jvm, new_topic)).all(),
+            "DELETE_TOPICS": lambda: admin.deleteTopics(listed(jvm, "t")).all(),
+            "OFFSET_DELETE": lambda: admin.deleteConsumerGroupOffsets("loader", one).all(),
+            "ELECT_LEADERS": lambda: admin.electLeaders(kafka.common.ElectionType.PREFERRED, one).all(),
+            "DESCRIBE_ACLS": lambda: admin.describeAcls(kafka.common.acl.AclBindingFilter.ANY).values(),
+            "DESCRIBE_LOG_DIRS": lambda: admin.describeLogDirs(listed(jvm, 0)).allDescriptions(),
+            "DESCRIBE_PRODUCERS": lambda: admin.describeProducers(listed(jvm, partition)).all(),
+            "LIST_TRANSACTIONS": lambda: admin.listTransactions().all(),
+            "DESCRIBE_QUORUM": lambda: admin.describeMetadataQuorum().quorumInfo(),
+            "DESCRIBE_CLIENT_QUOTAS": lambda: admin.describeClientQuotas(
+                kafka.common.quota.ClientQuotaFilter.all()
+            ).entities(),
+            "LIST_CONFIG_RESOURCES": lambda: admin.listConfigResources().all(),
+        }
+        for name, ask in asked.items():
+            assert java_error(ask).endswith(f"UnsupportedVersionException: The node does not support {name}")
+        admin.deleteConsumerGroups(listed(jvm, "loader")).all().get()
+        gone = java_error(lambda: admin.deleteConsumerGroups(listed(jvm, "loader")).all())
+        admin.close()
+    assert gone.endswith("GroupIdNotFoundException: The group id does not exist.")
+    assert ledger.cluster.groups.list().rows == []
+
+
+def java_error(ask: Callable[[], Any]) -> str:
+    """What a future of Java ends with."""
+    with pytest.raises(Py4JJavaError) as error:
+        ask().get()
+    return str(error.value.java_exception.getCause().toString())
+
+
+@pytest.mark.parametrize(
+    ("configs", "error"),
+    [
+        ({}, "ClusterAuthorizationException"),
+        ({"enable_idempotence": "false"}, "TopicAuthorizationException"),
+    ],
+)
+def test_producers_of_java_are_refused_in_words(
+    configs: dict[str, str], error: str, ledger: Ledger, jvm: Any
+) -> None:
+    text = "org.apache.kafka.common.serialization.StringSerializer"
+    with served(ledger.cluster) as address:
+        made = properties(jvm, address, key_serializer=text, value_serializer=text, **configs)
+        producer = jvm.org.apache.kafka.clients.producer.KafkaProducer(made)
+        record = jvm.org.apache.kafka.clients.producer.ProducerRecord("t", "mine")
+        assert error in java_error(lambda: producer.send(record))
+        producer.close()
+
+
+def test_a_consumer_of_java_is_told_that_the_new_protocol_is_not_served(ledger: Ledger, jvm: Any) -> None:
+    configs = {"group_id": "java", "group_protocol": "consumer"}
+    texts = {"key_deserializer": _TEXT, "value_deserializer": _TEXT}
+    with served(ledger.cluster) as address:
+        made = properties(jvm, address, **configs, **texts)
+        consumer = jvm.org.apache.kafka.clients.consumer.KafkaConsumer(made)
+        consumer.subscribe(listed(jvm, "t"))
+        with pytest.raises(Py4JJavaError) as error:
+            consumer.poll(jvm.java.time.Duration.ofSeconds(60))
+        assert "Set group.protocol=classic" in str(error.value.java_exception.toString())
+        consumer.close()

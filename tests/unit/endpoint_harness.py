@@ -9,6 +9,7 @@ from contextlib import closing, contextmanager
 from typing import Any
 
 from aiokafka.protocol.api import RequestHeader_v1
+from aiokafka.protocol.types import TaggedFields
 from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Consumer, KafkaError, KafkaException, TopicPartition
 
 from stratalog.engine.cluster import Cluster
@@ -26,6 +27,7 @@ class Wire:
 
     def __init__(self, address: tuple[str, int]) -> None:
         self.socket = socket.create_connection(address, TIMEOUT_S)
+        self.client_id = "test"
 
     def close(self) -> None:
         self.socket.close()
@@ -33,17 +35,20 @@ class Wire:
     def ask(self, key: int, version: int, **fields: Any) -> dict[str, Any]:
         """The answer to a request of that api, by names; all of its bytes are fields."""
         kind = REQUESTS[key][version]
-        header = RequestHeader_v1.SCHEMA.encode((key, version, 7, "test"))
-        self.send(header + kind.SCHEMA.encode(placed(kind.SCHEMA, fields)))
-        return self.answer(kind.RESPONSE_TYPE.SCHEMA)
+        header = RequestHeader_v1.SCHEMA.encode((key, version, 7, self.client_id))
+        tags = TaggedFields.encode({}) if kind.FLEXIBLE_VERSION else b""
+        self.send(header + tags + kind.SCHEMA.encode(placed(kind.SCHEMA, fields)))
+        return self.answer(kind.RESPONSE_TYPE.SCHEMA, tags)
 
     def send(self, frame: bytes) -> None:
         self.socket.sendall(len(frame).to_bytes(4, "big") + frame)
 
-    def answer(self, schema: Any) -> dict[str, Any]:
+    def answer(self, schema: Any, tags: bytes = b"") -> dict[str, Any]:
+        """The fields behind the header, which ends with ``tags``."""
         frame = self.exactly(int.from_bytes(self.exactly(4), "big"))
         data = io.BytesIO(frame)
         assert int.from_bytes(data.read(4), "big") == 7
+        assert data.read(len(tags)) == tags
         found: dict[str, Any] = named(schema, schema.decode(data))
         assert data.read() == b""
         return found

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
 from stratalog import Cluster
+from stratalog.engine.driver.report import Report
 from stratalog.engine.metadata.partition_commands import AlterPartition
 from stratalog.engine.records.transact import MOST_AT_ONCE
 from stratalog.engine.replicas.in_sync import without
@@ -184,6 +186,29 @@ def test_offsets_of_an_aborted_transaction_are_as_before(live: Ledger) -> None:
     with pytest.raises(ZeroDivisionError), t:
         _fail(t.commit_offsets("g", {("u", 0): 2}))
     assert live.driver().groups.committed("g", require_stable=True)["u", 0].offset == 1
+
+
+@pytest.mark.parametrize(
+    ("delete", "left"),
+    [
+        (lambda cluster: cluster.groups.delete("g"), {}),
+        (lambda cluster: cluster.groups.delete_offsets("g", "u"), {("t", 0): 0, ("t", 1): 0}),
+        (lambda cluster: cluster.groups.delete_offsets("g", "t"), {("u", 0): 2}),
+    ],
+)
+def test_offsets_that_are_deleted_do_not_come_back_with_a_transaction(
+    delete: Callable[[Cluster], Report], left: dict[tuple[str, int], int], live: Ledger
+) -> None:
+    """Kafka's coordinator deletes the pending ones, too; those of other topics and groups it leaves."""
+    live.append(["in", "in"], "u").raise_for_failures()
+    for group in ("g", "other"):
+        live.cluster.groups.commit(group, {("u", 0): 1, ("t", 0): 0})
+    with live.cluster.transactions.begin("x") as t:
+        t.commit_offsets("g", {("u", 0): 2, ("t", 1): 0})
+        t.commit_offsets("other", {("u", 0): 2})
+        delete(live.driver()).raise_for_failures()
+    assert {key: one.offset for key, one in live.driver().groups.committed("g").items()} == left
+    assert live.driver().groups.committed("other")["u", 0].offset == 2
 
 
 # ----------------------------------------------------------------------- partitions, and who goes on

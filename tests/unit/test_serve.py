@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
 from stratalog.engine.mirror.mirror import mirror
 from stratalog.engine.mirror.options import MirrorOptions
@@ -183,7 +183,7 @@ def test_groups_go_on_where_they_were_here_and_there(tmp_path: Path) -> None:
     assert {key: one.offset for key, one in committed.items()} == {("t", 0): 2, ("t", 1): 1}
 
 
-def test_producers_are_refused_in_words(tmp_path: Path) -> None:
+def test_producers_are_refused_in_words(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     live = LiveCluster(tmp_path)
     live.topic()
     live.append(["a"]).raise_for_failures()
@@ -193,6 +193,32 @@ def test_producers_are_refused_in_words(tmp_path: Path) -> None:
         producer.produce("t", b"mine", on_delivery=lambda failed, _: told.append(failed.code()))
         assert producer.flush(TIMEOUT_S) == 0
         assert told == [KafkaError.TOPIC_AUTHORIZATION_FAILED]
+        servers = {"bootstrap.servers": "{}:{}".format(*address), "client.id": "exact", "log_level": 0}
+        exact = Producer({**servers, "transactional.id": "x"})
+        with pytest.raises(KafkaException) as error:
+            exact.init_transactions(TIMEOUT_S)
+        assert error.value.args[0].code() == KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    said = [one.getMessage() for one in caplog.records if one.name == "stratalog.serve"]
+    assert [line.split("client ")[1].split(",")[0] for line in said] == [
+        "'rdkafka' produces to t",
+        "'exact' begins to produce",
+    ]
+
+
+def test_a_consumer_of_the_protocol_that_is_not_served_ends_with_an_error(tmp_path: Path) -> None:
+    """librdkafka waits without an error where ConsumerGroupHeartbeat is not listed (KIP-848)."""
+    live = LiveCluster(tmp_path)
+    live.topic()
+    live.append(["a"]).raise_for_failures()
+    with served(live.cluster) as address, live.unchanged():
+        servers = {"bootstrap.servers": "{}:{}".format(*address), "log_level": 0}
+        asking = Consumer({**servers, "group.id": "g", "group.protocol": "consumer"})
+        asking.subscribe(["t"])
+        message = asking.poll(TIMEOUT_S)
+        assert message is not None
+        assert message.error().code() == KafkaError._FATAL
+        assert "API version not supported" in message.error().str()
+        asking.close()
 
 
 def test_topics_are_listed_and_none_is_made_by_asking(tmp_path: Path) -> None:

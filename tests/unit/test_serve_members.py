@@ -231,6 +231,57 @@ def test_a_generation_begins_with_all_and_ends_when_one_leaves(
     assert (alone.generation, alone.heartbeat()) == (2, ErrorCode.NONE)
 
 
+_CHANGED = {"group_protocols": [{"protocol_name": "range", "protocol_metadata": b"changed"}]}
+_OTHER_ORDER = {
+    "group_protocols": [{"protocol_name": name, "protocol_metadata": b"t"} for name in ("range", "sticky")]
+}
+
+
+@pytest.mark.parametrize(
+    ("leads", "fields", "rebalances"),
+    [
+        (False, {}, False),
+        (False, {"session_timeout": LONG_MS // 2, "rebalance_timeout": LONG_MS // 2}, False),
+        (False, _CHANGED, True),
+        (False, _OTHER_ORDER, True),
+        (True, {}, True),
+        (True, _CHANGED, True),
+    ],
+)
+@pytest.mark.slow
+def test_who_makes_a_stable_group_rebalance_by_joining_again(
+    leads: bool, fields: dict[str, Any], rebalances: bool, members_of: Callable[[int], list[Joining]]
+) -> None:
+    leader, (other,) = together(*members_of(2))
+    again, waits = (leader, other) if leads else (other, leader)
+    answer = again.join(**fields)
+    if rebalances:
+        until(lambda: waits.heartbeat() == ErrorCode.REBALANCE_IN_PROGRESS)
+        assert waits.join().result(TIMEOUT_S)["generation_id"] == 2
+        assert answer.result(TIMEOUT_S)["generation_id"] == 2
+    else:
+        told = answer.result(TIMEOUT_S)
+        assert (told["error_code"], told["generation_id"], told["leader_id"]) == (
+            ErrorCode.NONE,
+            1,
+            leader.member_id,
+        )
+        assert (told["member_id"], told["members"]) == (other.member_id, [])
+        assert other.sync().result(TIMEOUT_S)["member_assignment"] == other.member_id.encode()
+        assert (leader.heartbeat(), other.heartbeat()) == (ErrorCode.NONE, ErrorCode.NONE)
+
+
+@pytest.mark.slow
+def test_members_that_lost_the_answer_of_their_join_are_told_it_again(
+    members_of: Callable[[int], list[Joining]],
+) -> None:
+    some = members_of(2)
+    first = [one.result(TIMEOUT_S) for one in [one.join() for one in some]]
+    again = [one.join().result(TIMEOUT_S) for one in some]
+    assert again == first
+    assert {answer["generation_id"] for answer in again} == {1}
+
+
 @pytest.mark.slow
 def test_only_members_of_the_generation_commit(
     live: LiveCluster, members_of: Callable[[int], list[Joining]]

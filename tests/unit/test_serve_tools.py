@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, ConfigResource, ConfigSource, ResourceType
 
+from stratalog.engine.serve.codes import ErrorCode
+from stratalog.engine.serve.protocol import ApiKey
 from tests.unit.cluster_harness import LiveCluster
-from tests.unit.endpoint_harness import TIMEOUT_S, served
+from tests.unit.endpoint_harness import TIMEOUT_S, Wire, served, wire
 
 
 def admin(address: tuple[str, int]) -> AdminClient:
@@ -56,6 +61,121 @@ def test_groups_without_members_are_listed_and_are_empty(tmp_path: Path) -> None
         "g": ("EMPTY", []),
         "nobody": ("DEAD", []),
     }
+
+
+def joined(client: Wire, group: str) -> None:
+    """The client becomes a member of the group."""
+    fields: dict[str, Any] = {"session_timeout": 60_000, "rebalance_timeout": 60_000, "member_id": ""}
+    protocols = [{"protocol_name": "range", "protocol_metadata": b""}]
+    answer = client.ask(
+        ApiKey.JOIN_GROUP, 2, group=group, protocol_type="consumer", group_protocols=protocols, **fields
+    )
+    assert answer["error_code"] == ErrorCode.NONE
+
+
+def test_groups_are_deleted_but_those_with_members(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STRATALOG_HISTORY", "on")
+    live = LiveCluster(tmp_path, on_disk=True)
+    live.topic()
+    live.fill(["a", "b"])
+    for group in ("g", "h", "with members"):
+        live.cluster.groups.commit(group, {("t", 0): 2})
+    with served(live.cluster) as address, wire(address) as client, wire(address) as member:
+        joined(member, "with members")
+        joined(client, "without offsets")
+        for version, group in ((0, "g"), (1, "h")):
+            asked = [group, "with members", "without offsets", "nobody", "", group]
+            answer = client.ask(ApiKey.DELETE_GROUPS, version, groups_names=asked)
+            assert {one["group_id"]: one["error_code"] for one in answer["results"]} == {
+                group: ErrorCode.NONE,
+                "with members": ErrorCode.NON_EMPTY_GROUP,
+                "without offsets": ErrorCode.NON_EMPTY_GROUP,
+                "nobody": ErrorCode.GROUP_ID_NOT_FOUND,
+                "": ErrorCode.GROUP_ID_NOT_FOUND,
+            }
+        assert client.ask(ApiKey.DELETE_GROUPS, 1, groups_names=None)["results"] == []
+    assert [row["group"] for row in live.cluster.groups.list().rows] == ["with members"]
+    deleted = live.cluster.history(operation="groups delete").rows  # as those of the command line
+    assert [row["outcome"] for row in deleted] == ["done", "done"]
+
+
+_OF_LIBRDKAFKA = {
+    "list_topics": ("ok", "{'t': a.list_topics(timeout=20).topics['t']}"),
+    "describe_topics": ("ok", "a.describe_topics(TopicCollection(['t']), request_timeout=20)"),
+    "describe_cluster": ("ok", "{'': a.describe_cluster(request_timeout=20)}"),
+    "describe_configs": ("ok", "a.describe_configs([ConfigResource('topic', 't')], request_timeout=20)"),
+    "list_offsets": ("ok", "a.list_offsets({t0: OffsetSpec.max_timestamp()}, request_timeout=20)"),
+    "list_consumer_groups": ("ok", "{'': a.list_consumer_groups(request_timeout=20)}"),
+    "describe_consumer_groups": ("ok", "a.describe_consumer_groups(['g'], request_timeout=20)"),
+    "list_consumer_group_offsets": (
+        "ok",
+        "a.list_consumer_group_offsets([ConsumerGroupTopicPartitions('g')], request_timeout=20)",
+    ),
+    "alter_consumer_group_offsets": (
+        "ok",
+        "a.alter_consumer_group_offsets([ConsumerGroupTopicPartitions('g', [t0])], request_timeout=20)",
+    ),
+    "delete_consumer_groups": ("ok", "a.delete_consumer_groups(['g'], request_timeout=20)"),
+    "delete_no_consumer_group": ("GROUP_ID_NOT_FOUND", "a.delete_consumer_groups(['n'], request_timeout=20)"),
+    "create_topics": ("_UNSUPPORTED_FEATURE", "a.create_topics([NewTopic('x', 1)], request_timeout=20)"),
+    "delete_topics": ("_UNSUPPORTED_FEATURE", "a.delete_topics(['t'], request_timeout=20)"),
+    "create_partitions": (
+        "_UNSUPPORTED_FEATURE",
+        "a.create_partitions([NewPartitions('t', 9)], request_timeout=20)",
+    ),
+    "delete_records": ("_UNSUPPORTED_FEATURE", "a.delete_records([t0], request_timeout=20)"),
+    "incremental_alter_configs": (
+        "_UNSUPPORTED_FEATURE",
+        "a.incremental_alter_configs([ConfigResource('topic', 't', incremental_configs=[ConfigEntry("
+        "'retention.ms', '5', incremental_operation=AlterConfigOpType.SET)])], request_timeout=20)",
+    ),
+    "create_acls": (
+        "_UNSUPPORTED_FEATURE",
+        "a.create_acls([AclBinding('topic', 't', 'literal', 'User:x', '*', 'read', 'allow')], request_timeout=20)",
+    ),
+    "describe_acls": (
+        "_UNSUPPORTED_FEATURE",
+        "{'': a.describe_acls("
+        "AclBindingFilter('any', None, 'any', None, None, 'any', 'any'), request_timeout=20)}",
+    ),
+    "describe_user_scram_credentials": (
+        "_UNSUPPORTED_FEATURE",
+        "{'': a.describe_user_scram_credentials(request_timeout=20)}",
+    ),
+}
+"""By call of the client: the answer, and how it is asked."""
+_ASKING = """
+from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka.admin import *
+
+t0 = TopicPartition("t", 0, 1)
+a = AdminClient({{"bootstrap.servers": "{}:{}", "log_level": 0}})
+for name, call in {!r}:
+    try:
+        for one in eval(call).values():
+            if hasattr(one, "result"):
+                one.result(30)
+        print(name, "ok", flush=True)
+    except KafkaException as error:
+        print(name, error.args[0].name(), flush=True)
+del a
+"""
+
+
+@pytest.mark.slow
+def test_every_call_of_librdkafkas_admin_client_has_an_answer(tmp_path: Path) -> None:
+    """In a process of its own: the client aborts its process where some requests are not listed."""
+    live = LiveCluster(tmp_path)
+    live.topic()
+    live.fill(["a", "b"])
+    live.cluster.groups.commit("g", {("t", 0): 2})
+    with served(live.cluster) as address:
+        calls = [(name, call) for name, (_, call) in _OF_LIBRDKAFKA.items()]
+        script = _ASKING.format(*address, calls)
+        ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    answers = dict(line.split() for line in ran.stdout.splitlines())
+    assert answers == {name: answer for name, (answer, _) in _OF_LIBRDKAFKA.items()}
 
 
 @pytest.mark.slow

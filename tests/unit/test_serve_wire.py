@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import random
+import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ from aiokafka.record.default_records import DefaultRecordBatch
 from stratalog.engine.serve.endpoint import MOST_REQUEST_BYTES
 from stratalog.engine.serve.fetching import MOST_BYTES
 from stratalog.engine.serve.protocol import REQUESTS, ApiKey
+from tests.contexts import context_of
 from tests.unit.cluster_harness import LiveCluster, live_and_shared
 from tests.unit.endpoint_harness import Wire, served, wire
 
@@ -97,7 +100,10 @@ REQUESTED: dict[int, dict[str, Any]] = {
     ApiKey.LIST_OFFSETS: {
         "replica_id": -1,
         "isolation_level": 0,
-        "topics": [{"topic": "t", "partitions": [{"partition": 0, "timestamp": LATEST}]}],
+        "topics": [
+            {"topic": "t", "partitions": [{"partition": 0, "current_leader_epoch": -1, "timestamp": LATEST}]}
+        ],
+        "timeout_ms": 1000,
     },
     ApiKey.METADATA: {"topics": ["t"], "allow_auto_topic_creation": True},
     ApiKey.OFFSET_COMMIT: {
@@ -126,6 +132,20 @@ REQUESTED: dict[int, dict[str, Any]] = {
     ApiKey.SYNC_GROUP: {**STRANGER, "group_assignment": []},
     ApiKey.LIST_GROUPS: {},
     ApiKey.DESCRIBE_GROUPS: {"groups": ["g"]},
+    ApiKey.DELETE_GROUPS: {"groups_names": ["nobody"]},
+    ApiKey.INIT_PRODUCER_ID: {"transactional_id": None, "transaction_timeout_ms": 1000},
+    ApiKey.CONSUMER_GROUP_HEARTBEAT: {
+        "group": "g",
+        "member_id": "",
+        "member_epoch": 0,
+        "instance_id": None,
+        "rack_id": None,
+        "rebalance_timeout": LONG_MS,
+        "subscribed_topics": ["t"],
+        "server_assignor": None,
+        "subscribed_regex": None,
+        "owned": [{"topic_id_high": 1, "topic_id_low": 2, "partitions": [0, 1]}],
+    },
 }
 
 
@@ -147,6 +167,11 @@ def test_every_version_is_answered_the_same(key: int, live: LiveCluster) -> None
             assert answer["error_code"] == UNKNOWN_MEMBER
         if key == ApiKey.PRODUCE:
             assert [one["error_code"] for one in parts(answer)] == [29]
+        if key == ApiKey.INIT_PRODUCER_ID:
+            assert answer["error_code"] == 31
+        if key == ApiKey.CONSUMER_GROUP_HEARTBEAT:
+            assert answer["error_code"] == UNSUPPORTED
+            assert "group.protocol=classic" in answer["error_message"]
 
 
 def test_a_client_of_tomorrow_is_told_the_versions(shared: LiveCluster) -> None:
@@ -224,7 +249,7 @@ def test_errors_are_of_one_partition_and_have_kafkas_numbers(shared: LiveCluster
         assert values(found[0]) == [(1, b"b"), (2, b"c")]
         assert (found[0]["highwater_offset"], found[0]["log_start_offset"]) == (3, 0)
         assert client.ask(ApiKey.FETCH, 11, **fetch({}, session_id=4))["error_code"] == NO_SESSION
-        times = [EARLIEST, LATEST, 1, 1 << 62, -99]
+        times = [EARLIEST, LATEST, 1, 1 << 62]
         asks = [(0, time) for time in times] + [(9, LATEST)]
         answers = []
         for partition, time in asks:
@@ -235,7 +260,6 @@ def test_errors_are_of_one_partition_and_have_kafkas_numbers(shared: LiveCluster
             (3, -1, OK),
             (0, 1, OK),
             (-1, -1, OK),
-            (0, 1, OK),
             (-1, -1, UNKNOWN_TOPIC),
         ]
 
@@ -269,6 +293,74 @@ def test_a_fetch_waits_for_what_is_appended(live: LiveCluster) -> None:
         assert [values(one) for one in parts(waiting.result(60))] == [[], [(0, b"new")]]
 
 
+@pytest.mark.parametrize("offset", [0, 3, 5])
+@pytest.mark.parametrize("log_start", [0, 3])
+def test_a_topic_that_is_deleted_is_unknown_at_once_and_a_new_one_is_read(
+    offset: int, log_start: int, live: LiveCluster
+) -> None:
+    if log_start:
+        live.cluster.topics.delete_records("t", {0: log_start}).raise_for_failures()
+    code_before = OK if offset == 3 or offset == log_start else OUT_OF_RANGE
+    with served(live.cluster) as address, wire(address) as client:
+
+        def asked(at: int) -> tuple[int, list[tuple[int, bytes]]]:
+            live.clock.sleep(1)  # longer than the end of a partition is remembered, and shorter than the metadata
+            time.sleep(0.02)  # ... also by the machine's clock
+            (found,) = parts(client.ask(ApiKey.FETCH, 11, **fetch({("t", 0): at})))
+            return found["error_code"], values(found)
+
+        assert asked(offset)[0] == code_before
+        live.cluster.topics.delete("t").raise_for_failures()
+        assert asked(offset) == (UNKNOWN_TOPIC, [])
+        live.topic()
+        assert asked(0) == (OK, [])
+        live.cluster.topics.delete("t").raise_for_failures()
+        live.topic()
+        live.append(["new"]).raise_for_failures()
+        assert asked(0) == (OK, [(0, b"new")])
+        live.cluster.topics.delete("t").raise_for_failures()
+        live.topic()
+        live.append(["newer"] * 9).raise_for_failures()
+        assert asked(5) == (OK, [(at, b"newer") for at in range(5, 9)])
+
+
+def test_offsets_of_a_topic_that_was_just_made_are_known(live: LiveCluster) -> None:
+    with served(live.cluster) as address, wire(address) as client:
+        live.topic("new")
+        live.append(["a"], "new").raise_for_failures()
+        asked = {
+            **REQUESTED[ApiKey.LIST_OFFSETS],
+            "topics": [{**REQUESTED[ApiKey.LIST_OFFSETS]["topics"][0], "topic": "new"}],
+        }
+        (found,) = parts(client.ask(ApiKey.LIST_OFFSETS, 3, **asked))
+        assert (found["error_code"], found["offset"]) == (OK, 1)
+
+
+def test_what_a_fetch_costs_that_finds_nothing(live: LiveCluster) -> None:
+    """A look at the leader: a listing, and a read of whose root it is. Of an empty log the metadata are read, too,
+    at most as often as ends of partitions are looked at, however many of them there are."""
+    context = context_of(live.cluster)
+
+    def cost(act: Callable[[], object]) -> tuple[int, int]:
+        before = context.counts()
+        act()
+        counts = context.counts() - before
+        assert counts.requests == counts.lists + counts.reads
+        return counts.lists, counts.reads
+
+    with served(live.cluster) as address, wire(address) as client:
+
+        def of_fetch(partition: int, offset: int, pause_s: float = 0.0) -> tuple[int, int]:
+            live.clock.sleep(pause_s)
+            time.sleep(0.02)  # longer than the end of a partition is remembered, by the machine's clock
+            return cost(lambda: client.ask(ApiKey.FETCH, 11, **fetch({("t", partition): offset})))
+
+        of_fetch(0, 3)
+        assert (of_fetch(0, 3), of_fetch(0, 3, pause_s=5)) == ((1, 1), (1, 1))
+        assert (of_fetch(1, 0), of_fetch(1, 0), of_fetch(1, 0, pause_s=1)) == ((2, 2), (1, 1), (2, 2))
+    assert cost(context.metadata.image) == (1, 1)  # of one voter
+
+
 @pytest.mark.slow
 def test_an_answer_is_bounded_and_has_at_least_one_record(live: LiveCluster) -> None:
     large = "x" * (MOST_BYTES // 4)
@@ -281,10 +373,44 @@ def test_an_answer_is_bounded_and_has_at_least_one_record(live: LiveCluster) -> 
         assert [offset for offset, _ in values(one)] == [7]
 
 
+def test_a_producer_is_refused_and_named_in_the_log_once_a_minute(
+    live: LiveCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    def said() -> list[str]:
+        return [one.getMessage() for one in caplog.records if one.name == "stratalog.serve"]
+
+    with served(live.cluster) as address, wire(address) as client:
+        for version in REQUESTS[ApiKey.PRODUCE]:
+            client.ask(ApiKey.PRODUCE, version, **REQUESTED[ApiKey.PRODUCE])
+        (line,) = said()
+        assert line.startswith(
+            "127.0.0.1, client 'test' produces to t, and is refused: this endpoint is read only"
+        )
+        assert "stratalog mirror" in line
+        assert "stratalog produce" in line
+        for transactional_id, code in ((None, 31), ("x", 53)):
+            asked = {"transactional_id": transactional_id, "transaction_timeout_ms": 1000}
+            assert client.ask(ApiKey.INIT_PRODUCER_ID, 0, **asked)["error_code"] == code
+        assert said() == [line]
+        live.clock.sleep(60)
+        with wire(address) as quiet, pytest.raises(EOFError):
+            quiet.ask(ApiKey.PRODUCE, 8, **{**REQUESTED[ApiKey.PRODUCE], "required_acks": 0})
+        assert said() == [line, line]
+        for number in range(200):
+            client.client_id = f"\n{number}" * 100
+            client.ask(ApiKey.PRODUCE, 8, **REQUESTED[ApiKey.PRODUCE])
+        assert len(said()) == 1 + 100
+        assert all(one.isprintable() and len(one) < 1000 for one in said())
+
+
 def strange() -> list[bytes]:
     """Frames that are no requests: cut, with lengths that lie, of no api, and noise."""
     whole = (ApiKey.FETCH).to_bytes(2, "big") + (11).to_bytes(2, "big") + (7).to_bytes(4, "big") + b"\xff\xff"
     metadata = (ApiKey.METADATA).to_bytes(2, "big") + (5).to_bytes(2, "big") + (7).to_bytes(4, "big") + b"\xff\xff"
+    offsets = (
+        (ApiKey.LIST_OFFSETS).to_bytes(2, "big") + (11).to_bytes(2, "big") + (7).to_bytes(4, "big") + b"\xff\xff"
+    )
+    of_nobody = b"\xff\xff\xff\xff\0"
     rng = random.Random(7)
     return [
         b"\0",
@@ -294,6 +420,14 @@ def strange() -> list[bytes]:
         metadata + b"\x7f\xff\xff\xff",
         metadata + b"\x7f\xff\xff\xff" + b"\xff\xfe" * 50,
         metadata + b"\0\0\0\1\0\2\xff\xfe\0",
+        *(
+            offsets + tail
+            for tail in (b"", b"\0", b"\xff" * 9, b"\x01\xff\xff\xff\xff\x0f", b"\1\0\x7f" + b"a" * 9)
+        ),
+        *(
+            offsets + b"\0" + of_nobody + tail
+            for tail in (b"", b"\xff\xff\xff\xff\x0f", b"\2\xff\xff\xff\x0fa", b"\2\2t\2")
+        ),
         b"\0\x0b" + whole[2:],
         b"GET / HTTP/1.1\r\nHost: log\r\n\r\n",
         *(whole[: rng.randrange(len(whole))] + rng.randbytes(rng.randrange(200)) for _ in range(50)),

@@ -75,8 +75,8 @@ RECORDS: st.SearchStrategy[OffsetsRecord] = st.one_of(
         member_epoch=st.none() | st.integers(0, 3),
     ),
     st.builds(OffsetTombstone, group=GROUPS, topic_id=TOPICS, partition=PARTITIONS),
-    st.builds(ForgetOffset, group=GROUPS, topic_id=TOPICS, partition=PARTITIONS, seen=SEEN),
-    st.builds(ForgetGroup, group=GROUPS, seen=SEEN),
+    st.builds(ForgetOffset, group=GROUPS, topic_id=TOPICS, partition=PARTITIONS, seen=SEEN, pending=st.booleans()),
+    st.builds(ForgetGroup, group=GROUPS, seen=SEEN, pending=st.booleans()),
     st.builds(pending, st.integers(0, 9), st.integers(0, 3), GROUPS, PRODUCERS, PARTITIONS),
     st.builds(end, st.integers(1, 4), committed=st.booleans(), producer=PRODUCERS, expires_ms=TIMES),
     st.builds(ForgetProducer, producer_id=PRODUCERS, producer_epoch=st.integers(0, 4)),
@@ -275,6 +275,39 @@ def test_a_pending_offset_takes_the_place_of_earlier_commits_only(overtaking: li
         loaded = ConsumerOffsets.load(half.dump(), half.next_offset)
         assert offsets(loaded.apply(cut, log[cut:])) == {("t", 0): 5}
     assert offsets(state_after(commit(5), pending(7), end(1))) == {("t", 0): 7}
+
+
+OTHERS = [pending(5, group="h"), pending(6, group="h", producer="q")]
+
+
+@pytest.mark.parametrize(
+    ("record", "dropped"),
+    [
+        (ForgetGroup(group="g", seen=3, pending=True), {0, 1}),
+        (ForgetGroup(group="g", seen=3), set()),
+        (ForgetGroup(group="g", seen=2, pending=True), set()),
+        (ForgetOffset(group="g", topic_id="t", partition=1, seen=3, pending=True), {1}),
+        (ForgetOffset(group="g", topic_id="t", partition=1, seen=3), set()),
+        (ForgetOffset(group="g", topic_id="t", partition=1, seen=2, pending=True), set()),
+        (ForgetOffset(group="g", topic_id="u", partition=1, seen=3, pending=True), set()),
+        (OffsetTombstone(group="g", topic_id="t", partition=0), {0}),
+    ],
+)
+def test_what_is_forgotten_on_purpose_does_not_come_back_with_a_transaction(
+    record: OffsetsRecord, dropped: set[int]
+) -> None:
+    """Of two pending offsets of ``g`` those for the partitions ``dropped`` are gone. An expiry leaves both, and so
+    does a deletion that a commit has overtaken."""
+    log = [pending(7), pending(8, producer="q", partition=1), commit(1, partition=2), commit(2, partition=2)]
+    before = ConsumerOffsets().apply(0, [*log, *OTHERS])
+    assert before.groups["g"].latest_commit == 3
+    after = before.apply(6, [record])
+    assert {partition for _, partition in after.unstable("g")} == {0, 1} - dropped
+    of_h = [key for producer in after.producers.values() for key in producer.pending if key[0] == "h"]
+    assert len(of_h) == len(OTHERS)
+    over = after.apply(7, [end(1), end(1, producer="q")])
+    kept = {partition for _, partition in over.groups["g"].offsets} if "g" in over.groups else set()
+    assert kept - {2} == {0, 1} - dropped
 
 
 def test_what_comes_late_counts_for_nothing() -> None:

@@ -1,0 +1,95 @@
+"""Messages of Kafka's protocol that aiokafka does not have: ListOffsets from version 4 on, and the refusal of
+ConsumerGroupHeartbeat. Pure.
+
+Most are flexible (KIP-482): lengths are varints, and every struct ends in tagged fields, of which none is known.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from aiokafka.protocol.types import Array, CompactArray, CompactString, Int8, Int16, Int32, Int64, Schema, String
+from aiokafka.protocol.types import TaggedFields as Tags
+
+_FLEXIBLE = 6
+_WITH_TIMEOUT = 10
+_FIRST, LAST_LIST_OFFSETS = 4, 11
+"""Version 11 asks for the earliest offset that waits for its upload (KIP-1023)."""
+
+
+@dataclass(frozen=True, slots=True)
+class OwnMessage:
+    """A message, with the names that those of aiokafka have."""
+
+    SCHEMA: Schema
+    FLEXIBLE_VERSION: bool
+    RESPONSE_TYPE: OwnMessage | None = None
+
+
+def _list_offsets(version: int) -> OwnMessage:
+    flexible = version >= _FLEXIBLE
+    array, text = (CompactArray, CompactString) if flexible else (Array, String)
+    tags = [("tags", Tags)] if flexible else []
+    timeout = [("timeout_ms", Int32)] if version >= _WITH_TIMEOUT else []
+    asked = array(("partition", Int32), ("current_leader_epoch", Int32), ("timestamp", Int64), *tags)
+    answered = array(
+        ("partition", Int32),
+        ("error_code", Int16),
+        ("timestamp", Int64),
+        ("offset", Int64),
+        ("leader_epoch", Int32),
+        *tags,
+    )
+    request = Schema(
+        ("replica_id", Int32),
+        ("isolation_level", Int8),
+        ("topics", array(("topic", text("utf-8")), ("partitions", asked), *tags)),
+        *timeout,
+        *tags,
+    )
+    answer = Schema(
+        ("throttle_time_ms", Int32),
+        ("topics", array(("topic", text("utf-8")), ("partitions", answered), *tags)),
+        *tags,
+    )
+    return OwnMessage(request, flexible, OwnMessage(answer, flexible))
+
+
+LIST_OFFSETS = {version: _list_offsets(version) for version in range(_FIRST, LAST_LIST_OFFSETS + 1)}
+"""By version."""
+
+
+def _consumer_group_heartbeat(version: int) -> OwnMessage:
+    text, tags = CompactString("utf-8"), ("tags", Tags)
+    regex = [("subscribed_regex", text)] if version else []
+    owned = CompactArray(
+        ("topic_id_high", Int64), ("topic_id_low", Int64), ("partitions", CompactArray(Int32)), tags
+    )
+    request = Schema(
+        ("group", text),
+        ("member_id", text),
+        ("member_epoch", Int32),
+        ("instance_id", text),
+        ("rack_id", text),
+        ("rebalance_timeout", Int32),
+        ("subscribed_topics", CompactArray(text)),
+        *regex,
+        ("server_assignor", text),
+        ("owned", owned),
+        tags,
+    )
+    answer = Schema(
+        ("throttle_time_ms", Int32),
+        ("error_code", Int16),
+        ("error_message", text),
+        ("member_id", text),
+        ("member_epoch", Int32),
+        ("heartbeat_interval_ms", Int32),
+        ("assignment", Int8),  # a struct that is null is -1; there is never one
+        tags,
+    )
+    return OwnMessage(request, True, OwnMessage(answer, True))
+
+
+CONSUMER_GROUP_HEARTBEAT = {version: _consumer_group_heartbeat(version) for version in range(2)}
+"""By version."""
