@@ -90,6 +90,8 @@ def main(master: str, cluster_file: str, gates: str) -> None:
             else:
                 report = getattr(cluster, told["call"])(arguments.pop("topic"), **arguments)
             print(report.to_json(), flush=True)
+        except OperationFailedError as error:
+            print(error.report.to_json(), flush=True)
         except Exception:
             print(json.dumps({"raised": traceback.format_exc()}), flush=True)
     spark.stop()
