@@ -91,7 +91,7 @@ class Lineage:
 
     def truncated_from_start(self, log_start_offset: int) -> Lineage:
         """Without the entries that lie wholly below the log start; the one that covers it stays as it is. (Kafka's
-        epoch cache does so when the log start moves.) Nothing is known of offsets below the first entry.
+        epoch cache moves its start to the log start.) Nothing is known of offsets below the first entry.
         """
         return Lineage(self.entries[max(bisect_right(self._starts, log_start_offset) - 1, 0) :])
 

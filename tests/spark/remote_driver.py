@@ -68,7 +68,7 @@ class RemoteDriver:
 
 
 def main(master: str, cluster_file: str, gates: str) -> None:
-    from stratalog import Cluster
+    from stratalog import Cluster, OperationFailedError
     from stratalog.jobs.session import spark_session
 
     spark = spark_session("driver", master=master, settings=session_settings())
