@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from stratalog.engine.driver.context import Context
 from stratalog.engine.health.brokers import broker_findings, clock_findings, folder_findings, quorum_findings
 from stratalog.engine.health.expiry import expiry_findings
 from stratalog.engine.health.finding import (
+    HealthFinding,
     HealthReport,
     failures_of,
     figures_of,
@@ -49,12 +50,13 @@ def examine(context: Context) -> Examined:
         isr, figures = isr_findings(sight)
         copies, lag = copies_findings(context, sight, run)
         remote, backlog, remotes = remote_findings(context, sight)
-        groups, lags = group_findings(context, sight, run)
-        late, transactions = transaction_findings(context, sight, run)
+        groups, lags, most = group_findings(context, sight, run)
+        of_brokers = list(broker_findings(sight))
+        late, transactions = transaction_findings(context, sight)
         found = grouped(
             [
                 *quorum_findings(sight),
-                *broker_findings(sight),
+                *of_brokers,
                 *clock_findings(sight),
                 *isr,
                 *folder_findings(sight),
@@ -67,10 +69,10 @@ def examine(context: Context) -> Examined:
             ]
         )
         figures |= {
-            **_broker_figures(sight),
+            **_broker_figures(sight, of_brokers),
             **lag,
             **backlog,
-            "records-lag-max": max(lags.values(), default=0),
+            "records-lag-max": most,
             **transactions,
             **upkeep_figures(sight),
         }
@@ -89,12 +91,14 @@ def examine(context: Context) -> Examined:
     return Examined(report, sight, remotes)
 
 
-def _broker_figures(sight: Sight) -> dict[str, int | None]:
-    brokers = sight.image.brokers.values()
+def _broker_figures(sight: Sight, found: Sequence[HealthFinding]) -> dict[str, int | None]:
+    """A broker whose root does not answer is not active, also before a run has fenced it."""
+    active = sum(map(sight.usable, sight.image.brokers))
+    offline = "OfflineLogDirectoryCount"
     return {
-        "ActiveBrokerCount": sum(not broker.fenced for broker in brokers),
-        "FencedBrokerCount": sum(broker.fenced for broker in brokers),
-        "OfflineLogDirectoryCount": sum(not sight.usable(b.broker_id) and not b.fenced for b in brokers),
+        "ActiveBrokerCount": active,
+        "FencedBrokerCount": len(sight.image.brokers) - active,
+        offline: sum(len(one.subjects) for one in found if one.kind == offline),
         "number-of-voters": len(sight.quorum.voters),
         "high-watermark": sight.quorum.end,
         "current-epoch": sight.quorum.epoch,

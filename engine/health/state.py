@@ -2,48 +2,89 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, TypeVar
 
 from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.run import OperationRun
 from stratalog.engine.health.finding import HealthFinding, Severity
-from stratalog.engine.health.sight import Sight
+from stratalog.engine.health.sight import SeenPartition, Sight
 from stratalog.engine.metadata.image import PartitionView
 from stratalog.engine.records.groups import lag_rows, list_leaders, named
-from stratalog.engine.records.state_log import read_state
+from stratalog.engine.records.state_log import look_at_state
 from stratalog.engine.state.consumer_offsets import GroupState
 from stratalog.engine.state.internal_topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
-from stratalog.engine.state.keyed import OFFSETS, TRANSACTIONS
+from stratalog.engine.state.keyed import OFFSETS, TRANSACTIONS, KeyedMachine, StateFormat
 from stratalog.engine.state.transaction_state import ENDING, State, Transaction
+from stratalog.partitions.errors import StratalogError
+from stratalog.partitions.listing import Listing
+from stratalog.partitions.runner import Done, Failed
+
+M = TypeVar("M", bound=KeyedMachine[Any])
 
 
 def _used(sight: Sight, topic: str) -> list[PartitionView]:
-    """The partitions of a topic of the engine whose leaders' folders hold anything."""
+    """The partitions of a topic of the engine that hold anything, or may: no folder of theirs could be listed."""
     return [
         seen.view
         for seen in sight.partitions
-        if seen.view.topic == topic and seen.leader is not None and (seen.leader.data or seen.leader.checkpoints)
+        if seen.view.topic == topic
+        and (not (listed := _listed(sight, seen)) or any(one.data or one.checkpoints for one in listed))
+    ]
+
+
+def _listed(sight: Sight, seen: SeenPartition) -> list[Listing]:
+    """The folders of members of the ISR that answer; the leader's alone, if it is one of them."""
+    found = {b: one for b, one in seen.replicas.items() if sight.usable(b) and isinstance(one, Listing)}
+    leader = None if seen.view.leader is None else found.get(seen.view.leader)
+    return [leader] if leader is not None else [one for b, one in found.items() if b in seen.view.isr]
+
+
+def _states(
+    context: Context, sight: Sight, topic: str, form: StateFormat[M, Any], what: str
+) -> tuple[list[M], list[HealthFinding]]:
+    """The states of a topic's partitions, and one finding for all that cannot be read."""
+    read: list[M] = []
+    unread: dict[str, StratalogError] = {}
+    for outcome in context.threads.run(lambda view: look_at_state(context, view, form), _used(sight, topic)):
+        match outcome:
+            case Done(_, found):
+                read.append(found.state)
+            case Failed(view, error):
+                unread[str(view)] = error
+    if not unread:
+        return read, []
+    first = next(iter(unread.values()))
+    return read, [
+        HealthFinding(
+            severity=Severity.ERROR,
+            kind="state-unread",
+            subjects=tuple(unread),
+            what=f"{what} cannot be read: no member of the ISR answers ({first.code}: {first})",
+            do=sight.commands("describe", topics=[topic]),
+        )
     ]
 
 
 def group_findings(
     context: Context, sight: Sight, run: OperationRun
-) -> tuple[list[HealthFinding], dict[tuple[str, str], int]]:
-    """Groups that are further behind than ``health.consumer.max.lag.records``. The look tells the high watermarks,
-    as far as names do, and so the lags by group and topic; logs of those over the limit are listed.
+) -> tuple[list[HealthFinding], dict[tuple[str, str], int], int | None]:
+    """Groups that are further behind than ``health.consumer.max.lag.records``; the lags by group and topic that
+    are known, and the greatest of all, if all are. The look shows the high watermarks as far as names do; logs of
+    those over the limit are listed.
     """
-    outcomes = context.threads.run(lambda view: read_state(context, view, OFFSETS), _used(sight, OFFSETS_TOPIC))
-    groups = {
-        name: one for _, read in run.done(outcomes, context.replicas) for name, one in read.state.groups.items()
-    }
+    states, unread = _states(context, sight, OFFSETS_TOPIC, OFFSETS, "what groups have committed")
+    groups = {name: one for state in states for name, one in state.groups.items()}
     marks = {
-        (seen.view.topic, seen.view.partition): max((mark.offset for mark in seen.leader.watermarks), default=0)
+        (seen.view.topic, seen.view.partition): max(
+            (m.offset for one in listed for m in one.watermarks), default=0
+        )
         for seen in sight.partitions
-        if seen.leader is not None
+        if (listed := _listed(sight, seen))
     }
     lags = {name: _lags(sight, group, marks) for name, group in groups.items()}
     limit = sight.config.health_consumer_max_lag_records
-    over = {name: groups[name] for name, found in lags.items() if 0 <= limit < max(found.values(), default=0)}
+    over = {name: groups[name] for name, found in lags.items() if 0 <= limit < max(known(found), default=0)}
     findings: list[HealthFinding] = []
     if over:
         leaders, unlisted = list_leaders(context, sight.image, over.values())
@@ -64,28 +105,32 @@ def group_findings(
                         do=sight.commands("groups", "describe", name),
                     )
                 )
-    return findings, {(name, topic): lag for name, found in lags.items() for topic, lag in found.items()}
+    every = {(name, topic): lag for name, found in lags.items() for topic, lag in found.items()}
+    told = {key: lag for key, lag in every.items() if lag is not None}
+    most = None if unread or len(told) < len(every) else max(told.values(), default=0)
+    return [*unread, *findings], told, most
 
 
-def _lags(sight: Sight, group: GroupState, marks: dict[tuple[str, int], int]) -> dict[str, int]:
-    """By topic: the records behind what the group has committed."""
-    found: dict[str, int] = {}
+def known(lags: Mapping[Any, int | None]) -> list[int]:
+    """The lags that are known."""
+    return [lag for lag in lags.values() if lag is not None]
+
+
+def _lags(sight: Sight, group: GroupState, marks: Mapping[tuple[str, int], int]) -> dict[str, int | None]:
+    """By topic: the records behind what the group has committed; None where no member of an ISR answers."""
+    found: dict[str, int | None] = {}
     for (topic, partition), record in named(sight.image, group):
-        lag = max(0, marks.get((topic, partition), 0) - record.offset)
-        found[topic] = found.get(topic, 0) + lag
+        before, mark = found.get(topic, 0), marks.get((topic, partition))
+        found[topic] = None if before is None or mark is None else before + max(0, mark - record.offset)
     return found
 
 
-def transaction_findings(
-    context: Context, sight: Sight, run: OperationRun
-) -> tuple[list[HealthFinding], dict[str, int | None]]:
+def transaction_findings(context: Context, sight: Sight) -> tuple[list[HealthFinding], dict[str, int | None]]:
     """Transactions that have run into their timeout, and those that were decided that long ago and have not ended:
     readers of committed records wait behind them.
     """
-    views = _used(sight, TRANSACTIONS_TOPIC)
-    outcomes = context.threads.run(lambda view: read_state(context, view, TRANSACTIONS), views)
-    reads = run.done(outcomes, context.replicas)
-    late = [one for _, read in reads for one in _late(read.state.transactions.values(), sight.now_ms)]
+    states, unread = _states(context, sight, TRANSACTIONS_TOPIC, TRANSACTIONS, "the state of transactions")
+    late = [one for state in states for one in _late(state.transactions.values(), sight.now_ms)]
     partitions = {key for one, _ in late for key in one.partitions}
     findings = [
         HealthFinding(
@@ -98,7 +143,7 @@ def transaction_findings(
         )
         for one, since_ms in late
     ]
-    return findings, {"PartitionsWithLateTransactionsCount": len(partitions)}
+    return [*unread, *findings], {"PartitionsWithLateTransactionsCount": None if unread else len(partitions)}
 
 
 def _late(found: Iterable[Transaction], now_ms: int) -> Iterator[tuple[Transaction, int]]:

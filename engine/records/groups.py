@@ -15,7 +15,7 @@ from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.report import Failure, Report, Value, utc_text
 from stratalog.engine.driver.state_cache import ReadState
 from stratalog.engine.metadata.image import ClusterImage, PartitionView
-from stratalog.engine.records.state_log import append_state, ensure_topic, read_state, stamp_of
+from stratalog.engine.records.state_log import append_state, ensure_topic, look_at_state, read_state, stamp_of
 from stratalog.engine.replicas.nearest import SeenLeader, seen_leader
 from stratalog.engine.replication.leader import look_at_leader
 from stratalog.engine.state.consumer_offsets import (
@@ -188,7 +188,7 @@ def lag(context: Context, group: str) -> Report:
     check_group(group)
     with context.run("lag") as run:
         image = context.metadata.image()
-        state = existing_group(context, image, group)[1]
+        state = existing_group(context, image, group, only_looks=True)[1]
         leaders, run.failures = list_leaders(context, image, [state])
         run.rows += [{**row, "expires": utc_text(state.expires_ms)} for row in lag_rows(image, state, leaders)]
     run.totals |= {"group": group, "lag": sum(int(row["lag"] or 0) for row in run.rows)}
@@ -327,23 +327,26 @@ def read_groups(
     *,
     until: int | None = None,
     since: ReadState[ConsumerOffsets] | None = None,
+    only_looks: bool = False,
 ) -> ReadState[ConsumerOffsets]:
-    """The groups of the partition that ``group`` belongs to. Raises: as ``read_state``."""
+    """The groups of the partition that ``group`` belongs to. Raises: as ``read_state``, or ``look_at_state``."""
     if OFFSETS_TOPIC not in image.topic_ids:
         return ReadState(OFFSETS.empty, 0)
     topic = image.topic(OFFSETS_TOPIC)
     view = image.view(topic.topic_id, partition_for(group, len(topic.partitions)))
+    if only_looks:
+        return look_at_state(context, view, OFFSETS)
     return read_state(context, view, OFFSETS, until=until, since=since)
 
 
 def existing_group(
-    context: Context, image: ClusterImage, group: str
+    context: Context, image: ClusterImage, group: str, *, only_looks: bool = False
 ) -> tuple[ReadState[ConsumerOffsets], GroupState]:
-    """The group, and the state that it stands in.
+    """The group, and the state that it is part of; ``only_looks`` as ``look_at_state``.
 
     Raises: GroupIdNotFoundError naming the nearest one; as ``read_state``.
     """
-    read = read_groups(context, image, group)
+    read = read_groups(context, image, group, only_looks=only_looks)
     state = read.state.groups.get(group)
     if state is None:
         raise GroupIdNotFoundError(
@@ -358,7 +361,7 @@ def all_groups(context: Context, image: ClusterImage) -> tuple[dict[str, GroupSt
     found: dict[str, GroupState] = {}
     failures: list[Failure] = []
     views = image.views(OFFSETS_TOPIC) if OFFSETS_TOPIC in image.topic_ids else []
-    for outcome in context.threads.run(lambda view: read_state(context, view, OFFSETS), views):
+    for outcome in context.threads.run(lambda view: look_at_state(context, view, OFFSETS), views):
         match outcome:
             case Done(_, read):
                 found |= read.state.groups

@@ -103,6 +103,35 @@ def read_state(
     return while_it_changes(lambda: _read_once(context, view, form, until, since))
 
 
+def look_at_state(context: Context, view: PartitionView, form: StateFormat[M, R]) -> ReadState[M]:
+    """As ``read_state``, for a look that nothing is decided by. Where the leader does not answer, the state is
+    what the member of the ISR that knows most knows to be committed: it may lack what came last.
+
+    Raises: as ``read_state``, where no member of the ISR answers.
+    """
+    try:
+        return read_state(context, view, form)
+    except RetriableError:
+        found = _of_any_member(context.replicas(view), form)
+        if found is None:
+            raise
+        return found
+
+
+def _of_any_member(replicas: PartitionReplicas, form: StateFormat[M, R]) -> ReadState[M] | None:
+    logs: list[tuple[int, Replica, ReplicaLog]] = []
+    for broker in set(replicas.view.isr) & set(replicas.followers):
+        with suppress(StratalogError):
+            replica = replicas.replica(broker)
+            log = replica.log()
+            logs.append((log.high_watermark, replica, log))
+    for end, replica, log in sorted(logs, key=lambda one: -one[0]):
+        with suppress(StratalogError):
+            state = replay(replica, log, form, load_state(replica, log, form, end), end)
+            return ReadState(state, log.lineage.epoch_at(state.next_offset - 1) or 0)
+    return None
+
+
 def _read_once(
     context: Context,
     view: PartitionView,

@@ -17,9 +17,12 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from stratalog.engine.brokers.probe import probe_brokers
 from stratalog.engine.health.finding import WIDTH, Commands, HealthFinding, Severity
+from stratalog.engine.state.internal_topics import OFFSETS_TOPIC, partition_for
 from stratalog.jobs.main import main
 from stratalog.partitions.errors import StorageAuthorizationError
+from tests.contexts import context_of
 from tests.unit.cluster_harness import LiveCluster, fence
 from tests.unit.faulty_store import Faults
 from tests.unit.test_metrics_job import of, samples
@@ -406,6 +409,48 @@ def test_a_foreign_write(tiered: Patient) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.slow
+def test_a_lag_that_nobody_can_read_is_not_0(tmp_path: Path) -> None:
+    """With the leader of the group's partition away, another member of the ISR tells; with all of them away the
+    figure is absent, and a finding says so."""
+    live = LiveCluster(tmp_path, brokers=4, on_disk=True, voters=[4])
+    live.cluster.topics.alter_configs(None, {"offsets.topic.replication.factor": "2"})
+    live.topic(copies=4)
+    live.append(list("abcde"))
+    live.cluster.groups.commit("first", {("t", 0): 5})
+    views = live.cluster.image.views(OFFSETS_TOPIC)
+    names = (f"g{number}" for number in range(1000))
+    group, view = next(
+        (name, views[partition_for(name, len(views))])
+        for name in names
+        if 4 not in views[partition_for(name, len(views))].replicas
+        and partition_for(name, len(views)) != partition_for("first", len(views))
+    )
+    live.cluster.groups.commit(group, {("t", 0): 2})
+    live.cluster.groups.delete("first")
+    live.cluster.replicate()
+    assert view.leader is not None
+    (follower,) = set(view.replicas) - {view.leader}
+    with live.unreachable(view.leader):
+        report = live.driver().health()
+        assert report.totals["records-lag-max"] == 3
+        figures = ("ActiveBrokerCount", "FencedBrokerCount", "OfflineLogDirectoryCount")
+        assert [report.totals[name] for name in figures] == [3, 1, 1]
+        probe_brokers(context_of(live.driver()))  # which fences it
+        fenced = live.driver().health().totals
+        assert [fenced[name] for name in figures] == [3, 1, 1]
+        assert report.lags == {(group, "t"): 3}
+        assert group in {row["group"] for row in live.driver().groups.list().rows}
+        with live.unreachable(follower):
+            report = live.driver().health()
+            assert "records-lag-max" not in report.totals
+            assert report.lags == {}
+            (unread,) = (one for one in report.findings if one.kind == "state-unread")
+            assert "what groups have committed cannot be read" in unread.what
+            assert str(view) in unread.subjects
+    assert live.driver().health().totals["records-lag-max"] == 3
+
+
 def test_a_group_that_lags(patient: Patient) -> None:
     live = patient.live
     live.cluster.groups.commit("g", {("t", 0): 1}).raise_for_failures()
