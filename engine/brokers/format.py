@@ -18,6 +18,7 @@ from stratalog.engine.driver.opening import (
     metadata_log,
     open_stores,
 )
+from stratalog.engine.metadata.topic_commands import AlterConfigs
 from stratalog.engine.quorum.bootstrap import bootstrap
 from stratalog.engine.quorum.voter import Voter
 from stratalog.partitions.clock import Clock
@@ -29,6 +30,10 @@ from stratalog.partitions.root import read_broker_file
 from stratalog.partitions.store import Store
 from stratalog.partitions.store.checking import PART_BYTES, QUICK, StoreCheck
 from stratalog.partitions.store.racing import race_in_threads
+
+REPLICAS = 3
+"""Of the engine's own topics, as in Kafka."""
+FACTORS = ("offsets.topic.replication.factor", "transaction.state.log.replication.factor")
 
 
 def _check_storage(broker: BrokerEntry, store: Store, clock: Clock, new_id: NewId, opener: OpenStore) -> None:
@@ -84,4 +89,17 @@ def format_cluster(
     tasks = tasks if tasks is not None else local_tasks()
     context = make_context(file, stores, log, tasks, progress, clock, new_id, opener, prober, metrics, key)
     bring_up.register_brokers(context).raise_for_failures()
+    _fit_internal_topics(context)
     return context
+
+
+def _fit_internal_topics(context: Context) -> None:
+    """On fewer than three brokers, let the engine's own topics have as many replicas as there are brokers: their
+    defaults of three (Kafka's) would refuse the first commit of a group and the first transaction. What is set
+    already stays.
+    """
+    image = context.metadata.image()
+    count = str(min(REPLICAS, len(image.brokers)))
+    wanted = {name: count for name in FACTORS if name not in image.configs}
+    if wanted and int(count) < REPLICAS:
+        context.metadata.submit(AlterConfigs(None, wanted))

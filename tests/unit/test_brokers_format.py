@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from stratalog.engine.cluster import Cluster
+from stratalog.engine.state.internal_topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from stratalog.partitions.clock import ManualClock
 from stratalog.partitions.errors import (
     EnvironmentUnusableError,
@@ -18,6 +19,7 @@ from stratalog.partitions.errors import (
 from stratalog.partitions.identity import random_id
 from stratalog.partitions.store import Store
 from stratalog.partitions.store.memory import MemoryStore
+from tests.unit.cluster_harness import LiveCluster
 from tests.unit.faulty_store import Faults
 from tests.unit.harness import batch
 
@@ -114,3 +116,24 @@ def test_a_session_that_cannot_run_tasks_is_found_before_anything_is_written(
     cluster = roots.format()
     with pytest.raises(EnvironmentUnusableError, match="runs no tasks"):
         cluster.using(Stopped())  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("brokers", [1, 2, 3, 4])
+def test_a_first_commit_of_a_group_and_a_first_transaction_work_on_any_number_of_brokers(
+    tmp_path: Path, brokers: int
+) -> None:
+    live = LiveCluster(tmp_path, brokers=brokers)
+    live.topic(copies=1)
+    live.cluster.groups.commit("g", {("t", 0): 0})
+    with live.cluster.transactions.begin("x") as transaction:
+        transaction.append_batches("t", {0: [batch("a")]})
+    factors = {len(live.cluster.image.views(name)[0].replicas) for name in (OFFSETS_TOPIC, TRANSACTIONS_TOPIC)}
+    assert factors == {min(3, brokers)}
+
+
+def test_what_is_set_stays_when_a_cluster_is_formatted_again(tmp_path: Path) -> None:
+    live = LiveCluster(tmp_path, brokers=2)
+    live.cluster.topics.alter_configs(None, {"offsets.topic.replication.factor": "1"})
+    before = dict(live.cluster.image.configs)
+    Cluster.format(live.file, clock=live.clock, new_id=live.new_id, opener=live.open_root)
+    assert dict(live.driver().image.configs) == before
