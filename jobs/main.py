@@ -14,6 +14,7 @@ import sys
 from collections.abc import Mapping, Sequence
 
 from stratalog.partitions.spelling import did_you_mean
+from stratalog.partitions.version import VERSION
 
 GROUPS: Mapping[str, Mapping[str, str]] = {
     "records": {
@@ -74,9 +75,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the job that the first argument names with the others; returns its exit status."""
     if "_ARGCOMPLETE" in os.environ:
         _complete()
-    name, *rest = [*(sys.argv[1:] if argv is None else argv), ""]
+    words = [*(sys.argv[1:] if argv is None else argv)]
+    if words[:1] == ["help"]:
+        words = [*words[1:], "--help"]  # of a command of a job, too: help topics create
+    name, *rest = words or [""]
+    if name in ("version", "--version"):
+        print(f"stratalog {VERSION}")
+        return 0
     if name in JOBS:
-        return int(importlib.import_module(f"stratalog.jobs.{name}").main(rest[:-1]))  # noqa: TID251 - one of JOBS
+        return int(importlib.import_module(f"stratalog.jobs.{name}").main(rest))  # noqa: TID251 - one of JOBS
     if name in ("-h", "--help", ""):
         print(_overview(), file=sys.stdout if name else sys.stderr)
         return 0 if name else 2
@@ -117,7 +124,7 @@ def _topics(prefix: str, parsed_args: argparse.Namespace, **_: object) -> list[s
 
 
 def _overview() -> str:
-    lines = ["stratalog JOB ...; stratalog JOB --help tells more"]
+    lines = ["stratalog JOB ...; stratalog help JOB explains a job, stratalog version prints the version"]
     for title, jobs in GROUPS.items():
         lines += ["", title, *(f"  {name:<14}  {what}" for name, what in jobs.items())]
     return "\n".join(lines)

@@ -42,10 +42,13 @@ if TYPE_CHECKING:
     from stratalog.engine.reading.bounds import Committed as Committed
     from stratalog.engine.reading.positions import FirstAt as FirstAt
     from stratalog.engine.state.group_commits import OffsetAndMetadata as OffsetAndMetadata
+    from stratalog.partitions import version as _version
     from stratalog.partitions.errors import StratalogError as StratalogError
     from stratalog.partitions.offsets import FoundOffset as FoundOffset
     from stratalog.partitions.offsets import OffsetSpec as OffsetSpec
     from stratalog.partitions.offsets import UnknownOffset as UnknownOffset
+
+    __version__ = _version.VERSION
 else:
     _HOMES = {
         "Cluster": "engine.cluster",
@@ -60,10 +63,11 @@ else:
         "Report": "engine.driver.report",
         "StratalogError": "partitions.errors",
         "UnknownOffset": "partitions.offsets",
+        "__version__": "partitions.version",
         "load_cluster_file": "engine.config.cluster_file",
         "register_format": "engine.cluster.client",
     }
-    __all__ = [*_HOMES]
+    __all__ = [name for name in _HOMES if not name.startswith("_")]
 
     def __getattr__(name):
         """A name of the door, loaded when it is first asked for (PEP 562)."""
@@ -71,9 +75,10 @@ else:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         from importlib import import_module  # noqa: TID251 - one of _HOMES
 
-        value = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+        module = import_module(f"{__name__}.{_HOMES[name]}")
+        value = getattr(module, "VERSION" if name == "__version__" else name)
         globals()[name] = value
         return value
 
     def __dir__():
-        return sorted({*globals(), *_HOMES})
+        return sorted(_HOMES)

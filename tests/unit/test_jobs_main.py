@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
+import stratalog
 from stratalog.jobs.main import JOBS, main
+from stratalog.partitions.version import VERSION
 from tests.unit.cluster_harness import LiveCluster
 
 FOLDER = Path(__file__).parents[2] / "jobs"
@@ -27,6 +29,32 @@ def test_help_has_a_line_for_each_job(capsys: pytest.CaptureFixture[str]) -> Non
     assert max(map(len, lines)) <= 100
     for job in JOBS:
         assert sum(line.startswith(f"  {job} ") for line in lines) == 1
+
+
+@pytest.mark.parametrize("argv", [["version"], ["--version"]])
+def test_it_says_its_version(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(argv) == 0
+    assert capsys.readouterr().out == f"stratalog {stratalog.__version__}\n"
+    assert stratalog.__version__ == VERSION
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (["help"], "stratalog help JOB explains a job"),
+        (["help", "tier"], "usage: stratalog tier"),
+        (["help", "topics", "create"], "usage: stratalog topics create"),
+    ],
+)
+def test_help_explains_a_job(argv: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(argv) == 0
+    assert said in capsys.readouterr().out
+
+
+def test_the_door_shows_public_names_alone() -> None:
+    assert [name for name in dir(stratalog) if name.startswith("_")] == ["__version__"]
+    assert {"Cluster", "OperationFailedError", "StratalogError"} <= {*dir(stratalog)}
+    assert {"TYPE_CHECKING", "engine", "partitions"}.isdisjoint(dir(stratalog))
 
 
 @pytest.mark.parametrize(
