@@ -95,8 +95,8 @@ def format_cluster(
 
 def _fit_internal_topics(context: Context) -> None:
     """On fewer than three brokers, let the engine's own topics have as many replicas as there are brokers: their
-    defaults of three (Kafka's) would refuse the first commit of a group and the first transaction. What is set
-    already stays.
+    defaults of three (Kafka's) would refuse the first commit of a group and the first transaction. Keys that are
+    set stay.
     """
     image = context.metadata.image()
     count = str(min(REPLICAS, len(image.brokers)))

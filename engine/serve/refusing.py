@@ -72,7 +72,9 @@ class ServedProducers:
         _log.warning(
             "%s, client %s %s, and is refused: this endpoint is read only; produce to a Kafka cluster "
             "that `stratalog mirror` copies here, or append with `stratalog produce` or cluster.append",
-            *map(printable, (request.host, repr(client[1]), does[:_LONGEST])),
+            printable(request.host),
+            printable(repr(client[1])),
+            printable(does[:_LONGEST]),
         )
 
 
