@@ -92,7 +92,7 @@ def test_a_batch_is_of_a_schema_that_the_declared_one_grew_from(live: Typed, of:
         assert live.fetched() == [{"n": 1, "in": None, "y": None}]
     else:
         with pytest.raises(
-            InvalidRecordError, match="append to t-0: column 'value' is|the topic has no field 'value.z'"
+            InvalidRecordError, match=r"append to t-0: column 'value' is|the topic has no field 'value.z'"
         ):
             live.put(None, of)
 
