@@ -59,7 +59,7 @@ def unknown_in_frame(
                 place = (f"{field.name}.", (field.name,))
                 found += unknown_in_types(given, field.dataType, "value", spark_parts, *place)
     else:
-        found += _inside(frame, columns.value or "value", value, "value")
+        found += _inside(frame, "value" if columns.value is None else columns.value, value, "value")
     if columns.key is not None:
         found += _inside(frame, columns.key, spark_type(topic.key_schema), "key")
     return found

@@ -160,7 +160,8 @@ def test_what_is_written_is_read_and_a_repeated_save_appends_once(
     assert rows(read(topic).select("partition", "timestamp", "key", "value.n", "value.word")) == expected
     records.write.format("stratalog").options(**named | {"sequence": "4"}).mode("append").save(topic)
     assert read(topic).count() == 80
-    others = cluster.records(spark.range(5).selectExpr(*NUMBERS), topic, key="word", partition="p")
+    few = spark.range(5).selectExpr(*NUMBERS)
+    others = cluster.records(few, topic, key="word", partition="p", timestamp="t")
     with pytest.raises(Exception, match="appended before with"):
         others.write.format("stratalog").options(**named | {"sequence": "4"}).mode("append").save(topic)
     assert read(topic).count() == 80

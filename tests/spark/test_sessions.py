@@ -140,9 +140,9 @@ def test_a_row_that_is_refused_is_named_and_nothing_is_appended(cluster: Cluster
     with pytest.raises(InvalidRecordError, match=r"a row's partition is 2, the topic has partitions 0 to 1$"):
         cluster.append(rows, topic, partition="p")
     with pytest.raises(InvalidRecordError, match="column 'k' is not in the DataFrame"):
-        cluster.append(rows, topic, key="k")
+        cluster.append(rows, topic, key="k", partition="p")
     with pytest.raises(InvalidRecordError, match=r"unresolved|cannot be resolved"):
-        cluster.append(rows, topic, key="word", order_by=["nothing"])
+        cluster.append(rows, topic, key="word", partition="p", order_by=["nothing"])
     assert cluster.read(topic).count() == 0
 
 

@@ -109,14 +109,12 @@ def test_a_checkpoint_that_was_put_back_loses_nothing_and_says_so(
     every = Counter(range(BATCHES * ROWS))
     assert copy.found() == every
     saved = shutil.copytree(copy.checkpoint, tmp_path / "saved")
-    for batches in (1, 2, 5):
+    for batches in (1, 5, 7):  # the end of the log tells of five, its files of the others
         copy.put_back(batches, saved)
         copy.run()  # with the same rows in each batch: all is there
         assert copy.found() == every
         copy.put_back(batches, saved)
         assert "with other records" in copy.refused(rows=ROWS - 1)
-    copy.put_back(7, saved)
-    assert "so long ago" in copy.refused()
     copy.put_back(1, saved)
     copy.run(rows=ROWS - 1, producer="again")  # what README says: nothing is lost, the last batch is there twice
     assert copy.found() == every + Counter(dict.fromkeys(copy.found() - every, 1))
