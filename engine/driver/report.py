@@ -79,7 +79,7 @@ class Report:
     files, their metadata and their configs stay as it found and left them. Not shown."""
     parts: Sequence[Report] = ()
     """The reports of the operations that this one was made of, where it tells little of them. Not shown."""
-    remedy: str = "finished work stays done: mend the cause, and run it again"
+    remedy: str = "finished work stays done: fix the cause, and run it again"
     """The advice in the error, when it has failures."""
 
     @property

@@ -55,10 +55,10 @@ def _remedy(
         return "acknowledged records stay"
     if named or "unknown" in outcomes:
         again = f"producer {who.producer_id!r}, sequence {who.sequence}"
-        return f"mend the cause, and run the append again with {again}: nothing is appended twice"
+        return f"fix the cause, and run the append again with {again}: nothing is appended twice"
     if "acknowledged" in outcomes:
-        return "mend the cause, and append the rows of these partitions again, without those of the others"
-    return "nothing was appended: mend the cause, and append again"
+        return "fix the cause, and append the rows of these partitions again, without those of the others"
+    return "nothing was appended: fix the cause, and append again"
 
 
 def _said_of_attempts(
