@@ -69,6 +69,7 @@ def test_on_too_few_brokers_the_topic_is_not_created(tmp_path: Path) -> None:
     live = LiveCluster(tmp_path, brokers=2)
     live.topic(copies=2)
     live.append(["a"])
+    live.cluster.topics.alter_configs(None, {"offsets.topic.replication.factor": "3"})
     with (
         live.unchanged(),
         pytest.raises(InvalidReplicationFactorError, match=r"offsets\.topic\.replication\.factor"),
