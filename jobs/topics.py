@@ -70,12 +70,6 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     delete.add_argument("--keep-remote", action="store_true", help="leave its Delta table as it is")
 
 
-_ONE_COPY = (
-    "each record has one copy, and is lost with its broker: give --replication-factor, or set "
-    "default.replication.factor on the cluster"
-)
-
-
 def topics(job: Job) -> Report:
     cluster, given = job.cluster(), job.arguments
     if given.command == "delete":
@@ -97,9 +91,7 @@ def topics(job: Job) -> Report:
             rows = _alter(given, cluster, _declared(given.key), _declared(given.value))
         else:
             rows = _configs(job, cluster)
-    notes = [_ONE_COPY] if given.command == "create" and rows[0]["replication_factor"] == 1 else []
-    several = len(cluster.image.brokers) > 1 if notes else False
-    report = Report("", rows, seconds=measure.seconds, counts=measure.counts, notes=notes if several else [])
+    report = Report("", rows, seconds=measure.seconds, counts=measure.counts)
     return renamed(report, f"topics {given.command}", dry_run=given.dry_run)
 
 

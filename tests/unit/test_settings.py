@@ -21,9 +21,7 @@ ALL = [*TOPIC_CONFIGS.values(), *CLUSTER_CONFIGS.values()]
 
 
 def test_the_reference_file_is_that_of_the_code() -> None:
-    assert REFERENCE.read_text() == reference_toml(), (
-        "run: python -m stratalog.engine.config.settings > conf/reference.toml"
-    )
+    assert REFERENCE.read_text() == reference_toml(), "run: python -m tests.golden"
 
 
 def test_the_reference_file_lists_every_key_with_scope_default_and_doc() -> None:
