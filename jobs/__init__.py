@@ -1,23 +1,23 @@
 """Entry points for spark-submit and ``python -m``: arguments, a session, progress, an exit code.
 
 Purpose
-    One module per operation of the cluster, each a thin ``main(argv) -> int``: parse, open the
-    cluster, take a session, call ``engine``, say what was done and what it cost. ``main`` has them all
-    under one command.
+    One module per operation of the cluster, each a thin ``main(argv) -> int``: it parses the arguments, opens
+    the cluster, takes a session, calls ``engine``, and reports the result and its cost. ``main`` collects all
+    of them under one command.
 
     run, arguments, progress   the frame: exit status, command lines, the bar on a terminal
-    payloads, colours          records as tail shows them; reports in colour
+    payloads, colours          records as tail prints them; reports in colour
     repeat, ending             the loop of --every; signals that end it, or a job
     streaming                  a stream as a run of appends
-    session, java, jars        Spark: its session, the JVM it runs on, what pyspark lacks
+    session, java, jars        Spark: its session, the JVM it runs on, the jars that pyspark lacks
     hadoop                     how Spark reaches the buckets
 
-    spark-submit puts this folder first on ``sys.path``: no module here may have a name of the standard
-    library's.
+    spark-submit puts this folder first on ``sys.path``, so no module here may have the name of a module of the
+    standard library.
 
 May not know
-    How anything is stored, replicated or tiered: that is ``engine`` and below.
+    How anything is stored, replicated or tiered: that belongs to ``engine`` and below.
 """
 
 if __name__ != "stratalog.jobs":
-    raise ImportError('write "stratalog.jobs", not "jobs": under two names each module would be there twice')
+    raise ImportError('import "stratalog.jobs", not "jobs": under two names each module would be loaded twice')

@@ -1,4 +1,4 @@
-"""Append what Spark can read to a topic: once, or batch by batch as a stream.
+"""Append data that Spark can read to a topic: once, or batch by batch as a stream.
 
   stratalog append --topic flights --input flights.parquet --key tailnum --timestamp time_hour \\
       --producer loader --sequence 7
@@ -6,9 +6,10 @@
       --stream --checkpoint incoming.checkpoint --producer incoming
   stratalog append --topic late_flights --input flights --format stratalog --where "value.dep_delay > 60" \\
       --key key --value value --stream --checkpoint late.checkpoint --producer late
-A producer and a sequence are appended once, however often the job is run; a stream's batches are told apart by its
-checkpoint. The format stratalog streams from a topic of this cluster.
-Without --value a typed topic takes its value columns from the input's columns of the same names.
+
+With --producer and --sequence the records are appended once, however often the job runs. A stream identifies its
+batches by its checkpoint. --format stratalog streams from a topic of this cluster. Without --value, a typed topic
+takes its value columns from the input columns of the same names.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
 FORMAT = "stratalog"
-"""Of streams from topics."""
+"""The Spark format that streams from topics."""
 
 _NEEDS = (
     ("stream", "checkpoint"),
@@ -47,67 +48,82 @@ _NAME = re.compile(r"[A-Za-z_]\w*(\.\w+)*")
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--topic", metavar="NAME", required=True)
-    add_dry_run(parser, "check all records, count them by partition, append nothing")
-    source = parser.add_argument_group("input, as Spark's readers take it")
-    source.add_argument("--input", metavar="PATH", required=True, help="a topic's name with --format stratalog")
+    add_dry_run(parser, "check all records and count them by partition; append nothing")
+    source = parser.add_argument_group("input, with the options of Spark's readers")
+    source.add_argument(
+        "--input",
+        metavar="PATH",
+        required=True,
+        help="path of the input; the name of a topic with --format stratalog",
+    )
     source.add_argument(
         "--format", metavar="NAME", default="parquet", help="parquet (default), delta, csv, json, stratalog ..."
     )
     source.add_argument("--option", metavar="K=V", type=pair, action="append", default=[], help="repeatable")
-    source.add_argument("--schema", metavar="DDL", help="of formats that have none (csv, json)")
-    source.add_argument("--where", metavar="EXPR", help="only these rows")
+    source.add_argument(
+        "--schema", metavar="DDL", help="schema of the input, for formats that have none (csv, json)"
+    )
+    source.add_argument("--where", metavar="EXPR", help="append only the rows that match")
     source.add_argument(
         "--select",
         metavar="EXPR",
         action="append",
-        help='columns to make first, as "air_time / 60 AS hours"; repeatable',
+        help='columns to compute first, such as "air_time / 60 AS hours"; repeatable',
     )
-    record = parser.add_argument_group("records: columns of the input, or expressions of them")
+    record = parser.add_argument_group("records: columns of the input, or expressions on them")
     record.add_argument("--key", metavar="EXPR")
     record.add_argument("--value", metavar="EXPR")
     record.add_argument("--partition", metavar="EXPR", help="default: a hash of the key")
     record.add_argument("--headers", metavar="EXPR", help="array<struct<key: string, value: binary>>")
     record.add_argument(
-        "--timestamp", metavar="EXPR", help="a time, not a number: timestamp_millis(at); default: now"
+        "--timestamp", metavar="EXPR", help="a time, not a number, such as timestamp_millis(at); default: now"
     )
     record.add_argument(
-        "--order-by", metavar="A,B", type=names, default=[], help="within a partition: timestamp, key, value.x ..."
+        "--order-by",
+        metavar="A,B",
+        type=names,
+        default=[],
+        help="sort order within a partition: timestamp, key, value.x ...",
     )
     how = parser.add_argument_group("how")
     how.add_argument("--acks", choices=("all", "leader"), default="all")
     how.add_argument(
-        "--producer", metavar="NAME", type=name, help="whose append this is; of a stream always the same"
+        "--producer", metavar="NAME", type=name, help="name of the producer; always the same for a stream"
     )
-    how.add_argument("--sequence", metavar="N", type=number, help="which of the producer's, from 0 on")
+    how.add_argument(
+        "--sequence", metavar="N", type=number, help="number of this append among the producer's, from 0"
+    )
     how.add_argument(
         "--epoch",
         metavar="N",
         type=number,
-        help="of the producer: a greater one fences the smaller ones (default: 0)",
+        help="epoch of the producer; a higher epoch fences the lower ones (default: 0)",
     )
     how.add_argument(
         "--on-changed-replay",
         choices=("refuse", "accept"),
-        help="a sequence, or a batch, that was appended before with other rows; accept: take them for the same "
+        help="for a sequence or batch that was already appended with other rows; accept: treat it as the same "
         "(default: refuse)",
     )
     how.add_argument(
         "--on-bad-record",
         choices=("fail", "skip", "topic"),
         default="fail",
-        help="a record that the topic cannot hold: refuse the append, leave it out, or append it to "
-        "--bad-record-topic instead; both cast columns row by row (default: fail)",
+        help="for a record that the topic cannot hold: refuse the append, skip the record, or append it to "
+        "--bad-record-topic; skip and topic cast columns row by row (default: fail)",
     )
-    how.add_argument("--bad-record-topic", metavar="NAME", help="a topic without types, for the bad records")
+    how.add_argument("--bad-record-topic", metavar="NAME", help="an untyped topic for the bad records")
     how.add_argument(
         "--on-unknown-field",
         choices=("fail", "add", "drop"),
         default="fail",
-        help="a field that the topic's type lacks: refuse the append, let the type grow by it, or leave it out "
-        "and count it (default: fail)",
+        help="for a field that the topic's type lacks: refuse the append, add the field to the type, or drop and "
+        "count the field (default: fail)",
     )
-    how.add_argument("--stream", action="store_true", help="in batches: whatever is new since the last run")
-    how.add_argument("--checkpoint", metavar="PATH", help="where the stream remembers what it has read")
+    how.add_argument(
+        "--stream", action="store_true", help="append the input that is new since the last run, in batches"
+    )
+    how.add_argument("--checkpoint", metavar="PATH", help="path where the stream stores its progress")
 
 
 def append(job: Job) -> Report:
@@ -132,7 +148,7 @@ def append_frame(given: argparse.Namespace, cluster: stratalog.Cluster, frame: D
 
 
 def _how(given: argparse.Namespace) -> dict[str, Any]:
-    """The arguments that an append and a stream of them have in common."""
+    """The arguments that an append and a stream of appends share."""
     return {
         "key": _column(given.key),
         "value": _column(given.value),
@@ -151,10 +167,10 @@ def _how(given: argparse.Namespace) -> dict[str, Any]:
 
 
 def read_input(given: argparse.Namespace, spark: SparkSession) -> DataFrame:
-    """The input, streaming with ``--stream``; a stream of files has the schema of the files that are there."""
+    """The input, streaming with ``--stream``. A stream of files has the schema of the files that exist now."""
     if given.format == FORMAT:
         if not given.stream:
-            raise InvalidCallError(f"--format {FORMAT} is for --stream")
+            raise InvalidCallError(f"--format {FORMAT} reads only as a stream: add --stream")
         topic: Any = spark.readStream.format(FORMAT).options(cluster=str(given.cluster), **dict(given.option))
         for name, value in (("credentials", given.credentials), ("clusterKeyFile", given.cluster_key_file)):
             if value is not None:
@@ -184,7 +200,7 @@ def _loaded(reader: Any, path: str) -> DataFrame:
 
 
 def _column(text: str | None) -> Column | str | None:
-    """A name as it is, so that the error can name it; anything else as an expression."""
+    """A column name unchanged, so that errors can name it; any other text as an expression."""
     if text is None or _NAME.fullmatch(text):
         return text
     from pyspark.sql import functions

@@ -1,7 +1,7 @@
-"""The command line of jobs, and the errors of a bad call (exit status 2).
+"""The command line of jobs, and the errors of a wrong call (exit status 2).
 
-Only words are turned into values here; nothing is opened. Types raise ``argparse.ArgumentTypeError``, which
-argparse prints in one line.
+This module only converts words to values; it opens nothing. Types raise ``argparse.ArgumentTypeError``, which
+argparse prints on one line.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ _FIRST_AT = "first-at:"
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 _EPILOG = """\
-In a cluster, or with all of Spark's settings:
+On a Spark cluster, or with all of Spark's settings:
   spark-submit --properties-file {conf} {script} ...
 On this machine, {here}:
   stratalog {name} ...
-Exit status: 0 all done, 1 something failed (the report says what), 2 the call was wrong and changed nothing."""
+Exit status: 0 success, 1 something failed (see the report), 2 the call was wrong and changed nothing."""
 
 _HERE = {
     "threads": "in threads of this process and without a JVM (--master local[*]: on Spark)",
@@ -48,7 +48,7 @@ _HERE = {
 
 
 class _JobParser(argparse.ArgumentParser):
-    """A parser whose errors say what may have been meant. Parsers of subcommands are of its kind."""
+    """A parser whose errors suggest what the user may have meant. Parsers of subcommands have this class, too."""
 
     _UNKNOWN = "unrecognized arguments: "
     _words: Sequence[str] = ()
@@ -63,20 +63,20 @@ class _JobParser(argparse.ArgumentParser):
         if message.endswith(f"required: {_COMMAND}"):
             commands = next(action.choices for action in self._actions if action.metavar == _COMMAND)
             hint = f"; it is one of {', '.join(commands or ())}"
-        elif "required" in message:  # argparse says so before it says what it did not know
+        elif "required" in message:  # argparse reports this before unknown options
             unknown = [word for word in self._words if word.startswith("--") and word not in options]
             hints = (did_you_mean(word.partition("=")[0], options, 0.7) for word in unknown)
             hint = next((hint for hint in hints if hint), "")
         if message.startswith(self._UNKNOWN):
             word = message.removeprefix(self._UNKNOWN).split(" ")[0]
             if word.startswith("-"):
-                hint = did_you_mean(word.partition("=")[0], options, 0.7)  # dashes are alike in all
+                hint = did_you_mean(word.partition("=")[0], options, 0.7)  # all options share the dashes
             elif "--topics" in options:
-                hint = "; topics are named by --topics A,B"
+                hint = "; name topics with --topics A,B"
         super().error(message + hint)
 
     def _options(self) -> set[str]:
-        """Its own, and those of its subcommands."""
+        """The options of this parser and of its subcommands."""
         found: set[str] = set()
         for action in self._actions:
             found |= set(action.option_strings)
@@ -86,9 +86,9 @@ class _JobParser(argparse.ArgumentParser):
 
 
 def job_parser(name: str, description: str, runs: str = "threads") -> argparse.ArgumentParser:
-    """A parser with what every job takes: ``--cluster``, ``--cluster-key-file``, ``--credentials``, ``--json``.
-    ``runs`` is where the work is done when the job is not started by spark-submit: in ``threads``, a Spark
-    ``session``, or by the ``driver``.
+    """A parser with the options of every job: ``--cluster``, ``--cluster-key-file``, ``--credentials``,
+    ``--json``. ``runs`` names where the work is done if spark-submit did not start the job: in ``threads``, in a
+    Spark ``session``, or in the ``driver``.
     """
     parser = _JobParser(
         prog=called(name),
@@ -108,22 +108,22 @@ def job_parser(name: str, description: str, runs: str = "threads") -> argparse.A
         parser.add_argument(
             "--master",
             metavar="URL",
-            help="Spark's master, or a server of Spark Connect (sc://HOST:PORT); under spark-submit that is its "
-            "own option",
+            help="Spark's master, or a Spark Connect server (sc://HOST:PORT); with spark-submit use its own "
+            "--master",
         )
         parser.add_argument(
             "--runner",
             choices=RUNNERS,
             default=SPARK,
-            help="threads: work in this process even with Spark, whose executors then need not reach the storage "
-            "(default: spark, where the job has a session)",
+            help="threads: do the work in this process even with Spark, so that executors need no access to the "
+            "storage (default: spark, if the job has a session)",
         )
     return parser
 
 
 def called(name: str) -> str:
-    """How the job was called: ``stratalog tier``, ``python -m stratalog.jobs.tier``, or the script's path, with
-    spark-submit before it where that runs it."""
+    """The command that started the job: ``stratalog tier``, ``python -m stratalog.jobs.tier``, or the path of the
+    script, prefixed with spark-submit if that runs it."""
     main = sys.modules.get("__main__")
     spec, script = getattr(main, "__spec__", None), getattr(main, "__file__", None)
     if spec is not None and spec.name == f"stratalog.jobs.{name}":
@@ -134,53 +134,54 @@ def called(name: str) -> str:
 
 
 def _file(*parts: str) -> str:
-    """A file of this package, from this folder where it is below it."""
+    """The path of a file of this package, relative to the working directory if the file is below it."""
     path = Path(__file__).resolve().parent.parent.joinpath(*parts)
     here = Path.cwd()
     return str(path.relative_to(here) if path.is_relative_to(here) else path)
 
 
 def add_common(parser: argparse.ArgumentParser, defaults: Mapping[str, object] | None = None) -> None:
-    """The arguments of every job. The parser of a subcommand has no ``defaults`` of its own: they would win over
-    arguments before the subcommand.
+    """Add the arguments of every job. The parser of a subcommand has no ``defaults``: they would override
+    arguments given before the subcommand.
     """
     defaults = defaults or dict.fromkeys(("cluster", "cluster_key_file", "credentials", "json"), argparse.SUPPRESS)
     parser.add_argument(
         "--cluster",
         metavar="FILE",
         default=defaults["cluster"],
-        help=f"the cluster file, or its address (default: ${CLUSTER_VARIABLE}, or {USUAL_CLUSTER_FILE})",
+        help=f"path or address of the cluster file (default: ${CLUSTER_VARIABLE}, or {USUAL_CLUSTER_FILE})",
     )
     parser.add_argument(
         "--cluster-key-file",
         metavar="FILE",
         default=defaults["cluster_key_file"],
-        help=f"the cluster key, where it is mounted as a file (default: ${KEY_VARIABLE})",
+        help=f"a file that contains the cluster key (default: ${KEY_VARIABLE})",
     )
     parser.add_argument(
         "--credentials",
         metavar="MODULE:FUNCTION",
         default=defaults["credentials"],
-        help=f"the provider of credentials, asked in each process (default: ${CREDENTIALS_VARIABLE})",
+        help=f"the provider of credentials, called in each process (default: ${CREDENTIALS_VARIABLE})",
     )
     parser.add_argument(
         "--json",
         action="store_true",
         default=defaults["json"],
-        help="one report object as the last line of stdout, and no table",
+        help="print one report object as the last line of stdout, instead of a table",
     )
 
 
 def commands_of(parser: argparse.ArgumentParser) -> Callable[..., argparse.ArgumentParser]:
-    """Adds a subcommand by its name and what it does (``reads``: it changes nothing), each with what every job
-    takes, and with ``--dry-run``; its parser. The name is in ``command``.
+    """A function that adds a subcommand by name and description, and returns its parser (``reads``: the
+    subcommand changes nothing). Each has the options of every job and ``--dry-run``. The namespace holds the
+    name as ``command``.
     """
     commands = parser.add_subparsers(dest="command", required=True, metavar=_COMMAND)
 
     def command(name: str, doc: str, *, reads: bool = False) -> argparse.ArgumentParser:
         added = commands.add_parser(name, help=doc, description=doc, allow_abbrev=False)
         add_common(added)
-        add_dry_run(added, "the same: this only reads" if reads else "only check")
+        add_dry_run(added, "no effect: this command only reads" if reads else "check only, change nothing")
         return added
 
     return command
@@ -197,8 +198,8 @@ def add_dry_run(parser: argparse.ArgumentParser, doc: str = "print the plan, cha
 
 
 def add_yes(parser: argparse.ArgumentParser) -> None:
-    """``--yes``, of jobs that ask before they do what nobody can take back."""
-    parser.add_argument("--yes", action="store_true", help="do not ask; needed where there is no terminal")
+    """``--yes``, for jobs that ask before an irreversible step."""
+    parser.add_argument("--yes", action="store_true", help="do not ask to confirm; required without a terminal")
 
 
 def add_client_rack(parser: argparse.ArgumentParser) -> None:
@@ -206,7 +207,7 @@ def add_client_rack(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--client-rack",
         metavar="RACK",
-        help="where this reader is: with a replica.selector.class it reads from a replica there (default: "
+        help="rack of this reader: with a replica.selector.class it reads from a replica in that rack (default: "
         "spark.stratalog.client.rack, $STRATALOG_CLIENT_RACK, or client_rack of the cluster file)",
     )
 
@@ -217,22 +218,22 @@ def add_isolation(parser: argparse.ArgumentParser) -> None:
         "--isolation",
         choices=[level.value for level in Isolation],
         default=Isolation.READ_UNCOMMITTED.value,
-        help="read_committed: up to the last stable offset, without records of aborted transactions (default: "
-        "read_uncommitted, as in Kafka)",
+        help="read_committed: read up to the last stable offset, without records of aborted transactions "
+        "(default: read_uncommitted, as in Kafka)",
     )
 
 
 # --------------------------------------------------------------- options that do not go together
 
 Rows = Sequence[tuple[str, ...]]
-"""Options by their names in the namespace; each row is about its first one."""
+"""Options by their names in the namespace; each row is a rule for its first option."""
 
 
 def check_options(given: argparse.Namespace, *, needs: Rows = (), bars: Rows = ()) -> None:
-    """Beside the first option of a row of ``needs`` there has to be one of the others; beside that of a row of
-    ``bars`` none of them. The first row that is not kept is told.
+    """Check rules between options. In a row of ``needs`` the first option requires one of the others; in a row of
+    ``bars`` it excludes all of them.
 
-    Raises: InvalidCallError.
+    Raises: InvalidCallError for the first rule that is violated.
     """
     used = {name for name, value in vars(given).items() if value not in (None, [], {}) and value is not False}
     for option, *others in needs:
@@ -252,14 +253,14 @@ def _option(name: str) -> str:
 
 
 def name(text: str) -> str:
-    """A text that is not empty: an empty one comes of a shell variable that is not set."""
+    """A text that is not empty: an empty one usually comes from an unset shell variable."""
     if not text:
         raise argparse.ArgumentTypeError("give a name")
     return text
 
 
 def separator(text: str) -> str:
-    """A text that is not empty, with ``\\t``, ``\\n``, ``\\0``, ``\\x1f`` and ``\\\\`` as what they stand for."""
+    """A text that is not empty, with the escapes ``\\t``, ``\\n``, ``\\0``, ``\\x1f`` and ``\\\\`` resolved."""
     plain = {"t": "\t", "n": "\n", "0": "\0", "\\": "\\"}
     escape = re.compile(r"\\(?:x([0-9a-fA-F]{2})|([tn0\\]))")
     return escape.sub(lambda found: chr(int(found[1], 16)) if found[1] else plain[found[2]], name(text))
@@ -295,7 +296,7 @@ def count(text: str) -> int:
 
 
 def duration(text: str) -> float:
-    """``500ms``, ``30s``, ``5m``, ``1h``, or plain seconds; more than none. In seconds."""
+    """A duration in seconds, above 0, from ``500ms``, ``30s``, ``5m``, ``1h``, or plain seconds."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)(ms|s|m|h)?", text.strip(), re.ASCII)
     seconds = 0.0 if found is None else float(found[1]) * _SECONDS[found[2] or "s"]
     if not seconds > 0:
@@ -304,11 +305,11 @@ def duration(text: str) -> float:
 
 
 def size(text: str) -> int:
-    """``200MB``, ``1.5GiB``, or plain bytes; more than none."""
+    """A size in bytes, at least 1, from ``200MB``, ``1.5GiB``, or plain bytes."""
     with _refused():
         found = parse_size(text)
     if found < 1:
-        raise argparse.ArgumentTypeError(f"{text!r}: give 1 byte at least")
+        raise argparse.ArgumentTypeError(f"{text!r}: give at least 1 byte")
     return found
 
 
@@ -321,7 +322,7 @@ def pair(text: str) -> tuple[str, str]:
 
 
 def time(text: str) -> datetime:
-    """An ISO 8601 time; UTC where it names no zone."""
+    """An ISO 8601 time, in UTC unless it names a zone."""
     with _refused():
         return time_of(text, "it is")
 
@@ -333,8 +334,8 @@ def position(text: str) -> Spec:
 
 
 def bound(text: str) -> int | dict[int, int] | OffsetSpec | FirstAt | datetime:
-    """Where a read begins or ends: an offset (``1000``), offsets by partition (``0:1000,3:20``), a named
-    position, a time, or the first record at or after one (``first-at:2013-06-01``).
+    """The start or end of a read: an offset (``1000``), offsets by partition (``0:1000,3:20``), a named
+    position, a time, or the first record at or after a time (``first-at:2013-06-01``).
     """
     if text.isascii() and text.isdigit():
         return int(text)
@@ -349,7 +350,7 @@ def bound(text: str) -> int | dict[int, int] | OffsetSpec | FirstAt | datetime:
 
 @contextmanager
 def _refused() -> Iterator[None]:
-    """Raises: ArgumentTypeError for an InvalidCallError."""
+    """Raises: ArgumentTypeError in place of an InvalidCallError."""
     try:
         yield
     except InvalidCallError as error:

@@ -1,16 +1,18 @@
-"""Bring brokers up that are new or lost their storage: format and register their roots, bring their replicas into
-the ISR. The report says per partition what was copied, and what was not because it is tiered.
+"""Set up brokers that are new or have lost their storage: format and register their roots, and bring their
+replicas into the ISR. The report lists per partition what was copied, and what was not copied because it is
+tiered.
 
-  bootstrap --brokers 2                          all that broker 2 had, before it lost its disk
-  bootstrap --brokers 4 --add --topics trips     replicas of all partitions of a topic on broker 4, too
-  bootstrap --brokers 4 --instead-of 2           all replicas of broker 2 on broker 4; broker 2 then has nothing
+  bootstrap --brokers 2                          everything that broker 2 had before it lost its disk
+  bootstrap --brokers 4 --add --topics trips     also put replicas of all partitions of a topic on broker 4
+  bootstrap --brokers 4 --instead-of 2           move all replicas of broker 2 to broker 4; broker 2 keeps none
 
-With follower.fetch.last.tiered.offset.enable = true (on the cluster) a replica of a tiered topic starts at the
-earliest pending upload offset, and copies nothing that is remote already (KIP-1023); where the leader still holds
-the log from its start on, only with follower.fetch.last.tiered.offset.always.enable = true, too.
+With follower.fetch.last.tiered.offset.enable = true (a config of the cluster), a replica of a tiered topic starts
+at the earliest pending upload offset and copies nothing that is already remote (KIP-1023). If the leader still
+holds the log from its start, this also needs follower.fetch.last.tiered.offset.always.enable = true.
 
-A root that was moved to another disk, or put back from a copy, counts as lost too: nobody can tell a faithful copy
-from an older one. If you can, say so with --trust-copy. (Move a root while its broker is fenced: see fence.)
+A root that was moved to another disk, or restored from a copy, also counts as lost: stratalog cannot tell a
+faithful copy from an older one. If you are certain, use --trust-copy. (Move a root while its broker is fenced: see
+fence.)
 """
 
 from __future__ import annotations
@@ -32,22 +34,24 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N,M",
         type=numbers,
         required=True,
-        help="these, by name: an empty folder may be a volume that is not mounted",
+        help="the brokers to set up; required, because an empty folder may be a volume that is not mounted",
     )
     parser.add_argument(
-        "--add", action="store_true", help="they get replicas of all partitions of --topics that they lack"
+        "--add",
+        action="store_true",
+        help="give these brokers replicas of all partitions of --topics that they lack",
     )
     parser.add_argument(
         "--instead-of",
         metavar="N",
         type=number,
-        help="the one broker gets the replicas of broker N, which loses them",
+        help="give the one broker of --brokers all replicas of broker N, which loses them",
     )
     parser.add_argument(
         "--trust-copy",
         action="store_true",
-        help="these roots hold everything that was ever acknowledged to them: moved as they were, not restored "
-        "from an older copy; acknowledged records are lost if that is wrong",
+        help="assert that these roots hold everything ever acknowledged to them: they were "
+        "moved as they were, not restored from an older copy; acknowledged records are lost if this is wrong",
     )
 
 

@@ -1,9 +1,10 @@
-"""Is this storage good enough? Tries every rule that the log rests on, and says what it found.
+"""Test whether a storage gives the guarantees that a log needs. Each rule is tried, and reported.
 
   stratalog check_store s3://bucket/prefix --endpoint-url https://s3.example.org
   stratalog check_store /mnt/nfs/folder
-16 processes race for names, small and large; listings, deletes, ranges, copies and the clock are compared with
-what was written. It exits with 1 when a rule was broken, and leaves no file behind. No cluster is needed.
+16 processes race to create small and large objects of the same names. Listings, deletes, ranges, copies and the
+clock are compared with what was written. The exit status is 1 if a rule was broken. No file is left behind. No
+cluster is needed.
 """
 
 from __future__ import annotations
@@ -25,16 +26,18 @@ from stratalog.partitions.store.racing import race_in_processes
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("url", metavar="URL", help="a folder that exists, or an address of object storage")
-    parser.add_argument("--endpoint-url", metavar="URL", help="of a server of one's own")
-    parser.add_argument("--region", metavar="NAME", help="of S3")
+    parser.add_argument("url", metavar="URL", help="an existing folder, or an address in object storage")
+    parser.add_argument("--endpoint-url", metavar="URL", help="endpoint of your own server")
+    parser.add_argument("--region", metavar="NAME", help="region of S3")
     parser.add_argument(
         "--exclusive-multipart",
         action="store_true",
         default=None,
-        help="as in [s3]: the completion of an upload is what is raced with",
+        help="as exclusive_multipart in [s3]: race by completing multipart uploads",
     )
-    parser.add_argument("--plain-http", action="store_true", help="a server other than this machine needs no TLS")
+    parser.add_argument(
+        "--plain-http", action="store_true", help="allow a server on another machine to be reached without TLS"
+    )
 
 
 def check_store(job: Job) -> Report:

@@ -1,4 +1,4 @@
-"""Colours of a report on a terminal: what needs somebody is red, what may need somebody yellow."""
+"""Colours of a report on a terminal: problems that need an operator are red, those that may need one yellow."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ _WORDS = {
     "not registered": _YELLOW,
 }
 _CELL = re.compile(rf"(?<![^ ])({'|'.join(map(re.escape, sorted(_WORDS, key=len, reverse=True)))})(?=  |$)")
-"""A word that is a cell of a table, or the end of a line."""
+"""Matches a word that is a cell of a table, or that ends a line."""
 
 
 def in_colour(stream: TextIO | None) -> bool:
-    """Whether it is a terminal that takes colours, and nobody has said NO_COLOR (https://no-color.org)."""
+    """Whether the stream is a terminal that supports colours, and NO_COLOR is not set (https://no-color.org)."""
     if stream is None or os.environ.get("NO_COLOR") or os.environ.get("TERM", "dumb") == "dumb":
         return False
     return stream.isatty()
 
 
 def coloured(report: str) -> str:
-    """The text of a report in colours; without them it says the same."""
+    """The text of a report in colours; the text itself is unchanged."""
     first, *others = report.splitlines()
     operation, colon, said = first.partition(":")
     said = re.sub(r"^ (\d+ (?:FAILED|errors?))", rf" {_RED}\1{_PLAIN}", said)

@@ -1,12 +1,12 @@
-"""Compare topics of a Kafka cluster with what was mirrored of them, record for record; needs no Spark.
+"""Compare mirrored topics with their source in a Kafka cluster, record by record; needs no Spark.
 
   stratalog compare --with kafka-1:9092 --topics trips,fares
   stratalog compare --with kafka-1:9092 --topics trips --format confluent-avro --schema trip.avsc
 
-Offset, timestamp, key, value and headers of every committed record that both sides can have. The exit status is 1
-where any differs; the report names offsets. Records that the source has compacted away since are counted, and no
-difference. Of a topic with typed values what was decoded is compared, by the format and schema it was mirrored
-with. It takes confluent-kafka: pip install 'stratalog[kafka]'.
+Compares offset, timestamp, key, value and headers of every committed record that both sides can have. The exit
+status is 1 if any record differs; the report names offsets. Records that the source has since compacted away are
+counted, and are not differences. In a topic with typed values the decoded values are compared: give the format and
+schema that the mirror used. Needs confluent-kafka: pip install 'stratalog[kafka]'.
 """
 
 from __future__ import annotations

@@ -3,9 +3,10 @@
   stratalog delete_records --topic trips --partition 0 --offset 1000
   stratalog delete_records --offset-json-file offsets.json
 
-The file is Kafka's: {"partitions": [{"topic": "trips", "partition": 0, "offset": 1000}], "version": 1}. Offset -1:
-everything that is committed. The report tells the low watermarks; stratalog retain deletes the bytes. Topics whose
-log only snapshots may shorten (cleanup.policy=snapshot, __cluster_metadata) are refused: POLICY_VIOLATION.
+The file has Kafka's format: {"partitions": [{"topic": "trips", "partition": 0, "offset": 1000}], "version": 1}.
+Offset -1 deletes everything that is committed. The report lists the new low watermarks; stratalog retain deletes
+the bytes. Topics whose log only snapshots may shorten (cleanup.policy=snapshot, __cluster_metadata) are refused
+with POLICY_VIOLATION.
 """
 
 from __future__ import annotations
@@ -35,12 +36,14 @@ class _OffsetsFile(msgspec.Struct, frozen=True):
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    add_dry_run(parser, "check, and print the low watermarks that would be reached; change nothing")
+    add_dry_run(parser, "check, and print the low watermarks that would result; change nothing")
     add_yes(parser)
-    parser.add_argument("--offset-json-file", metavar="JSON", type=Path, help="topics, partitions and offsets")
+    parser.add_argument(
+        "--offset-json-file", metavar="JSON", type=Path, help="a file of topics, partitions and offsets"
+    )
     parser.add_argument("--topic", metavar="NAME")
     parser.add_argument("--partition", metavar="N", type=number)
-    parser.add_argument("--offset", metavar="N", type=int, help="the first one that stays; -1: the high watermark")
+    parser.add_argument("--offset", metavar="N", type=int, help="the first offset to keep; -1: the high watermark")
 
 
 def delete_records(job: Job) -> Report:
@@ -83,7 +86,7 @@ def _wanted(given: argparse.Namespace) -> list[_Partition]:
         raise InvalidCallError("--topic, --partition and --offset go together")
     if not wanted:
         raise InvalidCallError(
-            "nothing is to be deleted: give --offset-json-file, or --topic, --partition, --offset"
+            "no records are named: give --offset-json-file, or --topic, --partition and --offset"
         )
     return wanted
 
@@ -94,11 +97,9 @@ def _read(path: Path) -> list[_Partition]:
     except OSError as error:
         raise InvalidCallError(f"{path} cannot be read: {error.strerror}") from error
     except ValueError as error:
-        raise InvalidCallError(
-            f"{path} is no list of offsets as kafka-delete-records.sh takes it: {error}"
-        ) from error
+        raise InvalidCallError(f"{path} is not in the format of kafka-delete-records.sh: {error}") from error
     if found.version != 1:
-        raise InvalidCallError(f"{path} is of version {found.version}: this job reads version 1")
+        raise InvalidCallError(f"{path} has version {found.version}: this job reads version 1")
     return list(found.partitions)
 
 

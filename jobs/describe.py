@@ -1,11 +1,11 @@
-"""Every partition of the topics, or every broker, as a table. Changes nothing.
+"""List every partition of the topics, or every broker, as a table. Changes nothing.
 
-  stratalog describe                   a row a partition; the cluster's own topics are one row
-  stratalog describe --topics flights  of these, the cluster's own as well
-  stratalog describe --wide            a row a replica, with all that is known of it; so it is with --json
-  stratalog describe --brokers         brokers in place of partitions
-end: the high watermark, up to which records are read. lag: how many records the slowest replica that answers is
-behind the leader. tiered: up to which offset the remote tier goes.
+  stratalog describe                   one row per partition; all of the cluster's own topics share one row
+  stratalog describe --topics flights  only these topics, which may be the cluster's own
+  stratalog describe --wide            one row per replica, with all that is known of it (also with --json)
+  stratalog describe --brokers         brokers instead of partitions
+end: the high watermark, up to which records can be read. lag: the number of records by which the slowest replica
+that answers is behind the leader. tiered: the offset up to which the remote tier holds the log.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ Row = Mapping[str, Value]
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     add_topics(parser)
-    add_dry_run(parser, "the same: this job only reads")
-    parser.add_argument("--brokers", action="store_true", help="brokers in place of partitions")
-    parser.add_argument("--wide", action="store_true", help="a row a replica, with all that is known of it")
+    add_dry_run(parser, "no effect: this job only reads")
+    parser.add_argument("--brokers", action="store_true", help="list brokers instead of partitions")
+    parser.add_argument("--wide", action="store_true", help="one row per replica, with all that is known of it")
 
 
 def describe(job: Job) -> Report:
@@ -42,7 +42,7 @@ def describe(job: Job) -> Report:
 
 
 def narrow(report: Report) -> Report:
-    """The report of replicas with a row a partition."""
+    """A report of replicas, reduced to one row per partition."""
     rows = [
         _partition(list(group)) for _, group in groupby(report.rows, lambda row: (row["topic"], row["partition"]))
     ]
@@ -53,7 +53,7 @@ def narrow(report: Report) -> Report:
 
 
 def _partition(replicas: Sequence[Row]) -> Row:
-    """One row of the replicas of a partition."""
+    """The row of a partition, from the rows of its replicas."""
     first = replicas[0]
     leader = next((row for row in replicas if str(row["role"]).startswith("leader")), None)
     ends = [int(row["log_end"]) for row in replicas if row["log_end"] is not None]
@@ -72,7 +72,7 @@ def _partition(replicas: Sequence[Row]) -> Row:
 
 
 def _state(replicas: Sequence[Row], leader: Row | None) -> str:
-    """Words for what is not as it should be; ``ok``."""
+    """The trouble of a partition in a few words, or ``ok``."""
     away = [row for row in replicas if row["log_end"] is None]
     if leader is None:
         return "unavailable"

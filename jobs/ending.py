@@ -1,7 +1,7 @@
-"""How a process that runs a job is told to end: SIGTERM, and SIGINT (Ctrl-C).
+"""How SIGTERM and SIGINT (Ctrl-C) end a process that runs a job.
 
-A job ends at once, which harms nothing: finished work stays done. One that runs again and again (``--every``), or
-appends what it reads, goes on to the end of its run, or batch; told a second time, it ends at once, too.
+A job ends at once, which harms nothing: finished work stays done. A job that repeats itself (``--every``), or
+appends its input in batches, first finishes the run or batch in progress; a second signal ends it at once, too.
 """
 
 from __future__ import annotations
@@ -20,36 +20,36 @@ _MOST_SIGNALS = 4096
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM has come."""
+    """The process has received SIGTERM."""
 
 
 class Ending:
-    """Whether the process has been told to end.
+    """Whether a signal has asked the process to end.
 
-    It waits for a pipe besides: a signal that comes just before the system call of a sleep does not interrupt it,
-    but Python has written the number of the signal to the pipe by then.
+    Waits also watch a pipe: a signal that arrives just before the system call of a sleep does not interrupt the
+    sleep, but Python has already written the number of the signal to the pipe.
     """
 
     def __init__(self, pipe: int) -> None:
-        """``pipe``: the end to read, of what ``signal.set_wakeup_fd`` writes to."""
+        """``pipe`` is the read end of the pipe that ``signal.set_wakeup_fd`` writes to."""
         self.told = False
         self._pipe = pipe
         self._waiting = False
 
     def listen(self) -> None:
-        """Take the signals; to be called again where a library may have taken them (Spark takes SIGINT). They come
-        to the main thread: in another one nothing is taken."""
+        """Install the signal handlers. Call it again after a library may have replaced them (Spark takes SIGINT).
+        Signals reach the main thread only, so in another thread this does nothing."""
         if _is_main():
             for one in (signal.SIGTERM, signal.SIGINT):
                 signal.signal(one, self._hear)
 
     def pause(self, seconds: float) -> None:
-        """Sleep, at most until the process is told to end."""
+        """Sleep, at most until a signal asks the process to end."""
         self.wait((), seconds)
 
     def wait(self, sources: Sequence[int], seconds: float | None) -> bool:
-        """Whether one of these descriptors can be read, after ``seconds`` at most (None: without a limit), or
-        when the process is told to end."""
+        """Wait until one of these descriptors can be read, for at most ``seconds`` (None: no limit), or until a
+        signal asks the process to end. Returns whether one can be read."""
         end_s = None if seconds is None else time.monotonic() + seconds
         self._waiting = True
         try:
@@ -58,7 +58,7 @@ class Ending:
                 ready, _, _ = select.select([self._pipe, *sources], [], [], left_s)
                 if ready != [self._pipe]:
                     return bool(ready)
-                os.read(self._pipe, _MOST_SIGNALS)  # of any signal, also one that does not end the process
+                os.read(self._pipe, _MOST_SIGNALS)  # any signal writes here, not only one that ends us
             return False
         finally:
             self._waiting = False
@@ -69,13 +69,13 @@ class Ending:
         self.told = True
         if not self._waiting:
             os.write(
-                2, b"ending after the work at hand; told once more: at once\n"
-            )  # not print: it may be at work
+                2, b"ending after the work in progress; a second signal ends at once\n"
+            )  # not print: the signal may have interrupted one
 
 
 @contextmanager
 def after_the_work() -> Iterator[Ending]:
-    """Within it, what it gives hears the signals, once it listens."""
+    """A context whose ``Ending`` receives the signals from its first ``listen`` on."""
     reads, writes = os.pipe()
     try:
         os.set_blocking(writes, False)
@@ -93,7 +93,7 @@ def after_the_work() -> Iterator[Ending]:
 
 @contextmanager
 def at_once() -> Iterator[None]:
-    """Within it, SIGTERM raises ``Terminated``."""
+    """A context in which SIGTERM raises ``Terminated``."""
 
     def hear(number: int, frame: FrameType | None) -> None:
         raise Terminated
@@ -106,7 +106,7 @@ def at_once() -> Iterator[None]:
 
 @contextmanager
 def _kept() -> Iterator[None]:
-    """Handlers of signals are as they were, afterwards."""
+    """A context that restores the signal handlers at its end."""
     before: dict[signal.Signals, Any] = {one: signal.getsignal(one) for one in (signal.SIGTERM, signal.SIGINT)}
     try:
         yield

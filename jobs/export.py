@@ -1,16 +1,16 @@
 """Export topics, or ranges of them, to a Kafka cluster, every record once; needs no Spark.
 
-  stratalog export --to kafka-2:9092 --topics trips,fares              at the same offsets: what is new, once
+  stratalog export --to kafka-2:9092 --topics trips,fares              new records, at the same offsets, one run
   stratalog export --to kafka-2:9092 --topics trips --every 10s        again and again, until interrupted
-  stratalog export --to kafka-2:9092 --topics trips --new-offsets --map s3://lake/map   behind what is there
+  stratalog export --to kafka-2:9092 --topics trips --new-offsets --map s3://lake/map   after existing records
   stratalog export --to kafka-2:9092 --topics trips --new-offsets --name replay-7 --to-topic trips-test
-      --start 2013-06-01 --end 2013-06-02 --pace 10                    a day, ten times as fast as it was
+      --start 2013-06-01 --end 2013-06-02 --pace 10                    one day, ten times as fast as it was
   stratalog export --to kafka-2:9092 --topics trips --new-offsets --name rest --group dashboard
-                                                                       what a group has not read yet
+                                                                       the records that a group has not read yet
 
-An export may be killed and repeated: what it has written is told by its journal there, the topic
-stratalog-export.NAME.TOPIC, and only its last run writes. Where offsets are kept, stratalog compare looks at both
-sides. It takes confluent-kafka: pip install 'stratalog[kafka]'.
+An export may be killed and repeated: its journal in the target, the topic stratalog-export.NAME.TOPIC, records
+what it has written, and only its last run writes. If offsets are kept, stratalog compare compares both sides.
+Needs confluent-kafka: pip install 'stratalog[kafka]'.
 """
 
 from __future__ import annotations
@@ -28,24 +28,31 @@ from stratalog.jobs.run import Job, JobMain
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--to", dest="bootstrap", metavar="HOST:PORT", required=True, help="brokers of the target, with commas"
+        "--to", dest="bootstrap", metavar="HOST:PORT", required=True, help="brokers of the target, comma-separated"
     )
     add_source(parser)
-    add_dry_run(parser, "say which offsets would be exported; write nothing")
-    parser.add_argument("--name", metavar="NAME", type=name, help="of the export (default: the cluster's id)")
-    parser.add_argument("--to-topic", metavar="NAME", type=name, help="of one topic: its name there")
+    add_dry_run(parser, "list the offsets that would be exported; write nothing")
+    parser.add_argument("--name", metavar="NAME", type=name, help="name of the export (default: the cluster's id)")
+    parser.add_argument(
+        "--to-topic", metavar="NAME", type=name, help="name in the target, if one topic is exported"
+    )
     parser.add_argument("--new-offsets", action="store_true", help="append to topics that may hold records")
     parser.add_argument(
-        "--map", metavar="TABLE", help="a Delta table of which offsets there are which here: a folder, or s3://..."
+        "--map",
+        metavar="TABLE",
+        help="a Delta table that maps offsets of the target to ours: a folder, or s3://...",
     )
-    where = "an offset, offsets by partition (0:1000,3:20), a position, first-at:TIME, or a time (of timestamps)"
+    where = "an offset, offsets by partition (0:1000,3:20), a position, first-at:TIME, or "
+    "a time (bounds timestamps)"
     begin = parser.add_mutually_exclusive_group()
     begin.add_argument("--start", metavar="BOUND", type=bound, help=where)
     begin.add_argument("--group", metavar="NAME", help="start at the offsets of this consumer group")
-    parser.add_argument("--end", metavar="BOUND", type=bound, help="likewise; default: the last stable offset")
-    parser.add_argument("--replication-factor", metavar="N", type=count, help="of topics that are made there")
+    parser.add_argument("--end", metavar="BOUND", type=bound, help="as --start; default: the last stable offset")
     parser.add_argument(
-        "--pace", metavar="X", type=_speed, help="as far apart as the timestamps are, X times as fast (1, 10x)"
+        "--replication-factor", metavar="N", type=count, help="for topics that are created in the target"
+    )
+    parser.add_argument(
+        "--pace", metavar="X", type=_speed, help="space records by their timestamps, X times as fast (1, 10x)"
     )
     add_run(parser)
 
@@ -54,7 +61,7 @@ def _speed(text: str) -> float:
     try:
         return float(text.removesuffix("x"))
     except ValueError as error:
-        raise argparse.ArgumentTypeError(f"{text!r} is no speed: write it as 1, 0.5 or 10x") from error
+        raise argparse.ArgumentTypeError(f"{text!r} is not a speed: write it as 1, 0.5 or 10x") from error
 
 
 def export(job: Job) -> Report:

@@ -1,8 +1,8 @@
-"""Figures in OpenMetrics: gauges of the latest health, counters of what ``maintain`` has done in this process, and
-of the operations that the history tells of since it began.
+"""Metrics in OpenMetrics: gauges of the latest health check, counters of what ``maintain`` has done in this
+process, and counters of the operations in the history since the process began.
 
-Names are Kafka's where Kafka has them, behind ``stratalog_``; dashes become underscores, and times are seconds.
-Each has the label ``cluster``. ``prometheus-client`` does the rest.
+Names are Kafka's where Kafka has them, with the prefix ``stratalog_``; dashes become underscores, and times are
+seconds. Each metric has the label ``cluster``. ``prometheus-client`` does the rest.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from stratalog.engine.health.finding import HealthReport
 from stratalog.engine.state.operations import Event
 
 _OF_OPERATIONS = ("requests", "read_bytes", "written_bytes", "records")
-"""Totals of events that are counted."""
+"""The totals of events that become counters."""
 _COSTS = ("seconds", "requests", "read_bytes", "written_bytes")
 _AGE, _MS = "-age-ms", "-ms"
 
 
 class Exposition(Collector):
-    """One cluster, as this process knows it, for a scraper. Thread-safe: a look takes the place of another one as
-    a whole."""
+    """One cluster, as this process knows it, for a scraper. Thread-safe: each look replaces the previous one as a
+    whole."""
 
     def __init__(self, cluster: str) -> None:
         """``cluster`` is its id."""
@@ -60,7 +60,7 @@ class Exposition(Collector):
         }
 
     def look(self, found: HealthReport | None) -> None:
-        """The gauges are those of this look from now on; None: it failed, and they are not known."""
+        """Replace the gauges by those of this look; None: the look failed, and the gauges are unknown."""
         self._seen = found
 
     def add(self, report: Report) -> None:
@@ -85,10 +85,12 @@ class Exposition(Collector):
     def collect(self) -> Iterator[Metric]:
         """The gauges."""
         seen = self._seen
-        yield self._gauge("stratalog_up", "Whether the latest look at the cluster went well", seen is not None)
+        yield self._gauge(
+            "stratalog_up", "Whether the latest health check could look at the cluster", seen is not None
+        )
         if seen is None:
             return
-        yield self._gauge("stratalog_healthy", "Whether nothing needs a person", seen.ok)
+        yield self._gauge("stratalog_healthy", "Whether no problem needs an operator", seen.ok)
         findings = GaugeMetricFamily(
             "stratalog_findings", "Subjects of each finding of health", labels=["cluster", "severity", "finding"]
         )
@@ -96,7 +98,7 @@ class Exposition(Collector):
             findings.add_metric([self._cluster, severity, kind], count)
         yield findings
         ages = GaugeMetricFamily(
-            "stratalog_step_age_seconds", "Since a step of maintain was last begun", labels=["cluster", "step"]
+            "stratalog_step_age_seconds", "Time since a step of maintain last began", labels=["cluster", "step"]
         )
         for name, value in seen.totals.items():
             assert isinstance(value, int)
@@ -108,23 +110,26 @@ class Exposition(Collector):
                 yield self._gauge(f"stratalog_{_plain(name)}", name, value)
         yield ages
         lags = GaugeMetricFamily(
-            "stratalog_records_lag", "Kafka's records-lag, of a topic", labels=["cluster", "group", "topic"]
+            "stratalog_records_lag",
+            "Kafka's records-lag, by group and topic",
+            labels=["cluster", "group", "topic"],
         )
         for (group, topic), lag in seen.lags.items():
             lags.add_metric([self._cluster, group, topic], lag)
         yield lags
 
     def text(self) -> str:
-        """All of it in OpenMetrics."""
+        """All metrics as OpenMetrics text."""
         encode, _ = choose_encoder("application/openmetrics-text")
         return encode(self.registry).decode()
 
     def write(self, path: str) -> None:
-        """A file for node_exporter's textfile collector: readers see the old one or the new one."""
+        """Write a file for node_exporter's textfile collector; readers see the old file or the new one."""
         write_to_textfile(path, self.registry, tmpdir=os.path.dirname(path) or ".")
 
     def serve(self, host: str, port: int) -> int:
-        """Answer scrapes in a thread of this process, at ``/metrics``; the port, a free one where that is 0."""
+        """Answer scrapes at ``/metrics`` in a thread of this process. Returns the port; port 0 picks a free
+        one."""
         server, _ = start_http_server(port, host, self.registry)
         return int(server.server_port)
 

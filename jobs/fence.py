@@ -1,7 +1,7 @@
-"""Take brokers out of service by hand, bring them back, or take them out of the cluster for good.
+"""Take brokers out of service, bring them back, or remove them from the cluster for good.
 
-A fenced broker leads nothing and is in no ISR (but as the last member); nothing is written to its root until it
-is brought back. --decommission needs a broker without replicas: move them away by a reassignment first.
+A fenced broker leads no partition and is in no ISR (except as the last member). Nothing is written to its root
+until it is brought back. --decommission needs a broker without replicas: move them away with reassign first.
 """
 
 from __future__ import annotations
@@ -15,12 +15,14 @@ from stratalog.jobs.run import Job, JobMain
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    add_dry_run(parser, "print which partitions would be led by whom, change nothing")
+    add_dry_run(parser, "print the leader that each partition would get; change nothing")
     add_yes(parser)
-    parser.add_argument("--brokers", metavar="N,M", type=numbers, required=True, help="these brokers")
+    parser.add_argument("--brokers", metavar="N,M", type=numbers, required=True, help="the brokers")
     instead = parser.add_mutually_exclusive_group()
-    instead.add_argument("--unfence", action="store_true", help="bring them back, also those that a probe fenced")
-    instead.add_argument("--decommission", action="store_true", help="take them out of the metadata for good")
+    instead.add_argument(
+        "--unfence", action="store_true", help="bring them back, including those that a probe fenced"
+    )
+    instead.add_argument("--decommission", action="store_true", help="remove them from the metadata for good")
     instead.add_argument(
         "--force", action="store_true", help="fence them even if that leaves partitions without a leader"
     )
@@ -35,7 +37,7 @@ def fence(job: Job) -> Report:
         job.confirm(f"take {brokers} out of the cluster")
         return cluster.brokers.decommission(given.brokers, dry_run=given.dry_run, check=False)
     if given.force:
-        job.confirm(f"fence {brokers}, whatever is left without a leader by that")
+        job.confirm(f"fence {brokers}, even if that leaves partitions without a leader")
     return cluster.brokers.fence(given.brokers, force=given.force, dry_run=given.dry_run, check=False)
 
 

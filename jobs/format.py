@@ -1,4 +1,5 @@
-"""Make the folders of a cluster file a cluster: format the roots, begin the metadata log, register brokers."""
+"""Create the cluster that a cluster file describes: format the roots, begin the metadata log, register the
+brokers."""
 
 from __future__ import annotations
 
@@ -20,12 +21,12 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--brokers",
         metavar="N,M",
         type=numbers,
-        help="only these, in a cluster that exists: brokers that are new in its file",
+        help="add only these brokers, which are new in the file, to an existing cluster",
     )
 
 
 def format_cluster(job: Job) -> Report:
-    """Format the cluster, or add brokers. Roots that are formatted and registered already stay as they are."""
+    """Format the cluster, or add brokers. Roots that are already formatted and registered stay unchanged."""
     given = job.arguments
     if given.brokers is not None:
         return job.cluster().brokers.add(given.brokers, dry_run=given.dry_run, check=False)

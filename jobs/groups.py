@@ -1,9 +1,10 @@
-"""List consumer groups, describe one and its lag, move its offsets, delete it or its offsets of a topic.
+"""List consumer groups, describe a group and its lag, move its offsets, delete the group or its offsets of a
+topic.
 
   stratalog groups list
   stratalog groups describe dashboard
   stratalog groups reset-offsets dashboard --topics trips --to-datetime 2013-06-01 --dry-run
-Stop the consumers of a group before its offsets are moved: their next commit would take their place.
+Stop the consumers of a group before you move its offsets: their next commit would overwrite the new offsets.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ from stratalog.jobs.run import Job, JobMain
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     command = commands_of(parser)
-    command("list", "every group", reads=True)
-    describe = command("describe", "a group's offsets and lag", reads=True)
-    reset = command("reset-offsets", "move what a group has committed")
-    delete = command("delete", "forget a group")
-    delete_offsets = command("delete-offsets", "forget a group's offsets for some topics")
+    command("list", "list all groups", reads=True)
+    describe = command("describe", "show the offsets and the lag of a group", reads=True)
+    reset = command("reset-offsets", "move the committed offsets of a group")
+    delete = command("delete", "delete a group and its offsets")
+    delete_offsets = command("delete-offsets", "delete a group's offsets for some topics")
     for added in (describe, reset, delete, delete_offsets):
         added.add_argument("group", metavar="GROUP")
     for added in (reset, delete_offsets):
@@ -34,13 +35,20 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         add_yes(added)
     reset.add_argument("--partitions", metavar="N,M", type=numbers, help="only these (default: all)")
     place = reset.add_mutually_exclusive_group(required=True)
-    place.add_argument("--to-earliest", action="store_true", help="to the log start")
-    place.add_argument("--to-latest", action="store_true", help="to the high watermark")
+    place.add_argument("--to-earliest", action="store_true", help="move to the log start")
+    place.add_argument("--to-latest", action="store_true", help="move to the high watermark")
     place.add_argument("--to-offset", metavar="N", type=number)
-    place.add_argument("--to-datetime", metavar="T", type=time, help="to the first record at or after an ISO time")
-    place.add_argument("--shift-by", metavar="N", type=_shift, help="N records on, or back: --shift-by=-10")
     place.add_argument(
-        "--by-duration", metavar="PnDTnHnMnS", type=duration, help="to where the log was that long ago"
+        "--to-datetime", metavar="T", type=time, help="move to the first record at or after an ISO time"
+    )
+    place.add_argument(
+        "--shift-by", metavar="N", type=_shift, help="move N records forward, or back: --shift-by=-10"
+    )
+    place.add_argument(
+        "--by-duration",
+        metavar="PnDTnHnMnS",
+        type=duration,
+        help="move to the first record that is not older than this",
     )
 
 

@@ -1,8 +1,8 @@
-"""How Hadoop's file systems, by which Spark reads Parquet and Delta, reach the buckets that stores do.
+"""How Hadoop's file systems, through which Spark reads Parquet and Delta, reach the same buckets as our stores.
 
-No secret is put in a setting: S3A and Google's connector find credentials in the environment, the profile or the
-machine; Azure's is told the name of the variable that its key stands in. A provider of credentials is of Python,
-and Hadoop has none of it.
+No setting contains a secret: S3A and Google's connector find credentials in the environment, the profile or the
+machine; Azure's setting names the environment variable that holds its key. A credentials provider is Python code,
+which Hadoop cannot call.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ _PROFILE_PROVIDER = "org.apache.hadoop.fs.s3a.auth.ProfileAWSCredentialsProvider
 _AZURE = "org.apache.hadoop.fs.azurebfs"
 _AZURE_KEY = "AZURE_STORAGE_ACCOUNT_KEY"
 _NO_KEY = "environment="
-"""Hadoop insists on something in base64 in the place of the key, and hands it to the command: as ``$0``."""
+"""Hadoop requires some base64 text as the key, and passes it to the command as ``$0``."""
 _GOOGLE = {
     "fs.gs.impl": "com.google.cloud.hadoop.fs.gcs.GoogleHadoopFileSystem",
     "fs.AbstractFileSystem.gs.impl": "com.google.cloud.hadoop.fs.gcs.GoogleHadoopFS",
-    # Hadoop has defaults of its own connector for these names, with units, which Google's takes for no numbers.
+    # Hadoop's own connector has defaults with units for these names, which Google's cannot parse as numbers.
     "fs.gs.block.size": "67108864",
     "fs.gs.inputstream.inplace.seek.limit": "8388608",
     "fs.gs.inputstream.min.range.request.size": "2097152",
@@ -36,12 +36,11 @@ _GOOGLE = {
 
 
 def reach_stores(spark: SparkSession, roots: Mapping[str, StoreOptions]) -> None:
-    """Let ``spark`` read the buckets among the addresses ``roots`` the way ``open_store`` does with their options:
-    those of S3 each in its own way; those of ``abfss://`` and ``gs://`` where the jars of stratalog are in the
-    session (``stratalog.jobs.jars``), else it is the platform's to say. Hadoop has no ``az://``.
+    """Let ``spark`` read the buckets among the addresses ``roots`` as ``open_store`` does with their options. Each
+    bucket of S3 has its own options. For ``abfss://`` and ``gs://`` this needs stratalog's jars in the session
+    (``stratalog.jobs.jars``); otherwise the platform's settings apply. Hadoop has no ``az://``.
 
-    A bucket that this JVM has opened before keeps the options it was opened with (Hadoop's cache of
-    file systems).
+    A bucket that this JVM has already opened keeps the options of that time (Hadoop's cache of file systems).
     """
     here = {name for name in ("azure", "gcs") if any(Path(jar_folder(), name).glob("*.jar"))}
     for address, options in roots.items():
@@ -61,8 +60,8 @@ def reach_stores(spark: SparkSession, roots: Mapping[str, StoreOptions]) -> None
 def s3a_settings(bucket: str, options: StoreOptions, environ: Mapping[str, str]) -> dict[str, str]:
     """``options`` as Hadoop's S3A keys for a bucket, without Spark's prefix ``spark.hadoop.``.
 
-    An endpoint of one's own gets path-style addresses (its buckets have no host names), and, as S3A
-    would otherwise go and ask for one, a region.
+    A custom endpoint gets path-style addresses (its buckets have no host names) and a region, which S3A
+    would otherwise request.
     """
     settings: dict[str, str] = {}
     region = options.region
@@ -82,8 +81,8 @@ def s3a_settings(bucket: str, options: StoreOptions, environ: Mapping[str, str])
 def abfs_settings(host: str, options: StoreOptions, environ: Mapping[str, str]) -> dict[str, str]:
     """``options`` as Hadoop's keys for a storage account, ``host`` being ``account.dfs.core.windows.net``.
 
-    The key of the account stays in the environment of the JVM: it is printed from there when it is needed.
-    Identities take settings of Hadoop's own (``fs.azure.account.auth.type``).
+    The key of the account stays in the environment of the JVM; a command prints it when Hadoop needs it.
+    Identities use Hadoop's own settings (``fs.azure.account.auth.type``).
     """
     # Hadoop's threads for these metrics are no daemons: a JVM of spark-submit would never end.
     settings = {"fs.azure.metrics.collection.enabled": "false"}
@@ -91,10 +90,10 @@ def abfs_settings(host: str, options: StoreOptions, environ: Mapping[str, str]) 
         settings[f"fs.azure.account.keyprovider.{host}"] = f"{_AZURE}.services.ShellDecryptionKeyProvider"
         settings[f"fs.azure.account.key.{host}"] = _NO_KEY
         settings["fs.azure.shellkeyprovider.script"] = (
-            f"sh -c printenv${{IFS}}{_AZURE_KEY}"  # apart by spaces alone
+            f"sh -c printenv${{IFS}}{_AZURE_KEY}"  # Hadoop splits at spaces only
         )
     scheme, _, server = (options.endpoint_url or "").partition("://")
-    if scheme == "http":  # a server of one's own, which speaks as blobs do
+    if scheme == "http":  # a custom server, which has the API of blobs
         settings["fs.abfss.impl"] = f"{_AZURE}.AzureBlobFileSystem"
         settings["fs.azure.abfs.endpoint"] = server.partition("/")[0]
         settings["fs.azure.account.hns.enabled"] = "false"
@@ -105,12 +104,12 @@ def abfs_settings(host: str, options: StoreOptions, environ: Mapping[str, str]) 
 
 
 def gcs_settings(options: StoreOptions, environ: Mapping[str, str]) -> dict[str, str]:
-    """``options`` as the keys of Google's connector: of all buckets, for it has none of one."""
+    """``options`` as the keys of Google's connector. They apply to all buckets: it has no keys per bucket."""
     settings = dict(_GOOGLE)
     endpoint = options.endpoint_url or environ.get("STORAGE_EMULATOR_HOST", "")
     if endpoint:
         settings["fs.gs.storage.root.url"] = f"{endpoint.rstrip('/')}/"
-    if endpoint.startswith("http://"):  # where credentials could be read on the way
+    if endpoint.startswith("http://"):  # without TLS, others could read the credentials
         settings["fs.gs.auth.null.enable"] = "true"
         settings["fs.gs.auth.service.account.enable"] = "false"
     elif environ.get("GOOGLE_APPLICATION_CREDENTIALS"):

@@ -1,10 +1,10 @@
-"""List all that needs somebody, since when, and the command that mends it. Changes nothing.
+"""List the problems of the cluster, since when each exists, and the command that fixes it. Changes nothing.
 
-  ERROR    a person, now: the exit status is 1
-  WARNING  the next runs of maintain should mend it, or somebody has made it so
+  ERROR    an operator must act now: the exit status is 1
+  WARNING  maintain should fix it by itself in its next runs, or it is the result of a manual change
   INFO     worth knowing
 
-It costs one listing of each broker. The limits are configs of the cluster (health.upkeep.max.delay.ms and others).
+The cost is one listing per broker. Limits are configs of the cluster (health.upkeep.max.delay.ms and others).
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from stratalog.partitions.errors import MetadataLostError, RetriableError
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    add_dry_run(parser, "the same: this job only reads")
+    add_dry_run(parser, "no effect: this job only reads")
 
 
 def health(job: Job) -> Report:
     try:
         cluster = job.cluster()
-    except (RetriableError, MetadataLostError) as error:  # whatever is wrong with the call is no finding
+    except (RetriableError, MetadataLostError) as error:  # a wrong call is not a finding
         return unopened(job.arguments.cluster, error, SystemClock().now_ms())
     return cluster.health()
 

@@ -1,12 +1,14 @@
-"""The history of a cluster: operations, when, by whom, and how they ended. The latest first; changes nothing.
+"""List the history of a cluster: which operations ran, when, by whom, and how they ended. Newest first; changes
+nothing.
 
   stratalog history                                  the latest 100 events
-  stratalog history --since 7d --operation tier      of the last seven days
-  stratalog history --topic flights --limit 20       that name a topic, or have figures of it
-  stratalog history --json                           with all columns
+  stratalog history --since 7d --operation tier      tier runs of the last seven days
+  stratalog history --topic flights --limit 20       events that name a topic, or have figures about it
+  stratalog history --json                           all columns
 
-Appends and commits of offsets leave no event: the log is their record. Destructive operations leave one
-before they act, too. A process with STRATALOG_HISTORY=off leaves none. The events are the topic __operations.
+Appends and commits of offsets leave no event: the log itself records them. A destructive operation also leaves an
+event before it acts. A process with STRATALOG_HISTORY=off leaves no events. The topic __operations holds the
+events.
 """
 
 from __future__ import annotations
@@ -21,14 +23,20 @@ from stratalog.jobs.run import Job, JobMain
 from stratalog.partitions.bounded import parse_json
 
 _WIDEST = 80
-"""Characters of a cell; --json has all of them."""
+"""The longest cell, in characters; --json prints the whole text."""
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--since", metavar="TIME", help="not before this time, or so long ago (90s, 15m, 12h, 7d)")
-    parser.add_argument("--operation", metavar="NAME", help="only these, as jobs are named: tier, 'topics delete'")
-    parser.add_argument("--topic", metavar="NAME", help="only those that name this topic, or have figures of it")
-    parser.add_argument("--limit", metavar="N", type=count, default=100, help="at most this number (100)")
+    parser.add_argument(
+        "--since", metavar="TIME", help="only events since this time, or this long ago (90s, 15m, 12h, 7d)"
+    )
+    parser.add_argument(
+        "--operation", metavar="NAME", help="only this operation, named like its job: tier, 'topics delete'"
+    )
+    parser.add_argument(
+        "--topic", metavar="NAME", help="only events that name this topic, or have figures about it"
+    )
+    parser.add_argument("--limit", metavar="N", type=count, default=100, help="at most N events (default: 100)")
 
 
 def history(job: Job) -> Report:
@@ -40,7 +48,7 @@ def history(job: Job) -> Report:
 
 
 def short(report: Report) -> Report:
-    """The history as a table for people: totals of all topics together, and the first note."""
+    """The history as a table to read: totals of all topics together, and the first note of each event."""
     rows = []
     for row in report.rows:
         totals = {name: value for name, value in parse_json(str(row["totals"])).items() if "/" not in name}

@@ -1,10 +1,10 @@
-"""The jars that Spark needs beyond those of pyspark, fetched once and then found on disk.
+"""The jars that Spark needs in addition to pyspark's, fetched once and kept on disk.
 
-``conf/jars.xml`` pins each of them; those that must fit Spark or its Hadoop, to the pyspark that is installed.
-``python -m stratalog.jobs.jars`` fetches them with the Ivy that pyspark ships; later sessions need no network. Two
-sets: ``delta`` and ``s3``. Other files pin in the same way jars that are fetched only when somebody asks for them
-by the file's name: ``azure`` and ``gcs``, with which Spark reads ``abfss://`` and ``gs://``, and which sessions
-find from then on; ``kafka`` and ``mirror-maker``, for comparisons with Kafka and with its MirrorMaker.
+``conf/jars.xml`` pins each jar; jars that must fit Spark or its Hadoop are pinned to the installed pyspark.
+``python -m stratalog.jobs.jars`` fetches them with the Ivy that pyspark ships; later sessions need no network.
+There are two sets: ``delta`` and ``s3``. Other files pin jars that are fetched only on request, by the name of the
+file: ``azure`` and ``gcs``, with which Spark reads ``abfss://`` and ``gs://``, and which sessions use once they
+are fetched; ``kafka`` and ``mirror-maker``, for comparisons with Kafka and its MirrorMaker.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from stratalog.jobs.java import find_java
 from stratalog.partitions.errors import EnvironmentUnusableError
 
 JARS = "jars.xml"
-"""The pins of what every session needs."""
+"""The pins of the jars that every session needs."""
 CLOUDS = ("azure.xml", "gcs.xml")
-"""Of what sessions take where it was fetched."""
+"""The pins of jars that sessions use if they were fetched."""
 WITH_DELTA = ("4.0", "4.1", "4.2")
 """Versions of Spark for which the pinned Delta is built."""
 _FETCH_TIMEOUT_S = 900
@@ -37,15 +37,15 @@ atexit.register(_unpacked.close)
 
 
 def conf_file(name: str) -> Path:
-    """The path of a file of the package ``conf``; of a copy of it where the packages lie in a zip (--py-files)."""
+    """The path of a file of the package ``conf``, or of a copy if the packages are in a zip (--py-files)."""
     return _unpacked.enter_context(
         importlib.resources.as_file(importlib.resources.files("stratalog.conf").joinpath(name))
     )
 
 
 def jar_folder() -> Path:
-    """Where the jars lie: ``$STRATALOG_JARS``, else ``.cache/jars`` of the checkout, else a folder of the
-    user's, when the packages are installed without their checkout."""
+    """The folder of the jars: ``$STRATALOG_JARS``, else ``.cache/jars`` of the checkout, else a folder in the
+    user's cache if the packages are installed without a checkout."""
     named = os.environ.get("STRATALOG_JARS")
     if named:
         return Path(named).absolute()
@@ -58,7 +58,7 @@ def jar_folder() -> Path:
 def pinned_jars(pins: str = JARS) -> Sequence[Path]:
     """Every jar of a file of ``conf``, as a path below the jar folder (``delta/delta-storage-4.4.0.jar``).
 
-    Raises: EnvironmentUnusableError when pyspark is not installed, or of a version without Delta.
+    Raises: EnvironmentUnusableError if pyspark is not installed, or Delta does not support its version.
     """
     versions = _versions()
     pinned = []
@@ -71,21 +71,21 @@ def pinned_jars(pins: str = JARS) -> Sequence[Path]:
 
 
 def session_jars(folder: Path) -> Sequence[Path]:
-    """The jars of a session: what every one needs, and the sets of ``CLOUDS`` that are there."""
+    """The jars of a session: those that every session needs, and the sets of ``CLOUDS`` that were fetched."""
     there = [pins for pins in CLOUDS if not missing_jars(folder, pins)]
     return [folder / jar for pins in (JARS, *there) for jar in pinned_jars(pins)]
 
 
 def missing_jars(folder: Path, pins: str = JARS) -> Sequence[Path]:
-    """Those of ``pinned_jars`` that ``folder`` lacks."""
+    """The jars of ``pinned_jars`` that ``folder`` lacks."""
     return [jar for jar in pinned_jars(pins) if not (folder / jar).is_file()]
 
 
 def fetch_jars(folder: Path, pins: str = JARS) -> None:
-    """Fetch what ``folder`` lacks; several processes may do so at once. Without network, a folder that
-    is complete is enough.
+    """Fetch the jars that ``folder`` lacks; several processes may do so at once. A complete folder needs no
+    network.
 
-    Raises: EnvironmentUnusableError when there is no Java, no pyspark, or a jar cannot be had.
+    Raises: EnvironmentUnusableError if Java or pyspark is missing, or a jar cannot be fetched.
     """
     if not missing_jars(folder, pins):
         return
@@ -93,7 +93,7 @@ def fetch_jars(folder: Path, pins: str = JARS) -> None:
     print(f"fetching the jars of {pins} from Maven Central to {folder}, once", file=sys.stderr)
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder, prefix=".fetch-") as scratch:
-        # 1. Resolve and download into a scratch folder: an interrupted fetch leaves no half a jar.
+        # 1. Resolve and download into a scratch folder: an interrupted fetch leaves no partial jar.
         pattern = os.path.join(scratch, "[conf]", "[artifact]-[revision].[ext]")
         command: list[str | Path] = [java, *(f"-D{name}={version}" for name, version in _versions().items())]
         command += ["-cp", _shipped_jar("ivy"), "org.apache.ivy.Main", "-warn"]
@@ -110,7 +110,7 @@ def fetch_jars(folder: Path, pins: str = JARS) -> None:
             )
         except subprocess.TimeoutExpired as error:
             raise EnvironmentUnusableError(
-                f"cannot fetch the jars of {pins} from Maven Central: no end after {_FETCH_TIMEOUT_S} s"
+                f"cannot fetch the jars of {pins} from Maven Central: Ivy was not done after {_FETCH_TIMEOUT_S} s"
             ) from error
         absent = missing_jars(Path(scratch), pins)
         if ivy.returncode != 0 or absent:
@@ -118,7 +118,7 @@ def fetch_jars(folder: Path, pins: str = JARS) -> None:
             problems = [line for line in lines if "module not found" in line or "xception" in line]
             raise EnvironmentUnusableError(
                 f"cannot fetch the jars of {pins} from Maven Central: "
-                f"{'; '.join(problems[:3]) or f'ivy ended with {ivy.returncode}'}"
+                f"{'; '.join(problems[:3]) or f'Ivy exited with status {ivy.returncode}'}"
             )
         # 2. Move each into place, atomically.
         for jar in pinned_jars(pins):
@@ -127,42 +127,42 @@ def fetch_jars(folder: Path, pins: str = JARS) -> None:
 
 
 def class_path(folder: Path, pins: str = JARS, of: str = "") -> str:
-    """The class path of a JVM of this machine: one entry per jar, in the order of the pins; ``of`` one set (the
-    first folder of its jars), or of all of them."""
+    """The class path of a JVM on this machine: one entry per jar, in the order of the pins. ``of`` limits it to
+    one set (the first folder of its jars)."""
     return os.pathsep.join(str(folder / jar) for jar in pinned_jars(pins) if of in ("", jar.parts[0]))
 
 
 def _versions() -> Mapping[str, str]:
-    """The versions that the pins of ``conf`` leave open: those of the pyspark that is installed."""
+    """The versions that the pins of ``conf`` leave open, taken from the installed pyspark."""
     hadoop = Path(_shipped_jar("hadoop-client-api")).stem.rpartition("-")[2]
     from pyspark.version import __version__ as spark
 
     minor = ".".join(spark.split(".")[:2])
     if minor not in WITH_DELTA:
         raise EnvironmentUnusableError(
-            f"pyspark {spark} is installed, and Delta is there for {', '.join(WITH_DELTA)}: "
+            f"pyspark {spark} is installed, but Delta supports only {', '.join(WITH_DELTA)}: "
             f"pip install 'pyspark~={WITH_DELTA[-1]}.0'"
         )
     return {"spark": spark, "spark.minor": minor, "hadoop": hadoop}
 
 
 def _shipped_jar(name: str) -> str:
-    """The path of a jar of pyspark, by the beginning of its name."""
+    """The path of the pyspark jar whose name begins with ``name``."""
     pyspark = importlib.util.find_spec("pyspark")
     places = list(pyspark.submodule_search_locations or ()) if pyspark is not None else []
     for place in places:
         for jar in sorted(Path(place, "jars").glob(f"{name}-[0-9]*.jar")):
             return str(jar)
-    raise EnvironmentUnusableError("pyspark is not installed here: pip install 'stratalog[spark]'")
+    raise EnvironmentUnusableError("pyspark is not installed: pip install 'stratalog[spark]'")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Fetch missing jars of ``jars.xml``, or of the pins that are named, as in ``azure``; say where they are (exit
-    code 1: the error)."""
+    """Fetch missing jars of ``jars.xml``, or of the named pins such as ``azure``, and print their folder. On an
+    error the exit code is 1."""
     pins = f"{next(iter(sys.argv[1:] if argv is None else argv), 'jars')}.xml"
     if not conf_file(pins).is_file():
         print(
-            f"no jars are pinned by the name {pins.removesuffix('.xml')!r}: azure, gcs, kafka or mirror-maker",
+            f"no set of jars is called {pins.removesuffix('.xml')!r}: give azure, gcs, kafka or mirror-maker",
             file=sys.stderr,
         )
         return 1

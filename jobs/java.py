@@ -1,7 +1,7 @@
-"""Find a Java that Spark runs on; otherwise say in one line what to install.
+"""Find a Java that Spark supports; otherwise report in one line what to install.
 
-``python -m stratalog.jobs.java`` prints the home of the one that would be used. It needs nothing but the
-standard library, so that ``make`` can ask before it installs anything.
+``python -m stratalog.jobs.java`` prints the home of the Java that would be used. It needs only the standard
+library, so that ``make`` can run it before it installs anything.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ USUAL_PLACES = (
     "/usr/local/opt/openjdk*/libexec/openjdk.jdk/Contents/Home",
     "~/.sdkman/candidates/java/*",
 )
-"""Globs of Java homes, for machines whose default Java is of another version."""
+"""Globs of Java homes, for machines whose default Java has another version."""
 
 _VERSION_TIMEOUT_S = 20
 _VERSION = re.compile(r'^\S+ version "(?:1\.)?(\d+)', re.MULTILINE)
@@ -36,12 +36,12 @@ _VERSION = re.compile(r'^\S+ version "(?:1\.)?(\d+)', re.MULTILINE)
 
 @dataclass(frozen=True, slots=True)
 class Java:
-    """A Java that starts."""
+    """A Java installation that starts."""
 
     executable: Path
     major: int
     home: Path | None
-    """The JAVA_HOME that Spark needs to use it; None where the ``java`` on PATH is found without."""
+    """The JAVA_HOME that Spark needs to use it; None if Spark finds it as ``java`` on PATH."""
 
 
 def java_major(executable: Path) -> int | None:
@@ -77,7 +77,7 @@ def find_java(environ: Mapping[str, str], places: Iterable[str] = USUAL_PLACES) 
 
 
 def use_java(environ: MutableMapping[str, str], places: Iterable[str] = USUAL_PLACES) -> Java:
-    """``find_java``, and make ``environ`` such that Spark starts that very Java.
+    """Find a Java like ``find_java``, and set ``environ`` so that Spark starts exactly that one.
 
     Raises: EnvironmentUnusableError.
     """
@@ -85,7 +85,7 @@ def use_java(environ: MutableMapping[str, str], places: Iterable[str] = USUAL_PL
     if java.home is not None:
         environ["JAVA_HOME"] = str(java.home)
     else:
-        # Spark prefers JAVA_HOME to PATH, and what it names here was passed over.
+        # Spark prefers JAVA_HOME to PATH, but the Java in JAVA_HOME was rejected.
         environ.pop("JAVA_HOME", None)
     return java
 
@@ -112,7 +112,7 @@ def _what_to_install(seen: Mapping[Path, int | None]) -> str:
             for executable, major in seen.items()
         )
     else:
-        found = "no Java at all"
+        found = "no Java"
     return (
         f"Spark needs Java {wanted}, found {found}: install one (Debian, Ubuntu: apt-get install "
         "openjdk-17-jre-headless; macOS: brew install openjdk@17) or point JAVA_HOME at it"

@@ -1,6 +1,6 @@
-"""``stratalog JOB ...``: every job under one command, as ``python -m stratalog.jobs.JOB`` runs it.
+"""``stratalog JOB ...``: all jobs under one command, the same as ``python -m stratalog.jobs.JOB``.
 
-The shell completes jobs and their options by argcomplete (``pip install 'stratalog[completion]'``):
+argcomplete completes jobs and their options in the shell (``pip install 'stratalog[completion]'``):
 
     eval "$(register-python-argcomplete stratalog)"
 """
@@ -18,66 +18,66 @@ from stratalog.partitions.version import VERSION
 
 GROUPS: Mapping[str, Mapping[str, str]] = {
     "records": {
-        "produce": "lines of text or JSON, to a topic; without Spark",
-        "append": "what Spark can read, to a topic; once, or as a stream",
-        "read": "a range of topics: shown, counted, or written out",
-        "tail": "the latest records, and those that follow",
-        "offsets": "of a position or a time, in every partition",
-        "delete_records": "below given offsets",
+        "produce": "append lines of text or JSON to a topic; needs no Spark",
+        "append": "append anything that Spark can read to a topic, once or as a stream",
+        "read": "show, count or write out a range of records",
+        "tail": "print the latest records, and follow new ones",
+        "offsets": "find the offset of a position or a time in each partition",
+        "delete_records": "delete records below given offsets",
     },
-    "is it well?": {
-        "health": "what needs a person, since when, and the command that mends it",
-        "describe": "every partition, replica or broker",
-        "report": "all of it on one page of HTML, in a file or a bucket",
-        "metrics": "all figures of health, in OpenMetrics",
-        "history": "what was done, by whom, and what came of it",
-        "verify": "compare all replicas and the remote tier; --heal mends damage",
+    "state of the cluster": {
+        "health": "list problems, since when they exist, and the command that fixes each",
+        "describe": "list partitions, replicas or brokers",
+        "report": "write one HTML page on the whole cluster, to a file or a bucket",
+        "metrics": "print all figures of health in OpenMetrics format",
+        "history": "list past operations: who ran them, and how they ended",
+        "verify": "compare all replicas and the remote tier; --heal repairs damage",
     },
     "upkeep": {
-        "maintain": "the one job to schedule: whatever of the others is due",
-        "replicate": "followers to their leaders, and into the ISR",
-        "elect": "preferred leaders; --unclean where nobody in sync is left",
-        "merge": "small appends into segments",
-        "tier": "sealed segments to the remote tier, a Delta table",
-        "retain": "total and local retention",
-        "snapshot": "of topics that keep the latest record of each key, and of the metadata",
-        "vacuum": "delete what nobody needs any more",
+        "maintain": "run the upkeep steps that are due: the only job you must schedule",
+        "replicate": "bring followers up to date, and back into the ISR",
+        "elect": "elect preferred leaders; --unclean if no replica in sync is left",
+        "merge": "merge small appends into segments",
+        "tier": "copy sealed segments to the remote tier, a Delta table",
+        "retain": "apply total and local retention",
+        "snapshot": "snapshot the metadata, and topics that keep the latest record of each key",
+        "vacuum": "delete files that are no longer needed",
     },
     "topics, groups, transactions": {
         "topics": "list, describe, create, alter, configure, delete",
-        "protect": "the records of a topic, from everybody, until a time",
+        "protect": "forbid every deletion of a topic or its records until a given time",
         "groups": "list, describe with lag, move offsets, delete",
         "transactions": "list, describe, end abandoned ones, find hanging ones",
     },
     "Kafka": {
-        "mirror": "topics of a Kafka cluster, at the same offsets; --end: producers may append",
-        "compare": "every record, there and here",
-        "export": "topics, or ranges of them, to a Kafka cluster, once each",
-        "serve": "topics to clients of Kafka, which read them by Kafka's protocol",
+        "mirror": "copy topics of a Kafka cluster at the same offsets; --end opens them to producers",
+        "compare": "compare topics with those of a Kafka cluster, record by record",
+        "export": "copy topics, or ranges of them, to a Kafka cluster, each record once",
+        "serve": "serve topics to Kafka clients, which read them by Kafka's protocol",
     },
     "brokers and clusters": {
-        "check_store": "is a storage good enough for a log?",
-        "policy": "print the least rights of a reader, a producer, an operator",
-        "format": "make the folders of a cluster file a cluster",
-        "bootstrap": "brokers that are new, or have lost their storage",
+        "check_store": "test whether a storage gives the guarantees that a log needs",
+        "policy": "print the minimal storage permissions of a reader, producer or operator",
+        "format": "create the cluster that a cluster file describes, or add brokers",
+        "bootstrap": "set up brokers that are new or have lost their storage",
         "reassign": "move replicas to other brokers",
-        "fence": "take brokers out of service, and bring them back",
-        "quorum": "of the metadata: describe it, change its voters",
-        "restore": "a cluster from what it has tiered; --drill tries that out",
-        "recover": "export records that an unclean election has cut off",
-        "package": "this package as one zip, for --py-files",
+        "fence": "take brokers out of service, or bring them back",
+        "quorum": "describe the quorum of the metadata, change its voters",
+        "restore": "restore a cluster from its remote tier; --drill only rehearses it",
+        "recover": "export records that an unclean election has truncated",
+        "package": "pack stratalog into one zip for --py-files",
     },
 }
 JOBS = tuple(name for group in GROUPS.values() for name in group)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the job that the first argument names with the others; returns its exit status."""
+    """Run the job named by the first argument with the remaining arguments. Returns its exit status."""
     if "_ARGCOMPLETE" in os.environ:
         _complete()
     words = [*(sys.argv[1:] if argv is None else argv)]
     if words[:1] == ["help"]:
-        words = [*words[1:], "--help"]  # of a command of a job, too: help topics create
+        words = [*words[1:], "--help"]  # also for a command of a job: help topics create
     name, *rest = words or [""]
     if name in ("version", "--version"):
         print(f"stratalog {VERSION}")
@@ -92,8 +92,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _complete() -> None:
-    """Answer the shell, which asks for what the command line may go on with, and end: of the job that it names,
-    else of all jobs. argcomplete hands the line over in the environment.
+    """Print the completions of the command line for the shell, and exit: options of the job that it names, or
+    the names of all jobs. argcomplete passes the line in the environment.
     """
     import argcomplete
 
@@ -112,7 +112,7 @@ def _complete() -> None:
 
 
 def _topics(prefix: str, parsed_args: argparse.Namespace, **_: object) -> list[str]:
-    """Names of topics, where the cluster can be asked."""
+    """Names of topics; none if the cluster cannot be opened."""
     from stratalog import Cluster, StratalogError
 
     before = prefix.rpartition(",")[0]

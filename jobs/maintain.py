@@ -1,20 +1,20 @@
-"""The one job to schedule: it does what is due, in this order, and no more than the budget allows.
+"""Run the upkeep steps that are due, in this order, within the budget. It is the only job you must schedule.
 
   replicate, elect, merge, tier, retain, snapshot, vacuum, scrub (a rolling verify --deep --heal)
 
   stratalog maintain                         one run, for a scheduler
-  stratalog maintain --every 30s             in one process, until interrupted; a line a round
-  stratalog maintain --budget 5m             begins nothing after five minutes, not the next segment of a
-                                             partition either; the next run goes on there
-  stratalog maintain --budget-bytes 10GiB    nor after 10 GiB; --budget-requests 5000: requests to storage
-  stratalog maintain --every 30s --metrics 9409    and serves health and its own costs to Prometheus
-  stratalog maintain --every 30s --otlp URL        or pushes them by OTLP (metrics --help)
-  stratalog maintain --except scrub,vacuum   the other steps
-  stratalog maintain --dry-run               the steps that are due, for how many partitions; the others' times
+  stratalog maintain --every 30s             run in one process until interrupted; prints one line per round
+  stratalog maintain --budget 5m             begin nothing after five minutes, not even the next segment of a
+                                             partition; the next run continues there
+  stratalog maintain --budget-bytes 10GiB    nor after 10 GiB; --budget-requests 5000: storage requests
+  stratalog maintain --every 30s --metrics 9409    also serve health and the costs of the runs to Prometheus
+  stratalog maintain --every 30s --otlp URL        or push them by OTLP (see metrics --help)
+  stratalog maintain --except scrub,vacuum   run the other steps
+  stratalog maintain --dry-run               list due steps with their partitions, and when the others are due
 
-One look at the brokers tells which partitions have changed, and no others are worked on. replicate and tier are
-part of every run; the intervals of the others are configs of the cluster (log.retention.check.interval.ms and
-others). Several at once harm nothing. Each step is also a job of its own.
+One look at the brokers finds the partitions that have changed; only these are worked on. replicate and tier are
+part of every run; configs of the cluster set the intervals of the others (log.retention.check.interval.ms and
+others). Several runs at once do no harm. Each step is also a job of its own.
 """
 
 from __future__ import annotations
@@ -32,32 +32,42 @@ from stratalog.partitions.errors import InvalidCallError, StorageError, Stratalo
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    add_dry_run(parser, "say which steps are due, and for how many partitions; write nothing")
+    add_dry_run(parser, "list the steps that are due, and for how many partitions; write nothing")
     parser.add_argument(
         "--only",
         metavar="STEP,STEP",
         type=_steps,
         default=[],
-        help="these steps, due or not (with --every: where they are due)",
+        help="run only these steps, due or not (with --every: only when due)",
     )
     parser.add_argument(
-        "--except", dest="leave_out", metavar="STEP,STEP", type=_steps, default=[], help="not these"
+        "--except", dest="leave_out", metavar="STEP,STEP", type=_steps, default=[], help="skip these steps"
     )
-    parser.add_argument("--budget", metavar="TIME", type=duration, help="begin nothing after so long (5m)")
-    parser.add_argument("--budget-bytes", metavar="SIZE", type=size, help="nor after these bytes (10GiB)")
-    parser.add_argument("--budget-requests", metavar="N", type=count, help="nor after these requests (5000)")
+    parser.add_argument("--budget", metavar="TIME", type=duration, help="begin nothing after this time (5m)")
+    parser.add_argument(
+        "--budget-bytes", metavar="SIZE", type=size, help="begin nothing after this number of bytes (10GiB)"
+    )
+    parser.add_argument(
+        "--budget-requests",
+        metavar="N",
+        type=count,
+        help="begin nothing after this number of storage requests (5000)",
+    )
     often = parser.add_mutually_exclusive_group()
-    often.add_argument("--once", action="store_true", help="one run, and no more (the default)")
+    often.add_argument("--once", action="store_true", help="run once (the default)")
     often.add_argument(
-        "--every", metavar="TIME", type=duration, help="so long after each run again (30s), until interrupted"
+        "--every",
+        metavar="TIME",
+        type=duration,
+        help="run again TIME after the end of each run (30s), until interrupted",
     )
     parser.add_argument(
         "--metrics",
         metavar="[HOST:]PORT",
         type=_address,
-        help="with --every: look at the health after each run, and serve it to Prometheus (host: 127.0.0.1)",
+        help="with --every: check health after each run, and serve it to Prometheus (host: 127.0.0.1)",
     )
-    add_otlp(parser, "with --every: likewise pushed by OTLP after each run, to this address")
+    add_otlp(parser, "with --every: check health after each run, and push it by OTLP to this address")
 
 
 def _address(text: str) -> tuple[str, int]:
@@ -93,7 +103,8 @@ def maintain(job: Job) -> Report:
 
 
 def _measured(job: Job) -> Callable[[Report], None]:
-    """Shows a run as ever; serves or pushes it, with the health of the cluster then, and what all drivers did.
+    """A function that shows a run as usual, and serves or pushes its figures with the health of the cluster after
+    it and the operations of all drivers.
 
     Raises: InvalidCallError, EnvironmentUnusableError.
     """
@@ -105,7 +116,7 @@ def _measured(job: Job) -> Callable[[Report], None]:
         try:
             at = shown.serve(host, port)
         except OSError as error:
-            raise InvalidCallError(f"--metrics {host}:{port} cannot be served: {error.strerror}") from error
+            raise InvalidCallError(f"--metrics {host}:{port}: cannot listen there: {error.strerror}") from error
         print(f"metrics: http://{host}:{at}/metrics", file=sys.stderr, flush=True)
     new_events = cluster.new_events()
 
@@ -120,7 +131,7 @@ def _measured(job: Job) -> Callable[[Report], None]:
         if push is not None:
             try:
                 push.push()
-            except StorageError as error:  # the receiver is away: the next run pushes all of it again
+            except StorageError as error:  # the receiver is unreachable: the next run pushes all figures again
                 warn([str(error)])
 
     return show

@@ -1,4 +1,4 @@
-"""Merge small appends into segments, on the leaders; followers get the segments when they replicate."""
+"""Merge small appends into segments, on the leaders; followers receive the segments when they replicate."""
 
 from __future__ import annotations
 

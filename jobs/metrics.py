@@ -1,13 +1,13 @@
-"""All figures of health in OpenMetrics, with Kafka's names where Kafka has them. Changes nothing.
+"""Print all figures of health in OpenMetrics format, with Kafka's names where Kafka has them. Changes nothing.
 
   stratalog metrics                              to standard output
   stratalog metrics --textfile DIR/stratalog.prom    to a file, for node_exporter's textfile collector; from cron
-  stratalog metrics --otlp http://collector:4318/v1/metrics    pushed to a receiver of OpenTelemetry's, over HTTP;
-                                                 without an address as OTEL_EXPORTER_OTLP_* say
-  stratalog maintain --every 30s --metrics 9409      served to Prometheus, with counters of what each step has done
+  stratalog metrics --otlp http://collector:4318/v1/metrics    pushed to an OpenTelemetry receiver over HTTP;
+                                                 without an address, OTEL_EXPORTER_OTLP_* apply
+  stratalog maintain --every 30s --metrics 9409      served to Prometheus, with counters per step of maintain
 
-It costs what health costs. Of a cluster that cannot be opened stratalog_up is 0, and the exit status 1.
-It needs prometheus-client: pip install 'stratalog[metrics]'; OTLP needs OpenTelemetry:
+The cost is that of health. If the cluster cannot be opened, stratalog_up is 0 and the exit status 1.
+Needs prometheus-client: pip install 'stratalog[metrics]'; OTLP needs OpenTelemetry:
 pip install 'stratalog[metrics,otlp]'.
 """
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 def exposition(cluster_id: str) -> Exposition:
-    """A new one. Raises: EnvironmentUnusableError."""
+    """A new exposition of a cluster. Raises: EnvironmentUnusableError without prometheus-client."""
     try:
         from stratalog.jobs.exposition import Exposition
     except ModuleNotFoundError as error:
@@ -42,7 +42,10 @@ def exposition(cluster_id: str) -> Exposition:
 
 
 def otlp_push(shown: Exposition, endpoint: str) -> OtlpPush:
-    """Where to push it; "": as the environment says. Raises: EnvironmentUnusableError."""
+    """A push of ``shown`` to ``endpoint``; "" takes the endpoint from the environment.
+
+    Raises: EnvironmentUnusableError without OpenTelemetry.
+    """
     try:
         from stratalog.jobs.otlp import OtlpPush
     except ModuleNotFoundError as error:
@@ -58,8 +61,10 @@ def add_otlp(parser: argparse.ArgumentParser, doc: str) -> None:
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--textfile", metavar="FILE", help="write them here, and print the report in their place")
-    add_otlp(parser, "push them to this address (default: as OTEL_EXPORTER_OTLP_* say), and print the report")
+    parser.add_argument(
+        "--textfile", metavar="FILE", help="write the metrics to this file, and print the report instead"
+    )
+    add_otlp(parser, "push the metrics to this address (default: from OTEL_EXPORTER_OTLP_*), and print the report")
 
 
 def metrics(job: Job) -> Report:
@@ -69,7 +74,10 @@ def metrics(job: Job) -> Report:
     failures: Sequence[Failure] = ()
     try:
         shown.look(job.cluster().health())
-    except (RetriableError, MetadataLostError) as error:  # stratalog_up is 0: nobody is to go by the last file
+    except (
+        RetriableError,
+        MetadataLostError,
+    ) as error:  # stratalog_up is 0: the last file is outdated
         failures = unopened(given.cluster, error, SystemClock().now_ms()).failures
     if push is not None:
         push.push()

@@ -1,15 +1,15 @@
-"""Mirror topics of a Kafka cluster: the same records at the same offsets.
+"""Mirror topics of a Kafka cluster: copy the same records to the same offsets.
 
-  stratalog mirror --from kafka-1:9092 --topics trips,fares           what is new, once
+  stratalog mirror --from kafka-1:9092 --topics trips,fares           new records, one run
   stratalog mirror --from kafka-1:9092 --topics trips --every 10s     again and again, until interrupted
-  stratalog mirror --from kafka-1:9092 --topics trips --archive       records stay when the source's go
+  stratalog mirror --from kafka-1:9092 --topics trips --archive       keep records that the source deletes
   stratalog mirror --from kafka-1:9093 --topics trips --config security.protocol=SSL --config ssl.ca.location=ca
-  stratalog mirror --from kafka-1:9092 --topics trips --master spark://host:7077   by a cluster's executors
+  stratalog mirror --from kafka-1:9092 --topics trips --master spark://host:7077   on the executors of a cluster
   stratalog mirror --from kafka-1:9092 --topics trips --format confluent-avro --schema trip.avsc
-  stratalog mirror --end --topics trips                               a topic like any other from now on
+  stratalog mirror --end --topics trips                               make it a topic like any other, for producers
 
-Any number of mirrors may run, and be killed: the log's end is the place in the source. stratalog compare looks
-at both sides. It takes confluent-kafka: pip install 'stratalog[kafka]'.
+Any number of mirrors may run and may be killed: the end of the log is the position in the source. stratalog
+compare compares both sides. Needs confluent-kafka: pip install 'stratalog[kafka]'.
 """
 
 from __future__ import annotations
@@ -36,27 +36,29 @@ def add_source(parser: argparse.ArgumentParser) -> None:
         type=pair,
         action="append",
         default=[],
-        help="one of librdkafka's, such as security.protocol=SASL_SSL, or schema.registry.url; any number of them",
+        help="a config of librdkafka, such as security.protocol=SASL_SSL, or schema.registry.url; repeatable",
     )
-    parser.add_argument("--format", choices=DECODED, help="values are decoded, by --schema (default: bytes)")
+    parser.add_argument("--format", choices=DECODED, help="decode values by --schema (default: keep bytes)")
     parser.add_argument(
-        "--schema", metavar="FILE", help="of Avro; a type as DDL, of json; descriptors, of protobuf"
+        "--schema", metavar="FILE", help="an Avro schema; for json a type as DDL; for protobuf a descriptor set"
     )
-    parser.add_argument("--message", metavar="NAME", help="which message of the descriptors the values are")
+    parser.add_argument("--message", metavar="NAME", help="the message type of the values, among the descriptors")
 
 
 def add_run(parser: argparse.ArgumentParser) -> None:
-    """Groups, throttle and budget of a run, and whether another one follows."""
-    parser.add_argument("--no-groups", action="store_true", help="leave offsets of consumer groups alone")
-    parser.add_argument("--throttle", metavar="SIZE", type=size, help="at most these bytes a second (20MB)")
+    """Add the options for groups, throttle and budget of a run, and for repeated runs."""
+    parser.add_argument("--no-groups", action="store_true", help="do not copy the offsets of consumer groups")
+    parser.add_argument("--throttle", metavar="SIZE", type=size, help="copy at most SIZE per second (20MB)")
     parser.add_argument(
-        "--budget", metavar="TIME", type=duration, help="begin no further piece after this time (5m)"
+        "--budget", metavar="TIME", type=duration, help="begin no further piece of work after this time (5m)"
     )
-    parser.add_argument("--every", metavar="TIME", type=duration, help="run again, this time after each run (10s)")
+    parser.add_argument(
+        "--every", metavar="TIME", type=duration, help="run again TIME after the end of each run (10s)"
+    )
 
 
 def check_format(given: argparse.Namespace) -> None:
-    """Raises: InvalidCallError for a part of ``--format`` that is missing."""
+    """Raises: InvalidCallError if ``--format`` and ``--schema`` are not both given."""
     check_options(given, needs=[("format", "schema"), ("schema", "format"), ("message", "format")])
 
 
@@ -69,20 +71,24 @@ class ValueFormat(TypedDict):
 
 
 def format_of(given: argparse.Namespace) -> ValueFormat:
-    """How values are decoded, as the door takes it."""
+    """The decoding of values, as keyword arguments of ``Cluster.mirror`` and ``Cluster.compare``."""
     return {"value_format": given.format, "schema_file": given.schema, "message": given.message}
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument("--from", dest="bootstrap", metavar="HOST:PORT", help="brokers of the source, with commas")
-    what.add_argument("--end", action="store_true", help="the topics mirror no more: producers may append")
+    what.add_argument(
+        "--from", dest="bootstrap", metavar="HOST:PORT", help="brokers of the source, comma-separated"
+    )
+    what.add_argument(
+        "--end", action="store_true", help="end the mirroring of the topics, so that producers may append"
+    )
     add_source(parser)
     add_yes(parser)
-    add_dry_run(parser, "say which topics and partitions would be made; read and append nothing")
-    parser.add_argument("--replication-factor", metavar="N", type=count, help="of topics that are made")
+    add_dry_run(parser, "list the topics and partitions that would be created; read and append nothing")
+    parser.add_argument("--replication-factor", metavar="N", type=count, help="for topics that are created")
     parser.add_argument(
-        "--archive", action="store_true", help="of topics that are made: keep what the source deletes"
+        "--archive", action="store_true", help="for topics that are created: keep records that the source deletes"
     )
     add_run(parser)
 
@@ -92,7 +98,7 @@ def mirror(job: Job) -> Report:
     check_options(given, bars=[("end", *_OF_A_RUN)])
     check_format(given)
     if given.end:
-        job.confirm(f"end the mirroring of {', '.join(given.mirrored)}, which cannot be begun again")
+        job.confirm(f"end the mirroring of {', '.join(given.mirrored)}, which cannot be restarted")
         return job.cluster().end_mirror(given.mirrored, dry_run=given.dry_run, check=False)
 
     def once() -> Report:

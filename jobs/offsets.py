@@ -1,4 +1,5 @@
-"""ListOffsets: a named position, or the first record at or after a time, of every partition. Changes nothing."""
+"""Find, in every partition, the offset of a named position, or of the first record at or after a time
+(ListOffsets). Changes nothing."""
 
 from __future__ import annotations
 
@@ -15,13 +16,13 @@ from stratalog.partitions.offsets import Answer
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--topics", metavar="A,B", type=names, required=True)
-    add_dry_run(parser, "the same: this job only reads")
+    add_dry_run(parser, "no effect: this job only reads")
     parser.add_argument(
         "--spec",
         metavar="POSITION",
         type=position,
         default="latest",
-        help=f"one of {', '.join(POSITIONS)}, or an ISO time, UTC where it names no zone (default: latest)",
+        help=f"one of {', '.join(POSITIONS)}, or an ISO time, UTC unless it names a zone (default: latest)",
     )
     add_isolation(parser)
 

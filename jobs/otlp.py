@@ -1,7 +1,7 @@
-"""Metrics pushed by OTLP over HTTP: those of an ``Exposition``, gauges as gauges, counters as cumulative sums.
+"""Push the metrics of an ``Exposition`` by OTLP over HTTP: gauges as gauges, counters as cumulative sums.
 
-The exporter is OpenTelemetry's own, and so are its settings: ``OTEL_EXPORTER_OTLP_ENDPOINT``, ``..._HEADERS``,
-``..._CERTIFICATE`` and the others of the environment.
+The exporter is OpenTelemetry's own, with its settings from the environment: ``OTEL_EXPORTER_OTLP_ENDPOINT``,
+``..._HEADERS``, ``..._CERTIFICATE`` and others.
 """
 
 from __future__ import annotations
@@ -32,27 +32,27 @@ _NS = 1_000_000
 
 
 class OtlpPush:
-    """Pushes an exposition to a receiver, each time as a whole."""
+    """Pushes an exposition to a receiver; each push contains all metrics."""
 
     def __init__(self, shown: Exposition, clock: Clock, endpoint: str | None) -> None:
-        """``endpoint`` is the address for metrics, as in ``http://collector:4318/v1/metrics``; None: as the
-        environment says, else OpenTelemetry's default."""
+        """``endpoint`` is the address for metrics, such as ``http://collector:4318/v1/metrics``. None takes it
+        from the environment, else OpenTelemetry's default."""
         if endpoint is not None:
             parse_server(endpoint, "--otlp")
         self._shown, self._clock = shown, clock
-        self._where = endpoint or "the receiver that the environment names"
+        self._where = endpoint or "the receiver named in the environment"
         self._began_ns = clock.now_ms() * _NS
         self._exporter = OTLPMetricExporter(endpoint=endpoint)
 
     def push(self) -> None:
-        """Push what the exposition has now. Raises: StorageError when the receiver has not taken it."""
+        """Push the current metrics. Raises: StorageError if the receiver did not accept them."""
         now_ns = self._clock.now_ms() * _NS
         metrics = [self._metric(one, now_ns) for one in self._shown.registry.collect()]
         scope = ScopeMetrics(InstrumentationScope("stratalog", VERSION), [one for one in metrics if one], "")
         resource = Resource({"service.name": "stratalog", "service.version": VERSION})
         given = MetricsData([ResourceMetrics(resource, [scope], "")])
         if self._exporter.export(given) is not MetricExportResult.SUCCESS:
-            raise StorageError(f"metrics were not pushed: {self._where} has not taken them")
+            raise StorageError(f"metrics were not pushed: {self._where} did not accept them")
 
     def _metric(self, family: Family, now_ns: int) -> Metric | None:
         counts = family.type == "counter"

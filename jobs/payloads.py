@@ -1,4 +1,4 @@
-"""Records as tail shows them: keys and values as text, JSON, hex, base64, or decoded by a schema of Avro."""
+"""Records as tail prints them: keys and values as text, JSON, hex or base64, or decoded by an Avro schema."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from stratalog.partitions.printable import printable
 FORMATS = ("text", "json", "hex", "base64", AVRO, CONFLUENT_AVRO)
 
 Show = Callable[[dict[str, Any]], str]
-"""The line of a record."""
+"""Formats a record as a line."""
 
 
 def shown_as(how: str, avro_schema: str | None = None) -> Show:
-    """How the records are shown, by a name of ``FORMATS``; ``avro_schema`` is the file of those of Avro.
+    """The formatter for a name of ``FORMATS``; ``avro_schema`` is the schema file of the Avro formats.
 
-    Raises: InvalidCallError; EnvironmentUnusableError without fastavro; while records are shown, InvalidCallError
-        for a value that is not of the schema.
+    Raises: InvalidCallError; EnvironmentUnusableError without fastavro. The formatter raises InvalidCallError for
+        a value that does not fit the schema.
     """
     avro = how in (AVRO, CONFLUENT_AVRO)
     if avro != (avro_schema is not None):
-        raise InvalidCallError("--format avro and confluent-avro go together with --avro-schema")
+        raise InvalidCallError("--format avro and confluent-avro need --avro-schema, and only they take it")
     if avro_schema is not None:
         decode = _avro(AvroValues(Path(avro_schema), framed=how == CONFLUENT_AVRO))
         return lambda record: _object({**record, "value": decode(record)})
@@ -53,7 +53,7 @@ def _object(record: dict[str, Any]) -> str:
 
 
 def _text(value: Any) -> str:
-    """In a line: with its backslashes escaped, and then what is no text in bytes, and what is not printable."""
+    """A value as part of a line: backslashes are escaped, then bytes that are not UTF-8, then unprintable text."""
     if isinstance(value, bytes):
         return printable(value.replace(b"\\", b"\\\\").decode("utf-8", errors="backslashreplace"))
     shown = plain(value)
@@ -79,7 +79,7 @@ def _avro(values: AvroValues) -> Callable[[dict[str, Any]], Any]:
             return None
         of = f"partition {record['partition']}, offset {record['offset']}"
         if not isinstance(value, bytes):
-            raise InvalidCallError(f"{of}: the topic is typed, its values are not of Avro: leave --format out")
+            raise InvalidCallError(f"{of}: the topic is typed, so its values are not Avro: omit --format")
         try:
             return values.decode(value)
         except UndecodedError as error:

@@ -1,14 +1,14 @@
-"""Print the least policy of a role on the storage of the cluster. Changes nothing.
+"""Print the minimal storage policy of a role for the cluster. Changes nothing.
 
   stratalog policy --role reader --topics trips --for aws > reader.json
   stratalog policy --role producer --topics trips,fares --for aws > producer.json
   stratalog policy --role operator --for posix > operator.sh
 
-A reader writes nothing, a producer deletes nothing, an operator runs the upkeep. Without --topics it is for all
-topics, also those to come; only such an operator formats, bootstraps and vacuums. aws: a policy for a user or a
-role (for a bucket add a Principal). azure: a role definition, and assignments with conditions. gcs: bindings by
-bucket. posix: a shell script with access control lists for a group. Of a cluster on several kinds of storage each
-has its own. SECURITY.md, "Rights", says more.
+A reader writes nothing, a producer deletes nothing, an operator runs the upkeep. Without --topics the policy
+covers all topics, including future ones; only such an operator can format, bootstrap and vacuum. aws: a policy for
+a user or a role (for a bucket, add a Principal). azure: a role definition, and assignments with conditions. gcs:
+bindings per bucket. posix: a shell script that sets access control lists for a group. A cluster on several kinds
+of storage needs one policy for each. For details see SECURITY.md, "Rights".
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-r"""Append lines to a topic, of standard input or a file; needs no Spark.
+r"""Append lines of standard input or a file to a topic; needs no Spark.
 
   echo hello | stratalog produce greetings
   stratalog produce trips --input trips.txt --key-separator :     key:value
@@ -6,13 +6,14 @@ r"""Append lines to a topic, of standard input or a file; needs no Spark.
   stratalog tail trips --format json | stratalog produce copy --format json
   stratalog produce trips --input day-7.txt --producer loader --sequence 7    once, however often it is run
 
-A line is a value, as it is; of a typed topic it is JSON, but for a text that is declared as STRING. With
---key-separator what stands before it is the key, likewise. With --format json a line is a record as tail shows it:
-an object with value, key, headers and timestamp, each of which may be left out; its partition and offset are left
-aside. Bytes are text there, or {"base64": "..."}; a record without a timestamp gets the time of the append.
+Each line is one value, taken as it is; for a typed topic it is JSON, or plain text if the type is STRING. With
+--key-separator the text before the separator is the key, by the same rules. With --format json each line is a
+record as tail prints it: an object with value, key, headers and timestamp, all optional; partition and offset are
+ignored. Bytes are text there, or {"base64": "..."}; a record without a timestamp gets the time of the append.
 
-Lines are appended in batches of --batch, or those that are there once no more have come for --linger. A line that
-does not fit is named, and nothing of its batch is appended. With --producer and --sequence all are one append.
+Lines are appended in batches: when --batch lines have been read, or when no more lines have come for --linger. An
+error names the line that does not fit, and nothing of its batch is appended. With --producer and --sequence all
+lines are one append.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
 _CHUNK = 1 << 16
 _LONGEST = 64 * 1024 * 1024
 _ASIDE = ("partition", "offset")
-"""Of records as tail shows them: where they were."""
+"""The fields of a record as tail prints it that are ignored: its place in the other topic."""
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -51,7 +52,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--key-separator",
         metavar="TEXT",
         type=separator,
-        help="lines are a key, this (also \\t, \\0 or \\x1f), and a value",
+        help="separator between key and value of a line (escapes such as \\t, \\0 or \\x1f work)",
     )
     parser.add_argument("--partition", metavar="N", type=number, help="default: by a hash of the key")
     parser.add_argument("--acks", choices=("all", "leader"), default="all")
@@ -59,20 +60,30 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--on-unknown-field",
         choices=("fail", "add", "drop"),
         default="fail",
-        help="a field that the topic's type lacks: refuse the lines, let the type grow by it, or leave it out and "
-        "count it (default: fail)",
+        help="for a field that the topic's type lacks: refuse the lines, add the field to the type, or drop and "
+        "count the field (default: fail)",
     )
-    parser.add_argument("--batch", metavar="N", type=count, default=10_000, help="lines at most (default: 10000)")
-    parser.add_argument("--linger", metavar="TIME", type=duration, default=0.5, help="default: 500ms")
-    parser.add_argument("--producer", metavar="NAME", type=name, help="whose append this is")
-    parser.add_argument("--sequence", metavar="N", type=number, help="which of the producer's, from 0 on")
+    parser.add_argument(
+        "--batch", metavar="N", type=count, default=10_000, help="append at most N lines at once (default: 10000)"
+    )
+    parser.add_argument(
+        "--linger",
+        metavar="TIME",
+        type=duration,
+        default=0.5,
+        help="append when no line comes for TIME (default: 500ms)",
+    )
+    parser.add_argument("--producer", metavar="NAME", type=name, help="name of the producer")
+    parser.add_argument(
+        "--sequence", metavar="N", type=number, help="number of this append among the producer's, from 0"
+    )
 
 
 def produce(job: Job) -> Report:
     given = job.arguments
     check_options(given, needs=[("producer", "sequence"), ("sequence", "producer")])
     if given.key_separator is not None and given.format == "json":
-        raise InvalidCallError("--key-separator is for --format lines: a JSON object has its key")
+        raise InvalidCallError("--key-separator needs --format lines: a JSON object contains its key")
     cluster = job.cluster()
     lines = _Lines(given, cluster.image.topic(given.topic))
     total, read = _Total(given.topic), 0
@@ -99,12 +110,12 @@ def produce(job: Job) -> Report:
 
 
 def batches(source: int, most: int | None, linger_s: float, ending: Ending) -> Iterator[list[bytes]]:
-    """Lines without their ends, at most ``most`` at once (None: all together), as they come: when no more has come
-    for the linger, those that are there. Told to end, it gives those that it has read.
+    """Batches of lines without line ends, at most ``most`` lines each (None: one batch of all). A batch ends when
+    it is full, or when no line has come for ``linger_s``. A signal to end yields the lines that were read.
 
     Raises: InvalidRecordError for a line that is too long.
     """
-    rest, rest_bytes, lines = list[bytes](), 0, list[bytes]()  # the pieces of a line are joined once, at its end
+    rest, rest_bytes, lines = list[bytes](), 0, list[bytes]()  # pieces of a line are joined once, at its end
     while True:
         patience = linger_s if lines and most is not None else None
         ready = ending.wait([source], patience)
@@ -135,7 +146,7 @@ def batches(source: int, most: int | None, linger_s: float, ending: Ending) -> I
 
 
 class _Lines:
-    """The lines of a topic, as records."""
+    """Converts lines to the records of a topic."""
 
     def __init__(self, given: argparse.Namespace, topic: Any) -> None:
         from stratalog.partitions.records import HEADERS, TIMESTAMP, schema_of
@@ -177,7 +188,7 @@ class _Lines:
         return found
 
     def _check(self, row: dict[str, Any]) -> None:
-        """Raises: ValueError, for a field that the topic's type lacks: here, for the line has a number."""
+        """Raises: ValueError for a field that the topic's type lacks. The check is here to name the line."""
         from stratalog.partitions.unknown_fields import refused, unknown_in_values
 
         for column in self._columns:
@@ -192,7 +203,7 @@ class _Lines:
             return {"value": _of_text(line, self._types["value"])}
         key, separator, value = line.partition(self._given.key_separator.encode())
         if not separator:
-            raise ValueError(f"there is no {self._given.key_separator!r} behind a key")
+            raise ValueError(f"there is no {self._given.key_separator!r} after a key")
         return {"key": _of_text(key, self._types["key"]), "value": _of_text(value, self._types["value"])}
 
     def _object(self, line: bytes) -> dict[str, Any]:
@@ -200,10 +211,10 @@ class _Lines:
 
         found = parse_json(line)
         if not isinstance(found, dict):
-            raise ValueError('it is no object, as in {"key": "a", "value": 1}')
+            raise ValueError('not an object such as {"key": "a", "value": 1}')
         for column in found.keys() - {*self._columns, *_ASIDE}:
-            hint = did_you_mean(column, self._columns) or f"; there are {', '.join(self._columns)}"
-            raise ValueError(f"no record has a {column!r}{hint}")
+            hint = did_you_mean(column, self._columns) or f"; the columns are {', '.join(self._columns)}"
+            raise ValueError(f"records have no column {column!r}{hint}")
         row = {}
         for column in self._columns:
             try:
@@ -214,7 +225,7 @@ class _Lines:
 
 
 def _of_text(text: bytes, kind: pa.DataType) -> Any:
-    """A key or a value of a line. Raises: ValueError."""
+    """The key or value in a part of a line. Raises: ValueError."""
     import pyarrow as pa
 
     from stratalog.engine.driver.plain_values import from_plain
@@ -225,7 +236,7 @@ def _of_text(text: bytes, kind: pa.DataType) -> Any:
 
 
 class _Total:
-    """The reports of all batches as one: a row a partition, with its first offset and its records."""
+    """The reports of all batches as one report: one row per partition, with first offset and number of records."""
 
     def __init__(self, topic: str) -> None:
         self._topic = topic
@@ -234,10 +245,10 @@ class _Total:
         self._rows: dict[Value, dict[str, Value]] = {}
         self._notes: dict[str, None] = {}
         self.failures: Sequence[Failure] = ()
-        """Of the latest batch."""
+        """The failures of the latest batch."""
 
     def add(self, report: Report) -> None:
-        """One more batch."""
+        """Add the report of one more batch."""
         self._batches += 1
         self.failures = report.failures
         self._notes |= dict.fromkeys(report.notes)
@@ -250,11 +261,11 @@ class _Total:
                 self._dropped += int(row["records"] or 0)
 
     def report(self, lines: int) -> Report:
-        """``lines``: of the batches that were appended as a whole."""
+        """The report of all batches; ``lines`` is the number of lines in batches that were appended as a whole."""
         if self.failures:
-            known = f"lines 1 to {lines:,} are appended; of the rest" if lines else "of the lines"
-            again = "run it again with --producer and --sequence, which append none twice"
-            self._notes[f"{known} some may be: {again}"] = None
+            known = f"lines 1 to {lines:,} were appended; some of the rest" if lines else "some of the lines"
+            again = "run it again with --producer and --sequence, which append no line twice"
+            self._notes[f"{known} may have been appended: {again}"] = None
         rows = sorted(self._rows.values(), key=lambda row: (row["partition"] is None, int(row["partition"] or 0)))
         totals: dict[str, Value] = {"lines": lines, "batches": self._batches}
         if self._dropped:

@@ -1,8 +1,8 @@
-"""A progress bar on a terminal: partitions done, bytes so far, bytes a second. Elsewhere plain lines, of work that
-lasts: a scheduler's log is not silent for hours, and says nothing of jobs that are soon done.
+"""A progress bar on a terminal: partitions done, bytes so far, bytes per second. Elsewhere it prints plain lines
+for work that takes long: a scheduler's log is not silent for hours, and short jobs print nothing.
 
-How many bytes there will be is known only to the tasks, which list the logs: so the bar itself counts
-partitions, and bytes are what was really moved.
+Only the tasks know how many bytes there will be, since they list the logs. So the bar counts partitions, and the
+bytes are those really moved.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def terminal_progress() -> Progress:
-    """A bar where somebody is looking, and rich is installed; else lines on standard error."""
+    """A bar if standard error is a terminal and rich is installed; else lines on standard error."""
     terminal = open_terminal()
     if terminal is None:
         return PlainProgress()
@@ -33,14 +33,14 @@ def terminal_progress() -> Progress:
 
 
 def open_terminal() -> TextIO | None:
-    """Standard error, if it is a terminal. spark-submit gives its driver a pipe: then its own standard error,
-    where the system tells which that is.
+    """Standard error, if it is a terminal. spark-submit gives its driver a pipe; then it is the standard error of
+    spark-submit itself, if the system shows which file that is.
     """
     if sys.stderr is not None and sys.stderr.isatty():
         return sys.stderr
     if "PYSPARK_GATEWAY_PORT" in os.environ:
         with suppress(OSError):
-            # "a": opened with "w", a file that somebody has standard error go to would lose what it holds.
+            # "a": mode "w" would truncate a file to which standard error is redirected.
             terminal = open(f"/proc/{os.getppid()}/fd/2", "a", encoding="utf-8")  # noqa: SIM115 - kept open
             if terminal.isatty():
                 return terminal
@@ -49,8 +49,8 @@ def open_terminal() -> TextIO | None:
 
 
 class TerminalProgress:
-    """See ``stratalog.engine.driver.context.Progress``. One bar a stretch of work; it stays when the work has
-    ended."""
+    """See ``stratalog.engine.driver.context.Progress``. One bar per piece of work; it stays on screen
+    afterwards."""
 
     def __init__(self, terminal: TextIO) -> None:
         """Raises: ImportError without rich."""
@@ -103,8 +103,8 @@ class TerminalProgress:
 
 
 class PlainProgress:
-    """See ``stratalog.engine.driver.context.Progress``. A line each ``every_s`` seconds; work that is done before
-    that has none.
+    """See ``stratalog.engine.driver.context.Progress``. Prints a line every ``every_s`` seconds; shorter work
+    prints none.
     """
 
     def __init__(self, clock: Clock | None = None, every_s: float = 30.0) -> None:

@@ -1,11 +1,12 @@
-"""Protect the records of a topic: before a time no job deletes any of them, nor the topic.
+"""Protect a topic: before a given time no job deletes its records, nor the topic itself.
 
   stratalog protect trips --until 2030-01-01
   stratalog protect trips --days 365
 
-Retention, delete_records, snapshots, topics delete and the end of tiering are held (POLICY_VIOLATION). The time
-can be put later, never sooner. It is protect.until.ms among the configs of the topic. Storage does not know of it:
-SECURITY.md, "Protected records", tells what its owner sets besides.
+Retention deletes nothing; delete_records, snapshots, topics delete and the end of tiering are refused
+(POLICY_VIOLATION). The time can be moved later, never earlier. It is the config protect.until.ms of the topic. The
+storage itself does not enforce it: SECURITY.md, "Protected records", lists what the owner of the storage sets as
+well.
 """
 
 from __future__ import annotations
@@ -21,16 +22,16 @@ from stratalog.jobs.run import Job, JobMain
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("topic", metavar="TOPIC")
     until = parser.add_mutually_exclusive_group(required=True)
-    until.add_argument("--until", metavar="TIME", help="ISO 8601; UTC where it names no zone")
-    until.add_argument("--days", metavar="N", type=float, help="from now")
+    until.add_argument("--until", metavar="TIME", help="a time in ISO 8601; UTC unless it names a zone")
+    until.add_argument("--days", metavar="N", type=float, help="N days from now")
     add_yes(parser)
-    add_dry_run(parser, "only check")
+    add_dry_run(parser, "check only, change nothing")
 
 
 def protect(job: Job) -> Report:
     given, cluster = job.arguments, job.cluster()
     until = f"until {given.until}" if given.days is None else f"for {given.days:g} days"
-    job.confirm(f"keep everybody from deleting records of topic {given.topic!r} {until}")
+    job.confirm(f"forbid the deletion of records of topic {given.topic!r} {until}")
     with cluster.measured() as measure:
         time = cluster.topics.protect(given.topic, until=given.until, days=given.days, dry_run=given.dry_run)
     return Report(

@@ -2,10 +2,10 @@
 
   stratalog quorum describe
   stratalog quorum replace-voter 3
-``quorum snapshot`` is by hand, with a row per voter; the job ``snapshot`` keeps the log short by its policy,
-together with the logs of topics. A voter that lost its storage comes back by ``bootstrap --brokers N`` and then
-``replace-voter N``. Voters change one at a time; after ``add-voter`` and ``remove-voter`` let the cluster file
-name those that the report says.
+``quorum snapshot`` takes a snapshot on request, with one row per voter; the job ``snapshot`` keeps the log short
+by its policy, together with the logs of topics. To bring back a voter that lost its storage, run ``bootstrap
+--brokers N`` and then ``replace-voter N``. Voters change one at a time. After ``add-voter`` and ``remove-voter``
+put the voters that the report lists into the cluster file.
 """
 
 from __future__ import annotations
@@ -21,13 +21,17 @@ from stratalog.jobs.run import Job, JobMain, warn
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     command = commands_of(parser)
-    command("describe", "every voter, its log's end and lag, and who leads", reads=True)
-    command("snapshot", "take a snapshot now, delete the files below it")
-    command("sign", "sign, with the cluster key, what the voters of a cluster without one show now, and trust it")
+    command("describe", "list the voters, the end and lag of their logs, and the leader", reads=True)
+    command("snapshot", "take a snapshot now, and delete the files below it")
+    command(
+        "sign",
+        "for a cluster without a key so far: sign the metadata its voters hold now "
+        "with the cluster key, and trust it",
+    )
     for name, doc in (
-        ("replace-voter", "broker N votes with the storage it has now"),
-        ("add-voter", "broker N becomes a voter"),
-        ("remove-voter", "broker N is no voter any more"),
+        ("replace-voter", "let broker N vote with its present storage"),
+        ("add-voter", "make broker N a voter"),
+        ("remove-voter", "remove broker N from the voters"),
     ):
         command(name, doc).add_argument("voter", metavar="N", type=int)
 

@@ -3,9 +3,10 @@
   stratalog read --topics flights --start 2013-06-01 --end 2013-07-01 --where "value.carrier = 'UA'"
   stratalog read --topics flights --output flights.parquet
   stratalog read --pattern "flights-.*" --last 10 --explain
-Offsets and times are half open, [start, end); the end is at most the high watermark. A time bounds the records'
-timestamps, whatever the order of the log: --start 2013-01-10 --end 2013-01-11 is that day (UTC where no zone is
-named). Kafka's look-up is --start first-at:2013-06-01: all from the first record on that is so late.
+Offsets and times are half open, [start, end); the end is at most the high watermark. A time bounds the timestamps
+of records, in whatever order the log has them: --start 2013-01-10 --end 2013-01-11 is that day (in UTC unless the
+time names a zone). Kafka's lookup is --start first-at:2013-06-01: everything from the first record at or after
+that time.
 """
 
 from __future__ import annotations
@@ -41,36 +42,40 @@ _SHOWN = 20
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     of = parser.add_mutually_exclusive_group(required=True)
-    of.add_argument("--topics", metavar="A,B", type=names, help="one, or several of the same declared types")
-    of.add_argument("--pattern", metavar="REGEX", help="the topics whose whole names match")
+    of.add_argument(
+        "--topics", metavar="A,B", type=names, help="one topic, or several topics of the same declared types"
+    )
+    of.add_argument("--pattern", metavar="REGEX", help="the topics whose whole name matches")
     where = (
         "an offset, offsets by partition (0:1000,3:20), a position (earliest-local ...), first-at:TIME, or a time "
-        "(of timestamps)"
+        "(bounds timestamps)"
     )
     begin = parser.add_mutually_exclusive_group()
     begin.add_argument("--start", metavar="BOUND", type=bound, help=f"{where}; default: the log start")
     begin.add_argument("--group", metavar="NAME", help="start at the offsets of this consumer group")
-    begin.add_argument("--last", metavar="N", type=count, help="the last N records of each partition")
-    parser.add_argument("--end", metavar="BOUND", type=bound, help="likewise; default: the high watermark")
+    begin.add_argument("--last", metavar="N", type=count, help="read the last N records of each partition")
+    parser.add_argument("--end", metavar="BOUND", type=bound, help="as --start; default: the high watermark")
     parser.add_argument("--partitions", metavar="N,M", type=numbers, help="only these (default: all)")
-    parser.add_argument("--where", metavar="EXPR", help="only these records")
+    parser.add_argument("--where", metavar="EXPR", help="read only the records that match")
     add_isolation(parser)
     parser.add_argument(
-        "--allow-data-loss", action="store_true", help="leave out deleted records of the range, with a note"
+        "--allow-data-loss", action="store_true", help="skip deleted records of the range, with a note"
     )
     add_client_rack(parser)
     add_dry_run(parser, "list the files that would be scanned; needs no Spark")
-    parser.add_argument("--explain", action="store_true", help="the same for people, with sums")
+    parser.add_argument("--explain", action="store_true", help="as --dry-run, in a readable form with sums")
     what = parser.add_mutually_exclusive_group()
     what.add_argument(
         "--limit", metavar="N", type=count, default=_SHOWN, help=f"show N records (default: {_SHOWN})"
     )
-    what.add_argument("--count", action="store_true", help="count them only")
-    what.add_argument("--output", metavar="PATH", help="write all of them there, as Spark's writers do")
-    parser.add_argument("--format", metavar="NAME", help="of --output (default: parquet)")
-    parser.add_argument("--option", metavar="K=V", type=pair, action="append", default=[], help="of --output")
+    what.add_argument("--count", action="store_true", help="only count the records")
+    what.add_argument("--output", metavar="PATH", help="write all records to PATH, as Spark's writers do")
+    parser.add_argument("--format", metavar="NAME", help="format of --output (default: parquet)")
     parser.add_argument(
-        "--mode", choices=("error", "overwrite", "append"), help="when --output exists (default: error)"
+        "--option", metavar="K=V", type=pair, action="append", default=[], help="an option of --output; repeatable"
+    )
+    parser.add_argument(
+        "--mode", choices=("error", "overwrite", "append"), help="what to do if --output exists (default: error)"
     )
 
 
@@ -84,7 +89,7 @@ def read(job: Job) -> Report:
     cluster = job.cluster()
     planned_only = given.dry_run or given.explain
     with cluster.measured() as planning:
-        plan = cluster.plan_read(  # finds out what is wrong before a session is started
+        plan = cluster.plan_read(  # reports errors before a session is started
             given.topics,
             given.start if given.group is None else stratalog.Committed(given.group),
             given.end,
@@ -123,7 +128,7 @@ def read(job: Job) -> Report:
 
 
 def _carry_out(given: argparse.Namespace, frame: DataFrame) -> tuple[list[dict[str, Value]], int]:
-    """Rows to show, and how many records were read."""
+    """The rows to show, and the number of records that were read."""
     if given.count:
         return [], frame.count()
     if given.output is not None:
@@ -136,7 +141,7 @@ def _carry_out(given: argparse.Namespace, frame: DataFrame) -> tuple[list[dict[s
 
 
 def _write(given: argparse.Namespace, frame: DataFrame) -> int:
-    """Counted while they are written."""
+    """Write the records. Returns their number, which is counted while they are written."""
     from pyspark.sql import Observation, functions
 
     counted = Observation("read")
@@ -147,8 +152,8 @@ def _write(given: argparse.Namespace, frame: DataFrame) -> int:
 
 
 def _readable(field: StructField) -> Column:
-    """Values that Spark itself turns into text: times, which Python would show in the zone of this machine, and
-    nested values.
+    """The column of a field, as text made by Spark for times and nested values: Python would show times in the
+    zone of this machine.
     """
     from pyspark.sql import functions
     from pyspark.sql.types import ArrayType, MapType, StructType, TimestampType
@@ -173,7 +178,7 @@ def _planned(part: FileRange) -> dict[str, Value]:
 
 
 def _shown(value: Any) -> Value:
-    """A value of a record in a cell of a table."""
+    """A value of a record, as a cell of a table."""
     if value is None or isinstance(value, str | int | float | bool):
         return value
     if isinstance(value, bytes | bytearray):

@@ -1,11 +1,12 @@
-"""Move replicas to other brokers: by a plan in Kafka's JSON format, or by a wish; tell how far it is; cancel it.
+"""Move replicas to other brokers: from a plan in Kafka's JSON format, or from options such as --drain. Shows
+progress, and can cancel.
 
-Newcomers are copied to first (--throttle) and the old replicas go when all newcomers are in sync. A run that is
-stopped half-way harms nothing: the next replicate goes on, --cancel takes everything back.
+New replicas are copied first (--throttle); the old ones are removed when all new ones are in sync. A run that
+stops half-way does no harm: the next replicate continues it, and --cancel reverts everything.
 
-  stratalog reassign --drain 3 --dry-run --write-plan plan.json     work a plan out, look at it, keep it
+  stratalog reassign --drain 3 --dry-run --write-plan plan.json     make a plan, look at it, keep it
   stratalog reassign --plan plan.json --throttle 50MiB              carry it out
-  stratalog reassign --status                                       the rest of the copies
+  stratalog reassign --status                                       show what remains to be copied
 """
 
 from __future__ import annotations
@@ -35,30 +36,42 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     add_topics(parser)
     add_dry_run(parser)
     add_yes(parser)
-    instead = parser.add_argument_group("what to do: one of")
-    instead.add_argument("--plan", metavar="FILE", type=Path, help="a plan, as kafka-reassign-partitions takes it")
-    instead.add_argument("--status", action="store_true", help="reassignments in progress, as a table")
-    instead.add_argument("--cancel", action="store_true", help="take back those in progress")
-    wish = parser.add_argument_group("or some of")
-    wish.add_argument("--add", metavar="N,M", type=numbers, default=[], help="replicas on these brokers too")
-    wish.add_argument("--remove", metavar="N,M", type=numbers, default=[], help="no replicas on these brokers")
-    wish.add_argument("--move", metavar="N:M", type=moves, default={}, help="replicas of broker N to broker M")
-    wish.add_argument(
-        "--drain", metavar="N,M", type=numbers, default=[], help="every replica of these to other brokers, by rack"
+    instead = parser.add_argument_group("action: one of")
+    instead.add_argument(
+        "--plan", metavar="FILE", type=Path, help="carry out a plan in the format of kafka-reassign-partitions"
     )
-    wish.add_argument("--replication-factor", metavar="N", type=count, help="N replicas of each partition")
+    instead.add_argument("--status", action="store_true", help="list the reassignments in progress")
+    instead.add_argument(
+        "--cancel", action="store_true", help="cancel the reassignments in progress, and revert them"
+    )
+    wish = parser.add_argument_group("or some of these changes")
+    wish.add_argument("--add", metavar="N,M", type=numbers, default=[], help="add replicas on these brokers")
+    wish.add_argument(
+        "--remove", metavar="N,M", type=numbers, default=[], help="remove the replicas from these brokers"
+    )
+    wish.add_argument(
+        "--move", metavar="N:M", type=moves, default={}, help="move the replicas of broker N to broker M"
+    )
+    wish.add_argument(
+        "--drain",
+        metavar="N,M",
+        type=numbers,
+        default=[],
+        help="move all replicas of these brokers to others, by rack",
+    )
+    wish.add_argument("--replication-factor", metavar="N", type=count, help="give each partition N replicas")
     how = parser.add_argument_group("how")
-    how.add_argument("--throttle", metavar="BYTES", type=rate, help="copy at most BYTES a second: 50MiB")
+    how.add_argument("--throttle", metavar="BYTES", type=rate, help="copy at most BYTES per second: 50MiB")
     how.add_argument(
         "--force",
         action="store_true",
-        help="also remove the last replica in sync, and lose the records that only it has",
+        help="remove even the last replica in sync, and lose the records that only it has",
     )
-    how.add_argument("--write-plan", metavar="FILE", type=Path, help="write the plan down as JSON")
+    how.add_argument("--write-plan", metavar="FILE", type=Path, help="write the plan to FILE as JSON")
 
 
 def moves(text: str) -> dict[int, int]:
-    """``1:2,3:4``: from broker to broker."""
+    """Moves such as ``1:2,3:4``, as a mapping from broker to broker."""
     found: dict[int, int] = {}
     for part in text.split(","):
         pair = [word.strip() for word in part.split(":")]
@@ -72,13 +85,13 @@ def moves(text: str) -> dict[int, int]:
 
 
 def rate(text: str) -> int:
-    """Bytes a second, as a size."""
+    """Bytes per second, from a size such as ``50MiB`` or ``50MiB/s``."""
     try:
         found = parse_size(text.removesuffix("/s"))
     except InvalidCallError as error:
         raise argparse.ArgumentTypeError(str(error)) from error
     if found < 1:
-        raise argparse.ArgumentTypeError(f"{text!r}: give 1 byte a second at least")
+        raise argparse.ArgumentTypeError(f"{text!r}: give at least 1 byte per second")
     return found
 
 
@@ -95,7 +108,7 @@ def reassign(job: Job) -> Report:
     if given.write_plan is not None:
         _write(given.write_plan, plan)
     if given.force:
-        job.confirm("reassign with --force: the records that only a removed replica has are lost")
+        job.confirm("reassign with --force: records that only a removed replica has will be lost")
     cluster = job.cluster() if given.dry_run else job.on_workers()
     return cluster.reassign(
         plan, force=given.force, throttle_bytes_per_s=given.throttle, dry_run=given.dry_run, check=False
@@ -103,7 +116,7 @@ def reassign(job: Job) -> Report:
 
 
 def read_plan(path: Path) -> ReplicaPlan:
-    """The plan of a file. Raises: InvalidCallError."""
+    """The plan in a file. Raises: InvalidCallError."""
     try:
         return parse_plan(path.read_bytes(), str(path))
     except OSError as error:

@@ -1,13 +1,13 @@
-"""Export records that were truncated and that replicas still hold, as Parquet files with all record columns.
+"""Export records that were truncated but that replicas still hold, as Parquet files with all record columns.
 
   stratalog recover --topics flights --to recovered
   stratalog recover --topics flights --keep remote --dry-run
-The log is not changed, and running it again is harmless. verify --discarded shows what there is. To have the
-records in the log again, append them: recovered/manifest.json says how.
+This does not change the log, and may be repeated. verify --discarded lists the records. To put the records back
+into the log, append them: recovered/manifest.json explains how.
 
---keep is for partitions whose leaders and remote logs hold other records at the same offsets (verify, health
-and appends say so): it keeps one side, and gives up what the other has from where the two part. With
---dry-run it shows both by their offsets.
+--keep is for partitions whose leader and remote log hold different records at the same offsets (verify, health and
+appends report this). It keeps one side, and discards the records of the other from the offset where they differ.
+With --dry-run it shows the offsets of both sides.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from stratalog.partitions.store.address import parse_address
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--topics", metavar="A,B", type=names, required=True, help="of these topics")
+    parser.add_argument("--topics", metavar="A,B", type=names, required=True, help="the topics")
     parser.add_argument("--partitions", metavar="N,M", type=numbers, help="only these partitions")
-    parser.add_argument("--broker", metavar="N", type=number, help="only what this broker holds")
+    parser.add_argument("--broker", metavar="N", type=number, help="only records that this broker holds")
     what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument("--to", metavar="URI", help="export them to a folder that exists, or s3://bucket/prefix")
-    what.add_argument("--keep", choices=("remote", "brokers"), help="keep this side where the two contradict")
+    what.add_argument("--to", metavar="URI", help="export to an existing folder, or to s3://bucket/prefix")
+    what.add_argument("--keep", choices=("remote", "brokers"), help="keep this side where the two differ")
     add_dry_run(parser, "list the files to export, or show both sides; write nothing")
 
 

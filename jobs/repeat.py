@@ -1,4 +1,4 @@
-"""The loop of jobs that run again and again, in the place of a service."""
+"""The loop of jobs that run repeatedly, in place of a service."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from stratalog.partitions.errors import InvalidCallError, StratalogError
 def once_or_every(
     operation: str, once: Callable[[], Report], show: Callable[[Report], None], every_s: float | None
 ) -> Report:
-    """The report of one run; or ``repeat`` with ``every_s`` between two runs, where it is given."""
+    """The report of one run, or of ``repeat`` with ``every_s`` seconds between runs if that is given."""
     return once() if every_s is None else repeat(operation, once, show, lambda _: every_s)
 
 
@@ -24,12 +24,12 @@ def repeat(
     pause_s: Callable[[Report], float],
     sleep: Callable[[float], None] | None = None,
 ) -> Report:
-    """Run, show the report, sleep as long as it says, until SIGTERM or SIGINT; the run at hand is finished. A run
-    that fails is shown like any other, as a report of ``operation``, and the next one tries again: finished work
-    stays done. So it is with an error that nobody has foreseen, whose traceback is printed. ``sleep`` replaces the
-    pause that signals end. Returns how many runs there were.
+    """Run, show the report, and sleep ``pause_s(report)`` seconds, until SIGTERM or SIGINT; the current run is
+    finished first. A failed run is shown as a report of ``operation``, and the next run tries again: finished work
+    stays done. The same holds for an unexpected error, whose traceback is printed. ``sleep`` replaces the pause,
+    which signals interrupt. Returns a report with the number of runs.
 
-    Raises: InvalidCallError, which no later run would get past; KeyboardInterrupt, told a second time.
+    Raises: InvalidCallError, which every later run would raise, too; KeyboardInterrupt at a second signal.
     """
     runs = 0
     with after_the_work() as ending:

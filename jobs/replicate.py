@@ -1,4 +1,5 @@
-"""Bring followers to their leaders, advance high watermarks, and let caught-up followers into the ISR."""
+"""Bring followers up to date with their leaders, advance high watermarks, and readmit caught-up followers to the
+ISR."""
 
 from __future__ import annotations
 
@@ -13,7 +14,9 @@ from stratalog.jobs.run import Job, JobMain
 def arguments(parser: argparse.ArgumentParser) -> None:
     add_topics(parser)
     add_dry_run(parser)
-    parser.add_argument("--brokers", metavar="N,M", type=numbers, help="only followers on these (default: all)")
+    parser.add_argument(
+        "--brokers", metavar="N,M", type=numbers, help="only followers on these brokers (default: all)"
+    )
 
 
 def replicate(job: Job) -> Report:

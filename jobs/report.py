@@ -1,10 +1,11 @@
-"""Write one page of HTML that shows the state of the cluster: health, topics, partitions, brokers, tiers, groups.
+"""Write one HTML page that shows the state of the cluster: health, topics, partitions, brokers, tiers, groups.
 
   stratalog report -o report.html
-  stratalog report -o s3://bucket/report.html    from cron, for everybody who may read the bucket
+  stratalog report -o s3://bucket/report.html    from cron, for everyone who can read the bucket
 
-The page is one file, which loads nothing. It costs what health costs, and changes nothing of the cluster. The exit
-status tells whether it was written; that of health tells whether anybody is needed.
+The page is a single file that loads nothing else. The cost is that of health, and the cluster is not changed. The
+exit status says only whether the page was written; to learn whether an operator is needed, use the exit status of
+health.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--output",
         metavar="FILE",
         required=True,
-        help="the page: a file, or an address such as s3://bucket/report.html; it is overwritten",
+        help="write the page to this file, or to an address such as s3://bucket/report.html; it is overwritten",
     )
 
 
@@ -34,7 +35,7 @@ def report(job: Job) -> Report:
     given = job.arguments
     try:
         page = job.cluster().report()
-    except (RetriableError, MetadataLostError) as error:  # a page that says so is worth most then
+    except (RetriableError, MetadataLostError) as error:  # the page matters most now
         from stratalog.engine.page.report import unopened_report  # here: it loads Arrow
 
         file = load_cluster_file(given.cluster, given.credentials)

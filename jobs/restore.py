@@ -1,12 +1,12 @@
-"""Bring a cluster back on empty brokers from what it has tiered, or try that out beside it.
+"""Restore a cluster to empty brokers from its remote tier, or rehearse this beside the living cluster.
 
   stratalog restore --cluster new.toml --from flights     the file names the same remote, other brokers, another id
   stratalog restore --cluster cluster.toml --drill        restore to a temporary folder, compare, remove it again
 
-Topics, configs, records, leader epochs and producers come back as far as they were tiered; the report says what
-does not: records that were not tiered yet, topics that were not tiered at all, offsets of consumer groups,
-transactions. From then on the former cluster, should any of it be left, can add nothing to the remote tier, nor
-read it. A restore that stopped is run again. A drill changes nothing.
+Restores topics, configs, records, leader epochs and producers as far as they were tiered. The report lists what is
+not restored: records that were not tiered yet, topics that were not tiered at all, offsets of consumer groups,
+transactions. Afterwards the former cluster, if any of it is left, can neither write to the remote tier nor read
+it. If a restore stops, run it again. A drill changes nothing.
 """
 
 from __future__ import annotations
@@ -24,10 +24,12 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     add_dry_run(parser, "look at the remote tier, print the plan, change nothing")
     add_yes(parser)
     what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument("--from", metavar="ID", dest="former", help="the cluster that shall come back")
-    what.add_argument("--drill", action="store_true", help="try it out beside this living cluster, and compare")
+    what.add_argument("--from", metavar="ID", dest="former", help="the id of the cluster to restore")
+    what.add_argument(
+        "--drill", action="store_true", help="rehearse a restore beside this living cluster, and compare"
+    )
     parser.add_argument(
-        "--deep", action="store_true", help="of a drill: read and check every byte of the remote tier"
+        "--deep", action="store_true", help="with --drill: read and check every byte of the remote tier"
     )
 
 
@@ -36,7 +38,7 @@ def restore(job: Job) -> Report:
     check_options(given, needs=[("deep", "drill")], bars=[("drill", "dry_run", "yes")])
     if given.drill:
         return job.cluster().drill(deep=given.deep)
-    job.confirm(f"restore {given.former!r}: whatever is left of it can use its remote tier no more")
+    job.confirm(f"restore {given.former!r}: what is left of that cluster will lose access to its remote tier")
     return stratalog.Cluster.restore(
         given.cluster,
         given.former,

@@ -1,4 +1,4 @@
-"""Apply total and local retention; delete what left the log file.delete.delay.ms ago."""
+"""Apply total and local retention, and delete files that left the log at least log.file.delete.delay.ms ago."""
 
 from __future__ import annotations
 

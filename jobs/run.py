@@ -1,15 +1,16 @@
 """The frame of every job: arguments, cluster, session, report, exit status.
 
-    0  all done; told to end, a job that repeats itself (--every) has finished its run
+    0  success; a job that repeats itself (--every) has finished its run after a signal
     1  something failed: the report's failures, or ``ERROR CODE: message`` on standard error
-    2  the call was wrong, and nothing was changed: argparse's own errors, InvalidCallError kinds, what Spark's
-       analyser refuses, and formats that it does not have
-    130, 143  interrupted by SIGINT or SIGTERM, on the way
-A traceback is a bug of ours. Somebody who reads no further, as ``| head``, ends a job that prints records, and
-changes the status of no other. With ``--json`` the last line of standard output is one report object, of
-failures too. (spark-submit puts the driver's standard error on its own standard output: before that line.)
+    2  the call was wrong and nothing was changed: errors of argparse, kinds of InvalidCallError, errors of Spark's
+       analyser, and formats that Spark does not have
+    130, 143  SIGINT or SIGTERM interrupted the job
+A traceback is a bug of stratalog. If the reader of the output stops, as ``| head`` does, a job that prints records
+ends, and the status of any other job stays the same. With ``--json`` the last line of standard output is one
+report object, also after failures. (spark-submit prints the driver's standard error on its own standard output,
+before that line.)
 
-Errors in the call are found before a JVM is started, as far as that is possible without one.
+Errors in the call are found before a JVM starts, as far as that is possible without one.
 """
 
 from __future__ import annotations
@@ -45,9 +46,8 @@ ALL_DONE, FAILED, BAD_CALL, INTERRUPTED, TERMINATED = 0, 1, 2, 130, 143
 
 
 class Job:
-    """One call of a job: its arguments and its progress; its cluster and its session, each made when it is first
-    needed.
-    """
+    """One call of a job: its arguments and progress, and its cluster and session, which are created on first
+    use."""
 
     def __init__(self, name: str, arguments: argparse.Namespace) -> None:
         self.name = name
@@ -58,14 +58,14 @@ class Job:
 
     @property
     def key(self) -> KeySource:
-        """Where the key of the cluster comes from: the file that was named, or the environment."""
+        """The source of the cluster key: the named file, or the environment."""
         path = self.arguments.cluster_key_file
         return key_of_environment if path is None else key_file(path)
 
     def cluster(self) -> stratalog.Cluster:
-        """The cluster, its work in threads of this process. The topics that were named are there.
+        """The cluster, with its work in threads of this process. Topics that the call names are known to exist.
 
-        Raises: as ``Cluster.open``; UnknownTopicOrPartitionError.
+        Raises: as ``Cluster.open``; UnknownTopicOrPartitionError for a topic that does not exist.
         """
         if self._opened is None:
             cluster = stratalog.Cluster.open(
@@ -79,13 +79,13 @@ class Job:
             image = cluster.image if named else None
             for name in named:
                 assert image is not None
-                if name != METADATA_TOPIC:  # no topic of the image: the job knows whether it can do that
+                if name != METADATA_TOPIC:  # not in the image: each job decides whether it accepts this name
                     image.topic(name)
             self._opened = cluster
         return self._opened
 
     def on_spark(self, settings: Mapping[str, str] | None = None) -> stratalog.Cluster:
-        """The cluster, its work on executors; starts a session with ``settings`` if none is active.
+        """The cluster, with its work on executors. Starts a session with ``settings`` if none is active.
 
         Raises: as ``cluster``; EnvironmentUnusableError.
         """
@@ -93,8 +93,8 @@ class Job:
         return cluster.using(self.session(settings), self.arguments.runner)
 
     def on_workers(self) -> stratalog.Cluster:
-        """The cluster, its work on executors where the caller has asked for Spark (spark-submit,
-        ``--master``, a session in this process) and not for ``--runner threads``, else in threads of this process.
+        """The cluster, with its work on executors if the caller uses Spark (spark-submit, ``--master``, a session
+        in this process) without ``--runner threads``, else in threads of this process.
 
         Raises: as ``on_spark``.
         """
@@ -110,8 +110,7 @@ class Job:
             from stratalog.jobs.session import spark_session
         except ModuleNotFoundError as error:
             raise EnvironmentUnusableError(
-                f"{self.name} computes with Spark, and {error.name} is not installed: "
-                "pip install 'stratalog[spark]'"
+                f"{self.name} needs Spark, but {error.name} is not installed: pip install 'stratalog[spark]'"
             ) from error
         self._started = spark_session(
             f"stratalog {self.name}",
@@ -122,29 +121,30 @@ class Job:
         return self._started
 
     def confirm(self, what: str) -> None:
-        """Before ``what``, from which there is no way back: ask on a terminal, and go on after a yes; elsewhere it
-        takes ``--yes``. A dry run needs neither.
+        """Ask on a terminal to confirm the irreversible step ``what``; without a terminal ``--yes`` is required. A
+        dry run needs neither.
 
-        Raises: InvalidCallError.
+        Raises: InvalidCallError if the step is not confirmed.
         """
         if self.arguments.yes or self.arguments.dry_run:
             return
         if sys.stdin is None or not (sys.stdin.isatty() and sys.stderr.isatty()):
             raise InvalidCallError(
-                f"{what}: there is no way back, and no terminal to ask on: give --yes, or look with --dry-run"
+                f"{what}: this cannot be undone, and there is no terminal to confirm it: give --yes, or --dry-run"
             )
-        print(f"{what}: there is no way back. Type yes to go on: ", end="", file=sys.stderr, flush=True)
+        print(f"{what}: this cannot be undone. Type yes to continue: ", end="", file=sys.stderr, flush=True)
         if sys.stdin.readline().strip().lower() != "yes":
-            raise InvalidCallError("that was no yes: nothing was changed")
+            raise InvalidCallError("not confirmed: nothing was changed")
 
     def show(self, report: Report) -> None:
-        """Show one of several reports; the bar of what was done is finished. Raises: NobodyReadsError."""
+        """Finish the progress bar, and show one of several reports. Raises: NobodyReadsError."""
         self.progress.finish()
         with printing():
             self.print(report)
 
     def print(self, report: Report) -> None:
-        """The table, or the object, on standard output; with the object failures on standard error as well."""
+        """Print the table, or with ``--json`` the object, on standard output; with ``--json`` also the failures on
+        standard error."""
         if not self.arguments.json:
             print(coloured(str(report)) if in_colour(sys.stdout) else report)
             return
@@ -153,17 +153,17 @@ class Job:
         self.print_object(report)
 
     def print_object(self, report: Report) -> None:
-        """The object on standard output: what the report says, and of when, what and whom it is."""
+        """Print the object on standard output: the report with its time, cluster, version, job and run."""
         by, cluster = origin(), None if self._opened is None else self._opened.file.cluster_id
         now = utc_text(SystemClock().now_ms())
         print(report.to_json({"time": now, "cluster": cluster, "version": VERSION, "job": by.job, "run": by.run}))
 
     def show_line(self, report: Report) -> None:
-        """As ``show``; of a table the headline, and below it the notes and failures. Raises: NobodyReadsError."""
+        """As ``show``, but of a table only the headline, notes and failures. Raises: NobodyReadsError."""
         self.show(report if self.arguments.json else replace(report, rows=()))
 
     def close(self) -> None:
-        """Give the terminal back, and stop the session, if this job has started it."""
+        """Release the terminal, and stop the session if this job started it."""
         self.progress.finish()
         if self._started is not None:
             self._started.stop()
@@ -176,40 +176,40 @@ class JobMain:
 
     name: str
     description: str | None
-    """Of ``--help``: the module's docstring."""
+    """The text of ``--help``: the module's docstring."""
     add_arguments: Callable[[argparse.ArgumentParser], None]
     body: Callable[[Job], Report]
     runs: str = "threads"
-    """As ``job_parser`` takes it."""
+    """The argument ``runs`` of ``job_parser``."""
     prints: bool = False
-    """The body prints records itself; its table goes to standard error, out of their way."""
+    """Whether the body prints records itself; its table then goes to standard error."""
 
     def parser(self) -> argparse.ArgumentParser:
-        """The parser of its command line."""
+        """The parser of the command line."""
         parser = job_parser(self.name, self.description or "", self.runs)
         self.add_arguments(parser)
         return parser
 
     def __call__(self, argv: Sequence[str] | None = None) -> int:
-        """Parse ``argv`` (the process's own when None), run the body, show its report. Returns the exit status;
-        never raises one of our errors.
+        """Parse ``argv`` (None: that of the process), run the body, and show its report. Returns the exit status;
+        never raises a StratalogError.
         """
         try:
             arguments = self.parser().parse_args(argv)
-        except SystemExit as stop:  # argparse has said why; a caller in this process wants the status
+        except SystemExit as stop:  # argparse has printed why; a caller in this process needs the status
             return int(stop.code or 0)
         job = Job(self.name, arguments)
         try:
-            with at_once(), closing(job):  # its messages are printed when it is closed
+            with at_once(), closing(job):  # closing the job prints its messages
                 if getattr(arguments, "master", None) is not None and under_spark_submit():
                     raise InvalidCallError(
-                        "--master is an option of spark-submit: write it before the script's name"
+                        "under spark-submit, --master is its own option: put it before the script"
                     )
                 report = self.body(job)
         except NobodyReadsError:
             return ALL_DONE
         except KeyboardInterrupt as stop:
-            print("interrupted: run it again, finished work stays done", file=sys.stderr)
+            print("interrupted: finished work is kept; run it again to continue", file=sys.stderr)
             return TERMINATED if isinstance(stop, Terminated) else INTERRUPTED
         except OperationFailedError as error:
             report = error.report
@@ -237,13 +237,13 @@ class NobodyReadsError(Exception):
 
 @contextmanager
 def printing() -> Iterator[None]:
-    """Flushes standard output at the end.
+    """A context that flushes standard output at its end.
 
-    Raises: NobodyReadsError; later output is lost.
+    Raises: NobodyReadsError if the reader closed it; later output is lost.
     """
     try:
         yield
-        if sys.stdout is not None:  # None: it was closed from the beginning (``>&-``)
+        if sys.stdout is not None:  # None: standard output was closed from the start (``>&-``)
             sys.stdout.flush()
     except BrokenPipeError as error:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or its last flush would fail again
@@ -251,11 +251,12 @@ def printing() -> Iterator[None]:
 
 
 _NO_SUCH_FORMAT = "[DATA_SOURCE_NOT_FOUND]"
-"""Of a classic session that is an error of py4j's; of Spark Connect one that is about no analysis."""
+"""The error of a missing format. A classic session raises it as a py4j error, Spark Connect not as an
+AnalysisException."""
 
 
 def explain(error: Exception) -> tuple[str, str, int] | None:
-    """Code, message on one line, and exit status of an error that is not a bug of ours; None for bugs."""
+    """Code, one-line message, and exit status of an expected error; None for a bug of stratalog."""
     if isinstance(error, StratalogError):
         return error.code, _line(str(error)), BAD_CALL if isinstance(error, InvalidCallError) else FAILED
     if "pyspark" in sys.modules:
@@ -273,18 +274,18 @@ def explain(error: Exception) -> tuple[str, str, int] | None:
 
 
 def warn(warnings: Sequence[str]) -> None:
-    """One line each on standard error."""
+    """Print each warning as a line on standard error."""
     for warning in warnings:
         print(_line(f"WARNING: {warning}"), file=sys.stderr)
 
 
 def under_spark_submit() -> bool:
-    """Whether this process is the driver of a spark-submit."""
+    """Whether this process is the driver of spark-submit."""
     return "PYSPARK_GATEWAY_PORT" in os.environ
 
 
 def active_session() -> SparkSession | None:
-    """The session of this process, if there is one already."""
+    """The session of this process, or None."""
     if "pyspark" not in sys.modules:
         return None
     from pyspark.sql import SparkSession
@@ -293,7 +294,7 @@ def active_session() -> SparkSession | None:
 
 
 def renamed(report: Report, operation: str, *, dry_run: bool = False) -> Report:
-    """The report under the name of the job that made it."""
+    """The report, under the name of the job that made it."""
     return replace(report, operation=operation, dry_run=dry_run)
 
 

@@ -1,13 +1,13 @@
-"""Serve all topics to clients of Kafka, which read them from either tier; needs no Spark.
+"""Serve all topics to Kafka clients, which read them from either tier; needs no Spark.
 
   stratalog serve                                      at 127.0.0.1:9092, until interrupted
   stratalog serve --listen 127.0.0.1:19092             at another port
   stratalog serve --listen 0.0.0.0:9093 --advertise log.example.org:9093 --tls-cert host.pem --tls-client-ca ca.pem
-  kcat -b 127.0.0.1:9092 -C -t trips -o beginning -e   what a client does then
+  kcat -b 127.0.0.1:9092 -C -t trips -o beginning -e   an example client
 
-Nobody writes records through it. Consumers may share partitions as members of a group, at one endpoint, and commit
-offsets. All who reach the address can read everything: beyond this machine give
---tls-client-ca, too. It takes aiokafka: pip install 'stratalog[serve]'.
+The endpoint is read-only: it accepts no records. Consumers may share partitions as members of a group, if all of
+them use the same endpoint, and may commit offsets. Everyone who can reach the address can read everything: use
+--tls-client-ca beyond this machine. Needs aiokafka: pip install 'stratalog[serve]'.
 """
 
 from __future__ import annotations
@@ -23,25 +23,36 @@ from stratalog.jobs.run import Job, JobMain
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--listen", metavar="HOST:PORT", default="127.0.0.1:9092", help="(default: 127.0.0.1:9092)"
+        "--listen",
+        metavar="HOST:PORT",
+        default="127.0.0.1:9092",
+        help="the address to bind (default: 127.0.0.1:9092)",
     )
     parser.add_argument(
-        "--advertise", metavar="HOST:PORT", help="what clients connect to, where that is another address"
+        "--advertise", metavar="HOST:PORT", help="the address that clients connect to, if it is another one"
     )
-    parser.add_argument("--tls-cert", metavar="FILE", help="certificate of this server, in PEM; with its key, or")
-    parser.add_argument("--tls-key", metavar="FILE", help="... the key beside it")
     parser.add_argument(
-        "--tls-client-ca", metavar="FILE", help="only clients with a certificate that this CA signed"
+        "--tls-cert",
+        metavar="FILE",
+        help="PEM file with the certificate of this server, and its key unless --tls-key is given",
+    )
+    parser.add_argument("--tls-key", metavar="FILE", help="PEM file with the key of --tls-cert")
+    parser.add_argument(
+        "--tls-client-ca", metavar="FILE", help="accept only clients whose certificate this CA signed"
     )
     parser.add_argument(
         "--poll",
         metavar="TIME",
         type=duration,
         default=1.0,
-        help="look so often at the end of a partition where clients wait (default: 1s)",
+        help="how often to look for new records in partitions where clients wait (default: 1s)",
     )
     parser.add_argument(
-        "--max-connections", metavar="N", type=count, default=100, help="refuse more at once (default: 100)"
+        "--max-connections",
+        metavar="N",
+        type=count,
+        default=100,
+        help="refuse more than N connections at once (default: 100)",
     )
     add_client_rack(parser)
 
@@ -62,7 +73,7 @@ def serve(job: Job) -> Report:
     with endpoint:
         host, port = endpoint.address
         print(f"bootstrap.servers={host}:{port}", file=sys.stderr, flush=True)
-        with suppress(KeyboardInterrupt):  # what was wanted: this is how one stops serving
+        with suppress(KeyboardInterrupt):  # the normal way to stop serving
             endpoint.wait()
     return endpoint.report()
 

@@ -1,15 +1,15 @@
-"""The Spark session of a job: the one that runs already, or a new one set up by ``conf/spark-defaults.conf``.
+"""The Spark session of a job: the active one, or a new one with the settings of ``conf/spark-defaults.conf``.
 
-These ways lead here, and all but the last one give the same session:
+There are four cases; all but the last give the same session:
 
     stratalog append, a test       no JVM yet: one is started with absolute paths to jars and log settings
     spark-submit jobs/append.py    the JVM and its settings are spark-submit's; ours fill the gaps
-    a notebook, another job        a session is active: it is used as it is
+    a notebook, another job        a session is active: it is used unchanged
     a master sc://..., or $SPARK_REMOTE   a session of Spark Connect: its server has its own settings and jars
 
-No secret is ever put in a Spark setting: S3A asks the environment, the profile or the instance. Spark itself
-copies credentials from the environment into Hadoop's settings, which go to disks and executors with every scan:
-of a session that is set up here, they are taken out again.
+No secret is ever put in a Spark setting: S3A reads the environment, the profile or the instance. Spark itself
+copies credentials from the environment into Hadoop's settings, which go to disks and executors with every scan;
+they are removed again from a session that is set up here.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ from stratalog.partitions.errors import EnvironmentUnusableError
 from stratalog.partitions.store.protocol import StoreOptions
 
 _NOISE = (b"WARNING: Using incubator modules",)
-"""Lines of the JVM itself about Spark's own flags on every start, out of reach of log4j."""
+"""Lines that the JVM itself prints about Spark's flags on every start, which log4j cannot suppress."""
 
 _ECHOES = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
-"""Loggers by which PySpark prints an error as a page of JSON before it raises it."""
+"""Loggers with which PySpark prints an error as a page of JSON before it raises it."""
 
 _COPIED = (
     *("fs.s3a.access.key", "fs.s3a.secret.key", "fs.s3a.session.token"),
@@ -60,13 +60,13 @@ def spark_session(
     """The active session if there is one, else a new one that reads Delta tables, ``file://`` and ``s3://``, and
     knows the format ``stratalog``.
 
-    ``master`` counts before ``$SPARK_MASTER``, and that before ``local[*]``; under spark-submit the master is
-    spark-submit's. ``$SPARK_REMOTE``, which all of PySpark follows, is refused beside a ``master`` of a classic
-    session. ``settings`` count before everything else. Both are for a new session only; ``roots``, those of a
-    cluster file (``ClusterFile.roots``), are made known to any.
+    ``master`` overrides ``$SPARK_MASTER``, which overrides ``local[*]``; spark-submit has its own master.
+    ``$SPARK_REMOTE``, which all of PySpark follows, is refused together with a classic ``master``. ``settings``
+    override everything else. Both apply to a new session only; ``roots``, those of a cluster file
+    (``ClusterFile.roots``), are made accessible in any session.
 
-    Raises: EnvironmentUnusableError for a missing or wrong Java, jars that cannot be fetched, a spark-submit that
-    was not given Delta's jars, or a master that ``$SPARK_REMOTE`` contradicts.
+    Raises: EnvironmentUnusableError for a missing or wrong Java, jars that cannot be fetched, a spark-submit
+    without Delta's jars, or a master that ``$SPARK_REMOTE`` contradicts.
     """
     for echo in _ECHOES:
         logging.getLogger(echo).disabled = True
@@ -74,8 +74,8 @@ def spark_session(
     remote = master if master is not None and master.startswith("sc://") else os.environ.get("SPARK_REMOTE")
     if session is None and remote is not None and master not in {None, remote}:
         raise EnvironmentUnusableError(
-            f"the master {master} is asked for, and $SPARK_REMOTE names a server of Spark Connect ({remote}), "
-            "which PySpark takes before any master: unset $SPARK_REMOTE, or leave out the master"
+            f"the master is {master}, but $SPARK_REMOTE names a Spark Connect server ({remote}), which PySpark "
+            "prefers to any master: unset $SPARK_REMOTE, or omit the master"
         )
     if session is None and remote is not None:
         session = SparkSession.builder.remote(remote).config(map=dict(settings or {})).getOrCreate()
@@ -98,12 +98,12 @@ def read_properties(path: Path) -> dict[str, str]:
 
 
 def log_option() -> str:
-    """The JVM's option for quiet logs; of use to callers who set ``spark.driver.extraJavaOptions``."""
+    """The JVM option for quiet logs, for callers that set ``spark.driver.extraJavaOptions``."""
     return f"-Dlog4j2.configurationFile={conf_file('log4j2.properties').as_uri()}"
 
 
 def local_cores(master: str) -> int | None:
-    """How many tasks run at once under a ``local`` master; None for a cluster."""
+    """The number of tasks that run at once with a ``local`` master; None for a cluster."""
     if master == "local":
         return 1
     found = re.fullmatch(r"local\[(\*|\d+)(?:,\s*\d+)?\]", master)
@@ -126,12 +126,12 @@ def _user_defaults(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def _own_session(app_name: str, master: str | None, settings: Mapping[str, str]) -> SparkSession:
-    # 1. Fail on what is missing before anything takes long.
+    # 1. Report missing requirements before any long step.
     use_java(os.environ)
     folder = jar_folder()
     fetch_jars(folder)
 
-    # 2. Settings, the weakest first: ours, this machine's, the user's own defaults, the caller's.
+    # 2. Settings, weakest first: ours, this machine's, the user's own defaults, the caller's.
     stronger = dict(_user_defaults(os.environ)) | dict(settings)
     if master is not None:
         stronger["spark.master"] = master
@@ -139,13 +139,13 @@ def _own_session(app_name: str, master: str | None, settings: Mapping[str, str])
     chosen["spark.master"] = os.environ.get("SPARK_MASTER") or "local[*]"
     chosen |= _placed_here(stronger.get("spark.master", chosen["spark.master"]), folder) | stronger
 
-    # 3. Worker processes must run the very Python of this one, or at least what the cluster says.
+    # 3. Worker processes must run the Python of this process, or the one that the cluster sets.
     if local_cores(chosen["spark.master"]) is not None or "PYSPARK_PYTHON" not in os.environ:
         os.environ["PYSPARK_PYTHON"] = sys.executable
     chosen["spark.pyspark.python"] = os.environ["PYSPARK_PYTHON"]
 
     if local_cores(chosen["spark.master"]) is not None:
-        # No name service is asked, and no address of a network that may go away is used.
+        # Spark then needs no name service, and no address of a network that may disappear.
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
 
     spark_home = Path(pyspark.__file__).parent
@@ -153,7 +153,7 @@ def _own_session(app_name: str, master: str | None, settings: Mapping[str, str])
         # A SPARK_HOME left in the environment would start another version's JVM.
         os.environ["SPARK_HOME"] = str(spark_home)
 
-    # 4. A JVM, unless an earlier session left one, and the session in it.
+    # 4. Start a JVM, unless an earlier session left one, and the session in it.
     conf = SparkConf(loadDefaults=False).setAppName(app_name).setAll(list(chosen.items()))
     if SparkContext._gateway is None:
         SparkContext._ensure_initialized(gateway=_start_jvm(conf), conf=conf)
@@ -161,7 +161,7 @@ def _own_session(app_name: str, master: str | None, settings: Mapping[str, str])
 
 
 def _without_secrets(session: SparkSession) -> SparkSession:
-    """Take out what Spark has copied from the environment; what the user has set stays."""
+    """Remove the credentials that Spark copied from the environment; the user's own settings stay."""
     given = session.sparkContext.getConf()
     hadoop = session.sparkContext._jsc.hadoopConfiguration()
     for key in _COPIED:
@@ -171,7 +171,7 @@ def _without_secrets(session: SparkSession) -> SparkSession:
 
 
 def _placed_here(master: str, folder: Path) -> dict[str, str]:
-    """The settings that depend on where the files lie, and on how many cores there are."""
+    """The settings that depend on the location of the files and on the number of cores."""
     placed = {
         "spark.driver.extraClassPath": os.pathsep.join(map(str, session_jars(folder))),
         "spark.driver.extraJavaOptions": f'"{log_option()}"',
@@ -181,7 +181,7 @@ def _placed_here(master: str, folder: Path) -> dict[str, str]:
         # Executors elsewhere get copies; one process needs none.
         return placed | {"spark.jars": ",".join(map(str, session_jars(folder)))}
     return placed | {
-        # Nobody else talks to a local driver; and no host name needs to resolve.
+        # No other machine talks to a local driver, and no host name needs to resolve.
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
         # A shuffle's tasks cost more than its bytes here; adaptive execution merges small partitions.
@@ -217,14 +217,14 @@ def _require_class(name: str) -> None:
         jvm.java.lang.Thread.currentThread().getContextClassLoader().loadClass(name)
     except Py4JError as error:
         raise EnvironmentUnusableError(
-            f"spark-submit was started without the jar of {name}: in a checkout run `make setup`, then start it "
-            "in the project's root with --properties-file conf/spark-defaults.conf; else give it the --jars of "
-            f"{jar_folder()}, which `python -m stratalog.jobs.jars` fetches"
+            f"spark-submit was started without the jar of {name}: in a checkout run `make setup`, then start "
+            "spark-submit in the project's root with --properties-file conf/spark-defaults.conf; otherwise pass "
+            f"--jars with the jars of {jar_folder()}, which `python -m stratalog.jobs.jars` fetches"
         ) from error
 
 
 def _start_jvm(conf: SparkConf) -> JavaGateway:
-    """Start the JVM, its standard error passed on line by line without ``_NOISE``."""
+    """Start the JVM; its standard error is passed on line by line, without ``_NOISE``."""
     read_end, write_end = os.pipe()
     threading.Thread(target=_pass_on, args=(read_end,), name="jvm-stderr", daemon=True).start()
     try:

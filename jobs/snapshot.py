@@ -1,5 +1,5 @@
-"""Snapshots of topics with cleanup.policy=snapshot, internal ones too, and of the metadata log: make them, copy
-them, move log starts. Without --topics all of these; the metadata log is named __cluster_metadata.
+"""Take snapshots of topics with cleanup.policy=snapshot, including internal ones, and of the metadata log; copy
+them, and move log starts. Without --topics it works on all of these; the metadata log is named __cluster_metadata.
 """
 
 from __future__ import annotations
@@ -17,15 +17,17 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     add_topics(parser)
     add_dry_run(parser)
     parser.add_argument(
-        "--by-hand", action="store_true", help="of all that is new, whatever the policy (metadata.snapshot.*) says"
+        "--by-hand",
+        action="store_true",
+        help="take a snapshot of all new records, whatever the policy (metadata.snapshot.*)",
     )
     often = parser.add_mutually_exclusive_group()
-    often.add_argument("--once", action="store_true", help="one run, and no more (the default)")
+    often.add_argument("--once", action="store_true", help="run once (the default)")
     often.add_argument(
         "--every",
         metavar="TIME",
         type=duration,
-        help="again and again, so long after each run (10m), until interrupted",
+        help="run again TIME after the end of each run (10m), until interrupted",
     )
 
 

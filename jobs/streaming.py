@@ -1,7 +1,7 @@
-"""A stream as a run of appends: whatever is new since the last run, batch by batch, each exactly once.
+"""A stream as a run of appends: it appends what is new since the last run, batch by batch, each exactly once.
 
-Spark writes a batch down in the checkpoint before it is processed and after it; a batch that was cut short
-comes again under the same id, and the log knows it by that id.
+Spark records a batch in the checkpoint before and after it is processed. A batch that was cut short comes again
+with the same id, by which the log recognizes it.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 AppendBatch = Callable[["DataFrame", int], Report]
-"""From a batch and its id to the report of its append."""
+"""Appends a batch, given its id, and returns the report."""
 
 
 def append_stream(frame: DataFrame, checkpoint: str, append: AppendBatch) -> Report:
-    """Append all batches that there are now; one row a batch. The first one that fails ends the run, and is
-    the next run's first.
+    """Append all batches that are available now. The report has one row per batch. The first batch that fails ends
+    the run, and the next run starts with it.
 
-    Raises: the StratalogError with which a batch ended, when none was appended before it.
+    Raises: the StratalogError of a failed batch, if no batch was appended before it.
     """
     batches = Batches(append)
     quiet = logging.getLogger("py4j.clientserver")
@@ -51,14 +51,14 @@ def append_stream(frame: DataFrame, checkpoint: str, append: AppendBatch) -> Rep
     else:
         batches.hear(frame)
     finally:
-        query.stop()  # after Ctrl-C it would go on in a session that is not ours
+        query.stop()  # after Ctrl-C it would continue in a session that is not ours
         quiet.removeFilter(_is_unexpected)
     return summed(batches.reports, batches.stopped)
 
 
 class Batches:
-    """Appends batches, and remembers their reports. On Spark Connect a copy of it does, in a process beside the
-    server: that one leaves them in settings of the session, which both share, for ``hear``.
+    """Appends batches, and keeps their reports. On Spark Connect a copy of this object does so, in a process
+    beside the server; it leaves the reports in the settings of the shared session, where ``hear`` finds them.
     """
 
     def __init__(self, append: AppendBatch) -> None:
@@ -72,7 +72,7 @@ class Batches:
         return {**self.__dict__, "_is_copy": True}
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
-        """Append one. Raises: what ends the query."""
+        """Append one batch. Raises: the StratalogError that ends the query."""
         try:
             report = self._append(batch, batch_id)
             self._tell(batch, batch_id, report)
@@ -96,7 +96,7 @@ class Batches:
             self.stopped.append(told)
 
     def hear(self, frame: DataFrame) -> None:
-        """Remember what a copy has left, in the order of the batches."""
+        """Keep the reports that a copy has left, in the order of the batches."""
         conf = frame.sparkSession.conf
         letters = {key: text for key, text in conf.getAll.items() if key.startswith(self._letters)}
         told = [pickle.loads(base64.b64decode(text)) for text in letters.values()]  # noqa: S301 - of the copy
@@ -107,16 +107,16 @@ class Batches:
 
 
 def _is_unexpected(record: logging.LogRecord) -> bool:
-    """Not our own error on its way through Spark, which py4j would show as a traceback."""
+    """Whether a log record is anything but one of our errors, which py4j would show as a traceback."""
     return record.exc_info is None or not isinstance(record.exc_info[1], StratalogError)
 
 
 _LEFT_OUT = ("bad_records", "dropped_fields")
-"""Totals of the batches that have left something out."""
+"""Totals of batches that left records or fields out."""
 
 
 def summed(reports: list[tuple[int, Report]], stopped: list[StratalogError]) -> Report:
-    """One report of all batches. ``stopped`` holds the error that ended the run, if one did."""
+    """One report on all batches. ``stopped`` holds the error that ended the run, if any."""
     failures = [failure for _, report in reports for failure in report.failures]
     failures += [Failure.of("stream", error) for error in stopped if not failures]
     rows: list[dict[str, Value]] = [
@@ -147,7 +147,7 @@ def summed(reports: list[tuple[int, Report]], stopped: list[StratalogError]) -> 
 
 
 def _notes(report: Report) -> list[str]:
-    """Of a batch, which has one row here: its bad records too."""
+    """The notes of a batch, with its bad records: a batch has only one row."""
     bad = [row for row in report.rows if row.get("outcome") == "bad"]
     said = [f"{row['records']} bad records of {row['topic']}: {row['reason']}" for row in bad]
     return [*report.notes, *said]

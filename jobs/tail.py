@@ -1,16 +1,17 @@
-"""Print the latest records of a topic, and (-f) those that are appended from now on; needs no Spark.
+"""Print the latest records of a topic, and with -f the records that are appended from now on; needs no Spark.
 
   stratalog tail flights                       the last 10 records of each partition
   stratalog tail flights -f -n 0               records from now on
-  stratalog tail flights --start 2013-06-01    all from the first record on that is so late
+  stratalog tail flights --start 2013-06-01    everything from the first record at or after that time
   stratalog tail flights -f --group dashboard  from the offsets of a consumer group; commits nothing
   stratalog tail flights --format json | stratalog produce copy --format json
-A line is partition, offset, timestamp, key and value, separated by tabs; a key or value has \\t for a tab, \\n and
-\\r for the end of a line, \\\\ for a backslash, and \\xff, \\u202e or the like for a byte that is no UTF-8 and for
-what no terminal should be sent; a time beyond the year 9999 is a number of microseconds. --format hex and base64
-show keys and values as their bytes, those of other types as the bytes of their JSON. --format json is an object a
-line, in which bytes are text where they are UTF-8, else {"base64": "..."}; --format avro is the same with values
-decoded by --avro-schema, confluent-avro where the id of a schema stands before each. The report goes to standard
+
+A line is partition, offset, timestamp, key and value, separated by tabs. In a key or value, \\t is a tab, \\n and
+\\r end a line, \\\\ is a backslash, and \\xff, \\u202e and the like are bytes that are not UTF-8 and characters
+that no terminal should receive. A time beyond the year 9999 is a number of microseconds. --format hex and base64
+show keys and values as bytes; those of other types as the bytes of their JSON. --format json prints one object per
+line, in which bytes are text if they are UTF-8, else {"base64": "..."}. --format avro does the same with values
+decoded by --avro-schema; confluent-avro expects the id of a schema before each value. The report goes to standard
 error; with --json it is the last line, and records are JSON unless --format says otherwise.
 """
 
@@ -50,7 +51,7 @@ _SHOWN = 10
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("topic", metavar="TOPIC")
-    parser.add_argument("-f", "--follow", action="store_true", help="go on with new records, until interrupted")
+    parser.add_argument("-f", "--follow", action="store_true", help="continue with new records, until interrupted")
     begin = parser.add_mutually_exclusive_group()
     begin.add_argument(
         *("-n", "--lines"),
@@ -67,18 +68,20 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     begin.add_argument("--group", metavar="NAME", help="begin at the offsets of a consumer group")
     parser.add_argument("--partitions", metavar="N,M", type=numbers, help="only these (default: all)")
     parser.add_argument("--max-messages", metavar="N", type=count, help="end after N records")
-    parser.add_argument(
-        "--timeout", metavar="TIME", type=duration, help="end when no record has come for TIME: 30s"
-    )
+    parser.add_argument("--timeout", metavar="TIME", type=duration, help="end when no record comes for TIME: 30s")
     parser.add_argument(
         "--auto-offset-reset",
         choices=RESETS,
         default="none",
-        help="when retention is faster, and where a --group begins that has committed nothing: at the earliest or "
-        "latest record, or none for an error (default)",
+        help="where to continue if retention has deleted the next record, and where a --group begins that has "
+        "committed nothing: at the earliest or latest record, or none for an error (default)",
     )
-    parser.add_argument("--format", choices=FORMATS, help="of keys and values (default: text; json with --json)")
-    parser.add_argument("--avro-schema", metavar="FILE", help="of values, with --format avro and confluent-avro")
+    parser.add_argument(
+        "--format", choices=FORMATS, help="format of keys and values (default: text; json with --json)"
+    )
+    parser.add_argument(
+        "--avro-schema", metavar="FILE", help="schema of values, for --format avro and confluent-avro"
+    )
     add_isolation(parser)
     add_client_rack(parser)
 
@@ -108,14 +111,14 @@ def tail(job: Job) -> Report:
         except KeyboardInterrupt:
             if not given.follow:
                 raise
-            shown = None  # what was wanted: this is how one stops following
+            shown = None  # the normal way to stop following
     report = tailed.report()
     totals = report.totals if shown is None else {**report.totals, "records": shown}
     return replace(report, totals=totals, seconds=measure.seconds, counts=measure.counts)
 
 
 def _print(tailed: Tail, most: int | None, show: Callable[[dict[str, Any]], str]) -> int:
-    """How many records were printed. Raises: NobodyReadsError."""
+    """Print records. Returns how many were printed. Raises: NobodyReadsError."""
     shown = 0
     for table in tailed:
         with printing():
@@ -131,7 +134,7 @@ def _records(table: pa.Table) -> Iterator[dict[str, Any]]:
     for batch in table.to_batches(max_chunksize=1000):
         try:
             rows = batch.to_pylist()
-        except (OverflowError, UnicodeDecodeError):  # Python's times end with the year 9999, its texts are UTF-8
+        except (OverflowError, UnicodeDecodeError):  # Python has no times after 9999, and only UTF-8 text
             names = batch.schema.names
             rows = [{name: as_it_is(batch.column(name)[row]) for name in names} for row in range(len(batch))]
         yield from rows

@@ -1,10 +1,10 @@
 """Copy sealed segments of tiered topics to the remote tier, and commit them to its Delta tables.
 
 stratalog tier                all partitions, once
-stratalog tier --due          once, only partitions whose time has come: after a success in
-                              remote.log.manager.task.interval.ms, after a failure at growing intervals
-stratalog tier --every 30s    due partitions, again and again: at most 30 s after each run, sooner where a
-                              partition is due sooner
+stratalog tier --due          due partitions, once: remote.log.manager.task.interval.ms after a success, at
+                              growing intervals after failures
+stratalog tier --every 30s    due partitions, repeatedly: at most 30 s after each run, sooner if a partition is
+                              due sooner
 """
 
 from __future__ import annotations
@@ -24,10 +24,13 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     add_topics(parser)
     add_dry_run(parser)
     often = parser.add_mutually_exclusive_group()
-    often.add_argument("--once", action="store_true", help="one run over all partitions (the default)")
-    often.add_argument("--due", action="store_true", help="one run, only partitions whose time has come")
+    often.add_argument("--once", action="store_true", help="tier all partitions once (the default)")
+    often.add_argument("--due", action="store_true", help="tier the partitions that are due, once")
     often.add_argument(
-        "--every", metavar="TIME", type=duration, help="tier due partitions that often (30s), until interrupted"
+        "--every",
+        metavar="TIME",
+        type=duration,
+        help="tier due partitions at least this often (30s), until interrupted",
     )
 
 
@@ -44,8 +47,8 @@ def tier(job: Job) -> Report:
 
 
 def until_due_s(report: Report, every_s: float) -> float:
-    """How long to sleep after a run: until the next partition is due, at most ``every_s``. New partitions, and
-    moved leaders, are seen that soon.
+    """The seconds to sleep after a run: until the next partition is due, at most ``every_s``, which bounds the
+    time until new partitions and moved leaders are noticed.
     """
     next_ms = report.totals.get("next_ms")
     pause_s = every_s if next_ms is None else min(every_s, float(next_ms) / 1000)

@@ -1,8 +1,8 @@
 """List, describe, create, alter, configure and delete topics.
 
 stratalog topics create flights --value "carrier STRING, distance INT" --config retention.ms=-1
-stratalog topics describe flights        its types, and every config with where it comes from
-stratalog topics list --under-replicated the partitions that lack a replica in sync, by the metadata alone
+stratalog topics describe flights        the types, and every config with its source
+stratalog topics list --under-replicated partitions with a replica that is not in sync, from the metadata alone
 """
 
 from __future__ import annotations
@@ -23,22 +23,26 @@ from stratalog.partitions.paths import METADATA_TOPIC
 
 _SCHEMA = (
     'as DDL ("carrier STRING, distance INT"; "STRING"), Spark\'s JSON text of the type, or @FILE with either; '
-    "binary when left out"
+    "default: binary"
 )
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     command = commands_of(parser)
-    listed = command("list", "every topic: partitions, types, configs; or partitions in trouble", reads=True)
+    listed = command(
+        "list", "list topics with partitions, types and configs; or partitions in trouble", reads=True
+    )
     trouble = listed.add_mutually_exclusive_group()
     for state, doc in (
         ("unavailable", "only partitions without a leader"),
-        ("under-min-isr", "also those whose ISR is below min.insync.replicas"),
-        ("under-replicated", "also those of which a replica is not in the ISR"),
+        ("under-min-isr", "also partitions whose ISR is smaller than min.insync.replicas"),
+        ("under-replicated", "also partitions with a replica outside the ISR"),
     ):
         trouble.add_argument(f"--{state}", dest="trouble", action="store_const", const=state, help=doc)
-    trouble.add_argument("--exclude-internal", action="store_true", help="leave out the engine's own topics")
-    described = command("describe", "a topic's types and effective configs, and where each comes from", reads=True)
+    trouble.add_argument("--exclude-internal", action="store_true", help="omit the engine's own topics")
+    described = command(
+        "describe", "show the types of a topic, and its effective configs with their sources", reads=True
+    )
     described.add_argument("name", metavar="NAME")
     create = command("create", "create a topic")
     create.add_argument("name", metavar="NAME")
@@ -50,16 +54,23 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     create.add_argument("--value", metavar="TYPE", help=f"the type of values, {_SCHEMA}")
     create.add_argument("--config", metavar="K=V", type=pair, action="append", default=[], help="repeatable")
     create.add_argument(
-        "--if-not-exists", action="store_true", help="a topic of that name is fine, where it has what is asked for"
+        "--if-not-exists",
+        action="store_true",
+        help="succeed if a topic of that name exists and has all that is requested",
     )
-    alter = command("alter", "more partitions; declared types that grow by nullable fields at the end of a struct")
+    alter = command("alter", "add partitions; grow declared types by nullable fields at the end of a struct")
     alter.add_argument("name", metavar="NAME")
     alter.add_argument(
-        "--partitions", metavar="N", type=count, help="N in all; new records of a key may go to other partitions"
+        "--partitions",
+        metavar="N",
+        type=count,
+        help="the new total; new records of a key may go to other partitions",
     )
-    alter.add_argument("--key", metavar="TYPE", help="the whole type of keys as it is to be; stays when left out")
-    alter.add_argument("--value", metavar="TYPE", help="the same of values; both are given as to `create`")
-    configs = command("configs", "set configs of a topic or of the cluster, or take them back to their defaults")
+    alter.add_argument("--key", metavar="TYPE", help="the whole new type of keys (default: unchanged)")
+    alter.add_argument(
+        "--value", metavar="TYPE", help="the whole new type of values (default: unchanged); syntax as in `create`"
+    )
+    configs = command("configs", "set configs of a topic or of the cluster, or reset them to their defaults")
     of = configs.add_mutually_exclusive_group(required=True)
     of.add_argument("--topic", metavar="NAME")
     of.add_argument("--cluster-wide", action="store_true")
@@ -68,8 +79,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     delete = command("delete", "delete a topic and its data, in both tiers")
     add_yes(delete)
     delete.add_argument("name", metavar="NAME")
-    delete.add_argument("--if-exists", action="store_true", help="a topic that is not there is no error")
-    delete.add_argument("--keep-remote", action="store_true", help="leave its Delta table as it is")
+    delete.add_argument("--if-exists", action="store_true", help="succeed if the topic does not exist")
+    delete.add_argument("--keep-remote", action="store_true", help="keep its Delta table")
 
 
 def topics(job: Job) -> Report:
@@ -129,7 +140,7 @@ def _alter(
 ) -> list[dict[str, Value]]:
     rows: list[dict[str, Value]] = []
     grows = key is not None or value is not None or given.partitions is None
-    if grows:  # a wrong config is found before partitions are added
+    if grows:  # a wrong type is found before partitions are added
         cluster.topics.alter(given.name, key=key, value=value, dry_run=True)
     if given.partitions is not None:
         made = cluster.topics.create_partitions(given.name, given.partitions, dry_run=given.dry_run)
@@ -144,7 +155,7 @@ def _alter(
 
 
 def _declared(text: str | None) -> str | None:
-    """A type as it was given, or what its file holds. Raises: InvalidCallError."""
+    """A type as given, or the content of its file. Raises: InvalidCallError."""
     if text is None or not text.startswith("@"):
         return text
     try:
@@ -152,7 +163,7 @@ def _declared(text: str | None) -> str | None:
     except OSError as error:
         raise InvalidCallError(f"{text[1:]} cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
-        raise InvalidCallError(f"{text[1:]} holds no text: {error}") from error
+        raise InvalidCallError(f"{text[1:]} is not a UTF-8 text file: {error}") from error
 
 
 def _configs(job: Job, cluster: stratalog.Cluster) -> list[dict[str, Value]]:
@@ -172,10 +183,10 @@ def _configs(job: Job, cluster: stratalog.Cluster) -> list[dict[str, Value]]:
 
 
 def _present(image: ClusterImage, topic: str | None) -> Mapping[str, str]:
-    """The configs that are set on a topic; on the cluster when None."""
+    """The configs that are set on a topic, or on the cluster if ``topic`` is None."""
     if topic == METADATA_TOPIC:
         from stratalog.engine.state.internal_topics import (
-            METADATA_CONFIGS,  # here: ``--help`` does without what this loads
+            METADATA_CONFIGS,  # here: ``--help`` does not need what this loads
         )
 
         return METADATA_CONFIGS

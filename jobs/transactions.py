@@ -5,8 +5,8 @@
   stratalog transactions finish
   stratalog transactions find-hanging --topics trips
   stratalog transactions abort loader-1
-``finish`` is part of every replicate run: it aborts what has run into its timeout, and completes what was
-decided.
+Every replicate run includes ``finish``: it aborts transactions that have timed out, and completes those whose
+outcome was already decided.
 """
 
 from __future__ import annotations
@@ -21,13 +21,17 @@ from stratalog.jobs.run import Job, JobMain
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     command = commands_of(parser)
-    command("list", "every transactional id", reads=True)
-    describe = command("describe", "the partitions of a transaction", reads=True)
+    command("list", "list all transactional ids", reads=True)
+    describe = command("describe", "show the partitions of a transaction", reads=True)
     describe.add_argument("transactional_id", metavar="ID")
-    abort = command("abort", "abort an open or hanging one, and fence its producer")
-    abort.add_argument("transactional_id", metavar="ID", help="a transactional id, or a producer's")
-    command("finish", "end abandoned ones, forget ids nobody uses")
-    add_topics(command("find-hanging", "those open in a log that nobody will end", reads=True))
+    abort = command("abort", "abort an open or hanging transaction, and fence its producer")
+    abort.add_argument("transactional_id", metavar="ID", help="a transactional id, or a producer id")
+    command("finish", "end abandoned transactions, and delete unused ids")
+    add_topics(
+        command(
+            "find-hanging", "list transactions that are open in a log and that no producer will end", reads=True
+        )
+    )
 
 
 def transactions(job: Job) -> Report:

@@ -1,5 +1,5 @@
-"""Delete what nobody needs any more: uploads that were never committed, remote files past their delay, what was
-left of deleted topics and of replicas that were moved, temporary files."""
+"""Delete files that are no longer needed: uploads that were never committed, remote files past their delay,
+remains of deleted topics and of moved replicas, temporary files."""
 
 from __future__ import annotations
 

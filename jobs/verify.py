@@ -1,11 +1,11 @@
-"""Compare every replica and the remote tier with each other, and mend damage.
+"""Compare all replicas and the remote tier with each other, and repair damage.
 
-  stratalog verify                   names, sizes, contiguity, footers, the remote table: reads no records
-  stratalog verify --deep            every byte of every copy against its checksums
-  stratalog verify --deep --heal     replace damaged or missing files on brokers by verified copies of others
-  stratalog verify --discarded       files that replicas have discarded and still hold (recover exports them)
+  stratalog verify                   check names, sizes, contiguity, footers, the remote table: reads no records
+  stratalog verify --deep            check every byte of every copy against its checksums
+  stratalog verify --deep --heal     replace damaged or missing files on brokers by verified copies
+  stratalog verify --discarded       list files that replicas have discarded but still hold (recover exports them)
 
-Damage is a failure of the report, with its offsets; with --heal, damage that remains at the end. Without --heal
+Damage is a failure in the report, with its offsets; with --heal, only the damage that remains. Without --heal
 nothing is changed.
 """
 
@@ -21,15 +21,15 @@ from stratalog.jobs.run import Job, JobMain, renamed
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     add_topics(parser)
-    add_dry_run(parser, "list the files to read; with --heal, read them and list the repairs")
+    add_dry_run(parser, "list the files to read; with --heal, read them and list the repairs; change nothing")
     parser.add_argument("--deep", action="store_true", help="read every byte")
     parser.add_argument(
         "--heal",
         action="store_true",
-        help="read every byte, and replace what is damaged or missing by verified copies; it needs no --deep",
+        help="read every byte, and replace damaged or missing files by verified copies; implies --deep",
     )
     parser.add_argument(
-        "--discarded", action="store_true", help="show files that replicas have discarded and still hold"
+        "--discarded", action="store_true", help="list files that replicas have discarded but still hold"
     )
 
 

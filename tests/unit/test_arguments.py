@@ -270,7 +270,7 @@ def test_the_master_is_spark_submits_own_option(
 ) -> None:
     monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
     assert outcome(DONE, "--master", "local[1]") == 2
-    assert "before the script's name" in capsys.readouterr().err
+    assert "put it before the script" in capsys.readouterr().err
 
 
 class OnEither(run.Job):

@@ -312,7 +312,7 @@ def test_a_call_that_contradicts_itself_is_refused(tmp_path: Path, capsys: pytes
         (["--start", "5", "--new-offsets"], "--name"),
         (["--map", "x"], "need no map"),
         (["--config", "acks=1"], "acks is not to be set"),
-        (["--pace", "fast"], "is no speed"),
+        (["--pace", "fast"], "is not a speed"),
     ):
         assert job([*asked, *given]) == 2
         assert said in capsys.readouterr().err

@@ -22,7 +22,7 @@ def test_a_fetch_that_does_not_end_is_one_line(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setenv("STRATALOG_JARS", str(tmp_path / "jars"))
     monkeypatch.setattr(jars, "_FETCH_TIMEOUT_S", 0.01)
     with pytest.raises(
-        EnvironmentUnusableError, match=r"cannot fetch the jars of jars\.xml .* no end after 0\.01 s"
+        EnvironmentUnusableError, match=r"cannot fetch the jars of jars\.xml .* not done after 0\.01 s"
     ):
         jars.fetch_jars(tmp_path / "jars")
     assert list((tmp_path / "jars").iterdir()) == []
@@ -40,7 +40,7 @@ def test_a_file_of_conf_is_found_in_a_zip(tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_a_set_that_is_not_there_is_named_with_those_that_are(capsys: pytest.CaptureFixture[str]) -> None:
     assert jars.main(["s4"]) == 1
-    assert capsys.readouterr().err == "no jars are pinned by the name 's4': azure, gcs, kafka or mirror-maker\n"
+    assert capsys.readouterr().err == "no set of jars is called 's4': give azure, gcs, kafka or mirror-maker\n"
 
 
 def test_sessions_have_the_sets_that_were_fetched(tmp_path: Path) -> None:

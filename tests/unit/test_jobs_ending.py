@@ -17,7 +17,7 @@ import pytest
 from stratalog.jobs.topics import main as topics
 from tests.unit.cluster_harness import LiveCluster
 
-AFTER = "ending after the work at hand; told once more: at once\n"
+AFTER = "ending after the work in progress; a second signal ends at once\n"
 SLOW = """
 import signal, sys, time
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell starts what it does not wait for without it
@@ -102,11 +102,11 @@ def test_it_ends_at_once_when_it_is_told_twice_or_runs_once(
     process = started(60, *every)
     process.send_signal(how)
     if every:
-        assert said(process.stderr).startswith("ending after the work at hand")
+        assert said(process.stderr).startswith("ending after the work in progress")
         process.send_signal(how)
     _, err = process.communicate(timeout=30)
     assert process.returncode == status
-    assert err == "interrupted: run it again, finished work stays done\n"
+    assert err == "interrupted: finished work is kept; run it again to continue\n"
 
 
 # -------------------------------------------------------------------------------- only after a yes
@@ -118,7 +118,7 @@ def test_without_a_terminal_what_cannot_be_taken_back_takes_yes(
     delete = ["delete", "t", "--cluster", str(live.file)]
     with live.unchanged():
         assert topics(delete) == 2
-        assert "delete topic 't' and its records, in both tiers: there is no way back" in capsys.readouterr().err
+        assert "delete topic 't' and its records, in both tiers: this cannot be undone" in capsys.readouterr().err
         assert topics([*delete, "--dry-run"]) == 0
     assert topics([*delete, "--yes"]) == 0
     assert "t" not in live.cluster.image.topic_ids
@@ -132,7 +132,7 @@ def test_on_a_terminal_it_is_asked(live: LiveCluster, answer: str, status: int) 
     process = subprocess.Popen(called, stdin=theirs, stderr=theirs, stdout=subprocess.PIPE, text=True)
     os.close(theirs)
     shown = b""
-    while b"Type yes to go on: " not in shown:
+    while b"Type yes to continue: " not in shown:
         shown += os.read(ours, 1000)
     os.write(ours, f"{answer}\n".encode())
     process.communicate(timeout=30)

@@ -68,7 +68,7 @@ def test_another_name_is_a_bad_call(argv: list[str], said: str, capsys: pytest.C
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("describe trips", "unrecognized arguments: trips; topics are named by --topics A,B"),
+        ("describe trips", "unrecognized arguments: trips; name topics with --topics A,B"),
         ("describe --topic trips", "unrecognized arguments: --topic trips; did you mean '--topics'?"),
         (
             "mirror --from k:1 --topics t --thorttle=1MB",

@@ -76,14 +76,14 @@ def test_keys_stand_before_the_separator(live: LiveCluster, capsys: pytest.Captu
     assert sorted((one["key"], one["value"]) for one in found) == [("a", ""), ("a", "1"), ("b", "2:3")]
     assert len({one["partition"] for one in found if one["key"] == "a"}) == 1
     assert run(live, "t", "--input", given(live, "a:1\nb"), "--key-separator", ":") == 2
-    assert "produce to t: line 2: there is no ':' behind a key\n" in capsys.readouterr().err
+    assert "produce to t: line 2: there is no ':' after a key\n" in capsys.readouterr().err
     argv = ("t", "--input", given(live, "a:1\nb:2\nc"), "--key-separator", ":", "--batch", "2", "--json")
     assert run(live, *argv) == 1
     said = report(capsys)
-    assert said["failures"][0]["message"].endswith("line 3: there is no ':' behind a key")
+    assert said["failures"][0]["message"].endswith("line 3: there is no ':' after a key")
     assert said["notes"] == [
-        "lines 1 to 2 are appended; of the rest some may be: run it again with --producer and --sequence, "
-        "which append none twice"
+        "lines 1 to 2 were appended; some of the rest may have been appended: run it again with "
+        "--producer and --sequence, which append no line twice"
     ]
 
 
@@ -120,8 +120,8 @@ def test_values_of_a_typed_topic_are_json(live: LiveCluster, capsys: pytest.Capt
         ('{"value": {"wall": "2013-01-02T03:04:05Z"}}', "is no timestamp[us]"),
         ('{"value": {"raw": {"base64": "?"}}}', "value: raw: "),
         ('{"value": {"seen": [1]}}', "value: seen: a map is an object, or a list of [key, value]"),
-        ('{"valeu": 1}', "no record has a 'valeu'; did you mean 'value'?"),
-        ("[]", "it is no object"),
+        ('{"valeu": 1}', "records have no column 'valeu'; did you mean 'value'?"),
+        ("[]", "not an object"),
         ("{", "line 1: "),
         ('{"value": {"n": 4000000000}}', "column 'value' is declared"),
     ],

@@ -51,7 +51,7 @@ def test_a_drill_and_a_restore_with_the_remote_on_s3(
         ((), "one of the arguments --from --drill is required"),
         (("--from", "c", "--drill"), "not allowed with"),
         (("--from", "c", "--yes"), "give it another id"),
-        (("--from", "c"), "there is no way back, and no terminal to ask on"),
+        (("--from", "c"), "this cannot be undone, and there is no terminal to confirm it"),
         (("--from", "d", "--yes"), "has no description of cluster 'd'"),
         (("--from", "d", "--deep"), "--deep needs --drill"),
         (("--drill", "--dry-run"), "--drill and --dry-run do not go together"),

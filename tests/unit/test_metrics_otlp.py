@@ -126,7 +126,7 @@ def test_a_receiver_that_does_not_take_them_is_an_error(
 ) -> None:
     receiver.status = 400
     push = OtlpPush(Exposition("c"), ManualClock(), receiver.address)
-    with pytest.raises(StorageError, match="has not taken them"):
+    with pytest.raises(StorageError, match="did not accept them"):
         push.push()
     assert main(["metrics", "--cluster", str(live.file), "--otlp", receiver.address]) == 1
     assert "were not pushed" in capsys.readouterr().err

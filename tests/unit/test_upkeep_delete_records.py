@@ -304,11 +304,11 @@ def test_a_wrong_call_of_the_job_changes_nothing(disks: LiveCluster, capsys: pyt
     garbage = disks.folder / "garbage.json"
     garbage.write_text('{"partitions": [{"topic": "t"}]}')
     for argv, says in (
-        ([], "nothing is to be deleted"),
+        ([], "no records are named"),
         (["--topic", "t"], "--topic, --partition and --offset go together"),
         (["--offset-json-file", str(disks.folder / "none.json")], "cannot be read"),
-        (["--offset-json-file", str(garbage)], "is no list of offsets"),
-        (["--offset-json-file", offsets_file(disks, ("t", 0, 1), version=2)], "is of version 2"),
+        (["--offset-json-file", str(garbage)], "is not in the format of"),
+        (["--offset-json-file", offsets_file(disks, ("t", 0, 1), version=2)], "has version 2"),
         (["--offset-json-file", offsets_file(disks, ("t", 0, 1), ("t", 0, 2))], "named twice"),
         (["--offset-json-file", offsets_file(disks, ("t", 0, 1), ("kept", 0, 0))], "POLICY_VIOLATION"),
         (["--offset-json-file", offsets_file(disks, ("t", 0, 1), ("t", 1, 9))], "OFFSET_OUT_OF_RANGE"),

@@ -100,4 +100,4 @@ def test_without_spark_all_runs_that_does_not_compute_with_it(project: Project) 
     for job in ("replicate", "merge", "tier", "retain", "verify", "describe"):
         project.stratalog(job, *given)
     read = project.stratalog("read", "--topics", "t", *given, status=2)
-    assert "ENVIRONMENT_UNUSABLE: read computes with Spark, and pyspark is not installed" in read.stderr
+    assert "ENVIRONMENT_UNUSABLE: read needs Spark, but pyspark is not installed" in read.stderr
