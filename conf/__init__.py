@@ -4,4 +4,4 @@ Found with ``importlib.resources``, so that an installed package has them too.
 """
 
 if __name__ != "stratalog.conf":
-    raise ImportError('write "stratalog.conf", not "conf": under two names each module would be there twice')
+    raise ImportError('import "stratalog.conf", not "conf": under two names each module would be loaded twice')

@@ -40,4 +40,4 @@ Where this differs from the design page
 """
 
 if __name__ != "stratalog.engine":
-    raise ImportError('write "stratalog.engine", not "engine": under two names each module would be there twice')
+    raise ImportError('import "stratalog.engine", not "engine": under two names each module would be loaded twice')

@@ -42,8 +42,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         metavar="TABLE",
         help="a Delta table that maps offsets of the target to ours: a folder, or s3://...",
     )
-    where = "an offset, offsets by partition (0:1000,3:20), a position, first-at:TIME, or "
-    "a time (bounds timestamps)"
+    where = (
+        "an offset, offsets by partition (0:1000,3:20), a position, first-at:TIME, or a time (bounds timestamps)"
+    )
     begin = parser.add_mutually_exclusive_group()
     begin.add_argument("--start", metavar="BOUND", type=bound, help=where)
     begin.add_argument("--group", metavar="NAME", help="start at the offsets of this consumer group")

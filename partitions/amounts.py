@@ -1,4 +1,4 @@
-"""Bytes and times as people write them."""
+"""Bytes and times as readable text."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ _TIMES = (("day", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1_000))
 
 
 def bytes_text(count: int) -> str:
-    """``1 GiB``, ``512 MiB``: whole ones; else the number of bytes."""
+    """A size such as ``1 GiB`` or ``512 MiB`` if it is a whole number of units; else the number of bytes."""
     for unit, size in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
         if count and count % size == 0:
             return f"{count // size:,} {unit}"
@@ -14,8 +14,8 @@ def bytes_text(count: int) -> str:
 
 
 def span_text(ms: int) -> str:
-    """``7 days``, ``3 s``: the largest unit of which there are two, or exactly one; rounded down. Below a second,
-    ``250 ms``.
+    """A time span such as ``7 days`` or ``3 s``, in the largest unit that fits at least twice or exactly once,
+    rounded down; below a second ``250 ms``.
     """
     left = max(0, ms)
     for unit, length in _TIMES:

@@ -1,11 +1,11 @@
 """Objects of storage, read into memory up to a bound and decoded by one decoder.
 
-Anybody who writes to a root may leave gigabytes, or a thousand brackets, under a name of ours. So a small file is
-read by one request that ends at its kind's bound, however large it is; its JSON is decoded here and nowhere else
-(the linter holds that); and whatever is wrong with either is one error, which names the file.
+Any writer to a root may leave gigabytes, or a thousand nested brackets, under one of our names. So a small
+file is read by one request that ends at the bound of its kind, however large the file is. Its JSON is decoded here
+and nowhere else, which the linter checks. Any problem with size or content is one error, which names the file.
 
-Depth is bounded by the interpreter's limit of recursion, which the decoder keeps: types that name their fields let
-nothing nest but what nobody asked for. Whole numbers are bounded where a type says so
+The interpreter's recursion limit, which the decoder respects, bounds depth: types that name their fields allow
+nesting only in fields that are ignored. Integers are bounded if their type says so
 (``stratalog.partitions.numbers``).
 """
 
@@ -32,10 +32,10 @@ def parse_json(text: Text, kind: type[T]) -> T: ...
 @overload
 def parse_json(text: Text, kind: Any) -> Any: ...
 def parse_json(text: Text, kind: Any = Any) -> Any:
-    """A JSON text as a value of the type ``kind``; by default, of whatever types it says.
+    """The value of a JSON text, of the type ``kind``; by default, of any JSON type.
 
-    Raises: ValueError for a text that is no JSON (NaN and the infinities, bytes that are no UTF-8, halves of
-        surrogate pairs among it), is of another type, or nests too deeply.
+    Raises: ValueError for a text that is not JSON (such as NaN, infinities, bytes that are not UTF-8, and unpaired
+        surrogates), has another type, or nests too deeply.
     """
     try:
         return _decoder(kind).decode(text)
@@ -48,7 +48,7 @@ def decode_json(text: Text, kind: type[T], what: str) -> T: ...
 @overload
 def decode_json(text: Text, kind: Any, what: str) -> Any: ...
 def decode_json(text: Text, kind: Any, what: str) -> Any:
-    """As ``parse_json``, of a text that storage gave: ``what`` names it, and says what it should have been.
+    """As ``parse_json``, for a text read from storage; ``what`` names it in errors, and says what was expected.
 
     Raises: CorruptionError.
     """
@@ -59,7 +59,7 @@ def decode_json(text: Text, kind: Any, what: str) -> Any:
 
 
 def described(kind: type[T]) -> type[T]:
-    """The type, after msgspec has described it to itself: for ``msgspec.convert`` and its like."""
+    """The type itself, after msgspec has prepared it for use by ``msgspec.convert`` and the like."""
     _decoder(cast(Hashable, kind))
     return kind
 
@@ -71,14 +71,14 @@ def _decoder(kind: Any) -> msgspec.json.Decoder[Any]:  # noqa: TID251 - the one 
 
 
 _describing = Lock()
-"""msgspec describes a struct at its first use, and lets other threads see the description while it is half made:
-the process dies of it (segmentation fault, msgspec 0.22)."""
+"""Serializes the first use of a struct: msgspec 0.22 lets other threads see a half-prepared struct, and crashes
+the process (segmentation fault)."""
 
 
 def read_bounded(store: Store, name: str, most_bytes: int) -> bytes:
-    """All of an object of at most ``most_bytes`` bytes, by one request that never brings more.
+    """The content of an object of at most ``most_bytes`` bytes, by one request that reads at most one byte more.
 
-    Raises: FileNotFoundError; CorruptionError for a larger one; StorageError kinds.
+    Raises: FileNotFoundError; CorruptionError for a larger object; StorageError kinds.
     """
     data = store.read(name, 0, most_bytes + 1)
     check_size(len(data), most_bytes, store, name)
@@ -86,9 +86,9 @@ def read_bounded(store: Store, name: str, most_bytes: int) -> bytes:
 
 
 def read_listed(store: Store, stored: StoredObject, most_bytes: int) -> bytes:
-    """As ``read_bounded``, of the very object that a listing saw. One that is too large is not asked for.
+    """As ``read_bounded``, for the exact object of a listing. An object that is too large is not requested.
 
-    Raises: SourceChangedError when it is gone, or is another one now; CorruptionError; StorageError kinds.
+    Raises: SourceChangedError if the object was deleted or replaced; CorruptionError; StorageError kinds.
     """
     check_size(stored.size_bytes, most_bytes, store, stored.name)
     with store.open(stored) as source:
@@ -96,7 +96,7 @@ def read_listed(store: Store, stored: StoredObject, most_bytes: int) -> bytes:
 
 
 def check_size(size_bytes: int, most_bytes: int, store: Store, name: str) -> None:
-    """Raises: CorruptionError where an object has more bytes than any that was written of its kind."""
+    """Raises: CorruptionError for an object that is larger than any object of its kind can be."""
     if size_bytes > most_bytes:
         raise CorruptionError(
             f"{store.uri_of(name)} has more than {most_bytes} bytes: stratalog never writes a larger one"

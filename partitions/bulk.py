@@ -1,8 +1,8 @@
-"""Making very many objects at once, all of which stay.
+"""Creation of very many objects at once, all of which stay alive.
 
-Python's collector of cycles walks over the living objects again and again while their number grows. Where none of
-them can be garbage yet, that finds nothing and takes a third of the time; it is why ten times the segments of a
-remote log took fifteen times as long.
+Python's cycle collector traverses the living objects again and again while their number grows. If none of them can
+be garbage yet, it finds nothing and takes a third of the time; this is why a remote log with ten times the
+segments took fifteen times as long.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ _was_enabled = False
 
 @contextmanager
 def collector_paused() -> Iterator[None]:
-    """No collection of cycles meanwhile, in the whole process; objects that nobody refers to go as ever. Several
-    threads may pause at once: it goes on, if it was on before the first of them, after the last. For work that
-    ends soon and makes no cycles.
+    """A context in which the whole process collects no cycles; objects without references are freed as usual.
+    Threads may pause at the same time: collection resumes after the last, if it was on before the first. Use it
+    for short work that creates no cycles.
     """
     global _pausing, _was_enabled
     with _lock:

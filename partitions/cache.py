@@ -12,7 +12,7 @@ V = TypeVar("V")
 
 
 class BoundedCache(Generic[K, V]):
-    """The values that were used last, as many as together weigh at most ``most``. Thread-safe."""
+    """The most recently used values, whose total weight is at most ``most``. Thread-safe."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -22,11 +22,11 @@ class BoundedCache(Generic[K, V]):
 
     @property
     def weight(self) -> int:
-        """Of all values that are kept."""
+        """The total weight of the cached values."""
         return self._weight
 
     def get(self, key: K) -> V | None:
-        """The value that was kept for the key; None when it was not, or has been forgotten."""
+        """The cached value of the key, or None."""
         with self._lock:
             found = self._values.get(key)
             if found is None:
@@ -35,14 +35,13 @@ class BoundedCache(Generic[K, V]):
             return found[0]
 
     def take(self, key: K) -> V | None:
-        """As ``get``; it is not kept any longer."""
+        """The cached value of the key, or None; the value is removed from the cache."""
         with self._lock:
             return self._forget(key)
 
     def put(self, key: K, value: V, weight: int = 1) -> None:
-        """Keep a value; those that were used longest ago are forgotten for it. One that is heavier than all the
-        cache is not kept.
-        """
+        """Cache a value, and evict the least recently used ones. A value heavier than the whole cache is not
+        cached."""
         with self._lock:
             self._forget(key)
             if weight > self._most:
@@ -53,7 +52,7 @@ class BoundedCache(Generic[K, V]):
                 self._forget(next(iter(self._values)))
 
     def clear(self) -> None:
-        """Forget all."""
+        """Remove all values."""
         with self._lock:
             self._values.clear()
             self._weight = 0

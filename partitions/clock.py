@@ -1,4 +1,4 @@
-"""Time, passed in: no other module of the product reads a clock."""
+"""Time as a parameter: no other module of the product reads a clock."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ FOREVER_MS = 2**63 - 1
 
 
 def time_text(time_ms: int) -> str:
-    """A time, for people; milliseconds where the calendar has no name for it."""
+    """A time as readable text in UTC; a number of milliseconds if it is beyond the calendar."""
     try:
         return f"{datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=time_ms):%F %T}Z"
     except OverflowError:
@@ -30,7 +30,7 @@ class Clock(Protocol):
         ...
 
     def sleep(self, seconds: float) -> None:
-        """Wait that long."""
+        """Wait for a number of seconds."""
         ...
 
 
@@ -48,7 +48,7 @@ class SystemClock:
 
 
 class ManualClock:
-    """A clock that only moves when told to; ``sleep`` moves it at once."""
+    """A clock that moves only by ``advance_ms`` and ``sleep``, which returns at once."""
 
     def __init__(self, now_ms: int = 1_700_000_000_000) -> None:
         self._now_ms = now_ms
@@ -63,5 +63,5 @@ class ManualClock:
         self.advance_ms(round(seconds * 1000))
 
     def advance_ms(self, milliseconds: int) -> None:
-        """Move on by that many milliseconds."""
+        """Advance the clock by a number of milliseconds."""
         self._now_ms += milliseconds

@@ -1,14 +1,14 @@
-"""The key of a cluster: its holders tell their files from a stranger's.
+"""The key of a cluster: its holders distinguish their own files from those of others.
 
-Storage does not hold the key, so the right to write to a root does not suffice to sign. A tag is HMAC-SHA-256, in
-hexadecimal, of the cluster's id, the kind and the name of the object, and the SHA-256 of its bytes: an object that
-is copied to another name, or to another cluster with the same key, is not signed there. An object that is put back
-under its own name *is*: that storage shows an earlier state of itself is nothing that a tag can tell.
+Storage does not hold the key, so write access to a root is not enough to sign. A tag is the hexadecimal
+HMAC-SHA-256 of the cluster's id, the kind and the name of the object, and the SHA-256 of its bytes: an object
+copied to another name, or to another cluster with the same key, is not signed there. An object restored under its
+own name *is* signed: no tag can show that storage presents an earlier state of itself.
 
-The tag stands in the object itself, so that one write stays one, and one read: in the footer of a data file
+The object itself contains the tag, so that one write or read suffices: in the footer of a data file
 (``segment_signature``), as the last field of a JSON object (here), in the name of a claim.
 
-A key never travels: it is not pickled, and its text says nothing of it. Executors need none.
+A key never leaves its process: it cannot be pickled, and its text does not contain it. Executors need no key.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ _LAST_FIELD = re.compile(rb'(.*),"tag":"([0-9a-f]{64})"\}\Z', re.DOTALL)
 
 
 class ClusterKey:
-    """The secrets of one cluster. The first one signs; all verify, so that one can take another's place."""
+    """The secrets of one cluster. The first one signs; all of them verify, so that secrets can be rotated."""
 
     __slots__ = ("_secrets", "cluster_id", "trusting")
 
     def __init__(self, cluster_id: str, secrets: Sequence[bytes], *, trusting: bool = False) -> None:
-        """``trusting``: objects are believed, signed or not; new ones are signed."""
+        """``trusting`` accepts objects whether signed or not; new objects are signed."""
         self._secrets = tuple(secrets)
         self.cluster_id = cluster_id
         self.trusting = trusting
@@ -41,22 +41,22 @@ class ClusterKey:
         return f"ClusterKey({self.cluster_id!r})"
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
-        raise TypeError("the key of a cluster stays in the process that was given it")
+        raise TypeError("the key of a cluster must not leave the process that received it")
 
     def of(self, cluster_id: str) -> ClusterKey:
-        """The same secrets as the key of another cluster."""
+        """The key of another cluster, with the same secrets."""
         return ClusterKey(cluster_id, self._secrets, trusting=self.trusting)
 
     def trusting_what_is_there(self) -> ClusterKey:
-        """The same key, which verifies nothing."""
+        """The same key, but without verification."""
         return ClusterKey(self.cluster_id, self._secrets, trusting=True)
 
     def tag(self, kind: str, name: str, digest: bytes) -> str:
-        """The tag of an object whose bytes, but for the tag, have this SHA-256."""
+        """The tag of an object whose bytes, without the tag, have the SHA-256 ``digest``."""
         return self._tag(self._secrets[0], kind, name, digest)
 
     def knows(self, kind: str, name: str, digest: bytes, tag: str) -> bool:
-        """Whether a holder of the key gave the object this tag, or the first half of it."""
+        """Whether ``tag``, or its first half, is the tag that a holder of the key gave the object."""
         if self.trusting:
             return True
         return len(tag) >= TAG_DIGITS // 2 and any(
@@ -65,14 +65,14 @@ class ClusterKey:
         )
 
     def check(self, kind: str, name: str, digest: bytes, tag: str, what: str) -> None:
-        """Raises: UnsignedError, naming ``what``, for a tag that is missing (empty) or wrong."""
+        """Raises: UnsignedError, which names ``what``, if the tag is missing (empty) or wrong."""
         if self.trusting or (len(tag) == TAG_DIGITS and self.knows(kind, name, digest, tag)):
             return
         wrong = "its signature is wrong" if tag else "it is not signed"
         raise UnsignedError(
-            f"{what}: {wrong}: somebody wrote or changed it who does not have the key of cluster "
-            f"{self.cluster_id!r}; it counts for nothing, and is left alone (a cluster that had no key, or "
-            "another one, is signed by stratalog quorum sign)"
+            f"{what}: {wrong}: it was written or changed without the key of cluster "
+            f"{self.cluster_id!r}; it is ignored and left unchanged (to sign a cluster that "
+            "had no key, or another one, run stratalog quorum sign)"
         )
 
     def _tag(self, secret: bytes, kind: str, name: str, digest: bytes) -> str:
@@ -81,7 +81,7 @@ class ClusterKey:
 
 
 def signed_json(key: ClusterKey | None, kind: str, name: str, body: bytes) -> bytes:
-    """A JSON object that is not empty, with its tag as the last field; as it is without a key."""
+    """A non-empty JSON object with its tag as the last field; unchanged without a key."""
     if key is None:
         return body
     tag = key.tag(kind, name, hashlib.sha256(body).digest())
@@ -89,7 +89,7 @@ def signed_json(key: ClusterKey | None, kind: str, name: str, body: bytes) -> by
 
 
 def unsigned_json(key: ClusterKey | None, kind: str, name: str, data: bytes, what: str) -> bytes:
-    """The data that ``signed_json`` was given; without a key nothing is verified. ``what`` names it in errors.
+    """The body that was passed to ``signed_json``; without a key it is not verified. ``what`` names it in errors.
 
     Raises: UnsignedError.
     """

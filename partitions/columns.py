@@ -1,8 +1,8 @@
-"""Columns of Python's values, and of numpy's.
+"""Columns of Python values and of numpy arrays.
 
-``pyarrow.array`` and ``pyarrow.scalar``, Arrow's functions where they are given a number of Python's, and
-``to_numpy`` and ``numpy.asarray`` of Arrow's columns import pandas where it is installed, as it is beside Spark:
-50 MB and half a second of each process. Nothing outside of ``engine.spark`` needs it.
+``pyarrow.array`` and ``pyarrow.scalar``, Arrow's functions with a Python number as argument, and ``to_numpy`` and
+``numpy.asarray`` of Arrow columns import pandas if it is installed, as it is beside Spark: 50 MB and half a second
+per process. Only ``engine.spark`` needs it.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ import numpy as np
 import pyarrow as pa
 
 _MOST_BYTES = 2**31 - 1
-"""Of a column: its offsets are of 32 bits."""
+"""The size limit of a column, whose offsets have 32 bits."""
 
 
 def scalar(value: int | str, data_type: pa.DataType) -> pa.Scalar:
-    """A value: a number of an integer type or a moment, or a text."""
+    """An Arrow scalar: an integer or a point in time from a number, or a text."""
     if isinstance(value, str):
         return _varied([value.encode()], data_type)[0]
     return _fixed(np.array([value], f"int{data_type.bit_width}"), data_type)[0]
 
 
 def constant(value: int | str, data_type: pa.DataType, rows: int) -> pa.Array:
-    """A column that says the same in each row; as ``scalar``."""
+    """A column with the same value in each row; types as in ``scalar``."""
     return pa.repeat(scalar(value, data_type), rows)
 
 
@@ -36,20 +36,20 @@ def numbers(start: int, end: int) -> pa.Array:
 def binaries(values: Sequence[bytes | None]) -> pa.Array:
     """A binary column of these values.
 
-    Raises: OverflowError for 2 GiB.
+    Raises: OverflowError for 2 GiB or more.
     """
     return _varied(values, pa.binary())
 
 
 def validity(values: Sequence[object]) -> pa.Buffer | None:
-    """The bitmap of a column of these values; None where none of them is null."""
+    """The validity bitmap of a column of these values; None if no value is null."""
     if None not in values:
         return None
     return pa.py_buffer(np.packbits([value is not None for value in values], bitorder="little"))
 
 
 def integers_of(column: pa.Array) -> np.ndarray:
-    """The integers (or moments) of a column, not copied; any number where it is null."""
+    """The integers (or points in time) of a column, not copied; arbitrary numbers for nulls."""
     bits = column.type.bit_width
     if not len(column):
         return np.zeros(0, f"int{bits}")
@@ -57,13 +57,13 @@ def integers_of(column: pa.Array) -> np.ndarray:
 
 
 def valid_of(column: pa.Array) -> np.ndarray:
-    """Of each row of a column, whether it is not null."""
+    """A boolean per row of a column: whether the value is not null."""
     bitmap = column.buffers()[0]
     return np.ones(len(column), np.bool_) if bitmap is None else _bools(bitmap, column)
 
 
 def bools_of(column: pa.Array) -> np.ndarray:
-    """The rows of a column of true and false; either where it is null."""
+    """The values of a boolean column; arbitrary for nulls."""
     return _bools(column.buffers()[1], column) if len(column) else np.zeros(0, np.bool_)
 
 
@@ -81,6 +81,6 @@ def _varied(values: Sequence[bytes | None], data_type: pa.DataType) -> pa.Array:
     ends = np.zeros(len(held) + 1, np.int64)
     np.cumsum(list(map(len, held)), out=ends[1:])
     if ends[-1] > _MOST_BYTES:
-        raise OverflowError(f"{ends[-1]:,} bytes are no column: it has at most {_MOST_BYTES:,}")
+        raise OverflowError(f"{ends[-1]:,} bytes are too many for a column, which has at most {_MOST_BYTES:,}")
     buffers = [validity(values), pa.py_buffer(ends.astype(np.int32)), pa.py_buffer(b"".join(held))]
     return pa.Array.from_buffers(data_type, len(held), buffers)

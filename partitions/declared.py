@@ -170,7 +170,7 @@ class _Ddl:
         while at < len(text):
             found = _TOKEN.match(text, at)
             if found is None:
-                raise self._no_type(f"{text[at : at + 20]!r} is no part of one")
+                raise self._no_type(f"{text[at : at + 20]!r} is not part of a type")
             kind = str(found.lastgroup)
             if kind != "blank":
                 self._tokens.append((kind, found[kind].replace("``", "`")))
@@ -185,24 +185,24 @@ class _Ddl:
         )
         tree = _struct(self._fields(MOST_NESTED)) if of_fields else self._type(MOST_NESTED)
         if self._at < len(self._tokens):
-            raise self._no_type(f"{self._peek()[1]!r} stands where it should end")
+            raise self._no_type(f"{self._peek()[1]!r} follows, where the type should end")
         return tree
 
     def _fields(self, levels: int) -> Iterator[dict[str, Any]]:
         while True:
             kind, name = self._next()
             if kind not in {"word", "quoted"}:
-                raise self._no_type(f"{name!r} stands where the name of a field should")
+                raise self._no_type(f"{name!r} is not the name of a field")
             self._taken(":")
             made, nullable, comment = self._type(levels - 1), True, {}
             if self._taken("not"):
                 if not self._taken("null"):
-                    raise self._no_type("NULL has to follow NOT")
+                    raise self._no_type("NOT must be followed by NULL")
                 nullable = False
             if self._taken("comment"):
                 kind, said = self._next()
                 if kind != "text":
-                    raise self._no_type("a comment is a text in ', without a \\")
+                    raise self._no_type("a comment must be a text in ', without a \\")
                 comment = {"comment": said}
             yield _of_struct(name, made, nullable, comment)
             if not self._taken(","):
@@ -238,13 +238,15 @@ class _Ddl:
             scale = self._number() if self._taken(",") else 0
             self._need(")", "decimal")
         if not scale <= precision <= 38 or precision == 0:
-            raise self._no_type("of DECIMAL(precision, scale) the precision is 1 to 38, and the scale no more")
+            raise self._no_type(
+                "DECIMAL(precision, scale) needs a precision of 1 to 38, and a scale that is not greater"
+            )
         return f"decimal({precision},{scale})"
 
     def _number(self) -> int:
         kind, text = self._next()
         if kind != "number":
-            raise self._no_type(f"{text!r} stands where a number should")
+            raise self._no_type(f"{text!r} is not a number")
         return int(text)
 
     # ---------------------------------------------------------------------------------- tokens
@@ -273,6 +275,6 @@ class _Ddl:
     def _no_type(self, why: str) -> InvalidCallError:
         shown = repr(self._text) if len(self._text) <= _SHOWN else f"{self._text[:_SHOWN]!r}..."
         return InvalidCallError(
-            f"{shown} declares no type that a topic can have: {why}; there are STRING, BIGINT, ARRAY<...>, "
-            "and fields, as in: name TYPE, `other name` TYPE; Spark's JSON text of a type will do, too"
+            f"{shown} does not declare a type that a topic can have: {why}; give STRING, "
+            "BIGINT, ARRAY<...>, fields such as name TYPE, `other name` TYPE, or Spark's JSON text of a type"
         )

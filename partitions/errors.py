@@ -1,16 +1,16 @@
 """Every error of the engine, grouped by what the caller must do.
 
     StratalogError
-    |-- RetriableError            try again as it is; it may pass
-    |-- StaleMetadataError        read the metadata again, then try again
-    |-- FencedError               stop: somebody newer has taken over
+    |-- RetriableError            repeat the same call; the fault may pass
+    |-- StaleMetadataError        read the metadata again, then retry
+    |-- FencedError               stop: a newer instance has taken over
     |-- InvalidCallError          the call is wrong; fix it
-    |-- CorruptionError           storage contradicts itself; call a human
-    `-- OutcomeUnknownError       it may have happened; read before you retry
+    |-- CorruptionError           storage contradicts itself; call an operator
+    `-- OutcomeUnknownError       the call may have taken effect; read before you retry
 
-Each class carries ``code``, Kafka's name of the error where Kafka has one. A message names the thing
-(topic, partition, broker, file), says what is wrong, and what to do. It is one line of printable characters,
-whatever the names in it are made of: it goes to terminals and logs.
+Each class has a ``code``, which is Kafka's name of the error if Kafka has one. A message names the thing (topic,
+partition, broker, file), says what is wrong, and what to do. It is one line of printable characters, whatever
+characters its names contain, since it goes to terminals and logs.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Right = Literal["list", "read", "create", "delete"]
 
 
 class StratalogError(Exception):
-    """The root of all errors that this product raises on purpose."""
+    """The base class of all errors that stratalog raises on purpose."""
 
     code: ClassVar[str] = "UNKNOWN_SERVER_ERROR"
 
@@ -35,7 +35,7 @@ class StratalogError(Exception):
 
 
 class RetriableError(StratalogError):
-    """A passing fault: the same call may go through later."""
+    """A transient fault: the same call may succeed later."""
 
     code = "RETRIABLE"
 
@@ -47,24 +47,24 @@ class StorageError(RetriableError):
 
 
 class StorageAuthorizationError(StorageError):
-    """A store does not allow the caller to do that; nothing was changed. It takes other rights, or credentials."""
+    """A store denies the caller this action; nothing was changed. The caller needs other rights or credentials."""
 
     code = "CLUSTER_AUTHORIZATION_FAILED"
 
     def __init__(self, message: str, right: Right | None = None, path: str | None = None) -> None:
-        """``right`` is the one that is missing, on ``path`` (an address), where that is known."""
+        """``right`` is the missing right, on the address ``path``, if that is known."""
         super().__init__(message)
         self.right, self.path = right, path
 
 
 class StorageAuthenticationError(StorageAuthorizationError):
-    """A store does not know the caller: no credentials, wrong ones, or expired ones."""
+    """A store does not recognize the caller: its credentials are missing, wrong or expired."""
 
     code = "SASL_AUTHENTICATION_FAILED"
 
 
 class StoreTimeoutError(RetriableError):
-    """A store did not answer within the deadline, and the call changes nothing by itself."""
+    """A store did not answer within the deadline, and the call itself changes nothing."""
 
     code = "REQUEST_TIMED_OUT"
 
@@ -76,7 +76,7 @@ class BrokerUnreachableError(RetriableError):
 
 
 class ListingUnstableError(RetriableError):
-    """A folder changed so often that no two listings in a row agreed."""
+    """A folder kept changing, so that no two listings in a row agreed."""
 
     code = "LISTING_UNSTABLE"
 
@@ -94,19 +94,19 @@ class NotEnoughReplicasError(RetriableError):
 
 
 class NotEnoughReplicasAfterAppendError(RetriableError):
-    """Appended to the leader, but the ISR shrank below ``min.insync.replicas`` meanwhile."""
+    """The records were appended to the leader, but the ISR shrank below ``min.insync.replicas`` meanwhile."""
 
     code = "NOT_ENOUGH_REPLICAS_AFTER_APPEND"
 
 
 class RemoteNotReadyError(RetriableError):
-    """The remote log does not hold yet what the follower needs to start there (KIP-1023)."""
+    """The remote log does not yet hold the data from which the follower would start (KIP-1023)."""
 
     code = "REMOTE_NOT_READY"
 
 
 class ThrottlingQuotaExceededError(RetriableError):
-    """A quota leaves no room for the bytes before the time-out; nothing was read."""
+    """A quota does not allow these bytes before the timeout; nothing was read."""
 
     code = "THROTTLING_QUOTA_EXCEEDED"
 
@@ -118,20 +118,20 @@ class NoMajorityError(RetriableError):
 
 
 class ConcurrentTransactionsError(RetriableError):
-    """The transactional id is in the middle of another change; nothing of this one counts."""
+    """Another change of the transactional id is in progress; this change had no effect."""
 
     code = "CONCURRENT_TRANSACTIONS"
 
 
 class UnstableOffsetCommitError(RetriableError):
-    """A transaction that is not over has offsets of the group: they are committed with it, or not (KIP-447)."""
+    """An open transaction has offsets of the group, and its outcome decides whether they count (KIP-447)."""
 
     code = "UNSTABLE_OFFSET_COMMIT"
 
 
 class CoordinatorNotAvailableError(RetriableError):
-    """The partition of an internal topic that a group, or a transactional id, belongs to cannot be appended to at
-    present; nothing was changed."""
+    """The internal topic's partition of a group or transactional id accepts no appends at present; nothing was
+    changed."""
 
     code = "COORDINATOR_NOT_AVAILABLE"
 
@@ -144,7 +144,7 @@ class OffsetNotAvailableError(RetriableError):
 
 
 class UnknownLeaderEpochError(RetriableError):
-    """The caller knows a newer leader epoch than the one who answers; it will hear of it, too."""
+    """The caller knows a newer leader epoch than the answering side, which will learn of it, too."""
 
     code = "UNKNOWN_LEADER_EPOCH"
 
@@ -165,13 +165,14 @@ class FencedLeaderEpochError(StaleMetadataError):
 
 
 class SnapshotNotFoundError(StaleMetadataError):
-    """The leader has not, or no longer, the snapshot that was asked for: ask which one it has (KIP-630)."""
+    """The leader does not have the requested snapshot, or no longer has it: ask for its present one (KIP-630)."""
 
     code = "SNAPSHOT_NOT_FOUND"
 
 
 class PositionOutOfRangeError(StaleMetadataError):
-    """A position behind the end of a snapshot: the leader's is another one than the caller thinks (KIP-630)."""
+    """The position is after the end of the snapshot: the leader has another one than the caller assumes
+    (KIP-630)."""
 
     code = "POSITION_OUT_OF_RANGE"
 
@@ -189,8 +190,8 @@ class IneligibleReplicaError(StaleMetadataError):
 
 
 class StaleBrokerError(StaleMetadataError):
-    """The root of a broker is another incarnation than the registered one, or the broker has been registered
-    anew since: register it, or read the metadata again."""
+    """The root of a broker is not the registered one, or the broker was registered again meanwhile: register it,
+    or read the metadata again."""
 
     code = "STALE_BROKER_EPOCH"
 
@@ -217,19 +218,19 @@ class EligibleLeadersNotAvailableError(LeaderNotAvailableError):
 
 
 class FencedError(StratalogError):
-    """Somebody newer has taken over; the caller must stop."""
+    """A newer instance has taken over; the caller must stop."""
 
     code = "FENCED"
 
 
 class InvalidProducerEpochError(FencedError):
-    """A newer incarnation of the producer has appended already."""
+    """A newer instance of the producer has already appended."""
 
     code = "INVALID_PRODUCER_EPOCH"
 
 
 class StaleMemberEpochError(FencedError):
-    """A newer member has committed for the group already (KIP-848)."""
+    """A newer member has already committed for the group (KIP-848)."""
 
     code = "STALE_MEMBER_EPOCH"
 
@@ -256,14 +257,14 @@ class InvalidCallError(StratalogError):
 
 
 class InvalidConfigError(InvalidCallError):
-    """An unknown configuration key, or a value that its key does not take."""
+    """A configuration key is unknown, or its value is not allowed."""
 
     code = "INVALID_CONFIG"
 
 
 class PolicyViolationError(InvalidCallError):
-    """A config of the topic does not allow it. ``cleanup.policy``: only snapshots move the start of such a log
-    (KIP-630); ``protect.until.ms``: nobody deletes its records before that time."""
+    """A config of the topic forbids the call. ``cleanup.policy``: only snapshots move the start of such a log
+    (KIP-630); ``protect.until.ms``: its records cannot be deleted before that time."""
 
     code = "POLICY_VIOLATION"
 
@@ -281,13 +282,13 @@ class InvalidRecordError(InvalidCallError):
 
 
 class RecordTooLargeError(InvalidRecordError):
-    """A record takes more memory than readers have room for; nothing was appended."""
+    """A record needs more memory than readers have; nothing was appended."""
 
     code = "MESSAGE_TOO_LARGE"
 
 
 class UnknownTopicOrPartitionError(InvalidCallError):
-    """No such topic or partition, or it was deleted."""
+    """The topic or partition does not exist, or was deleted."""
 
     code = "UNKNOWN_TOPIC_OR_PARTITION"
 
@@ -311,37 +312,37 @@ class InvalidReplicationFactorError(InvalidCallError):
 
 
 class InvalidReplicaAssignmentError(InvalidCallError):
-    """The replicas asked for are empty, name a broker twice or a fenced one, or leave no replica in sync."""
+    """The requested replicas are empty, name a broker twice or a fenced one, or leave no replica in sync."""
 
     code = "INVALID_REPLICA_ASSIGNMENT"
 
 
 class NoReassignmentInProgressError(InvalidCallError):
-    """There is no reassignment of the partition that could be cancelled."""
+    """The partition has no reassignment to cancel."""
 
     code = "NO_REASSIGNMENT_IN_PROGRESS"
 
 
 class ElectionNotNeededError(InvalidCallError):
-    """An unclean election was asked for while a member of the ISR can lead."""
+    """An unclean election was requested although a member of the ISR can lead."""
 
     code = "ELECTION_NOT_NEEDED"
 
 
 class UnknownBrokerError(InvalidCallError):
-    """No such broker in the cluster file or the metadata."""
+    """The broker is not in the cluster file or the metadata."""
 
     code = "BROKER_ID_NOT_REGISTERED"
 
 
 class LogDirError(InvalidCallError):
-    """A log dir does not exist, is not writable, or belongs to somebody else."""
+    """A log dir does not exist, is not writable, or belongs to another broker or cluster."""
 
     code = "LOG_DIR_NOT_FOUND"
 
 
 class MetadataLostError(InvalidCallError):
-    """No voter holds the metadata of a cluster of which brokers are there."""
+    """No voter holds the metadata of a cluster whose brokers exist."""
 
 
 class InconsistentClusterIdError(InvalidCallError):
@@ -351,83 +352,84 @@ class InconsistentClusterIdError(InvalidCallError):
 
 
 class UnsupportedStoreError(InvalidCallError):
-    """The store cannot do what safety needs, exclusive create above all."""
+    """The store lacks a guarantee that safety requires, exclusive create above all."""
 
     code = "UNSUPPORTED_STORE"
 
 
 class OffsetOutOfRangeError(InvalidCallError):
-    """An offset below the log start or above the high watermark."""
+    """An offset is below the log start or above the high watermark."""
 
     code = "OFFSET_OUT_OF_RANGE"
 
 
 class LogTruncationError(OffsetOutOfRangeError):
-    """The records that the consumer has read are not in the log any more: an unclean election has put other
-    records there, or none (KIP-320)."""
+    """The records that the consumer has read are no longer in the log: an unclean election replaced or removed
+    them (KIP-320)."""
 
     code = "LOG_TRUNCATION"
 
     def __init__(self, message: str, divergent_offset: int) -> None:
         super().__init__(message)
         self.divergent_offset = divergent_offset
-        """Up to here the log is what the consumer has read; to go on from here is to read what took its place."""
+        """The offset up to which the log is what the consumer has read. From here it reads the replacing
+        records."""
 
 
 class DuplicateSequenceNumberError(InvalidCallError):
-    """The producer has appended later sequences already; whether this one, or with which records, is unknown."""
+    """The producer has already appended later sequences; whether this one, or with which records, is unknown."""
 
     code = "DUPLICATE_SEQUENCE_NUMBER"
 
 
 class OutOfOrderSequenceNumberError(InvalidCallError):
-    """The producer has appended later sequences already, and never this one."""
+    """The producer has already appended later sequences, but never this one."""
 
     code = "OUT_OF_ORDER_SEQUENCE_NUMBER"
 
 
 class ChangedReplayError(OutOfOrderSequenceNumberError):
-    """The producer has appended this sequence already, with other records; nothing of these is stored."""
+    """The producer has already appended this sequence with other records; the present ones were not stored."""
 
 
 class InvalidGroupIdError(InvalidCallError):
-    """A group's name is empty or too long, or no text."""
+    """The name of a group is empty, too long, or not text."""
 
     code = "INVALID_GROUP_ID"
 
 
 class GroupIdNotFoundError(InvalidCallError):
-    """No such group: it has committed nothing, or what it had committed is forgotten."""
+    """The group does not exist: it has committed nothing, or its commits have expired."""
 
     code = "GROUP_ID_NOT_FOUND"
 
 
 class NonEmptyGroupError(InvalidCallError):
-    """The group lives: it has committed while it was to be deleted, and was not deleted."""
+    """The group is active: it committed during the deletion, and was not deleted."""
 
     code = "NON_EMPTY_GROUP"
 
 
 class OffsetMetadataTooLargeError(InvalidCallError):
-    """The text that a committed offset is to carry is longer than ``offset.metadata.max.bytes``."""
+    """The metadata text of a committed offset is longer than ``offset.metadata.max.bytes``."""
 
     code = "OFFSET_METADATA_TOO_LARGE"
 
 
 class InvalidTopicError(InvalidCallError):
-    """No topic can have that name; or it is internal, and only the engine itself may do that to it."""
+    """The name is not allowed for a topic; or the topic is internal, and only the engine itself may do this."""
 
     code = "INVALID_TOPIC_EXCEPTION"
 
 
 class TransactionalIdNotFoundError(InvalidCallError):
-    """No such transactional id: nobody has used it, or not for long."""
+    """The transactional id does not exist: it was never used, or has expired."""
 
     code = "TRANSACTIONAL_ID_NOT_FOUND"
 
 
 class InvalidTxnStateError(InvalidCallError):
-    """The transaction cannot go from its present state to the one that was asked for."""
+    """The transaction cannot change from its present state to the requested one."""
 
     code = "INVALID_TXN_STATE"
 
@@ -445,7 +447,7 @@ class InvalidTransactionTimeoutError(InvalidCallError):
 
 
 class EnvironmentUnusableError(InvalidCallError):
-    """Something on this machine is missing or of a wrong version, Java for example."""
+    """Something on this machine, such as Java, is missing or has a wrong version."""
 
     code = "ENVIRONMENT_UNUSABLE"
 
@@ -459,7 +461,7 @@ class CorruptionError(StratalogError):
     code = "CORRUPT_MESSAGE"
 
     def __init__(self, *args: object, broker_id: int | None = None) -> None:
-        """``broker_id``: the broker whose storage is to blame, where that is known."""
+        """``broker_id`` is the broker whose storage is damaged, if that is known."""
         super().__init__(*args)
         self.broker_id = broker_id
 
@@ -470,11 +472,11 @@ class CorruptSegmentError(CorruptionError):
     code = "CORRUPT_SEGMENT"
 
     file: str | None = None
-    """Its name in its store, where that is known."""
+    """The name of the file in its store, if that is known."""
 
 
 class UnsignedError(CorruptSegmentError):
-    """An object is not signed with the key of the cluster, or was changed since."""
+    """An object is not signed with the key of the cluster, or was changed after it was signed."""
 
     code = "UNSIGNED"
 
@@ -486,7 +488,7 @@ class LogGapError(CorruptionError):
 
 
 class RemoteObjectMissingError(CorruptionError):
-    """The remote table lists an object that is not there."""
+    """The remote table lists an object that does not exist."""
 
     code = "REMOTE_OBJECT_MISSING"
 
@@ -495,6 +497,6 @@ class RemoteObjectMissingError(CorruptionError):
 
 
 class OutcomeUnknownError(StratalogError):
-    """The call failed after it may have taken effect; read before you retry."""
+    """The call failed, but may have taken effect; read before you retry."""
 
     code = "OUTCOME_UNKNOWN"

@@ -1,7 +1,8 @@
-"""How a topic's declared schema grows: by nullable fields at the end of a struct, at every depth of structs. Pure.
+"""How a topic's declared schema grows: by nullable fields at the end of a struct, at any depth of structs. Pure.
 
-Nothing else ever changes about it. So of two schemas that a topic has had, one grew from the other; a file of the
-narrower one reads as if it held nulls in the fields it lacks; and the wider one holds the records of both.
+Nothing else about a schema ever changes. So of any two schemas that a topic has had, one grew from the other. A
+file of the narrower one reads as if it held nulls in the fields that it lacks, and the wider one holds the records
+of both.
 """
 
 from __future__ import annotations
@@ -20,14 +21,15 @@ from stratalog.partitions.records import same_type, type_from_json
 Records = TypeVar("Records", pa.RecordBatch, pa.Table)
 
 ADDED = "stratalog.added"
-"""In the metadata of a declared field: it came later. Producers that do not know it may leave it out."""
+"""The metadata key of a declared field that was added later. Producers that do not know the field may omit it."""
 
 
 def grown_schema(present: str, wanted: str, column: str) -> tuple[str, list[str]]:
-    """A declared type after it has grown to another one (Spark's JSON texts of both), and the dotted names of the
-    fields that this adds to ``column``, in order. A type that adds no field gives ``present`` and an empty list.
+    """The declared type after growing from ``present`` to ``wanted`` (both Spark's JSON text), and the dotted
+    names of the fields that this adds to ``column``, in order. Without added fields: ``present`` and an empty
+    list.
 
-    Raises: InvalidCallError for a type that no topic can have, and naming what ``present`` cannot grow to.
+    Raises: InvalidCallError for a type that no topic can have, or a change that ``present`` cannot grow by.
     """
     type_from_json(wanted)
     added: list[str] = []
@@ -40,24 +42,24 @@ def grown_schema(present: str, wanted: str, column: str) -> tuple[str, list[str]
 def _grown(present: Any, wanted: Any, path: str, added: list[str]) -> Any:
     if not _is_struct(present) or not _is_struct(wanted):
         if _type(present) != _type(wanted):
-            raise InvalidCallError(f"{path} is {_type(present)}, it cannot become {_type(wanted)}; {_ONLY}")
+            raise InvalidCallError(f"{path} is {_type(present)}, and cannot become {_type(wanted)}; {_ONLY}")
         return present
     before, after = present["fields"], wanted["fields"]
     fields = []
     for index, field in enumerate(before):
         name = f"{path}.{field['name']}"
         if index >= len(after):
-            raise InvalidCallError(f"{name} would be gone; {_ONLY}")
+            raise InvalidCallError(f"{name} would be removed; {_ONLY}")
         other = after[index]
         if other["name"] != field["name"]:
-            raise InvalidCallError(f"{path}.{other['name']} would stand where {name} is; {_ONLY}")
+            raise InvalidCallError(f"{path}.{other['name']} would replace {name}; {_ONLY}")
         if other.get("nullable", True) != field.get("nullable", True):
-            raise InvalidCallError(f"{name} would be nullable or no longer so; {_ONLY}")
+            raise InvalidCallError(f"{name} would change whether it is nullable; {_ONLY}")
         fields.append({**field, "type": _grown(field["type"], other["type"], name, added)})
     for field in after[len(before) :]:
         name = f"{path}.{field['name']}"
         if not field.get("nullable", True):
-            raise InvalidCallError(f"{name} must be nullable: records that are there already lack it")
+            raise InvalidCallError(f"{name} must be nullable: existing records lack it")
         added.append(name)
         fields.append({**field, "metadata": {**field.get("metadata", {}), ADDED: True}})
     return {**present, "fields": fields}
@@ -75,7 +77,7 @@ def _type(node: Any) -> pa.DataType:
 
 
 def grew(narrow: pa.DataType, wide: pa.DataType) -> bool:
-    """Whether ``wide`` is ``narrow`` or has grown from it; whether fields of both are nullable does not count."""
+    """Whether ``wide`` equals ``narrow`` or has grown from it, ignoring the nullability of common fields."""
     if not (pa.types.is_struct(narrow) and pa.types.is_struct(wide)):
         return same_type(narrow, wide)
     fields = list(zip(narrow, wide, strict=False))
@@ -87,9 +89,9 @@ def grew(narrow: pa.DataType, wide: pa.DataType) -> bool:
 
 
 def widest(schemas: Iterable[pa.Schema], what: str) -> pa.Schema:
-    """The one of the schemas (at least one) that all others grew to: every record of theirs fits into it.
+    """The schema, of at least one, that all others grew to, so that it can hold all of their records.
 
-    Raises: CorruptionError where two of them did not grow from one another; ``what`` has them.
+    Raises: CorruptionError, which names ``what``, if two schemas did not grow from one another.
     """
 
     def wider(one: pa.Schema, two: pa.Schema) -> pa.Schema:
@@ -97,20 +99,23 @@ def widest(schemas: Iterable[pa.Schema], what: str) -> pa.Schema:
             return one
         if grew(pa.struct(list(one)), pa.struct(list(two))):
             return two
-        raise CorruptionError(f"{what} has records of two schemas, neither grew from the other: {one} and {two}")
+        raise CorruptionError(
+            f"{what} has records of two schemas, and neither grew from the other: {one} and {two}"
+        )
 
     return reduce(wider, schemas)
 
 
 def fitted(records: Records, schema: pa.Schema, what: str) -> Records:
-    """Records in the columns of ``schema``, which are theirs or grew from theirs, with nulls in what they lack.
+    """Records in the columns of ``schema``, which equals or grew from theirs; fields that they lack are null.
 
-    Raises: StaleMetadataError when they have a field that ``schema`` does not know: it is not the topic's present
-        one, and nothing may be dropped.
+    Raises: StaleMetadataError if they have a field that ``schema`` lacks: then ``schema`` is outdated, and no
+        value
+        may be dropped.
     """
     if not grew(pa.struct(list(records.schema)), pa.struct(list(schema))):
         raise StaleMetadataError(
-            f"{what}: there are records with the schema {records.schema}; the topic's, as this run knows it, is "
+            f"{what}: it has records with the schema {records.schema}; this run knows the topic with "
             f"{schema}: try again"
         )
     return records.cast(schema)

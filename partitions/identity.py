@@ -1,4 +1,4 @@
-"""Ids of things: topics, directories (incarnations of a root), claims, producers without a name."""
+"""Identifiers: topics, directories (incarnations of a root), claims, producers without a name."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 NewId = Callable[[], str]
-"""A source of fresh ids: 32 lower-case hexadecimal digits, safe in paths of any file system."""
+"""A source of new ids: 32 lower-case hexadecimal digits, safe in paths of any file system."""
 
 ID_LENGTH = 32
 
 TopicPartition = tuple[str, int]
-"""A topic's name and a partition of it: what callers say."""
+"""The name of a topic and the number of a partition, as callers give them."""
 
 
 class TopicIdPartition(NamedTuple):
-    """A partition of the topic with this id: what metadata and state say. A later topic of the same name has
-    another id.
+    """The id of a topic and the number of a partition, as metadata and state use them. A later topic of the same
+    name has another id.
     """
 
     topic_id: str
@@ -25,7 +25,7 @@ class TopicIdPartition(NamedTuple):
 
 
 def random_id() -> str:
-    """A fresh random id; the only place of the product that asks for one."""
+    """A new random id. No other place of the product creates random ids."""
     return uuid.uuid4().hex  # noqa: TID251 - the one place
 
 
@@ -35,7 +35,7 @@ def is_id(text: str) -> bool:
 
 
 def same_root(one: str, other: str) -> bool:
-    """Whether two identities may be those of one root: what either does not know, tells nothing."""
+    """Whether two identities may belong to the same root; unknown parts of either are ignored."""
     if not one or not other:
         return True
     (one_object, _, one_born), (other_object, _, other_born) = one.partition("+"), other.partition("+")

@@ -23,5 +23,5 @@ def isolation_of(given: Isolation | str) -> Isolation:
         return Isolation(given)
     except ValueError:
         levels = [level.value for level in Isolation]
-        hint = did_you_mean(str(given), levels) or f": it is one of {', '.join(levels)}"
+        hint = did_you_mean(str(given), levels) or f": use one of {', '.join(levels)}"
         raise InvalidCallError(f"unknown isolation {given!r}{hint}") from None

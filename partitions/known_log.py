@@ -1,7 +1,7 @@
-"""The log of a replica, going on from an earlier look: new files are parsed and resolved, and no others. Pure.
+"""The log of a replica, updated from an earlier listing: only new files are parsed and resolved. Pure.
 
-Files that both looks saw are the same objects in both. A file of the log holds the same records all the time
-under one lineage: the chain changes only from the first new file on, and where one of its own files is gone.
+A file in both listings is the same object in both. A file of the log always holds the same records under one
+lineage: the chain changes only from the first new file on, or if one of its own files is gone.
 """
 
 from __future__ import annotations
@@ -32,31 +32,31 @@ N = TypeVar("N")
 
 @dataclass(frozen=True, slots=True)
 class KnownLog:
-    """The folder of a replica, as a process remembers it."""
+    """The folder of a replica, as a process has cached it."""
 
     answer: Sequence[StoredObject]
-    """As the store listed it last."""
+    """The latest listing by the store."""
     objects: Sequence[StoredObject]
-    """The same; of what was there before it has the objects of then."""
+    """The same listing, with the earlier instances of objects that were already in the previous one."""
     listing: Listing
     log: ReplicaLog | None = None
-    """As it was resolved last: of this listing, or of an earlier one."""
+    """The log that was resolved last, from this listing or an earlier one."""
 
     @property
     def memory_bytes(self) -> int:
-        """Its size in memory, roughly."""
+        """The approximate size in memory."""
         return 2048 + 1024 * len(self.objects)
 
     @property
     def resolved(self) -> ReplicaLog | None:
-        """The log of this very listing, if it was resolved."""
+        """The log of exactly this listing, if it was resolved."""
         return self.log if self.log is not None and self.log.listing is self.listing else None
 
 
 def known_again(
     before: KnownLog | None, answer: Sequence[StoredObject], folder: str, uri_of: Callable[[str], str]
 ) -> KnownLog:
-    """After another look at the folder. Raises: as ``parse``."""
+    """The known log after a new listing ``answer`` of the folder. Raises: as ``parse``."""
     if before is None:
         return KnownLog(answer, answer, parse(folder, answer, uri_of))
     if answer is before.answer:
@@ -138,7 +138,7 @@ def log_again(
     unused = [file for file in (*before.hidden, *before.stranded) if id(file) in now]
     kept = chain
     if live:
-        # From the link on in which the first new file begins: its end may be another one.
+        # Redo from the link in which the first new file begins: the end of that link may change.
         index = min(bisect_right(chain, first, key=lambda link: link.start) - 1, len(chain) - 1)
         start = chain[index].start
         kept, redone = chain[:index], [link.file for link in chain[index:]]

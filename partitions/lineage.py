@@ -1,6 +1,6 @@
 """Which leader epoch wrote which offsets: ``[[epoch, start_offset], ...]``, ascending in both.
 
-Kafka's leader epoch checkpoint (KIP-101, KIP-279). Pure.
+This is Kafka's leader epoch checkpoint (KIP-101, KIP-279). Pure.
 """
 
 from __future__ import annotations
@@ -35,7 +35,9 @@ class Lineage:
         self._starts = [entry.start_offset for entry in self.entries]
         for one, two in zip(self.entries, self.entries[1:], strict=False):
             if one.epoch >= two.epoch or one.start_offset > two.start_offset:
-                raise CorruptionError(f"a lineage must ascend, this does not: {list(map(list, self.entries))}")
+                raise CorruptionError(
+                    f"a lineage must ascend, but this one does not: {list(map(list, self.entries))}"
+                )
 
     def __iter__(self) -> Iterator[EpochStart]:
         return iter(self.entries)
@@ -51,7 +53,7 @@ class Lineage:
 
     @property
     def memory_bytes(self) -> int:
-        """Its size in memory, roughly: an entry is a tuple of two numbers, and stands in two sequences."""
+        """The approximate size in memory: an entry is a tuple of two numbers, and is part of two sequences."""
         return 256 + 160 * len(self.entries)
 
     @property
@@ -65,40 +67,41 @@ class Lineage:
         return self.entries[index - 1].epoch if index else None
 
     def end_of(self, epoch: int) -> int | None:
-        """Where ``epoch`` ends: the start of the first entry with a greater epoch, whether or not
-        ``epoch`` is an entry itself; None when no greater one follows (it ends at the log end).
+        """The end offset of ``epoch``: the start of the first entry with a greater epoch, whether or not ``epoch``
+        is an entry itself; None if no greater epoch follows (it ends at the log end).
         """
         index = bisect_right(self.entries, epoch, key=lambda entry: entry.epoch)
         return self.entries[index].start_offset if index < len(self.entries) else None
 
     def below(self, offset: int) -> Lineage:
-        """Without the entries that start at or above ``offset``. Of two histories that are one below it, these are
-        equal.
+        """The lineage without the entries that start at or above ``offset``. It is equal for two histories that
+        are the same below ``offset``.
         """
         return Lineage(self.entries[: bisect_left(self._starts, offset)])
 
     def parts_from(self, other: Lineage, start: int, end: int) -> int | None:
-        """From which offset of ``[start, end)`` on another history is not the same; None: nowhere."""
+        """The first offset of ``[start, end)`` at which another history differs; None if it does not."""
         edges = {entry.start_offset for lineage in (self, other) for entry in lineage}
         offsets = sorted({start, *(edge for edge in edges if start < edge < end)}) if start < end else []
         return next((offset for offset in offsets if self.epoch_at(offset) != other.epoch_at(offset)), None)
 
     def continued_by(self, epoch: int, log_end_offset: int) -> Lineage:
-        """The lineage of a leader that takes over as ``epoch`` at its log end: entries that start at
-        or above the log end wrote nothing and go.
+        """The lineage of a leader that takes over as ``epoch`` at its log end: entries that start at or above the
+        log end wrote nothing and are removed.
         """
         return Lineage([*self.below(log_end_offset), EpochStart(epoch, log_end_offset)])
 
     def truncated_from_start(self, log_start_offset: int) -> Lineage:
-        """Without the entries that lie wholly below the log start; the one that covers it stays as it is. (Kafka's
-        epoch cache moves its start to the log start.) Nothing is known of offsets below the first entry.
+        """The lineage without the entries that are wholly below the log start; the entry that covers it is kept
+        unchanged. (Kafka's epoch cache moves its start to the log start.) The epochs of offsets below the first
+        entry are unknown.
         """
         return Lineage(self.entries[max(bisect_right(self._starts, log_start_offset) - 1, 0) :])
 
     def to_json(self, most: int = EPOCH_BYTES) -> bytes:
         """The content of an ``.epoch`` file, with its checksum.
 
-        Raises: InvalidCallError when it has more than ``most`` bytes.
+        Raises: InvalidCallError if it has more than ``most`` bytes.
         """
         return sealed(msgspec.json.encode(self.entries), most)
 
@@ -109,8 +112,8 @@ class Lineage:
         Raises: CorruptionError.
         """
         if len(data) > EPOCH_BYTES:
-            raise CorruptionError(f"{what} is no lineage: it has {len(data)} bytes, more than {EPOCH_BYTES}")
+            raise CorruptionError(f"{what} is not a lineage: it has {len(data)} bytes, more than {EPOCH_BYTES}")
         try:
             return cls(parse_json(unsealed(data), list[tuple[Epoch, Natural]]))
         except (ValueError, CorruptionError) as error:
-            raise CorruptionError(f"{what} is no lineage: {data[:80]!r}") from error
+            raise CorruptionError(f"{what} is not a lineage: {data[:80]!r}") from error

@@ -239,7 +239,7 @@ def chain_of(live: Iterable[DataFile], position: int, end_of_append: Callable[[D
             after = bisect_right(bases, position)
             end = bases[after] if after < len(bases) else end_of_append(file)
             if end <= position:
-                raise CorruptionError(f"{file.object.name} says that it ends at {end}, where it starts or before")
+                raise CorruptionError(f"{file.object.name} claims to end at {end}, which is not after its start")
             best = Link(position, end, file)
         if reaching and -reaching[0][0] > position and (best is None or -reaching[0][0] >= best.end):
             best = Link(position, -reaching[0][0], reaching[0][2])
@@ -291,7 +291,7 @@ def check_same_ends(what: str, log: ReplicaLog, leader: ReplicaLog) -> None:
     ends = {link.name: link.end for link in leader.chain}
     for link in log.chain:
         if ends.get(link.name, link.end) != link.end:
-            raise LogGapError(f"{what}: {link.name} is followed by offset {link.end}, and ends before it")
+            raise LogGapError(f"{what}: {link.name} ends at offset {link.end}, which is before its start")
 
 
 def check_boundaries(what: str, leader: ReplicaLog, log: ReplicaLog) -> None:

@@ -99,7 +99,7 @@ def first_at_or_after(pieces: Iterable[FileSlice], timestamp_us: int) -> Answer:
         found = _first_in(piece, timestamp_us)
         if found is not None:
             return found
-    return UnknownOffset("no record is that late")
+    return UnknownOffset("all records are older")
 
 
 def largest_timestamp(pieces: Iterable[FileSlice]) -> Answer:

@@ -161,13 +161,13 @@ def why_not_merged(
     active = [link for link in _mergeable(log, from_offset, transactions) if link.start >= active_from]
     size = bytes_text(sum(map(_size, active)))
     if len(active) > 1:
-        crowd = f"{policy.min_files} of like size are merged, or all of them once {sealing(policy)}"
+        crowd = f"{policy.min_files} of similar size are merged, or all files once {sealing(policy)}"
         return f"{len(active)} files, {size}: {crowd}"
     if active:
-        return f"1 file, {size}: it has no neighbour to be merged with"
+        return f"1 file, {size}: it has no neighbour to merge with"
     if sealed:
-        return f"{len(sealed)} sealed segments, which stay as they are"
-    return "its records are above the high watermark, or in transactions that have not ended"
+        return f"{len(sealed)} sealed segments, which are not merged again"
+    return "its records are above the high watermark, or in open transactions"
 
 
 def sealing(policy: MergePolicy) -> str:

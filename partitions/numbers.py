@@ -43,7 +43,7 @@ def whole(given: object, what: str, least: int | None = None, greatest: int = GR
         pass
     until = "on" if greatest == GREATEST else f"to {greatest}"
     span = "of 64 bits" if least is None else f"from {least} {until}"
-    raise InvalidCallError(f"{what} {given!r}: it is a whole number {span}")
+    raise InvalidCallError(f"{what} {given!r}: give a whole number {span}")
 
 
 def whole_or_none(given: object, what: str) -> int | None:

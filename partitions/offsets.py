@@ -78,7 +78,7 @@ def named_offset(positions: Positions, spec: OffsetSpec) -> Answer:
         case OffsetSpec.EARLIEST_PENDING_UPLOAD:
             return _earliest_pending_upload(positions)
         case OffsetSpec.MAX_TIMESTAMP:
-            raise ValueError("MAX_TIMESTAMP is answered by stratalog.partitions.lookup")
+            raise ValueError("for MAX_TIMESTAMP call stratalog.partitions.lookup")
 
 
 def _earliest_pending_upload(positions: Positions) -> Answer:

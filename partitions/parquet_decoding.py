@@ -63,7 +63,7 @@ def translated(what: str) -> Iterator[None]:
         if not is_of_this_process(error):
             raise CorruptSegmentError(f"{what} cannot be read: {error}") from error
         raise StorageError(
-            f"{what} could not be read here ({error}); nothing is known to be wrong with it"
+            f"{what} could not be read by this process ({error}); the file itself may be intact"
         ) from error
 
 
@@ -98,7 +98,7 @@ class ColumnChunks:
                 if chunk.start not in self._held:
                     self._held[chunk.start] = self._read(chunk.start, chunk.end)
                 return self._held[chunk.start][start - chunk.start : until - chunk.start]
-        raise ValueError(f"a column is elsewhere, at bytes [{start}, {until})")
+        raise ValueError(f"a column is outside its row group, at bytes [{start}, {until})")
 
 
 def decoded(

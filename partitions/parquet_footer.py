@@ -28,7 +28,7 @@ MOST_ROWS = 2 * 1024 * 1024
 """Of a row group: a record counts for more than 50 bytes, and a row group has less than 100 million of them."""
 MOST_GROUP_BYTES = 192 * 1024 * 1024
 """Of a row group, packed, and of its records in memory: twice what ``segment_writer`` puts into one at most."""
-NOT_OURS = "no writer of segments makes such a file; run heal, or bring it back from a backup"
+NOT_OURS = "stratalog never writes such a file; run verify --deep --heal, or restore it from a backup"
 MOST_LEAVES = 16 * 1024
 MOST_DEPTH = 200
 """Groups of a schema in one another; each list takes two."""
@@ -136,12 +136,12 @@ def footer_start(end: bytes | bytearray, size_bytes: int, most_bytes: int = MOST
     Raises: ValueError for what does not end as a Parquet file, or says that it has another footer than that.
     """
     if len(end) < SUFFIX_BYTES or end[-4:] != MAGIC:
-        raise ValueError("it does not end as a Parquet file: truncated, or foreign")
+        raise ValueError("it does not end like a Parquet file: it is truncated, or foreign")
     footer_bytes = int.from_bytes(end[-SUFFIX_BYTES:-4], "little") + SUFFIX_BYTES
     if footer_bytes > size_bytes - len(MAGIC):
         raise ValueError("its Parquet footer is longer than the file")
     if footer_bytes > most_bytes:
-        raise ValueError(f"its Parquet footer has {footer_bytes} bytes, and may have {most_bytes}")
+        raise ValueError(f"its Parquet footer has {footer_bytes} bytes, more than the limit of {most_bytes}")
     return size_bytes - footer_bytes
 
 
@@ -159,12 +159,12 @@ def parse_layout(footer: bytes, records_end: int) -> Layout:
     for chunk in layout.chunks:
         if chunk.start != at:
             raise ValueError(
-                f"its column {'.'.join(chunk.path)} lies at bytes [{chunk.start}, {chunk.end}), and the one "
-                f"before it ends at {at}"
+                f"its column {'.'.join(chunk.path)} lies at bytes [{chunk.start}, {chunk.end}), "
+                f"but the column before it ends at {at}"
             )
         at = chunk.end
     if records_end != at:
-        raise ValueError(f"its column chunks end at byte {at}, and not at {records_end}")
+        raise ValueError(f"its column chunks end at byte {at}, not at {records_end}")
     return layout
 
 
@@ -196,7 +196,7 @@ def _parse(footer: bytes) -> Layout:
         RowGroup(first, first + rows, chunks) for first, (rows, chunks) in zip(ends, groups, strict=False)
     )
     if found.get(3) != ends[-1]:
-        raise ValueError(f"it has {found.get(3)} rows, and row groups of {ends[-1]}")
+        raise ValueError(f"it has {found.get(3)} rows, but row groups with {ends[-1]}")
     for group in row_groups:
         _check_group(group, leaves)
     return Layout(leaves, row_groups)
@@ -207,18 +207,18 @@ def _check_group(group: RowGroup, leaves: tuple[Leaf, ...]) -> None:
     if not 1 <= group.num_rows <= MOST_ROWS:
         raise ValueError(f"it has a row group of {group.num_rows} rows")
     if len(group.chunks) != len(leaves):
-        raise ValueError(f"it has a row group of {len(group.chunks)} columns, and {len(leaves)} columns")
+        raise ValueError(f"it has a row group of {len(group.chunks)} columns, but its schema has {len(leaves)}")
     for chunk, leaf in zip(group.chunks, leaves, strict=True):
         if chunk.path != leaf.path or chunk.physical != leaf.physical:
-            raise ValueError(f"its column {'.'.join(leaf.path)} is not where it should be")
+            raise ValueError(f"its column {'.'.join(leaf.path)} is not in its place in the schema")
         if chunk.values < group.num_rows or (not leaf.repetition and chunk.values != group.num_rows):
             raise ValueError(
                 f"its column {'.'.join(leaf.path)} has {chunk.values} values in {group.num_rows} rows"
             )
     if (size_bytes := sum(chunk.end - chunk.start for chunk in group.chunks)) > MOST_GROUP_BYTES:
         raise ValueError(
-            f"it has a row group of {size_bytes} bytes, more than the {MOST_GROUP_BYTES} that one of a "
-            f"segment may have: {NOT_OURS}"
+            f"it has a row group of {size_bytes} bytes, more than the {MOST_GROUP_BYTES} "
+            f"that a row group of a segment may have: {NOT_OURS}"
         )
 
 
@@ -233,7 +233,7 @@ def _leaves(elements: list[dict[int, Any]]) -> Iterator[Leaf]:
     while opened:
         left, path, definition, repetition = opened.pop()
         if left < 0:
-            raise ValueError("its schema has a group with less than no children")
+            raise ValueError("its schema has a group with a negative number of children")
         if left == 0:
             continue
         opened.append((left - 1, path, definition, repetition))
@@ -251,13 +251,13 @@ def _leaves(elements: list[dict[int, Any]]) -> Iterator[Leaf]:
         else:
             yield _leaf(path, element, definition, repetition)
     if next(waiting, None) is not None:
-        raise ValueError("its schema goes on behind its end")
+        raise ValueError("its schema continues after its end")
 
 
 def _leaf(path: tuple[str, ...], element: dict[int, Any], definition: int, repetition: int) -> Leaf:
     physical = cast(int, element.get(1))
     if physical not in _BITS and not (physical == FIXED and 1 <= element.get(2, 0) <= _MOST_FIXED):
-        raise ValueError(f"its column {'.'.join(path)} is of a type that no segment has ({physical})")
+        raise ValueError(f"its column {'.'.join(path)} has a type that segments do not have ({physical})")
     bits = _BITS.get(physical, _DECIMAL_BITS)
     logical = element.get(10, {})
     if 5 in logical:
@@ -276,9 +276,9 @@ def _chunk(found: dict[int, Any]) -> ColumnChunk:
     data_page = column[9]
     dictionary = column.get(11) or None
     if dictionary is not None and dictionary >= data_page:
-        raise ValueError("it has a dictionary behind its values")
+        raise ValueError("it has a dictionary after its values")
     if column[4] not in CODECS:
-        raise ValueError(f"it has a column that is compressed in another way than segments are ({column[4]})")
+        raise ValueError(f"it has a column with a compression that segments do not use ({column[4]})")
     start = data_page if dictionary is None else dictionary
     statistics = column.get(12, {})
     if column[7] < 0 or data_page >= start + column[7] or column[5] < 0:

@@ -111,8 +111,8 @@ def check_row_group(
     total = max(unpacked, fixed + sum(repeated.values()))
     if total > most_bytes:
         raise ValueError(
-            f"a row group of {group.num_rows} rows takes {total} bytes in memory, more than the {most_bytes} that "
-            f"one of a segment may take: {NOT_OURS}"
+            f"a row group of {group.num_rows} rows takes {total} bytes in memory, more than "
+            f"the {most_bytes} that a row group of a segment may take: {NOT_OURS}"
         )
     return total
 
@@ -136,7 +136,7 @@ def _pages(leaf: Leaf, chunk: ColumnChunk, read: Read) -> _Column:
             dictionary = page
             continue
         if encoding not in (_ENCODINGS if dictionary is None else (*_ENCODINGS, *_INDEXED)):
-            raise ValueError(f"a page of values is encoded in another way than segments are ({encoding})")
+            raise ValueError(f"a page of values has an encoding that segments do not use ({encoding})")
         if page.values < 1:
             raise ValueError(f"a page has {page.values} values")
         values += page.values
@@ -144,9 +144,9 @@ def _pages(leaf: Leaf, chunk: ColumnChunk, read: Read) -> _Column:
         if len(pages) > most:
             raise ValueError(f"a column of {chunk.values} values has more than {most} pages")
     if values != chunk.values:
-        raise ValueError(f"a column's pages have {values} values, and not {chunk.values}")
+        raise ValueError(f"a column's pages have {values} values, not {chunk.values}")
     if chunk.has_dictionary != (dictionary is not None):
-        raise ValueError("a dictionary is not where its footer says")
+        raise ValueError("a dictionary is not at the place that the footer names")
     return _Column(leaf, chunk, dictionary, tuple(pages))
 
 
@@ -160,11 +160,11 @@ def _header(data: bytes, at: int, leaf: Leaf) -> tuple[int, int, int, int, int, 
     kind = header.get(1)
     what = header.get({_DATA: 5, _DICTIONARY: 7}.get(kind, 0))
     if what is None:
-        raise ValueError(f"a page is of type {kind}, as no segment's are")
+        raise ValueError(f"a page has type {kind}, which segments do not use")
     # Some writers state another encoding for levels that a page does not have.
     levels = ((leaf.definition, 3), (leaf.repetition, 4))
     if kind == _DATA and any(there and what.get(number) != _RLE for there, number in levels):
-        raise ValueError("a page has levels that are encoded in another way than segments' are")
+        raise ValueError("a page has levels with an encoding that segments do not use")
     return kind, header.get(2, -1), header.get(3, -1), what.get(1, -1), what.get(2, -1), at
 
 
@@ -197,7 +197,7 @@ def _unpacked(column: _Column, page: _Page, read: Read) -> bytes:
     else:
         unpacked = pa.Codec(codec).decompress(data, page.unpacked_bytes, asbytes=True)
     if len(unpacked) != page.unpacked_bytes:
-        raise ValueError(f"a page has {len(unpacked)} bytes, and says {page.unpacked_bytes}")
+        raise ValueError(f"a page has {len(unpacked)} bytes, but its header says {page.unpacked_bytes}")
     return unpacked
 
 
@@ -219,7 +219,7 @@ def _lengths(column: _Column, read: Read) -> npt.NDArray[np.int64]:
         lengths.append(length)
         at += 4 + length
     if at > len(data):
-        raise ValueError("a dictionary's values are longer than itself")
+        raise ValueError("the values of a dictionary are longer than the dictionary")
     return np.array(lengths, np.int64)
 
 
@@ -231,17 +231,17 @@ def _in_page(column: _Column, page: _Page, lengths: npt.NDArray[np.int64], read:
             at += 4 + int.from_bytes(data[at : at + 4], "little")
     width = data[at] if at < len(data) else 0
     if width > 32:
-        raise ValueError(f"the places in a dictionary have {width} bits")
+        raise ValueError(f"indices into a dictionary have {width} bits")
     at += 1
     total, left = 0, page.values
     while left and at < len(data):
         try:
             head, at = varint(data, at, _HEAD_BYTES)
         except IndexError:
-            raise ValueError("there is a run without an end") from None
+            raise ValueError("a run has no end") from None
         run = (head >> 1) * (8 if head & 1 else 1)
         if not run:
-            raise ValueError("there is a run of no places")
+            raise ValueError("a run is empty")
         taken = min(left, run)
         left -= taken
         if head & 1:

@@ -184,14 +184,14 @@ Name = DataName | EpochName | WatermarkName | LocalStartName | ClaimName | Check
 def _digits(offset: int) -> str:
     """An offset in a name. Raises: InvalidCallError for one that no name has."""
     if not 0 <= offset <= GREATEST_OFFSET:
-        raise InvalidCallError(f"offset {offset} has no name: the greatest is {GREATEST_OFFSET}")
+        raise InvalidCallError(f"offset {offset} cannot be part of a file name: the greatest is {GREATEST_OFFSET}")
     return f"{offset:020d}"
 
 
 def _epoch_digits(epoch: int) -> str:
     """As ``_digits``, of an epoch."""
     if not 0 <= epoch <= GREATEST_EPOCH:
-        raise InvalidCallError(f"epoch {epoch} has no name: the greatest is {GREATEST_EPOCH}")
+        raise InvalidCallError(f"epoch {epoch} cannot be part of a file name: the greatest is {GREATEST_EPOCH}")
     return f"{epoch:010d}"
 
 

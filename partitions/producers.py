@@ -127,7 +127,7 @@ class ProducerAppend(msgspec.Struct, frozen=True):
         try:
             self.producer_id.encode()
         except (AttributeError, UnicodeEncodeError) as error:
-            raise InvalidCallError(f"producer {self.producer_id!r}: its name is no valid Unicode text") from error
+            raise InvalidCallError(f"producer {self.producer_id!r}: its name is not valid Unicode") from error
         for name in ("epoch", "sequence"):
             what = f"producer {self.producer_id!r}: {name}"
             force_setattr(self, name, whole(getattr(self, name), what))
@@ -186,13 +186,14 @@ def earlier_attempt(state: ProducerState, append: ProducerAppend, what: str) -> 
     if last is not None and append.epoch < last.epoch:
         raise InvalidProducerEpochError(
             f"{what}: producer {append.producer_id!r} has epoch {last.epoch}, this append has "
-            f"{append.epoch}: a newer incarnation has taken over, stop this one"
+            f"{append.epoch}: a newer instance of the producer has taken over; stop this one"
         )
     if last is None or append.epoch > last.epoch or append.sequence > last.sequence:
         if append.late:
             raise OutOfOrderSequenceNumberError(
-                f"{what}: sequence {append.sequence} of producer {append.producer_id!r} comes too late: other "
-                "partitions have later ones, and this one never had records of it"
+                f"{what}: sequence {append.sequence} of producer {append.producer_id!r} comes "
+                "too late: other partitions already have later sequences, and this partition "
+                "never had records of it"
             )
         return None
     for past in last.lately:
@@ -203,12 +204,14 @@ def earlier_attempt(state: ProducerState, append: ProducerAppend, what: str) -> 
         return EarlierAttempt(last.lately[-1].base_offset)
     if appended is None:
         raise DuplicateSequenceNumberError(
-            f"{what}: producer {append.producer_id!r} has appended sequence {last.sequence} already, and whether "
-            f"{append.sequence} was appended is not remembered so far back: look in the log"
+            f"{what}: producer {append.producer_id!r} has appended sequence {last.sequence} "
+            "already, and it is unknown whether "
+            f"{append.sequence} was appended, since it is no longer remembered: search the log for its records"
         )
     raise OutOfOrderSequenceNumberError(
-        f"{what}: sequence {append.sequence} of producer {append.producer_id!r} was never appended here, and "
-        f"comes too late: sequence {last.sequence} was; records that are new take a new sequence"
+        f"{what}: sequence {append.sequence} of producer {append.producer_id!r} was "
+        f"never appended here, and now comes too late: sequence {last.sequence} was "
+        "appended; give new records a new sequence"
     )
 
 
@@ -224,17 +227,17 @@ def check_same_records(
     sequence = f"{what}: sequence {append.sequence} of producer {append.producer_id!r}"
     if earlier.base_offset is None:
         raise DuplicateSequenceNumberError(
-            f"{sequence} was appended so long ago that its records cannot be compared with these any more; none "
-            "of these is stored: if they are the same, nothing is left to do; records that are new take a new "
-            "sequence; on_changed_replay='accept' takes them for the same"
+            f"{sequence} was appended too long ago to compare its records with these. These "
+            "records were not stored. If they are the same, you are done; give new records "
+            "a new sequence; on_changed_replay='accept' treats them as the same"
         )
     known = earlier.next_offset - earlier.base_offset
     if records == known and digest == (earlier.digest or digest):
         return
     raise ChangedReplayError(
         f"{sequence} was appended before with other records ({known} at offsets [{earlier.base_offset}, "
-        f"{earlier.next_offset}), {'now' if records != known else 'now others, also'} {records}); none of these "
-        "is stored: records that are new take a new sequence"
+        f"{earlier.next_offset}), {'now' if records != known else 'now others, also'} "
+        f"{records}); the present records were not stored: give new records a new sequence"
     )
 
 

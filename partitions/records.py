@@ -132,8 +132,8 @@ def _arrow(node: Any, levels: int) -> pa.DataType:
             names = Counter(str(f["name"]).lower() for f in fields)
             if wrong := [name for name in names if not name or "\0" in name]:
                 raise InvalidCallError(
-                    f"a declared schema has a field {wrong[0][:_SHOWN]!r}: readers take a name for one that ends "
-                    "where a NUL is, and an empty one for none; any other name will do"
+                    f"a declared schema has a field {wrong[0][:_SHOWN]!r}: readers end a name at "
+                    "a NUL, and treat an empty name as no name; choose another name"
                 )
             if repeated := [name for name, times in names.items() if times > 1]:
                 raise InvalidCallError(

@@ -22,7 +22,7 @@ def sealed(line: bytes, most: int = REGISTER_BYTES) -> bytes:
     """
     if len(line) + 9 > most:
         raise InvalidCallError(
-            f"a register of {len(line)} bytes is not written, nobody would read it: {line[:80]!r}..."
+            f"a register of {len(line)} bytes is too long to be read again, and is not written: {line[:80]!r}..."
         )
     return b"%s\n%08x" % (line, isal_zlib.crc32(line))
 

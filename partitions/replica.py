@@ -179,18 +179,18 @@ class Replica:
         found = read_broker_file(self.store)
         if found is None:
             raise BrokerUnreachableError(
-                f"{self}: {self.store.uri} holds no broker.json; mount the volume, or format it anew if "
-                "its data is lost"
+                f"{self}: {self.store.uri} has no broker.json; mount the volume, or, if its "
+                "data is lost, format it again"
             )
         if found.directory_id != self.directory_id:
             raise StaleBrokerError(
-                f"{self}: {self.store.uri} is directory {found.directory_id} now, registered is "
+                f"{self}: {self.store.uri} has directory id {found.directory_id}, but is registered with "
                 f"{self.directory_id}: register the broker first"
             )
         if self.root:
             raise StaleBrokerError(
-                f"{self}: {self.store.uri} is another root than the registered one, though its directory id is "
-                "the same: an older copy was put back, or the root was moved; register the broker first"
+                f"{self}: {self.store.uri} is not the registered root, although its directory "
+                "id is the same: an older copy was restored, or the root was moved; register the broker first"
             )
 
     @_own
@@ -214,7 +214,7 @@ class Replica:
                 )
                 self._remember(replace(known, log=log))
                 return log
-        raise SourceChangedError(f"{self}: its files vanish faster than they can be listed; try again")
+        raise SourceChangedError(f"{self}: files disappear faster than they can be listed; try again")
 
     @_own
     def lineage(self, listing: Listing, up_to: int | None = None) -> Lineage:
@@ -226,8 +226,8 @@ class Replica:
         lineage = _read_lineage(self.store, register)
         if lineage.latest_epoch != epoch:
             raise CorruptionError(
-                f"{self.store.uri_of(register.name)} must end with epoch {epoch}, its last one is "
-                f"{lineage.latest_epoch}: compare it with the other replicas'"
+                f"{self.store.uri_of(register.name)} must end with epoch {epoch}, but ends with "
+                f"{lineage.latest_epoch}: compare it with the files of the other replicas"
             )
         return lineage
 
@@ -259,7 +259,7 @@ class Replica:
                 return self._producers_after(log, index)[0]
         if offset == log.local_start:
             return self.producers_at_local_start(log)
-        raise CorruptionError(f"{self} does not tell the state of the producers at offset {offset}")
+        raise CorruptionError(f"{self} does not contain the state of the producers at offset {offset}")
 
     def _producers_after(self, log: ReplicaLog, index: int) -> tuple[dict[str, ProducerEntry], Levels]:
         """The producer state after a file of the log, and the levels that it rests on: those of the footers of
@@ -300,7 +300,9 @@ class Replica:
                 except FileNotFoundError as error:
                     raise SourceChangedError(f"{self}: {name} was deleted since it was listed") from error
                 except ValueError as error:
-                    raise CorruptionError(f"{self.store.uri_of(stored.name)}: no producer state") from error
+                    raise CorruptionError(
+                        f"{self.store.uri_of(stored.name)}: the producer state is malformed"
+                    ) from error
         return {}
 
 

@@ -1,9 +1,9 @@
 """Retention: the offset up to which records may leave a log. Pure; the deletion itself is elsewhere.
 
-Total retention (``retention.ms``, ``retention.bytes``) moves the log start offset of the partition.
-Local retention (``local.retention.*``) moves the local log start of one replica of a tiered topic, and
-never past what is safely in the remote log (KIP-405). The last file goes like any other, as in Kafka: a log of
-which all has expired holds no file, and its local start is its end.
+Total retention (``retention.ms``, ``retention.bytes``) moves the log start offset of the partition. Local
+retention (``local.retention.*``) moves the local log start of one replica of a tiered topic, but never beyond what
+is safely in the remote log (KIP-405). As in Kafka, the last file expires like any other: a log that has expired
+completely holds no file, and its local start equals its end.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from stratalog.partitions.listing import Listing, ReplicaLog, litter, old_waterm
 
 UNLIMITED = -1
 UNKNOWN_MS = 2**63 // 1000 + 1
-"""The largest timestamp of a file of which nobody has said one: above that of every record."""
+"""The largest timestamp of a file if it is unknown: above that of every record."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,9 +29,9 @@ class LogFile:
     end: int
     size_bytes: int
     max_timestamp: int | Callable[[], int]
-    """In ms, or how to read it, which may cost a request."""
+    """The largest timestamp in ms, or a function that reads it, which may cost a request."""
     written_ms: int = 2**63 - 1
-    """When the file was written, by the clock of its storage; the default: nobody knows."""
+    """The time of writing by the clock of the storage; by default unknown."""
 
     @property
     def max_timestamp_ms(self) -> int:
@@ -39,8 +39,8 @@ class LogFile:
         return self.max_timestamp if isinstance(self.max_timestamp, int) else self.max_timestamp()
 
     def latest_ms(self, now_ms: int) -> int:
-        """How old the file is for the purpose of retention: its largest timestamp, unless that is in the future.
-        Then no record of it can be as young as it says, and it counts as from when it was written.
+        """The time from which the age of the file counts: its largest timestamp, unless that is in the future. No
+        record can be that young, so then the time of writing counts.
         """
         max_timestamp_ms = self.max_timestamp_ms
         return max_timestamp_ms if max_timestamp_ms <= now_ms else min(max_timestamp_ms, self.written_ms)
@@ -48,23 +48,23 @@ class LogFile:
 
 @dataclass(frozen=True, slots=True)
 class RetentionLimits:
-    """How much to keep: milliseconds by the records' own time, and bytes; -1 is unlimited."""
+    """The amount to keep: milliseconds by the records' own timestamps, and bytes; -1 is unlimited."""
 
     retention_ms: int
     retention_bytes: int
 
     @property
     def by_size(self) -> RetentionLimits:
-        """Of these, what needs no clock."""
+        """The limits that need no clock."""
         return replace(self, retention_ms=UNLIMITED)
 
 
 def retained_from(extents: Sequence[LogFile], limits: RetentionLimits, now_ms: int) -> int | None:
-    """The offset from which on the limits keep the log; None when they keep all of it.
+    """The offset from which the limits keep the log; None if they keep all of it.
 
-    ``extents`` is the log in order. As in Kafka, whole files go, from the oldest on, and the last one too: by
-    time while the next one's largest timestamp is too old; by size while what stays without it is still at least
-    ``retention_bytes``. (In Kafka a timestamp in the future keeps its segment, and all that comes after it, until
+    ``extents`` is the log in order. As in Kafka, whole files expire, oldest first, including the last: by time
+    while the largest timestamp of the next file is too old; by size while at least ``retention_bytes`` would
+    remain without the next file. (In Kafka a timestamp in the future keeps its segment, and all later ones, until
     then.)
     """
     keep_from: int | None = None
@@ -85,21 +85,21 @@ def retained_from(extents: Sequence[LogFile], limits: RetentionLimits, now_ms: i
 
 
 def why_kept(extents: Sequence[LogFile], limits: RetentionLimits, now_ms: int) -> str:
-    """Why the limits keep all of this log, for people."""
+    """A readable reason why the limits keep all of this log."""
     if not extents:
         return "no records"
     size = bytes_text(sum(extent.size_bytes for extent in extents))
     by_size = limits.retention_bytes != UNLIMITED
     above = f"above {bytes_text(limits.retention_bytes)}" if by_size else ""
     if limits.retention_ms == UNLIMITED:
-        return f"{size}: the first file goes {above}" if by_size else f"{size}: there is no limit"
+        return f"{size}: the first file is deleted {above}" if by_size else f"{size}: no limit is set"
     age = span_text(now_ms - extents[0].latest_ms(now_ms))
     after = f"after {span_text(limits.retention_ms)}{f', or {above}' if by_size else ''}"
-    return f"{size}, {age}: the first file goes {after}"
+    return f"{size}, {age}: the first file is deleted {after}"
 
 
 def next_expiry_ms(extents: Sequence[LogFile], limits: RetentionLimits, now_ms: int) -> int:
-    """Before that time the limits keep of this log what they keep now."""
+    """The time before which the limits keep the same part of this log as now."""
     if limits.retention_ms == UNLIMITED:
         return FOREVER_MS
     for extent in extents:
@@ -110,8 +110,8 @@ def next_expiry_ms(extents: Sequence[LogFile], limits: RetentionLimits, now_ms: 
 
 
 def in_future(extents: Sequence[LogFile], keep_from: int, now_ms: int) -> LogFile | None:
-    """The first file with a timestamp that is yet to come. Where timestamps have to be read, only of files up to
-    the first one that stays, and of the last one: the others are looked at when it is their turn.
+    """The first file with a timestamp in the future. If timestamps have to be read, only the files up to the first
+    kept one, and the last file, are checked: the others are checked when they are next to expire.
     """
     for extent in extents:
         cheap = isinstance(extent.max_timestamp, int) or extent.start <= keep_from or extent is extents[-1]
@@ -121,8 +121,8 @@ def in_future(extents: Sequence[LogFile], keep_from: int, now_ms: int) -> LogFil
 
 
 def local_start_for(log: ReplicaLog, wanted: int) -> int:
-    """The greatest file boundary of the chain at or below ``wanted`` (and the high watermark), at least
-    the present local start: where a ``.local`` register may stand so that no live append straddles it.
+    """The offset for a ``.local`` register: the greatest file boundary of the chain at or below ``wanted`` and the
+    high watermark, and at least the present local start, so that no live append straddles it.
     """
     bound = min(wanted, log.high_watermark)
     boundaries = [link.end for link in log.chain if link.end <= bound]
@@ -130,20 +130,22 @@ def local_start_for(log: ReplicaLog, wanted: int) -> int:
 
 
 KEPT_EPOCHS = 17
-"""Registers of leader epochs that stay: the last one, which counts, and those that tell whether it is foreign."""
+"""The number of leader epoch registers to keep: the last, which counts, and those that show whether it is
+foreign."""
 
 
 def removable(log: ReplicaLog, now_ms: int, delay_ms: int, leader_epoch: int | None = None) -> list[str]:
-    """Names that a vacuum of this replica may delete now (V6, V10, V11 of the attack on the protocol), of a
-    partition whose committed leader epoch is ``leader_epoch``, or later.
+    """The names that a vacuum of this replica may delete now (V6, V10, V11 of the attack on the protocol), if the
+    committed leader epoch of its partition is ``leader_epoch`` or later.
 
-    - files that left the log ``delay_ms`` ago (``discarded`` tells when): below the local start, hidden by a
-      merged segment, or of another history; of these only files below the high watermark: above it they may
-      come alive again;
-    - registers that say nothing any more: of local starts those below one that is as old as the delay, so
-      that a start that moves on more often than that does not keep files without end; of leader epochs those
-      before the last ``KEPT_EPOCHS`` up to the committed one, all of them as old as the delay. (One above it is
-      nobody's, and makes up for none.)
+    - files that left the log at least ``delay_ms`` ago (``discarded`` knows when): below the local start, hidden
+    by
+      a merged segment, or of another history; of the last kind only files below the high watermark, since those
+      above it may become live again;
+    - registers without meaning: local starts below one that is as old as the delay, so that a start that moves
+    more
+      often does not keep files forever; leader epochs before the last ``KEPT_EPOCHS`` up to the committed epoch,
+      all of them as old as the delay. (A register above that epoch belongs to no leader, and does not count.)
     """
     listing = log.listing
     lasting = _lasting_local_start(listing, now_ms - delay_ms)
@@ -158,14 +160,14 @@ def removable(log: ReplicaLog, now_ms: int, delay_ms: int, leader_epoch: int | N
 
 
 def _old_epochs(listing: Listing, until_ms: int, leader_epoch: int) -> list[str]:
-    """The registers of leader epochs that nobody needs any more."""
+    """The registers of leader epochs that are no longer needed."""
     joined = sorted((name, stored) for name, stored in listing.epochs if name.epoch <= leader_epoch)
     lasting = [name for name, stored in joined if stored.modified_ms <= until_ms]
     return [str(name) for name in lasting[:-KEPT_EPOCHS]]
 
 
 def next_removal_ms(log: ReplicaLog, now_ms: int, delay_ms: int) -> int:
-    """Before that time nothing more is ``removable`` than now, if the log stays as it is."""
+    """The time before which nothing more becomes ``removable``, if the log does not change."""
     found = [at for each in discarded(log) if (at := each.deletable_ms(delay_ms)) is not None]
     found += [stored.modified_ms + delay_ms for _, stored in log.listing.local_starts]
     if len(log.listing.epochs) > KEPT_EPOCHS:
@@ -174,8 +176,8 @@ def next_removal_ms(log: ReplicaLog, now_ms: int, delay_ms: int) -> int:
 
 
 def superseded(log: ReplicaLog, now_ms: int, delay_ms: int) -> list[str]:
-    """Of ``removable``, what appends and merges leave behind: files that merged segments have hidden ``delay_ms``
-    ago, and high watermarks that say nothing any more."""
+    """The part of ``removable`` that appends and merges leave behind: files that merged segments have hidden for
+    at least ``delay_ms``, and outdated high watermarks."""
     hidden = [
         str(each.file.name)
         for each in discarded(log)
@@ -185,6 +187,6 @@ def superseded(log: ReplicaLog, now_ms: int, delay_ms: int) -> list[str]:
 
 
 def _lasting_local_start(listing: Listing, until_ms: int) -> int:
-    """The greatest local start that was written up to ``until_ms``; 0 without one."""
+    """The greatest local start that was written at or before ``until_ms``; 0 without any."""
     written = (name.offset for name, stored in listing.local_starts if stored.modified_ms <= until_ms)
     return max(written, default=0)

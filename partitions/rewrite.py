@@ -116,7 +116,10 @@ def stage_run(
     last = segments[-1].footer
     schema = widest((segment.schema for segment in segments), source.uri_of(run.links[0].file.object.name))
     if not run.transactional and any(segment.footer.transaction is not None for segment in segments):
-        raise ValueError(f"{source.uri_of(run.links[0].file.object.name)}: a run in transactions has no outcomes")
+        raise ValueError(
+            f"{source.uri_of(run.links[0].file.object.name)}: the outcomes of the transactions "
+            "in this run are missing"
+        )
     staged = target.stage_writer(name)
     try:
         markers = _markers((segment.footer for segment in segments), run.start)

@@ -52,10 +52,10 @@ def read_broker_file(store: Store) -> BrokerFile | None:
 
 
 def _decode_broker_file(store: Store, data: bytes) -> BrokerFile:
-    what = f"{store.uri_of(paths.BROKER_FILE)} is no broker.json"
+    what = f"{store.uri_of(paths.BROKER_FILE)} is not a valid broker.json"
     found = decode_json(data, BrokerFile, what)
     if not is_id(found.directory_id):
-        raise CorruptionError(f"{what}: {found.directory_id[:80]!r} is no directory id")
+        raise CorruptionError(f"{what}: {found.directory_id[:80]!r} is not a directory id")
     return found
 
 
@@ -96,7 +96,7 @@ def check_signed(found: BrokerFile, store: Store, key: ClusterKey | None) -> Non
     Raises: UnsignedError.
     """
     if key is not None:
-        what = f"{store.uri_of(paths.BROKER_FILE)} (remove it, and format the root again, if you know whose it is)"
+        what = f"{store.uri_of(paths.BROKER_FILE)} (if you know what it is, remove it and format the root again)"
         key.check(_KIND, paths.BROKER_FILE, _digest(found), found.tag, what)
 
 
@@ -123,7 +123,7 @@ def check_broker_file(found: BrokerFile, store: Store, cluster_id: str, broker_i
     if found.broker_id != broker_id:
         raise LogDirError(
             f"log dir {store.uri} of broker {broker_id} belongs to broker {found.broker_id}: "
-            "two brokers cannot share a log dir, correct log_dir in the cluster file"
+            "two brokers cannot share a log dir; correct log_dir in the cluster file"
         )
 
 
@@ -142,6 +142,6 @@ def format_root(
             return fresh
         found = read_broker_file(store)
         if found is None:
-            raise BrokerUnreachableError(f"{store.uri}: broker.json appeared and vanished; try again")
+            raise BrokerUnreachableError(f"{store.uri}: broker.json was created and deleted meanwhile; try again")
     check_broker_file(found, store, cluster_id, broker_id)
     return found

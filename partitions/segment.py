@@ -167,17 +167,20 @@ def _open(store: Readable, file: DataFile) -> Segment:
     except ValueError as error:
         raise CorruptSegmentError(f"{what}: the footer log.segment cannot be read: {error}") from error
     if footer.records < 1:
-        raise CorruptSegmentError(f"{what}: its footer says {footer.records} records; no segment is empty")
+        raise CorruptSegmentError(
+            f"{what}: its footer says {footer.records} records, but segments are never empty"
+        )
     name = file.name
     if footer.base_offset != name.base_offset or name.next_offset not in (None, footer.next_offset):
         raise CorruptSegmentError(
-            f"{what}: its footer says offsets [{footer.base_offset}, {footer.next_offset}), its name does not"
+            f"{what}: its footer says offsets [{footer.base_offset}, {footer.next_offset}), "
+            "which its name contradicts"
         )
     place = segment_owner(file.object.name)
     if place is not None and place != (footer.topic_id, footer.partition):
         raise CorruptSegmentError(
-            f"{what} is of partition {footer.partition} of topic {footer.topic_id}, by its footer: it is from "
-            "elsewhere, and was put here"
+            f"{what} is of partition {footer.partition} of topic {footer.topic_id}, according "
+            "to its footer: it comes from elsewhere and was copied here"
         )
     if footer.records != parquet.num_rows or footer.records != footer.next_offset - footer.base_offset:
         raise CorruptSegmentError(
@@ -193,13 +196,15 @@ def _read_parquet_footer(
     """Parquet's footer, which holds our own, for Arrow and as it is stored; where the page index begins; and the
     CRC-32 of all bytes of an undamaged file."""
     if stored.size_bytes < len(MAGIC) + SUFFIX_BYTES:
-        raise CorruptSegmentError(f"{what} has {stored.size_bytes} bytes: truncated, no Parquet file")
+        raise CorruptSegmentError(f"{what} has {stored.size_bytes} bytes: it is truncated, or not a Parquet file")
     with translated(what), store.open(stored) as source:
         size = stored.size_bytes
         tail = read_range(source, max(0, size - TAIL_BYTES), size, what)
         whole = len(tail) == size
         if tail[-4:] != MAGIC or (whole and tail[:4] != MAGIC):
-            raise CorruptSegmentError(f"{what} does not begin and end as a Parquet file: truncated, or foreign")
+            raise CorruptSegmentError(
+                f"{what} does not begin and end like a Parquet file: it is truncated, or foreign"
+            )
         needed = size - footer_start(tail, size)
         if needed > len(tail):
             tail = read_range(source, size - needed, size, what)
@@ -207,7 +212,9 @@ def _read_parquet_footer(
             parse_layout(tail[:-SUFFIX_BYTES], index_start)
         parquet = pq.read_metadata(pa.BufferReader(tail))
     if FOOTER_KEY not in (parquet.metadata or {}):
-        raise CorruptSegmentError(f"{what} is Parquet, but no segment of a log: its footer lacks log.segment")
+        raise CorruptSegmentError(
+            f"{what} is a Parquet file, but not a segment of a log: its footer lacks log.segment"
+        )
     footer = tail[-needed:-SUFFIX_BYTES]
     stated = checksums_of(footer, what)
     crc32 = file_crc32(memoryview(tail)[-needed:], stated.body_crc32)
@@ -300,7 +307,7 @@ def decode_row_group(segment: Segment, index: int, data: bytes, kept: list[str] 
 
     def part(start: int, until: int) -> bytes:
         if not begin <= start <= until <= begin + len(data):
-            raise ValueError(f"row group {index} is elsewhere, at bytes [{start}, {until})")
+            raise ValueError(f"row group {index} is not in its place, but at bytes [{start}, {until})")
         return data[start - begin : until - begin]
 
     with naming(segment.file.object), translated(segment.what):

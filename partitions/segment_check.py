@@ -78,7 +78,7 @@ def _compare(store: Readable, segment: Segment, crc32: int) -> None:
         what = store.uri_of(segment.file.object.name)
         with naming(segment.file.object):
             raise CorruptSegmentError(
-                f"{what} is damaged: its bytes have CRC-32 {crc32:08x}, and were written with {segment.crc32:08x}"
+                f"{what} is damaged: its bytes have CRC-32 {crc32:08x}, but were written with {segment.crc32:08x}"
             )
 
 
@@ -95,7 +95,7 @@ def check_segment(store: Readable, file: DataFile) -> CheckedSegment:
     with store.open(file.object) as source:
         regions = _Regions(source, file.object.size_bytes, segment, what)
         if regions.head != MAGIC:
-            bad.append(_whole(segment, f"{what} does not begin as a Parquet file"))
+            bad.append(_whole(segment, f"{what} does not begin like a Parquet file"))
         crc32 = isal_zlib.crc32(regions.head)
         for found in regions.row_groups():
             crc32 = isal_zlib.crc32(found.data, crc32)
@@ -164,7 +164,7 @@ def _check_row_group(segment: Segment, found: _RowGroup, what: str) -> CorruptSe
     offsets = table.column("offset")
     expected = numbers(found.first, found.end)
     if offsets.null_count or not offsets.combine_chunks().equals(expected):
-        return CorruptSegmentError(f"{what}: the records from offset {found.first} on have other offsets")
+        return CorruptSegmentError(f"{what}: its records from offset {found.first} on have wrong offsets")
     return None
 
 

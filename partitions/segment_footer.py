@@ -119,9 +119,9 @@ def decode_footer(data: bytes) -> SegmentFooter:
     footer = parse_json(data, SegmentFooter)
     if footer.producers_since is None:
         if None in footer.producers.values():
-            raise ValueError("its state of producers is whole, and lacks some")
+            raise ValueError("its producer state is marked complete, but lacks some producers")
     elif footer.producers_since > footer.base_offset:
-        raise ValueError(f"its producers refer to offset {footer.producers_since}, behind its beginning")
+        raise ValueError(f"its producers refer to offset {footer.producers_since}, after its own start")
     return footer
 
 
@@ -164,7 +164,7 @@ def checksums_of(raw: bytes, what: str) -> Checksums:
     stated = bytes(footer[at : at + len(NO_CHECKSUMS)])
     footer[at : at + len(NO_CHECKSUM)] = NO_CHECKSUM
     if stated[:8] != b"%08x" % isal_zlib.crc32(footer):
-        raise CorruptSegmentError(f"{what}: its Parquet footer is damaged, the checksum differs")
+        raise CorruptSegmentError(f"{what}: its Parquet footer is damaged: the checksum differs")
     try:
         return Checksums(int(stated[8:16], 16), int(stated[16:32], 16), int(stated[32:], 16))
     except ValueError as error:

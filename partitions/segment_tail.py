@@ -36,7 +36,7 @@ def check_tail(store: Readable, stored: StoredObject) -> None:
             stated = checksums_of(tail[footer_at - begin : -SUFFIX_BYTES], what)
             index_at = stated.index_start
             if not len(MAGIC) <= index_at <= footer_at:
-                raise CorruptSegmentError(f"{what}: its footer says that the page index lies outside the file")
+                raise CorruptSegmentError(f"{what}: its footer places the page index outside the file")
             crc32 = 0
             for start in range(index_at, begin, _PIECE_BYTES):
                 piece = read_range(source, start, min(start + _PIECE_BYTES, begin), what)
@@ -47,4 +47,4 @@ def check_tail(store: Readable, stored: StoredObject) -> None:
     except ValueError as error:
         raise CorruptSegmentError(f"{what}: {error}") from error
     if stated.index_crc32 != crc32:
-        raise CorruptSegmentError(f"{what}: its page index is damaged, the checksum differs")
+        raise CorruptSegmentError(f"{what}: its page index is damaged: the checksum differs")

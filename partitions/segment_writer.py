@@ -154,8 +154,8 @@ class SegmentWriter:
         if (size := bits(1)) > 8 * MOST_RECORD_BYTES:
             raise RecordTooLargeError(
                 f"partition {self._partition} of topic {self._topic_id}: a record takes {-(-size // 8)} bytes, "
-                f"more than the {MOST_RECORD_BYTES} that readers have room for: store such a value beside the "
-                "log, and its address in it; nothing was appended"
+                f"more than the {MOST_RECORD_BYTES} that readers can hold: store such a value "
+                "outside the log, and its address in the log; nothing was appended"
             )
         return 1, size
 
@@ -313,16 +313,16 @@ def _encoded(footer: SegmentFooter) -> bytes:
     try:
         encoded = encode_footer(footer)
         if len(encoded) > MOST_JSON_BYTES:
-            why = f"it has {len(encoded)} bytes, {len(footer.producers)} producers; let them expire"
+            why = f"it has {len(encoded)} bytes, {len(footer.producers)} producers; let some of them expire"
         elif decode_footer(encoded) == footer:
             return encoded
         else:
-            why = "it would be read as another one"
+            why = "it would be read back differently"
     except (TypeError, ValueError) as error:
         why = str(error)
     raise InvalidCallError(
         f"partition {footer.partition} of topic {footer.topic_id}: the footer of offsets [{footer.base_offset}, "
-        f"{footer.next_offset}) could not be read again: {why}; nothing was written"
+        f"{footer.next_offset}) could not be read back: {why}; nothing was written"
     )
 
 

@@ -127,9 +127,9 @@ class CompactReader:
         assert of is not None
         size, kind, at = self._list_head(at)
         if size and kind != of.kind:
-            raise ValueError(f"there is a list of kind {kind}, and not {of.kind}")
+            raise ValueError(f"a list has elements of kind {kind}, not {of.kind}")
         if size > known.most:
-            raise ValueError(f"there is a list of {size} elements, and not of {known.most} at most")
+            raise ValueError(f"a list has {size} elements, more than {known.most}")
         self._left -= size
         if self._left < 0:
             raise ValueError("its lists have too many elements")
@@ -157,7 +157,7 @@ class CompactReader:
         size, at = (size, at + 1) if size < 0x80 else varint(self._data, at)
         end = at + size
         if end > len(self._data):
-            raise ValueError("a text is longer than all there is")
+            raise ValueError("a text is longer than the remaining bytes")
         return self._data[at:end], end
 
     def _number(self, at: int, kind: int) -> tuple[int, int]:
@@ -194,7 +194,7 @@ class CompactReader:
             return self._pass_over_all(at + 1, size, (kinds >> 4, kinds & 15), depth)
         if kind == STRUCT:
             return self._struct_end(at, depth)
-        raise ValueError(f"there is a value of kind {kind}, which there is not")
+        raise ValueError(f"a value has kind {kind}, which does not exist")
 
     def _pass_over_all(self, at: int, size: int, kinds: tuple[int, ...], depth: int) -> int:
         self._left -= size

@@ -30,7 +30,7 @@ _SHOWN = 10
 def unknown_field_policy(text: str) -> OnUnknownField:
     """Raises: InvalidCallError."""
     if text not in ("fail", "add", "drop"):
-        raise InvalidCallError(f"on_unknown_field is {text!r}: it takes 'fail', 'add' or 'drop'")
+        raise InvalidCallError(f"on_unknown_field is {text!r}: use 'fail', 'add' or 'drop'")
     return text  # type: ignore[return-value]
 
 
@@ -229,18 +229,18 @@ def refused(unknown: Sequence[UnknownField]) -> str:
     first = unknown[0]
     name = first.steps[-1]
     if first.twin is not None:
-        hint = f"; {first.twin!r} differs from it in case alone, and is another field: spell it so"
+        hint = f"; {first.twin!r} differs only in case, and is another field: use that spelling"
     else:
         shown = ", ".join(first.known[:_SHOWN]) + (", ..." if len(first.known) > _SHOWN else "")
-        hint = did_you_mean(name, first.known) or f"; there are {shown}"
+        hint = did_you_mean(name, first.known) or f"; the fields are {shown}"
     row = "" if first.row is None else f"row {first.row}: "
     others = [repr(one.path) for one in unknown[1:_SHOWN]]
-    more = f" Nor has it {', '.join(others)}{', ...' if len(unknown) > _SHOWN else ''}." if others else ""
-    has = f"the topic has no field {first.path!r}" if first.column else f"no record has a column {first.path!r}"
+    more = f" Also unknown: {', '.join(others)}{', ...' if len(unknown) > _SHOWN else ''}." if others else ""
+    has = f"the topic has no field {first.path!r}" if first.column else f"records have no column {first.path!r}"
     return (
-        f"{row}{has}{hint if hint.endswith('?') else hint + '.'}{more} Correct the name; or set "
-        'on_unknown_field (a job: --on-unknown-field) to "add", which lets the topic\'s type grow by it, or to '
-        '"drop", which leaves it out and counts it'
+        f"{row}{has}{hint if hint.endswith('?') else hint + '.'}{more} Correct the name, or set "
+        'on_unknown_field (a job: --on-unknown-field) to "add", which adds the field to the topic\'s type, or to '
+        '"drop", which drops and counts the field'
     )
 
 
@@ -255,19 +255,19 @@ def with_fields(
         return schema
     tree: Any = None if schema is None else parse_json(schema)
     for one in unknown:
-        cannot = f"{what}: the topic's type cannot take in the field {one.path!r}"
+        cannot = f"{what}: the topic's type cannot grow by the field {one.path!r}"
         if one.twin is not None:
-            raise InvalidCallError(f"{cannot}: it has {one.twin!r}, which differs in case alone: spell it so")
+            raise InvalidCallError(f"{cannot}: it has {one.twin!r}, which differs only in case: use that spelling")
         if one.inside:
             raise InvalidCallError(
-                f"{cannot}: a type grows in structs, not inside of lists and maps: leave it out "
+                f"{cannot}: a type grows in structs, not inside lists and maps: drop the field "
                 '(on_unknown_field="drop"), or create another topic'
             )
         if tree is None or not one.column:
             raise InvalidCallError(f"{cannot}: records have no such column, and bytes have no fields")
         if one.kind is None:
             raise InvalidCallError(
-                f"{cannot}: its values say no one type: add it by topics.alter, or leave it out "
+                f"{cannot}: its values do not determine its type: add it with topics.alter, or drop the field "
                 '(on_unknown_field="drop")'
             )
         node = tree

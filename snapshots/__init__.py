@@ -33,5 +33,5 @@ Sentences of KIP-630 that have no counterpart on passive storage: ``docs/kips.md
 
 if __name__ != "stratalog.snapshots":
     raise ImportError(
-        'write "stratalog.snapshots", not "snapshots": under two names each module would be there twice'
+        'import "stratalog.snapshots", not "snapshots": under two names each module would be loaded twice'
     )

@@ -79,7 +79,7 @@ class PartialSnapshot:
         if found is not None and found.size_bytes == 0:
             self._store.delete([found.name])
         raise SourceChangedError(
-            f"{self._store.uri_of(join(self._folder, str(name)))} was taken, and holds nothing"
+            f"{self._store.uri_of(join(self._folder, str(name)))} already exists, but is empty"
         )
 
     def freeze(
@@ -104,7 +104,7 @@ class PartialSnapshot:
                 staged.file.write(data)
                 crc32 = isal_zlib.crc32(data, crc32)
             if crc32 != snapshot.segment.crc32:
-                raise CorruptSegmentError(f"{self._store.uri_of(name)}: its parts changed while they were read")
+                raise CorruptSegmentError(f"{self._store.uri_of(name)}: its chunks changed during the read")
             if damaged is not None:
                 self._store.delete([damaged.name])
             return staged.commit()

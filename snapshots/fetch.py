@@ -65,7 +65,8 @@ class Source:
             stored = self.store.stat(name)
             if position > stored.size_bytes:
                 raise PositionOutOfRangeError(
-                    f"{self.store.uri_of(name)} has {stored.size_bytes} bytes, and is asked for from {position} on"
+                    f"{self.store.uri_of(name)} has {stored.size_bytes} bytes, but the fetch starts "
+                    f"at position {position}"
                 )
             if position == stored.size_bytes:
                 return SnapshotChunk(stored.size_bytes, b"")
@@ -74,7 +75,8 @@ class Source:
                 return SnapshotChunk(stored.size_bytes, file.read(max_bytes))
         except (FileNotFoundError, SourceChangedError) as error:
             raise SnapshotNotFoundError(
-                f"{self.store.uri_of(name)} is not there, or no longer: fetch again, to hear of a later snapshot"
+                f"{self.store.uri_of(name)} does not exist, or no longer exists: fetch again "
+                "to learn of a later snapshot"
             ) from error
 
 
@@ -148,6 +150,6 @@ def _fetch_parts(source: Source, partial: PartialSnapshot, max_bytes: int) -> in
             fetched += len(chunk.data)
         elif partial.position < chunk.size_bytes:
             name = join(source.folder, str(source.snapshot_id.name))
-            raise StorageError(f"{source.store.uri_of(name)} gives no bytes from {partial.position} on")
+            raise StorageError(f"{source.store.uri_of(name)} returned no bytes from {partial.position} on")
         if partial.position == chunk.size_bytes:
             return fetched

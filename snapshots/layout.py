@@ -65,9 +65,7 @@ def decode_mark(metadata: Mapping[bytes, bytes], what: str) -> Mark:
     """
     raw = metadata.get(MARK_KEY)
     if raw is None:
-        raise CorruptSegmentError(
-            f"{what} is a data file of a log, and no snapshot: its footer lacks log.snapshot"
-        )
+        raise CorruptSegmentError(f"{what} is a data file of a log, not a snapshot: its footer lacks log.snapshot")
     try:
         check_version(parse_json(raw, _Versioned).version, what)
         return parse_json(raw, Mark)
@@ -79,7 +77,7 @@ def check_version(version: int, what: str) -> None:
     """Raises: CorruptionError for a version that this release does not read."""
     if version != VERSION:
         raise CorruptionError(
-            f"{what} is a snapshot of version {version}, and this release reads version {VERSION}: use the "
+            f"{what} is a snapshot of version {version}, but this release reads version {VERSION}: use the "
             "release that wrote it, or a later one"
         )
 
@@ -120,7 +118,7 @@ def read_header(headers: Any, what: str) -> int:
     try:
         return int(fields[_TIMESTAMP])
     except (KeyError, TypeError, ValueError) as error:
-        raise CorruptSegmentError(f"{what}: its header says no last contained log timestamp") from error
+        raise CorruptSegmentError(f"{what}: its header lacks the last contained log timestamp") from error
 
 
 def check_footer(headers: Any, what: str) -> None:
@@ -133,7 +131,9 @@ def check_footer(headers: Any, what: str) -> None:
 def _control_fields(headers: Any, name: bytes, what: str) -> dict[str, bytes]:
     fields = {pair["key"]: pair["value"] for pair in headers or () if pair is not None}
     if fields.get(_CONTROL) != name or not (fields.get(_VERSION) or b"").isdigit():
-        raise CorruptSegmentError(f"{what} is no whole snapshot: the control record {name.decode()} is missing")
+        raise CorruptSegmentError(
+            f"{what} is not a complete snapshot: the control record {name.decode()} is missing"
+        )
     check_version(int(fields[_VERSION]), what)
     return fields
 

@@ -114,7 +114,7 @@ def read_snapshot(
         SourceChangedError when it is gone, or another object now; StorageError.
     """
     if folder_of(stored.name) != folder.strip("/"):
-        raise InvalidCallError(f"{stored.name!r} does not lie in {folder!r}")
+        raise InvalidCallError(f"{stored.name!r} is not in folder {folder!r}")
     if stored.size_bytes > HELD_BYTES:
         check(store, stored)
         if check is believed:
@@ -130,17 +130,19 @@ def verify_snapshot(source: Readable, stored: StoredObject, *, owner: str, parti
     name = parse_name(base_name(stored.name))
     what = source.uri_of(stored.name)
     if not isinstance(name, CheckpointName):
-        raise InvalidCallError(f"{what} has not the name of a snapshot")
+        raise InvalidCallError(f"{what} does not have the name of a snapshot")
     file = DataFile(DataName(0, None, name.epoch), stored)
     segment = read_segment(source, file, remembered=False)
     mark = decode_mark(segment.parquet.metadata, what)
     if (mark.end_offset, mark.epoch) != (name.end_offset, name.epoch):
         raise CorruptSegmentError(
-            f"{what} says that it is snapshot {mark.end_offset}-{mark.epoch}, which its name does not"
+            f"{what} claims to be snapshot {mark.end_offset}-{mark.epoch}, which its name contradicts"
         )
     _check_owner(segment, owner, partition, what)
     if segment.footer.producers_since is not None:
-        raise CorruptSegmentError(f"{what}: it does not tell all producers, as each snapshot does")
+        raise CorruptSegmentError(
+            f"{what}: it does not contain the state of all producers, which every snapshot must"
+        )
     lineage = Lineage(segment.footer.lineage)
     if lineage.epoch_at(name.end_offset - 1) != name.epoch:
         raise CorruptSegmentError(f"{what}: its lineage {lineage} does not end with epoch {name.epoch}")
@@ -215,7 +217,7 @@ def _check_owner(segment: Segment, owner: str, partition: int, what: str) -> Non
     footer = segment.footer
     if footer.topic_id != owner:
         raise InconsistentClusterIdError(
-            f"{what} is a snapshot of {footer.topic_id!r}, and not of {owner!r}: it comes from elsewhere"
+            f"{what} is a snapshot of {footer.topic_id!r}, not of {owner!r}: it comes from elsewhere"
         )
     if footer.partition != partition:
         raise CorruptionError(
@@ -234,20 +236,20 @@ def _check_records(source: Readable, stored: StoredObject, mark: Mark, what: str
             crc = isal_zlib.crc32(piece, crc)
             position += len(piece)
     if crc != mark.record_crc:
-        raise CorruptSegmentError(f"{what}: its records are damaged, the checksum differs")
+        raise CorruptSegmentError(f"{what}: its records are damaged: the checksum differs")
 
 
 def _check_control_rows(source: Readable, file: DataFile, rows: int, what: str) -> int:
     """LastContainedLogTimestamp of the header; the footer is there, and no control row between them."""
     if rows < 2:
-        raise CorruptSegmentError(f"{what} is no whole snapshot: it has {rows} row")
+        raise CorruptSegmentError(f"{what} is not a complete snapshot: it has {rows} row")
     [header] = read_batches(source, file, 0, 1, ["headers", "control"])
     [footer] = read_batches(source, file, rows - 1, rows, ["headers", "control"])
     timestamp_ms = read_header(_headers(header, what), what)
     check_footer(_headers(footer, what), what)
     controls = [control for batch in read_batches(source, file, 0, rows, ["control"]) for control in _set(batch)]
     if controls != [HEADER_CONTROL, FOOTER_CONTROL]:
-        raise CorruptSegmentError(f"{what}: its control records are of the types {controls[:5]}")
+        raise CorruptSegmentError(f"{what}: its control records have the types {controls[:5]}")
     return timestamp_ms
 
 
@@ -255,7 +257,7 @@ def _headers(batch: pa.RecordBatch, what: str) -> Any:
     try:
         return batch.column("headers")[0].as_py()
     except UnicodeDecodeError as error:  # Arrow looks at text only where somebody asks for it
-        raise CorruptSegmentError(f"{what}: a name in its control records is no text: {error}") from error
+        raise CorruptSegmentError(f"{what}: a name in its control records is not text: {error}") from error
 
 
 def _set(batch: pa.RecordBatch) -> list[int]:
@@ -278,7 +280,7 @@ class _Held:
                     self._file.write(piece)
                 except OSError as error:
                     raise StorageError(
-                        f"{self._uri} cannot be held in {gettempdir()}: {error.strerror}"
+                        f"{self._uri} cannot be stored in {gettempdir()}: {error.strerror}"
                     ) from error
         if self._file.tell() != stored.size_bytes:
             raise SourceChangedError(f"{self._uri} is not the object that was listed: list it again")

@@ -24,7 +24,7 @@ class SnapshotId:
 
     def __post_init__(self) -> None:
         if self.end_offset < 0 or self.epoch < 0:
-            raise InvalidCallError(f"no snapshot ends at offset {self.end_offset}, epoch {self.epoch}")
+            raise InvalidCallError(f"no snapshot can end at offset {self.end_offset}, epoch {self.epoch}")
 
     def __lt__(self, other: SnapshotId) -> bool:
         return (self.epoch, self.end_offset) < (other.epoch, other.end_offset)
@@ -70,16 +70,16 @@ def check_may_snapshot(
     epoch = lineage.epoch_at(end - 1) if end > 0 else None
     wrong: str | None = None
     if end == 0:
-        wrong = "it would hold nothing"
+        wrong = "it would be empty"
     elif end > high_watermark:
-        wrong = f"snapshots hold committed records only, and the high watermark is {high_watermark}"
+        wrong = f"snapshots contain only committed records, and the high watermark is {high_watermark}"
     elif snapshot_id <= latest:
-        wrong = f"snapshots never go back, and {latest} is there"
+        wrong = f"snapshots never go back, and {latest} exists"
     elif end < log_start:
         wrong = f"the log starts at {log_start}"
     elif epoch != snapshot_id.epoch:
         wrong = f"the record before it has epoch {epoch}"
     elif not is_boundary:
-        wrong = "a batch goes on across that offset"
+        wrong = "a batch spans that offset"
     if wrong is not None:
-        raise InvalidCallError(f"no snapshot {snapshot_id} can be made of this log: {wrong}")
+        raise InvalidCallError(f"no snapshot {snapshot_id} can be taken of this log: {wrong}")

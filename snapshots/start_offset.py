@@ -67,6 +67,7 @@ def check_invariant(log_start: int, high_watermark: int, snapshots: Iterable[Sna
     ends = [snapshot.end_offset for snapshot in snapshots]
     if log_start > 0 and not any(log_start <= end <= high_watermark for end in ends):
         raise CorruptionError(
-            f"{what}: the log starts at {log_start} and is committed up to {high_watermark}, and no snapshot ends "
-            f"between (there are: {sorted(ends) or 'none'}): what was below {log_start} cannot be had from here"
+            f"{what}: the log starts at {log_start} and is committed up to {high_watermark}, "
+            f"but no snapshot ends in this range (existing: {sorted(ends) or 'none'}): the "
+            f"state below {log_start} cannot be restored from here"
         )

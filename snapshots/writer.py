@@ -52,7 +52,8 @@ class SnapshotWriter:
         before = lineage_up_to(snapshot_id.end_offset, lineage)
         if not before.entries or before.latest_epoch != snapshot_id.epoch:
             raise InvalidCallError(
-                f"no snapshot {snapshot_id} can be made in {store.uri_of(folder)}: the epochs up to there are "
+                f"no snapshot {snapshot_id} can be taken in {store.uri_of(folder)}: the epochs "
+                "up to that offset are "
                 f"{before}"
             )
         self._snapshot_id = snapshot_id
@@ -153,4 +154,4 @@ class SnapshotWriter:
 
     def _check_open(self) -> None:
         if self._done:
-            raise InvalidCallError(f"{self._what} was frozen or given up before")
+            raise InvalidCallError(f"{self._what} was already frozen or discarded")

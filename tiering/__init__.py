@@ -59,4 +59,6 @@ Where KIP-405 has no counterpart: ``docs/kips.md``.
 """
 
 if __name__ != "stratalog.tiering":
-    raise ImportError('write "stratalog.tiering", not "tiering": under two names each module would be there twice')
+    raise ImportError(
+        'import "stratalog.tiering", not "tiering": under two names each module would be loaded twice'
+    )

@@ -167,8 +167,8 @@ def fetch_origin(
         )
     if not leader.pending_is_local:
         remedy = (
-            "run heal, which uploads again what a replica still has; what nobody has is given up by "
-            f"delete_records before offset {leader.local_start}; then run tier"
+            "run heal, which uploads again the records that a replica still has; if no "
+            f"replica has them, delete them with delete_records before offset {leader.local_start}; then run tier"
             if pending < leader.local_start
             else "verify the topic"
         )
@@ -200,7 +200,7 @@ class AuxiliaryState:
             raise CorruptionError(
                 f"{what}: the remote log up to offset {self.offset} was written by the leader epochs "
                 f"{self.lineage.to_json().decode()}, the leader's by {wrote.to_json().decode()} (epoch, first "
-                "offset): these are two histories; verify the topic before anybody starts from the remote tier"
+                "offset): the histories differ; verify the topic before any replica starts from the remote tier"
             )
 
 
@@ -214,6 +214,8 @@ def auxiliary_state(remote: Store, folder: str, segment: RemoteSegment) -> Auxil
     """
     footer = read_remote(remote, folder, segment).footer
     if footer.producers_since is not None:
-        raise CorruptSegmentError(f"{segment.path} does not tell all producers, as each remote segment does")
+        raise CorruptSegmentError(
+            f"{segment.path} does not contain the state of all producers, which every remote segment must"
+        )
     lineage = Lineage(entry for entry in footer.lineage if entry[1] < segment.next_offset)
     return AuxiliaryState(segment.next_offset, lineage, without_transactions(applied({}, footer.producers)))

@@ -81,7 +81,7 @@ def upload(leader: Replica, run: Run, remote: Store, folder: str, *, compression
     found = read_segment(remote, DataFile(run.segment_name, there))
     if there.size_bytes != staged.size_bytes or found.footer != expected:
         raise CorruptionError(
-            f"{remote.uri_of(name)} is not the object that was just written: another size, or footer"
+            f"{remote.uri_of(name)} is not the object that was just written: its size or footer differs"
         )
     return Uploaded(segment, there.modified_ms, statistics_json(found), staged.size_bytes)
 
@@ -101,7 +101,8 @@ def _stage(leader: Replica, run: Run, remote: Store, name: str, compression: str
     segment = leader.segment(file)
     if segment.footer.next_offset != run.end:
         raise CorruptionError(
-            f"{leader}: {file.name} ends at offset {segment.footer.next_offset}, in the log it ends at {run.end}"
+            f"{leader}: {file.name} ends at offset {segment.footer.next_offset}, but in "
+            f"the log it ends at {run.end}"
         )
     staged = remote.stage_copy(leader.store, file.object, name)
     try:
@@ -129,7 +130,7 @@ def found_object(remote: Store, name: str) -> StoredObject:
     try:
         return remote.stat(name)
     except FileNotFoundError as error:
-        raise SourceChangedError(f"{remote.uri_of(name)} appeared and vanished; plan again") from error
+        raise SourceChangedError(f"{remote.uri_of(name)} was created and deleted meanwhile; plan again") from error
 
 
 def _reused(leader: Replica, run: Run, remote: Store, there: StoredObject) -> Uploaded:
@@ -141,7 +142,9 @@ def _reused(leader: Replica, run: Run, remote: Store, there: StoredObject) -> Up
         if found.crc32 != leader.segment(ours).crc32:
             raise CorruptionError(f"{what} has other bytes than {leader.store.uri_of(ours.object.name)}")
     if found.footer.producers_since is not None:
-        raise CorruptionError(f"{what} does not tell all producers, as each remote segment does")
+        raise CorruptionError(
+            f"{what} does not contain the state of all producers, which every remote segment must"
+        )
     if found.footer.next_offset != run.end:
         raise CorruptionError(f"{what} ends at offset {found.footer.next_offset}, not at {run.end}")
     segment = segment_of(leader, run, found.footer, there.size_bytes)
@@ -155,7 +158,7 @@ def segment_of(leader: Replica, run: Run, footer: SegmentFooter, size_bytes: int
     """
     if footer.topic_id != leader.topic_id or footer.partition != leader.partition:
         raise CorruptionError(
-            f"{leader}: {run.segment_name} says it is of partition {footer.partition} of topic {footer.topic_id}"
+            f"{leader}: {run.segment_name} claims to be of partition {footer.partition} of topic {footer.topic_id}"
         )
     if footer.max_timestamp_offset is None:
         return RemoteSegment(leader.partition, run.segment_name, run.end, size_bytes)

@@ -87,17 +87,17 @@ def check_log(remote: Store, folder: str, version: int | None = None) -> None:
         if paths.folder_of(one.name) == paths.join(log, _SIDECARS) or (
             paths.folder_of(one.name) == log and _SECOND_KIND.match(paths.base_name(one.name))
         ):
-            raise _refused(remote, one, "belongs to a checkpoint of Delta's second kind")
+            raise _refused(remote, one, "belongs to a V2 checkpoint of Delta")
     read = list(_read_of(files, version))
     size_bytes = sum(one.size_bytes for one in read)
     if size_bytes > LOG_BYTES:
         largest = max(read, key=lambda one: one.size_bytes)
-        raise _refused(remote, largest, f"has {largest.size_bytes} bytes, and all that is to be read {size_bytes}")
+        raise _refused(remote, largest, f"has {largest.size_bytes} bytes, and all files to read have {size_bytes}")
     if len(read) > MOST_FILES:
         raise CorruptionError(
-            f"{remote.uri_of(log)} has {len(read)} files since its latest checkpoint, more than {MOST_FILES}: the "
-            "table is not opened. Find out who has written them; then write a checkpoint with an engine of Delta, "
-            "or bring back the log from a backup of the remote tier"
+            f"{remote.uri_of(log)} has {len(read)} files since its latest checkpoint, more "
+            f"than {MOST_FILES}: the table is not opened. Find out who wrote them; then "
+            "write a checkpoint with a Delta engine, or restore the log from a backup of the remote tier"
         )
     for one in read:
         if _harmless.get((remote, one)) is None:
@@ -131,7 +131,7 @@ def _check(remote: Store, one: StoredObject) -> None:
                 text = source.read(ENTRY_BYTES)
                 check_nesting(text)
                 if paths.base_name(one.name) == _LAST_CHECKPOINT and b"v2Checkpoint" in text:
-                    raise ValueError("it leads to a checkpoint of Delta's second kind")
+                    raise ValueError("it points to a V2 checkpoint of Delta")
     except (FileNotFoundError, SourceChangedError):
         return  # a cleanup of the log has removed it, and delta-rs will not find it either
     except ValueError as error:
@@ -142,7 +142,7 @@ def check_nesting(text: bytes) -> None:
     """Raises: ValueError where brackets nest deeper than ``MOST_DEPTH``, in the text or in one of its strings."""
     bare = _STRING.sub(b"", text)
     if _depth(bare) > MOST_DEPTH:
-        raise ValueError(f"it nests more than {MOST_DEPTH} brackets")
+        raise ValueError(f"its brackets nest more than {MOST_DEPTH} deep")
     if _hidden(text) - _brackets(bare) <= MOST_DEPTH:
         return
     for found in _STRING.finditer(text):
@@ -229,9 +229,9 @@ def leaves_of(checkpoint: BinaryIO) -> set[str]:
 
 def _refused(remote: Store, one: StoredObject, why: str) -> CorruptionError:
     return CorruptionError(
-        f"{remote.uri_of(one.name)} {why}: stratalog never writes such a file into the log of a table, and does "
-        "not open the table with it. Find out who has written it; then bring back the file from a copy of the "
-        "remote tier, or remove it where it is the newest version"
+        f"{remote.uri_of(one.name)} {why}: stratalog never writes such a file to the "
+        "log of a table, and does not open the table while it exists. Find out who "
+        "wrote it; then restore the file from a copy of the remote tier, or remove it if it is the newest version"
     )
 
 

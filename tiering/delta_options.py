@@ -103,7 +103,7 @@ def panics() -> Iterator[None]:
     except BaseException as error:
         if type(error).__module__ != "pyo3_runtime":
             raise
-        raise DeltaError(f"delta-rs gave up: {error}") from None
+        raise DeltaError(f"delta-rs failed: {error}") from None
 
 
 def is_refused(error: Exception) -> bool:

@@ -62,8 +62,8 @@ class DeltaTopicReader(TopicTable):
         missing = self.missing_objects(log)
         if missing:
             raise RemoteObjectMissingError(
-                f"{self.uri} lists {missing[0].path} with {missing[0].size_bytes} bytes, which is not there "
-                f"as such; {len(missing)} such objects in all"
+                f"{self.uri} lists {missing[0].path} with {missing[0].size_bytes} bytes, but "
+                f"no such object exists; {len(missing)} objects are affected in all"
             )
 
     def objects(self) -> RemoteObjects:
@@ -78,7 +78,7 @@ class DeltaTopicReader(TopicTable):
         """
         table = self._open()
         if table is None:
-            raise CorruptionError(f"there is no table at {self.uri}: restore it")
+            raise CorruptionError(f"no table exists at {self.uri}: restore it")
         try:
             with delta_options.panics():
                 listed = files_with(table, segment.partition, segment.base_offset, segment.next_offset)

@@ -70,8 +70,8 @@ def check_readable(table: DeltaTable, uri: str) -> None:
     features = {"columnMapping"} if protocol.min_reader_version == 2 else {*(protocol.reader_features or ())}
     if foreign := ", ".join(sorted(features - _UNDERSTOOD)):
         raise CorruptionError(
-            f"the table {uri} was upgraded by somebody else, to {foreign}: its files alone do not "
-            "say any more which records are in it; bring back the table as it was before"
+            f"the table {uri} was upgraded by another writer, to {foreign}: its files alone "
+            "no longer determine its records; restore the table to its state before the upgrade"
         )
 
 
@@ -79,18 +79,18 @@ def check_writable(table: DeltaTable, change: TableChange, uri: str) -> None:
     """Raises: CorruptionError when others have set what keeps us from making this change."""
     if unknown := ", ".join(sorted({*(table.protocol().writer_features or ())} - _WRITTEN)):
         raise CorruptionError(
-            f"the table {uri} was upgraded by somebody else, to {unknown}: it can be read, but delta-rs does not "
-            f"commit to it; ALTER TABLE delta.`{uri}` DROP FEATURE brings it back"
+            f"the table {uri} was upgraded by another writer, to {unknown}: it can be read, "
+            f"but delta-rs cannot commit to it; ALTER TABLE delta.`{uri}` DROP FEATURE reverts this"
         )
     if (version := table.protocol().min_writer_version) > _WRITER_VERSION:
         raise CorruptionError(
-            f"the table {uri} was upgraded by somebody else, to minWriterVersion {version}. It can be read, but "
-            f"nobody can commit to it: Delta has none above {_WRITER_VERSION}. Bring back its log "
-            "as it was before, from a backup of the remote tier"
+            f"the table {uri} was upgraded by another writer, to minWriterVersion {version}. "
+            "It can be read, but no writer can commit to it: Delta has no version above "
+            f"{_WRITER_VERSION}. Restore its former log from a backup of the remote tier"
         )
     append_only = table.metadata().configuration.get("delta.appendOnly") == "true"
     if append_only and change.of_data and change.removes:
         raise CorruptionError(
-            f"the table {uri} was made append-only by somebody else: {change.removes[0].path} has left the log, "
-            "and cannot leave the table; set delta.appendOnly to false"
+            f"the table {uri} was made append-only by another writer: {change.removes[0].path} "
+            "has left the log, but cannot be removed from the table; set delta.appendOnly to false"
         )

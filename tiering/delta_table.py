@@ -98,7 +98,7 @@ class DeltaTopicTable(DeltaTopicReader):
         while True:
             table = self._open()
             if table is None:
-                raise CorruptionError(f"there is no table at {self.uri}: create it first, or restore it")
+                raise CorruptionError(f"no table exists at {self.uri}: create it first, or restore it")
             log = self._fold(table)
             change = decision(log)
             if log.rewrite is not None:
@@ -159,8 +159,8 @@ class DeltaTopicTable(DeltaTopicReader):
         missing = [segment for segment in back.values() if not found.holds(segment)]
         if missing:
             raise RemoteObjectMissingError(
-                f"{self.uri}: {rewrite}, and {len(missing)} of them, first {missing[0].path}, are not there any "
-                "more; heal makes them again, from replicas or from the foreign files"
+                f"{self.uri}: {rewrite}, and {len(missing)} of them, first {missing[0].path}, "
+                "no longer exist; heal rebuilds them from replicas or from the foreign files"
             )
         lacking = {segment.path for segment in rewrite.lacking}
         listed = listed_files(self._open_at(rewrite.since), self.uri)
@@ -169,7 +169,7 @@ class DeltaTopicTable(DeltaTopicReader):
             tuple(segment for segment in also.removes if segment.path not in lacking),
             rewrite.files,
             of_data=False,
-            why=f"takes back: {rewrite}",
+            why=f"reverts: {rewrite}",
         )
 
     def _put(self, table: DeltaTable, change: TableChange) -> None:

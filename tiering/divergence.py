@@ -51,7 +51,7 @@ class Histories:
         """Raises: InvalidCallError when nothing says that a segment to be added is of its leader's history."""
         lineage = self.lineages.get(add.partition)
         if lineage is None or not add.is_of(lineage):
-            raise InvalidCallError(f"remote segment {add.path} is not of its leader's history: {lineage}")
+            raise InvalidCallError(f"remote segment {add.path} is not part of its leader's history: {lineage}")
 
     def log_starts(self) -> dict[int, int]:
         """The present log start offset of the partitions that still have their leader and its epoch."""

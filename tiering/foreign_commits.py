@@ -123,12 +123,12 @@ class Rewrite:
         """A description for people."""
         files, segments = _count(len(self.files), "foreign file"), _count(len(self.lacking), "segment")
         records = (
-            "but an older version of it, so that records are there twice"
+            "but kept an older version of the table, so that records occur twice"
             if self.twice
             else "with the same records"
         )
         return (
-            f"somebody else has rewritten the table, {records} ({'; '.join(map(str, self.commits))}): "
+            f"another writer has rewritten the table, {records} ({'; '.join(map(str, self.commits))}): "
             f"{files} for {segments}, which any VACUUM may delete"
         )
 
@@ -160,7 +160,7 @@ def parse_commit(version: int, entry: bytes, what: str) -> ForeignCommit:
     try:
         actions = [parse_json(line, _Action) for line in entry.splitlines() if line.strip()]
     except ValueError as error:
-        raise CorruptionError(f"{what} is no entry of a Delta log: {error}") from error
+        raise CorruptionError(f"{what} is not a valid entry of a Delta log: {error}") from error
     info = next((action.commitInfo for action in actions if action.commitInfo is not None), {})
     adds = [action.add for action in actions if action.add is not None]
     removes = [action.remove for action in actions if action.remove is not None]
@@ -196,8 +196,8 @@ def rewrite_of(
         before = commits[0].version - 1
         said = "; ".join(map(str, data or commits))
         raise ForeignWriteError(
-            f"somebody else has changed the records of the table {what}: {said}. It is no log any more, and "
-            f"nothing is read from it or added to it until it is restored to version {before}: "
+            f"another writer has changed the records of the table {what}: {said}. It is no "
+            f"longer a log, and stratalog neither reads nor writes it until it is restored to version {before}: "
             f"DeltaTable({what!r}).restore({before}), or RESTORE TABLE delta.`{what}` TO VERSION AS OF {before}",
             table=what,
             version=before,

@@ -69,7 +69,7 @@ def records_in(
         ready, waiting = waiting.slice(0, count), waiting.take(numbers(count, waiting.num_rows))
         if waiting.nbytes > MOST_WAITING_BYTES // 2:
             raise CorruptionError(
-                f"{wanted.what}: they are so far out of order that there is no room in memory to put them right"
+                f"{wanted.what}: they are so far out of order that sorting them would exceed the memory limit"
             )
         if not ready["offset"].combine_chunks().equals(numbers(position, position + count)):
             raise _not_each_once(wanted)
@@ -80,7 +80,9 @@ def records_in(
 
 
 def _not_each_once(wanted: Range) -> CorruptionError:
-    return CorruptionError(f"{wanted.what}: the files of the table do not hold each of them once")
+    return CorruptionError(
+        f"{wanted.what}: the files of the table do not contain each of these records exactly once"
+    )
 
 
 def _groups(remote: Store, files: Sequence[StoredObject], wanted: Range) -> Iterator[tuple[int, int, int]]:

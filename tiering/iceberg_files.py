@@ -51,7 +51,7 @@ class TableFiles(FileIO):
             path, folder = Path(name.removeprefix("file://")), Path(self._folder.removeprefix("file://"))
             inside = [each for each in (path, *path.parents) if each.is_relative_to(folder) and each != folder]
             if any(each.is_symlink() for each in inside) or (path.exists() and not path.is_file()):
-                raise self._refused(location, "which is no regular file")
+                raise self._refused(location, "which is not a regular file")
         if found.exists() and (size_bytes := len(found)) > MOST_BYTES:
             raise self._refused(location, f"which has {size_bytes} bytes, more than {MOST_BYTES}")
         return found
@@ -74,9 +74,9 @@ class TableFiles(FileIO):
 
     def _refused(self, location: str, why: str) -> CorruptionError:
         return CorruptionError(
-            f"the metadata of the Iceberg table {self._table} names {printable(location)[:200]}, {why}. Nothing "
-            "was read or deleted there. Find out who has written this metadata, then drop the table from its "
-            "catalog: the next vacuum makes it again"
+            f"the metadata of the Iceberg table {self._table} names {printable(location)[:200]}, "
+            f"{why}. Nothing was read or deleted there. Find out who wrote this metadata, "
+            "then drop the table from its catalog: the next vacuum creates it again"
         )
 
 

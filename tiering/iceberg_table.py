@@ -96,7 +96,7 @@ class IcebergTable:
                 except (CommitFailedException, CommitStateUnknownException):
                     continue  # the table tells whether it has landed
                 return True
-        raise StorageError(f"the Iceberg table {self.name}: other writers were faster {COMMIT_ATTEMPTS} times")
+        raise StorageError(f"the Iceberg table {self.name}: other writers committed first {COMMIT_ATTEMPTS} times")
 
     def expire(self, before_ms: int) -> int:
         """Forget the snapshots that are older, but for the present one, and delete the files of Iceberg's that
@@ -169,7 +169,7 @@ class IcebergTable:
     def _check_ours(self, table: Table) -> None:
         found = table.properties.get(TOPIC_ID)
         if found != self._topic_id:
-            whose = f"of topic id {found!r}" if found else "not of stratalog"
+            whose = f"the table of topic id {found!r}" if found else "not a table of stratalog"
             raise InvalidConfigError(
                 f"the Iceberg table {self.name} is {whose}: give topic {self._topic!r} "
                 "another remote.iceberg.table"

@@ -90,21 +90,23 @@ def earliest_pending_upload(log: ReplicaLog, remote: Sequence[RemoteSegment], lo
     if not remote or remote[-1].next_offset <= log_start:
         if log.local_start > log_start:
             raise LogGapError(
-                f"{what}: the leader has dropped offsets [{log_start}, {log.local_start}), which were tiered, and "
-                "the remote log does not hold them: is the remote mounted, and the one that it was? "
+                f"{what}: the leader has dropped offsets [{log_start}, {log.local_start}), "
+                "which were tiered, but the remote log lacks them: is the remote tier mounted, "
+                "and is it the right one? "
                 f"{_way_out(log)}"
             )
         return log_start
     last = remote[-1]
     if not last.is_of(log.lineage):
         raise CorruptionError(
-            f"{what}: remote segment {last.path} is of leader epoch {last.epoch}, the leader's history has "
-            f"epoch {log.lineage.epoch_at(last.next_offset - 1)} at offset {last.next_offset - 1}"
+            f"{what}: remote segment {last.path} is of leader epoch {last.epoch}, but the "
+            f"leader's history has epoch {log.lineage.epoch_at(last.next_offset - 1)} at "
+            f"offset {last.next_offset - 1}"
         )
     if last.next_offset < log.local_start:
         raise LogGapError(
-            f"{what}: the remote log ends at offset {last.next_offset}, the leader's begins at "
-            f"{log.local_start}: is the remote an older copy of what it was? {_way_out(log)}"
+            f"{what}: the remote log ends at offset {last.next_offset}, but the leader's "
+            f"log begins at {log.local_start}: is the remote tier an older copy? {_way_out(log)}"
         )
     return last.next_offset
 
@@ -112,8 +114,9 @@ def earliest_pending_upload(log: ReplicaLog, remote: Sequence[RemoteSegment], lo
 def _way_out(log: ReplicaLog) -> str:
     """For people, where the remote will not be again what it was."""
     return (
-        "If it cannot be brought back, heal uploads again to an older copy what a replica still has; what nobody "
-        f"has is given up by delete_records before offset {log.local_start}, then tier"
+        "If the remote tier cannot be restored, heal uploads to an older copy the "
+        "records that a replica still has; delete the rest with delete_records before "
+        f"offset {log.local_start}, then run tier"
     )
 
 
@@ -180,11 +183,11 @@ def why_not_due(
     if plan.held_bytes:
         limits = (("remote.copy.lag.ms", lag.ms), ("remote.copy.lag.bytes", lag.size_bytes))
         said = " and ".join(f"{name} = {limit}" for name, limit in limits)
-        return f"{bytes_text(plan.held_bytes)} are sealed, and held back by {said}"
+        return f"{bytes_text(plan.held_bytes)} are sealed, but held back by {said}"
     if left[0].end > log.high_watermark:
-        return f"{bytes_text(size_bytes)} above the high watermark: they are not on all of the ISR"
+        return f"{bytes_text(size_bytes)} above the high watermark, not on all of the ISR yet"
     if transactions is not None and left[0].end > transactions.last_stable_offset:
-        return f"{bytes_text(size_bytes)} behind the start of a transaction that has not ended"
+        return f"{bytes_text(size_bytes)} after the start of an open transaction"
     age = span_text(now_ms - oldest_of(left, oldest_ms))
     return f"{bytes_text(size_bytes)}, {age}: a segment is {sealing(policy)}"
 
@@ -195,7 +198,7 @@ def waiting_as_before(pending_bytes: int, end: int, policy: MergePolicy) -> str:
     """
     if not pending_bytes:
         return "all of it is in the remote tier" if end else "no records"
-    return f"{bytes_text(pending_bytes)}, as in the run before: a segment is {sealing(policy)}"
+    return f"{bytes_text(pending_bytes)}, as in the previous run: a segment is {sealing(policy)}"
 
 
 def changes_at_ms(

@@ -140,9 +140,9 @@ def _bring(
             assert isinstance(parsed, paths.DataName)
             found = verify_segment(remote, DataFile(parsed, there))
             if found.footer != footer:
-                raise CorruptSegmentError(f"{remote.uri_of(name)} does not read back as it was written")
+                raise CorruptSegmentError(f"{remote.uri_of(name)} reads back differently from what was written")
             return rebuilt, there, found
-    raise StorageError(f"{remote.uri_of(folder)}: {_MOST} objects stand for {path(0)}; vacuum the topic")
+    raise StorageError(f"{remote.uri_of(folder)}: {_MOST} objects replace {path(0)}; run vacuum for the topic")
 
 
 def _write(

@@ -57,12 +57,12 @@ def _read(
         found = read(remote, file)
     except SourceChangedError as error:
         raise RemoteObjectMissingError(
-            f"the remote log lists {what} with {segment.size_bytes} bytes, which is not there as such"
+            f"the remote log lists {what} with {segment.size_bytes} bytes, but no such object exists"
         ) from error
     footer = found.footer
     if (footer.partition, footer.next_offset) != (segment.partition, segment.next_offset):
         raise CorruptionError(
-            f"{what} is of partition {footer.partition} and ends at offset {footer.next_offset}, its place says "
-            f"partition {segment.partition} and {segment.next_offset}"
+            f"{what} is of partition {footer.partition} and ends at offset {footer.next_offset}, "
+            f"but is listed as partition {segment.partition} with end {segment.next_offset}"
         )
     return found

@@ -144,7 +144,8 @@ class RemoteLog:
             known = listed.get(add.path)
             if known is not None and known.size_bytes != add.size_bytes:
                 raise CorruptionError(
-                    f"{self.what} lists {add.path} with {known.size_bytes} bytes, uploaded were {add.size_bytes}"
+                    f"{self.what} lists {add.path} with {known.size_bytes} bytes, but the upload "
+                    f"had {add.size_bytes}"
                 )
             if known is not None and add.path not in gone:
                 continue
@@ -154,7 +155,7 @@ class RemoteLog:
             elif add.base_offset > end:
                 raise LogGapError(
                     f"{self.what}: partition {add.partition} ends at offset {end} in the remote, {add.path} "
-                    "cannot follow it: offsets are missing"
+                    "cannot follow: offsets are missing"
                 )
             else:
                 found.append(add)

@@ -90,15 +90,15 @@ class RemoteSegment:
         parsed = paths.parse_remote_segment_path(path)
         if parsed is None:
             raise CorruptionError(
-                f"{what} lists {path!r}, which is no segment: somebody else wrote this table, and its log does "
-                "not reach back to what it listed before"
+                f"{what} lists {path!r}, which is not a segment: another writer wrote this "
+                "table, and its log does not reach back to the files that it listed before"
             )
         partition, name, rebuilt = parsed
         if records is None and name.next_offset is None:
-            raise CorruptionError(f"{what} lists {path!r} without numRecords: where it ends is unknown")
+            raise CorruptionError(f"{what} lists {path!r} without numRecords: its end is unknown")
         next_offset = name.next_offset if records is None else name.base_offset + records
         if next_offset is None or name.next_offset not in (None, next_offset):
-            raise CorruptionError(f"{what} lists {path!r} with {records} records, its name says otherwise")
+            raise CorruptionError(f"{what} lists {path!r} with {records} records, which its name contradicts")
         return cls(
             partition,
             name,

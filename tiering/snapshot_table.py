@@ -107,7 +107,7 @@ class SnapshotTable(TopicTable):
             table = self._open()
             if table is None:
                 raise StorageError(
-                    f"the table {self.uri} was deleted meanwhile; the next snapshot job makes it again"
+                    f"the table {self.uri} was deleted meanwhile; the next snapshot job creates it again"
                 )
             listed = self._listed(table)
             due = [one for one in publications if _replaces(one, listed)]

@@ -112,12 +112,15 @@ class TopicTable:
             if fields is None:
                 raise InvalidRecordError(
                     f"the table {self.uri} has the schema {table.schema().to_json()}, the segments of topic "
-                    f"{self.topic} have {wanted.to_json()}: neither is the other and nullable fields behind it"
+                    f"{self.topic} have {wanted.to_json()}: neither schema extends the other by "
+                    "nullable fields at its end"
                 )
             if not fields:
                 return
             self._alter("grow", partial(table.alter.add_columns, fields, commit_properties=_AT_ONCE))
-        raise StorageError(f"the table {self.uri} was made, or grew, {COMMIT_ATTEMPTS} times, and did not stay so")
+        raise StorageError(
+            f"the table {self.uri} was created or extended {COMMIT_ATTEMPTS} times, but other writers reverted it"
+        )
 
     def mark_deleted(self, deleted: bool) -> None:
         """Say in the table that its topic is to be deleted with it, or not: what a crash of the deletion leaves
@@ -164,7 +167,7 @@ class TopicTable:
             )
         if found.get(TOPIC_ID) != self.topic_id:
             raise CorruptionError(
-                f"the table {self.uri} is of topic id {found.get(TOPIC_ID)!r}, not {self.topic_id!r}"
+                f"the table {self.uri} belongs to topic id {found.get(TOPIC_ID)!r}, not {self.topic_id!r}"
             )
         check_readable(table, self.uri)
         return table
@@ -227,12 +230,15 @@ class TopicTable:
     def _failed(self, what: str, error: Exception, right: Right = "read") -> NoReturn:
         said = f"cannot {what} the table {self.uri}: {delta_options.said(error)}"
         if delta_options.is_refused(error):
-            raise StorageAuthorizationError(f"{said}: let its owner {right} there", right, self.uri) from None
+            raise StorageAuthorizationError(
+                f"{said}: its owner must grant you the right to {right} there", right, self.uri
+            ) from None
         if delta_options.is_catalog_managed(error):
             raise CorruptionError(
-                f"the table {self.uri} was made catalog-managed by somebody else (catalogManaged): only its "
-                "catalog commits to it, and delta-rs does not even read it. Nothing was changed. Bring back its "
-                "log as it was before, from a backup of the remote tier, and register the table as an external "
+                f"the table {self.uri} was made catalog-managed by another writer (catalogManaged): "
+                "only its catalog can commit to it, and delta-rs cannot even read it. Nothing "
+                "was changed. Restore its former log from a backup of the remote tier, and "
+                "register the table as an external "
                 "one (cluster.catalog.create_table)"
             ) from None
         raise StorageError(said) from None

@@ -68,13 +68,14 @@ class RegisterBroker:
         """Raises: InvalidCallError, LogDirError when another broker has that directory."""
         if self.broker_id < 0 or not is_id(self.directory_id):
             raise InvalidCallError(
-                f"broker {self.broker_id} with directory id {self.directory_id!r}: a broker id is 0 or more, "
-                "a directory id 32 hexadecimal digits"
+                f"broker {self.broker_id} with directory id {self.directory_id!r}: a broker id "
+                "must be 0 or more, a directory id 32 hexadecimal digits"
             )
         for other in image.brokers.values():
             if other.directory_id == self.directory_id and other.broker_id != self.broker_id:
                 raise LogDirError(
-                    f"log dir {self.log_dir} of broker {self.broker_id} is that of broker {other.broker_id} "
+                    f"log dir {self.log_dir} of broker {self.broker_id} is already the log dir of "
+                    f"broker {other.broker_id} "
                     f"({other.log_dir}): two brokers cannot share one"
                 )
         record = RegisterBrokerRecord(
@@ -141,7 +142,7 @@ class UnregisterBroker:
         image.broker(self.broker_id)
         if any(voter.broker_id == self.broker_id for voter in image.voters):
             raise InvalidCallError(
-                f"broker {self.broker_id} is a metadata voter, and cannot be unregistered while it is one"
+                f"broker {self.broker_id} is a metadata voter: remove it from the voters before you unregister it"
             )
         held = [
             f"{topic.name}-{partition.partition}"
@@ -152,7 +153,7 @@ class UnregisterBroker:
         if held:
             some = ", ".join(held[:_NAMED]) + (f" and {len(held) - _NAMED} more" if len(held) > _NAMED else "")
             raise InvalidCallError(
-                f"broker {self.broker_id} still has replicas of {some}: drain it by a reassignment first"
+                f"broker {self.broker_id} still has replicas of {some}: drain it with reassign first"
             )
         return Decision((UnregisterBrokerRecord(broker_id=self.broker_id),), None)
 

@@ -83,11 +83,11 @@ def encode(description: ClusterDescription) -> bytes:
 
 def decode(data: bytes, what: str) -> ClusterDescription:
     """Raises: CorruptionError, naming ``what``, for anything but a description, or for one of a later version."""
-    found = decode_json(
-        data, ClusterDescription, f"{what} is no description of a cluster, or one of a later version"
-    )
+    found = decode_json(data, ClusterDescription, f"{what} is not a cluster description, or has a later version")
     if found.version != VERSION:
-        raise CorruptionError(f"{what} is a description of version {found.version}, known is {VERSION}")
+        raise CorruptionError(
+            f"{what} is a description of version {found.version}; this release reads version {VERSION}"
+        )
     return found
 
 

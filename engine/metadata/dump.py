@@ -68,14 +68,16 @@ def decode(data: bytes) -> SnapshotRecord:
     found: SnapshotRecord = decode_json(
         data,
         SnapshotRecord,
-        f"not a record of a metadata snapshot, or one of a later version: {data[:120]!r}",
+        f"not a record of a metadata snapshot, or a record of a later version: {data[:120]!r}",
     )
     return found
 
 
 def _decode_row(key: bytes | None, value: bytes | None) -> SnapshotRecord:
     if key is not None or value is None:
-        raise CorruptionError(f"a record of a metadata snapshot is a value without a key, not {key!r}: {value!r}")
+        raise CorruptionError(
+            f"a record of a metadata snapshot must be a value without a key, not {key!r}: {value!r}"
+        )
     return decode(value)
 
 
@@ -149,7 +151,7 @@ class _Loading:
             case VotersRecord() if self._voters is None:
                 self._voters = record
             case VotersRecord() | ConfigRecord():
-                raise CorruptionError(f"a metadata snapshot holds {record}, which has no place in it")
+                raise CorruptionError(f"a metadata snapshot holds {record}, which does not belong there")
             case _:
                 assert_never(record)
 
@@ -169,7 +171,7 @@ class _Loading:
         """Raises: CorruptionError when what every snapshot begins with is missing."""
         self._end_topic()
         if self._voters is None:
-            raise CorruptionError("a metadata snapshot does not say whose it is: its voters are missing")
+            raise CorruptionError("a metadata snapshot lacks its voters")
         return ClusterImage(
             cluster_id=self._voters.cluster_id,
             voters=self._voters.voters,

@@ -62,12 +62,13 @@ def _elect(image: ClusterImage, present: PartitionImage, election: Election) -> 
     what = name_of(image, election)
     if election.partition_epoch is not None and election.partition_epoch != present.partition_epoch:
         raise InvalidUpdateVersionError(
-            f"{what}: the election is for partition epoch {election.partition_epoch}, {present.partition_epoch} "
-            "is present; read the metadata again"
+            f"{what}: the election is for partition epoch {election.partition_epoch}, but "
+            f"the present one is {present.partition_epoch}; read the metadata again"
         )
     if election.unclean + election.resign + (election.remote_epoch is not None) > 1:
         raise InvalidCallError(
-            f"{what}: an election is unclean, or the leader resigns, or goes on from the remote"
+            f"{what}: an election can be unclean, or make the leader resign, or continue "
+            "from the remote log, but only one of these"
         )
     if election.remote_epoch is not None:
         return _from_remote(image, present, election, election.remote_epoch, what)
@@ -98,8 +99,8 @@ def _from_remote(
     wanted = () if leader is None else (leader,)
     if first_candidate(wanted, present.isr, image.brokers) is None:
         raise EligibleLeadersNotAvailableError(
-            f"{what}: broker {leader} is fenced or not in the ISR {present.isr}: it cannot go on from the remote "
-            "log"
+            f"{what}: broker {leader} is fenced or not in the ISR {present.isr}: it cannot "
+            "continue from the remote log"
         )
     ahead = remote_epoch > present.leader_epoch  # the metadata was put back, too
     return PartitionChangeRecord(
@@ -131,7 +132,7 @@ def _successor(image: ClusterImage, present: PartitionImage, election: Election,
     wanted = others if election.leader is None else [broker for broker in others if broker == election.leader]
     leader = first_candidate(wanted, present.isr, image.brokers)
     if leader is None:
-        whom = "nobody" if election.leader is None else f"broker {election.leader} cannot: nobody"
+        whom = "no replica" if election.leader is None else f"broker {election.leader} cannot: no replica"
         raise EligibleLeadersNotAvailableError(
             f"{what}: {whom} beside the leader {present.leader} is unfenced and in the ISR {present.isr}; the "
             "last member does not resign"
@@ -143,11 +144,11 @@ def _unclean(image: ClusterImage, present: PartitionImage, election: Election, w
     candidate = first_candidate(present.replicas, present.isr, image.brokers)
     if candidate is not None:
         raise ElectionNotNeededError(
-            f"{what}: broker {candidate} is in the ISR {present.isr} and can lead; nothing needs to be lost"
+            f"{what}: broker {candidate} is in the ISR {present.isr} and can lead without any loss"
         )
     wanted = [b for b in present.replicas if election.leader in (None, b)]
     leader = first_candidate(wanted, present.replicas, image.brokers)
     if leader is None:
-        whom = "no replica" if election.leader is None else f"broker {election.leader} is no replica that"
+        whom = "no replica" if election.leader is None else f"broker {election.leader} is not a replica that"
         raise EligibleLeadersNotAvailableError(f"{what}: {whom} is unfenced; the replicas are {present.replicas}")
     return leader

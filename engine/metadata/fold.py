@@ -44,7 +44,7 @@ def apply(image: ClusterImage, offset: int, records: Sequence[MetadataRecord]) -
         fit the image (no controller commits such a one).
     """
     if offset != image.next_offset:
-        raise LogGapError(f"the metadata is known up to offset {image.next_offset}, and goes on at {offset}")
+        raise LogGapError(f"the metadata is known up to offset {image.next_offset}, but continues at {offset}")
     draft = _ImageDraft(image)
     for index, record in enumerate(records):
         draft.apply(offset + index, record)
@@ -216,7 +216,7 @@ class _ImageDraft:
     def _create_partition(self, offset: int, record: PartitionRecord) -> None:
         partitions = self._partitions(record.topic_id)
         if record.partition != len(partitions):
-            raise CorruptionError(f"{record} is not the next of {len(partitions)} partitions")
+            raise CorruptionError(f"{record} is not the next after {len(partitions)} partitions")
         for broker_id in record.replicas:
             self._broker(broker_id)
         if record.added:

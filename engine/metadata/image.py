@@ -65,7 +65,7 @@ class BrokerImage(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     def __post_init__(self) -> None:
         if self.fenced_by_hand and not self.fenced:
-            raise CorruptionError(f"the metadata holds a broker that is fenced by hand and not fenced: {self}")
+            raise CorruptionError(f"the metadata contains a broker that is fenced by hand but not fenced: {self}")
 
     @property
     def incarnation(self) -> Incarnation:
@@ -131,7 +131,7 @@ class PartitionImage(
         if whole and self.lost:
             whole = not self.isr and {incarnation.broker_id for incarnation in self.lost} <= held
         if not whole:
-            raise CorruptionError(f"the metadata holds a partition that contradicts itself: {self}")
+            raise CorruptionError(f"the metadata contains a partition that contradicts itself: {self}")
 
     @property
     def original(self) -> tuple[Int64, ...]:
@@ -159,7 +159,8 @@ class TopicImage(msgspec.Struct, frozen=True, kw_only=True, gc=False, forbid_unk
         """Its first partition. Raises: CorruptionError for a topic without partitions, which no command makes."""
         if not self.partitions:
             raise CorruptionError(
-                f"the metadata holds topic {self.name!r} without any partition: delete it, and create it again"
+                f"the metadata contains topic {self.name!r} without partitions: delete the "
+                "topic, and create it again"
             )
         return self.partitions[0]
 
@@ -168,7 +169,7 @@ def partition_of(topic: TopicImage, partition: int) -> PartitionImage:
     """Raises: UnknownTopicOrPartitionError; InvalidCallError for a value that is no whole number."""
     if not 0 <= whole(partition, f"topic {topic.name!r}: partition") < len(topic.partitions):
         raise UnknownTopicOrPartitionError(
-            f"topic {topic.name!r} has no partition {partition}: it has {len(topic.partitions)}, from 0 on"
+            f"topic {topic.name!r} has no partition {partition}: it has {len(topic.partitions)}, numbered from 0"
         )
     return topic.partitions[partition]
 

@@ -80,7 +80,7 @@ def decide_each(
         try:
             present = image.partition(*key)
             if key in records:
-                raise InvalidUpdateVersionError(f"{request} is the second for its partition in one batch")
+                raise InvalidUpdateVersionError(f"{request} is the second request for its partition in one batch")
             record = records[key] = change(image, present, request)
         except StratalogError as error:
             answers.append(RefusedPartition(*key, error))
@@ -139,17 +139,18 @@ def _change(image: ClusterImage, present: PartitionImage, proposal: IsrProposal)
     what = name_of(image, proposal)
     if proposal.leader_epoch != present.leader_epoch:
         raise FencedLeaderEpochError(
-            f"{what}: leader epoch {proposal.leader_epoch} was proposed, {present.leader_epoch} is present"
+            f"{what}: leader epoch {proposal.leader_epoch} was proposed, "
+            f"but the present one is {present.leader_epoch}"
         )
     if proposal.partition_epoch != present.partition_epoch:
         raise InvalidUpdateVersionError(
             f"{what}: partition epoch {proposal.partition_epoch} was proposed, "
-            f"{present.partition_epoch} is present"
+            f"but the present one is {present.partition_epoch}"
         )
     isr = in_order(present.replicas, (member.broker_id for member in proposal.isr))
     adding = in_order(present.replicas, (member.broker_id for member in proposal.adding))
     if len(isr) + len(adding) != len(proposal.isr) + len(proposal.adding) or set(isr) & set(adding):
-        raise InvalidCallError(f"{what}: {proposal} names a broker twice, or one without a replica")
+        raise InvalidCallError(f"{what}: {proposal} names a broker twice, or a broker without a replica")
     if present.leader is None or present.leader not in isr:
         raise InvalidCallError(f"{what}: its leader {present.leader} is not in the proposed ISR {isr}")
     if not set(isr) <= {*present.isr, *present.adding}:
@@ -232,7 +233,8 @@ def _led_as_found(image: ClusterImage, wanted: LogStart) -> PartitionImage:
     present = image.partition(wanted.topic_id, wanted.partition)
     if wanted.leader_epoch not in (None, present.leader_epoch):
         raise FencedLeaderEpochError(
-            f"{name_of(image, wanted)}: log start {wanted.log_start_offset} was found under leader epoch "
-            f"{wanted.leader_epoch}, {present.leader_epoch} is present; look at the new leader's log"
+            f"{name_of(image, wanted)}: log start {wanted.log_start_offset} was found under "
+            f"leader epoch {wanted.leader_epoch}, but {present.leader_epoch} is the present "
+            "one; look at the log of the new leader"
         )
     return present

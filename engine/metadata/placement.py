@@ -28,7 +28,7 @@ def place_replicas(
     if not 1 <= replication_factor <= len(racks):
         raise InvalidReplicationFactorError(
             f"replication factor {replication_factor} with {len(racks)} unfenced brokers: "
-            "it must be at least 1 and at most their number"
+            "use at least 1 and at most the number of brokers"
         )
     placer = Placer(racks, rng)
     return [placer.place(replication_factor) for _ in range(partitions)]

@@ -91,8 +91,8 @@ class ApplyProbe:
             broker = image.brokers.get(each.broker_id)
             if broker is None or broker.broker_epoch != each.broker_epoch:
                 raise StaleBrokerError(
-                    f"broker {each.broker_id} is not registered with broker epoch {each.broker_epoch} any more: "
-                    "look at its root again"
+                    f"broker {each.broker_id} is not registered with broker epoch {each.broker_epoch} "
+                    "any more: probe its root again"
                 )
         refusal = _not_trustworthy(image, self.found)
         if refusal is not None:
@@ -122,7 +122,7 @@ def _step(broker: BrokerImage, finding: Finding) -> _Step:
             if not broker.fenced:
                 return _Step()
             unfence = UnfenceBroker(broker.broker_id, broker.broker_epoch)
-            return _Step(1, unfence, f"{who} is unfenced: its root is there again")
+            return _Step(1, unfence, f"{who} is unfenced: its root is back")
         case Another(registration):
             note = f"{who} is registered again: {_what_another_is(broker, registration)}; it has left every ISR"
             return _Step(0, registration, note)
@@ -143,7 +143,7 @@ def _also(finding: Finding) -> str:
         case Same():
             return ""
         case Another():
-            return "; its root is another incarnation"
+            return "; its root is another one than the registered one"
         case NotOurs(error) | Unreachable(error) | Blocked(error):
             return f"; {error.code}: {error}"
         case _:
@@ -153,7 +153,7 @@ def _also(finding: Finding) -> str:
 def _what_another_is(broker: BrokerImage, registration: RegisterBroker) -> str:
     if registration.directory_id != broker.directory_id:
         return f"its root was formatted again (directory {registration.directory_id})"
-    return "its root was put back from a copy, or moved"
+    return "its root was restored from a copy, or moved"
 
 
 def _not_trustworthy(image: ClusterImage, found: Sequence[Found]) -> str | None:
@@ -165,12 +165,13 @@ def _not_trustworthy(image: ClusterImage, found: Sequence[Found]) -> str | None:
         return None
     if any(isinstance(findings.get(broker), Another) for broker in voters):
         return (
-            f"nothing was changed: roots of the metadata voters {_listed(voters)} were moved, or put back from a "
-            "copy. Where they hold all they ever held, bootstrap these brokers with --trust-copy; where the copy "
-            "is older, later commits may be lost: bootstrap them without it"
+            f"nothing was changed: roots of the metadata voters {_listed(voters)} were "
+            "moved, or restored from a copy. If they still hold everything, bootstrap "
+            "these brokers with --trust-copy; if the copy is older, later commits may be "
+            "lost: bootstrap them without it"
         )
     return (
-        f"nothing was changed: this driver does not reach the roots of a majority of the metadata voters "
+        f"nothing was changed: this driver cannot reach the roots of a majority of the metadata voters "
         f"{_listed(voters)}; are their volumes mounted here?"
     )
 

@@ -79,9 +79,9 @@ def _check_configs(image: ClusterImage, records: Sequence[MetadataRecord], now_m
     for topic in protected:
         before, changed = protection(image, topic), protection(after, after.topics[topic.topic_id])
         if changed.protect_until_ms < before.protect_until_ms:
-            _refuse(image, topic.topic_id, now_ms, f"{PROTECT} can be put later, not sooner")
+            _refuse(image, topic.topic_id, now_ms, f"{PROTECT} can be moved later, not earlier")
         if before.remote_storage_enable and not changed.remote_storage_enable:
-            _refuse(image, topic.topic_id, now_ms, "its remote log cannot be given up (remote.storage.enable)")
+            _refuse(image, topic.topic_id, now_ms, "its remote log cannot be disabled (remote.storage.enable)")
 
 
 def _refuse(image: ClusterImage, topic_id: str, now_ms: Now, what: str) -> None:
@@ -90,5 +90,5 @@ def _refuse(image: ClusterImage, topic_id: str, now_ms: Now, what: str) -> None:
     until = time_text(protection(image, topic).protect_until_ms)
     doubt = ""
     if now_ms() is None:
-        doubt = "; this machine's clock and the storage's do not agree whether that is over: see health"
+        doubt = "; the clocks of this machine and of the storage disagree whether that time is over: see health"
     raise PolicyViolationError(f"topic {topic.name!r} is protected until {until} ({PROTECT}): {what}{doubt}")

@@ -48,7 +48,7 @@ def _reassign(image: ClusterImage, present: PartitionImage, wanted: Reassignment
     joining: tuple[int, ...] = ()
     if wanted.target is None:
         if not present.target:
-            raise NoReassignmentInProgressError(f"{what}: no reassignment is in progress that could be cancelled")
+            raise NoReassignmentInProgressError(f"{what}: there is no reassignment in progress to cancel")
         replicas = present.original
     else:
         _check_target(image, present, wanted.target, what)
@@ -59,8 +59,8 @@ def _reassign(image: ClusterImage, present: PartitionImage, wanted: Reassignment
     removed = [broker for broker in present.replicas if broker not in replicas]
     if removed and not set(present.isr) & set(replicas) and not wanted.force:
         raise InvalidReplicaAssignmentError(
-            f"{what}: without {removed} nobody is in sync any more (ISR {present.isr}); bring another replica "
-            "into the ISR first, or force it and lose the records that only they have"
+            f"{what}: without {removed} no replica is in sync any more (ISR {present.isr}); "
+            "bring another replica into the ISR first, or use force and lose the records that only they have"
         )
     return replace_replicas(
         image,
@@ -77,7 +77,7 @@ def _reassign(image: ClusterImage, present: PartitionImage, wanted: Reassignment
 def _check_target(image: ClusterImage, present: PartitionImage, target: tuple[int, ...], what: str) -> None:
     if not target or len(set(target)) != len(target):
         raise InvalidReplicaAssignmentError(
-            f"{what}: {target} cannot be its replicas: there must be one at least, and none twice"
+            f"{what}: {target} cannot be its replicas: give at least one, and none twice"
         )
     for broker_id in target:
         if image.broker(broker_id).fenced and broker_id not in present.replicas:

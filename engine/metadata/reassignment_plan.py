@@ -73,11 +73,11 @@ def parse_plan(text: str | bytes, what: str) -> ReplicaPlan:
         found = parse_json(text, _PlanFile)
     except ValueError as error:
         raise InvalidCallError(
-            f"{what} is no reassignment plan: {error}; it looks like "
+            f"{what} is not a reassignment plan: {error}; the format is "
             '{"version": 1, "partitions": [{"topic": "t", "partition": 0, "replicas": [1, 2]}]}'
         ) from error
     if found.version != 1:
-        raise InvalidCallError(f"{what} is a plan of version {found.version}; version 1 is known")
+        raise InvalidCallError(f"{what} is a plan of version {found.version}; only version 1 is supported")
     plan: dict[TopicPartition, tuple[int, ...]] = {}
     for planned in found.partitions:
         key = planned.topic, planned.partition
@@ -85,7 +85,7 @@ def parse_plan(text: str | bytes, what: str) -> ReplicaPlan:
             raise InvalidCallError(f"{what} names {_name(key)} twice; give each partition once")
         if set(planned.log_dirs) - {"any"}:
             raise InvalidCallError(
-                f'{what}: log_dirs of {_name(key)}: a broker has one log dir; leave them out, or write "any"'
+                f'{what}: log_dirs of {_name(key)}: a broker has one log dir; omit log_dirs, or write "any"'
             )
         plan[key] = tuple(planned.replicas)
     return plan
@@ -111,7 +111,7 @@ def plain_plan(plan: ReplicaPlan) -> ReplicaPlan:
                 plain[topic, partition] = tuple(whole(broker, f"{name}: broker") for broker in replicas)
             case _:
                 raise InvalidCallError(
-                    f"the plan names {key!r}, which is no partition: write it as (topic, number)"
+                    f"the plan names {key!r}, which is not a partition: write it as (topic, number)"
                 )
     return plain
 
@@ -161,7 +161,7 @@ def plan_change(image: ClusterImage, topics: Iterable[str], change: ReplicaChang
     check_brokers(image, change.brokers)
     if both := {*change.add, *change.move.values()} & {*change.remove, *change.drain, *change.move}:
         raise InvalidReplicaAssignmentError(
-            f"broker {min(both)} is to get replicas and to lose them in one call: say one of the two"
+            f"broker {min(both)} would both get and lose replicas in one call: request only one of these"
         )
     planner = _Planner(image, change)
     plan: dict[TopicPartition, tuple[int, ...]] = {}
@@ -219,8 +219,8 @@ class _Planner:
         for source, destination in self._change.move.items():
             if source in replicas and destination in replicas:
                 raise InvalidReplicaAssignmentError(
-                    f"broker {destination} has a replica already, that of broker {source} cannot move there; "
-                    f"remove it from {source} instead, or move it elsewhere"
+                    f"broker {destination} already has a replica, so that of broker {source} cannot "
+                    f"move there; remove the replica from {source}, or move it elsewhere"
                 )
             replicas = tuple(destination if broker == source else broker for broker in replicas)
         return replicas
@@ -230,7 +230,8 @@ class _Planner:
         after = tuple(b for b in added if b not in self._change.remove)
         if not after:
             raise InvalidReplicaAssignmentError(
-                f"without broker {', '.join(map(str, sorted(replicas)))} no replica is left; add another one too"
+                f"without broker {', '.join(map(str, sorted(replicas)))} no replica is left; "
+                "add another replica as well"
             )
         return after
 
@@ -242,7 +243,7 @@ class _Planner:
                 instead = self._placer.another(kept)
                 if instead is None:
                     raise InvalidReplicaAssignmentError(
-                        f"no unfenced broker is left that could take the replica of broker {broker}; add a "
+                        f"no unfenced broker is left to take the replica of broker {broker}; add a "
                         "broker, or lower the replication factor first"
                     )
                 after[index] = instead

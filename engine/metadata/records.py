@@ -207,7 +207,7 @@ def decode(data: bytes) -> MetadataRecord:
     Raises: CorruptionError for a text that is no such record, or is of a later version.
     """
     found: MetadataRecord = decode_json(
-        data, MetadataRecord, f"not a metadata record, or one of a later version: {data[:120]!r}"
+        data, MetadataRecord, f"not a metadata record, or a record of a later version: {data[:120]!r}"
     )
     return found
 
@@ -220,7 +220,7 @@ def check_readable(record: MetadataRecord) -> None:
         text = encode(record)
         if len(text) <= MOST_BYTES and decode(text) == record:
             return
-        why = "it would be read as another one" if len(text) <= MOST_BYTES else f"it has {len(text)} bytes"
+        why = "it would be read back differently" if len(text) <= MOST_BYTES else f"it has {len(text)} bytes"
     except (CorruptionError, TypeError, ValueError) as error:
         why = str(error.__cause__ or error)
     raise InvalidCallError(f"{str(record)[:1000]} cannot be a record of the metadata: {why}; nothing was changed")

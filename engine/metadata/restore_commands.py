@@ -46,7 +46,7 @@ class RestoreTopic:
         if topic.topic_id in image.topics and image.topics[topic.topic_id].name == topic.name:
             return Decision((), len(image.topics[topic.topic_id].first.replicas))
         if topic.name in image.topic_ids or topic.topic_id in image.topics:
-            raise TopicAlreadyExistsError(f"{what} is there already, and is another one than that to be restored")
+            raise TopicAlreadyExistsError(f"{what} already exists, but differs from the one to restore")
         if not topic.partitions:
             raise InvalidCallError(f"{what} is described without partitions")
         configs = {name: check_config(Scope.TOPIC, name, text, what) for name, text in topic.configs.items()}

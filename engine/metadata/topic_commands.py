@@ -83,20 +83,20 @@ class CreateTopic:
         what = f"topic {self.name!r}"
         check_topic_name(self.name)
         if self.name == METADATA_TOPIC:
-            raise InvalidCallError(f"{what}: that name is the metadata log's own")
+            raise InvalidCallError(f"{what}: that name is reserved for the metadata log")
         if not self.internal:
             check_not_internal(self.name, "create")
         if self.name in image.topic_ids:
             return self._exists_already(image)
         if not is_id(self.topic_id) or self.topic_id in image.topics:
-            raise InvalidCallError(f"{what}: {self.topic_id!r} is no fresh topic id")
+            raise InvalidCallError(f"{what}: {self.topic_id!r} is not a new topic id")
         defaults = cluster_config(image.configs)
         partitions = defaults.num_partitions if self.partitions is None else self.partitions
         factor = (
             defaults.default_replication_factor if self.replication_factor is None else self.replication_factor
         )
         if partitions < 1:
-            raise InvalidPartitionsError(f"{what}: {partitions} partitions; it needs at least 1")
+            raise InvalidPartitionsError(f"{what}: {partitions} partitions; use at least 1")
         configs = {name: check_config(Scope.TOPIC, name, text, what) for name, text in self.configs.items()}
         if topic_config(configs, image.configs, what).snapshots:
             check_key(self.key_schema, what)
@@ -129,8 +129,8 @@ class CreateTopic:
             raise TopicAlreadyExistsError(f"topic {self.name!r} exists already, with id {topic.topic_id}")
         if not own and (differs := self._shape_differs(topic)):
             raise TopicAlreadyExistsError(
-                f"topic {self.name!r} exists already, and is another one: {'; '.join(differs)}. Ask for what is "
-                "there, alter that, or take another name"
+                f"topic {self.name!r} already exists, but differs: {'; '.join(differs)}. Request "
+                "the existing settings, alter the topic, or choose another name"
             )
         factor = len(topic.first.replicas)
         return Decision((), TopicCreated(topic.topic_id, len(topic.partitions), factor, created=own))
@@ -189,20 +189,20 @@ class CreatePartitions:
         what, present = f"topic {self.name!r}", len(topic.partitions)
         if self.partitions < present:
             raise InvalidPartitionsError(
-                f"{what} has {present} partitions, and cannot have {self.partitions}: never fewer"
+                f"{what} has {present} partitions, and cannot have {self.partitions}: the number never shrinks"
             )
         if self.partitions == present:
             return Decision((), PartitionsCreated(present, {}))
         if topic_config(topic.configs, image.configs, what).snapshots:
             raise InvalidCallError(
-                f"{what}: with cleanup.policy = snapshot all records of a key have to stay in one partition; "
-                "create another topic, with more of them, and append it there"
+                f"{what}: with cleanup.policy = snapshot all records of a key must stay in one "
+                "partition; create another topic with more partitions, and append the records there"
             )
         factor = len(topic.first.replicas)
         racks = {broker.broker_id: broker.rack for broker in image.brokers.values() if not broker.fenced}
         if factor > len(racks):
             raise InvalidReplicationFactorError(
-                f"{what} has {factor} replicas of each partition, and {len(racks)} brokers are unfenced"
+                f"{what} has {factor} replicas of each partition, but {len(racks)} brokers are unfenced"
             )
         fenced = {broker.broker_id: broker.rack for broker in image.brokers.values() if broker.fenced}
         placer = Placer(racks, random.Random(f"{topic.topic_id} {present}"), fenced)
@@ -278,7 +278,7 @@ def _grown(what: str, column: str, present: str | None, wanted: str | None) -> t
     if wanted is None:
         return present, []
     if present is None:
-        raise InvalidCallError(f"{what}: its {column} is binary, and stays so; create another topic")
+        raise InvalidCallError(f"{what}: its {column} is binary, which cannot change; create another topic")
     try:
         return grown_schema(present, wanted, column)
     except InvalidCallError as error:
@@ -313,8 +313,8 @@ class AlterConfigs:
                 after[name] = check_config(scope, name, text, what)
         if (source := after.get(MIRROR_SOURCE, "")) not in ("", present.get(MIRROR_SOURCE, "")):
             raise InvalidConfigError(
-                f"{what}: {MIRROR_SOURCE} = {source!r}: a topic mirrors another from its beginning; create it by "
-                "stratalog mirror"
+                f"{what}: {MIRROR_SOURCE} = {source!r}: a mirror must start at the creation of "
+                "the topic; create it with stratalog mirror"
             )
         if self.topic is None:
             topic_config({}, after, what)

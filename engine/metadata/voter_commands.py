@@ -41,7 +41,7 @@ class AddVoter:
         broker_id = self.voter.broker_id
         if image.broker(broker_id).directory_id != self.voter.directory_id:
             raise StaleBrokerError(
-                f"broker {broker_id} is registered with directory {image.broker(broker_id).directory_id}, and "
+                f"broker {broker_id} is registered with directory {image.broker(broker_id).directory_id}, "
                 f"not with {self.voter.directory_id}: bootstrap or register the broker first"
             )
 
@@ -68,8 +68,8 @@ class RemoveVoter:
             return Decision((), image.voters)
         if not kept:
             raise InvalidCallError(
-                f"broker {self.broker_id} is the only metadata voter, and the metadata is nowhere else: add "
-                "another voter first"
+                f"broker {self.broker_id} is the only metadata voter, and holds the only copy "
+                "of the metadata: add another voter first"
             )
         return _become(image, kept, replaced)
 

@@ -114,8 +114,8 @@ def encode_batch(
 
 def _too_large(count: int, size_bytes: int) -> InvalidCallError:
     return InvalidCallError(
-        f"{count} records of {size_bytes} bytes are too many for one commit of metadata: nobody would read them "
-        "again; change fewer topics or partitions at once. Nothing was changed"
+        f"{count} records of {size_bytes} bytes are too many for one metadata commit: "
+        "they would exceed what readers accept; change fewer topics or partitions at once. Nothing was changed"
     )
 
 
@@ -135,7 +135,7 @@ def decode_batch(cluster_id: str, name: DataName, data: bytes, what: str) -> Bat
     except (pa.ArrowException, OSError, KeyError, ValueError, CorruptionError) as error:
         if is_of_this_process(error):
             raise
-        raise CorruptSegmentError(f"{what} is no readable batch of metadata: {error}") from error
+        raise CorruptSegmentError(f"{what} is not a readable metadata batch: {error}") from error
     if footer.topic_id != cluster_id:
         raise InconsistentClusterIdError(f"{what} belongs to cluster {footer.topic_id!r}, not {cluster_id!r}")
     if footer.batch_id != _digest(lineage, values, footer.created_ms) or lineage.latest_epoch != name.epoch:
@@ -145,7 +145,7 @@ def decode_batch(cluster_id: str, name: DataName, data: bytes, what: str) -> Bat
     ends = [*(one.name.base_offset for one in repeated), name.base_offset]
     for one, end in zip(repeated, ends[1:], strict=False):
         if one.next_offset != end or lineage.epoch_at(one.name.base_offset) != one.name.epoch:
-            raise CorruptSegmentError(f"{what} repeats {one.name}, which is not of its log")
+            raise CorruptSegmentError(f"{what} repeats {one.name}, which is not part of its log")
     content = BatchRecords(name, values, footer.created_ms)
     try:
         decoded = content.records()
@@ -162,11 +162,13 @@ def _values(parquet: pq.ParquetFile) -> Iterator[list[bytes]]:
     groups = range(parquet.metadata.num_row_groups)
     decoded_bytes = sum(parquet.metadata.row_group(group).total_byte_size for group in groups)
     if decoded_bytes > DECODED_BYTES or parquet.metadata.num_rows > MOST_RECORDS:
-        raise ValueError(f"{parquet.metadata.num_rows} records of {decoded_bytes} bytes are more than one has")
+        raise ValueError(
+            f"{parquet.metadata.num_rows} records of {decoded_bytes} bytes exceed the limit of one batch"
+        )
     for group in groups:
         column = parquet.read_row_group(group, columns=["value"], use_threads=False).column("value")
         if column.type != pa.binary() or column.null_count:
-            raise ValueError("its values are no texts")
+            raise ValueError("its values are not text")
         yield column.to_pylist()
 
 

@@ -72,9 +72,9 @@ def _refuse_lost_log(cluster_id: str, others: Mapping[int, Store]) -> None:
         found = read_broker_file(store)
         if found is not None and found.cluster_id == cluster_id:
             raise MetadataLostError(
-                f"broker {broker_id} ({store.uri}) belongs to cluster {cluster_id!r} already, but no voter holds "
-                "its metadata: a voter's storage was lost or is not mounted; bring it back, or restore the "
-                "cluster from the remote tier under another id"
+                f"broker {broker_id} ({store.uri}) belongs to cluster {cluster_id!r} already, "
+                "but no voter holds its metadata: a voter's storage was lost or is not mounted; "
+                "mount or recover it, or restore the cluster from the remote tier under another id"
             )
 
 
@@ -150,12 +150,12 @@ def find_log(
     if brokers | set(state.image.replaced) != set(named) and not as_logged:
         raise InvalidCallError(
             f"the cluster file names brokers {sorted(named)} as voters, the metadata log {sorted(brokers)}: "
-            "voters are not changed by editing the file, but by stratalog quorum; let it name those of the log"
+            "change voters with stratalog quorum, not by editing the file; name the voters of the log in the file"
         )
     if missing := sorted(brokers - stores.keys()):
         raise InvalidCallError(
-            f"brokers {missing} are metadata voters of cluster {cluster_id!r}, and the cluster file does not name "
-            "them: add them there"
+            f"brokers {missing} are metadata voters of cluster {cluster_id!r}, but the "
+            "cluster file does not name them: add them there"
         )
     voters = tuple(
         Voter(one.broker_id, stores[one.broker_id], one.directory_id, key) for one in state.image.voters

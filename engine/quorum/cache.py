@@ -78,7 +78,7 @@ def save_cache(folder: Path, cluster_id: str, state: LogState, note: Note) -> No
             file.write(data)
         os.replace(temporary, cache_file(folder, cluster_id))
     except OSError as error:
-        note(f"the metadata is not remembered in {folder}: {error.strerror}")
+        note(f"the metadata could not be cached in {folder}: {error.strerror}")
         if temporary is not None:
             temporary.unlink(missing_ok=True)
 
@@ -126,7 +126,7 @@ def _decode(file: bytes, cluster_id: str) -> LogState:
     if found.layout != _layout():
         raise CorruptionError("it was written by another release")
     if found.cluster_id != cluster_id:
-        raise CorruptionError(f"it is of cluster {found.cluster_id!r}")
+        raise CorruptionError(f"it belongs to cluster {found.cluster_id!r}")
     return LogState(
         image=ClusterImage(
             cluster_id=cluster_id,

@@ -53,10 +53,10 @@ class Claim:
         changed = set(self.state.image.voters) ^ set(after.image.voters)
         if len(changed) > 1 or not after.image.voters:
             raise InvalidCallError(
-                f"the metadata voters cannot become {after.image.voters}: they change one at a time"
+                f"the metadata voters cannot become {after.image.voters}: change one voter at a time"
             )
         if changed and self.state.end == self.adopted_end:
-            raise InvalidCallError("the metadata voters change only after something else was committed")
+            raise InvalidCallError("the metadata voters can change only after another record was committed")
 
 
 class Refusals:
@@ -76,7 +76,7 @@ class Refusals:
         self._errors[voter.id] = error
         if voter.id not in self._told:
             self._told.add(voter.id)
-            self._note(f"{voter} does not let this driver write: {error}")
+            self._note(f"{voter} denies this driver write access: {error}")
 
     def remove(self, voter: Voter) -> None:
         """It has let the driver write."""

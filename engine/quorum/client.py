@@ -192,7 +192,7 @@ class MetadataClient:
             except StratalogError as error:
                 failures = [error]
         for failure in failures:
-            self._note(f"the metadata log was not kept short, a later commit tries again: {failure}")
+            self._note(f"the metadata log was not shortened; a later commit tries again: {failure}")
 
     def _is_long(self) -> bool:
         known = self._log.last_known
@@ -267,7 +267,7 @@ class MetadataClient:
             what = str(failure or f"{one.kind} lost {_ATTEMPTS} races against other drivers")
             if one.tried and (failure is None or isinstance(failure, RetriableError)):
                 one.outcome = _Refused(
-                    OutcomeUnknownError(f"{what}; {one.kind} may have been committed: read first")
+                    OutcomeUnknownError(f"{what}; {one.kind} may have been committed: read before you retry")
                 )
             else:
                 one.outcome = _Refused(failure or RetriableError(f"{what}; try again"))

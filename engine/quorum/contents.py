@@ -78,14 +78,14 @@ class Contents:
         found = self._found(last, looks, known.end)
         if known.end > 0 and _lies_on(known, found) is False:
             raise CorruptionError(
-                f"the metadata log of cluster {self._cluster_id!r} lacks what was committed: it has another "
-                f"history up to offset {known.end} than the one that was read"
+                f"the metadata log of cluster {self._cluster_id!r} lacks committed records: "
+                f"its history up to offset {known.end} differs from the one that was read"
             )
         if hint.end > known.end:
             if _lies_on(hint, found) and self._reaches(hint, found):
                 known = hint
             elif _lies_on(hint, found) is not None:
-                self._note(f"the cache of the metadata up to offset {hint.end} is of another history")
+                self._note(f"the cache of the metadata up to offset {hint.end} belongs to another history")
         return self._folded(found, known)
 
     def _check_kept(self, known: LogState, looks: Sequence[VoterLook]) -> None:
@@ -96,7 +96,7 @@ class Contents:
         if gone or known.start > covered:
             what = min(gone) if gone else CheckpointName(known.start, 0)
             raise CorruptionError(
-                f"the metadata log of cluster {self._cluster_id!r} lacks what was committed: "
+                f"the metadata log of cluster {self._cluster_id!r} lacks committed records: "
                 f"{what} on {_named(looks)}"
             )
 
@@ -206,7 +206,7 @@ class Contents:
                 return data, decode_batch(self._cluster_id, name, data, what)
             except StratalogError as error:
                 failure = error
-        raise failure or SourceChangedError(f"{name} is on none of the voters that were listed")
+        raise failure or SourceChangedError(f"{name} is on none of the listed voters")
 
     def _load(self, name: CheckpointName, looks: Iterable[VoterLook]) -> LogState:
         """The log that a snapshot stands for, from any voter that has it whole.
@@ -263,7 +263,7 @@ class Contents:
                 except DAMAGED as error:
                     self._note(str(error))
                     failure = error
-        raise failure or SourceChangedError(f"no snapshot up to offset {state.start} or more is left to copy")
+        raise failure or SourceChangedError(f"no snapshot up to offset {state.start} or higher is left to copy")
 
 
 def _lies_on(state: LogState, found: _GreatestLog) -> bool | None:

@@ -101,8 +101,8 @@ class Electorate:
         """The root of a broker as a voter. Raises: InvalidCallError when its storage is not known."""
         if voter_id.broker_id not in self._stores:
             raise InvalidCallError(
-                f"broker {voter_id.broker_id} is a metadata voter of cluster {self._cluster_id!r}, or to become "
-                "one, and the cluster file does not name it: add it there"
+                f"broker {voter_id.broker_id} is a metadata voter of cluster {self._cluster_id!r}, "
+                "or is to become one, but the cluster file does not name it: add it there"
             )
         return Voter(voter_id.broker_id, self._stores[voter_id.broker_id], voter_id.directory_id, self._key)
 
@@ -180,7 +180,8 @@ class Electorate:
                 refused = [error for error in failures.values() if isinstance(error, StorageAuthorizationError)]
                 if refused and len(refused) == len(failures):
                     raise StorageAuthorizationError(
-                        f"{there} of {count} metadata voters let this driver read, {count // 2 + 1} are needed: "
+                        f"{there} of {count} metadata voters allow this driver to read, {count // 2 + 1} "
+                        "are needed: "
                         f"{said}",
                         refused[0].right or "read",
                         refused[0].path or "",

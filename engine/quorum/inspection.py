@@ -97,9 +97,7 @@ def _read_last(log: MetadataLog, listing: VoterListing, state: LogState) -> None
             log.end_of(name, listing)
             goes_on = any(one.base_offset == state.end for one in listing.files)
             if not goes_on and listing.snapshot_end <= state.end < name.base_offset:
-                raise LogGapError(
-                    f"{listing.voter}: {name} does not go on from the log, which ends at {state.end}"
-                )
+                raise LogGapError(f"{listing.voter}: {name} does not continue the log, which ends at {state.end}")
         case CheckpointName() as name:
             verify_checkpoint(log.cluster_id, listing.voter, listing.checkpoints[name])
 

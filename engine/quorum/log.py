@@ -189,12 +189,13 @@ class MetadataLog:
                 refused = True
         if refused:
             raise self._refusals.as_error(
-                f"{unproven}; to find out takes writing: read again when others have written"
+                f"{unproven}; this driver would have to write to find out: read again after "
+                "another driver has written"
             )
         if self.lacks_key:
             raise NoMajorityError(
-                f"{unproven}; to find out takes writing, and the key of cluster {self._cluster_id!r}: read again "
-                "when others have written"
+                f"{unproven}; this driver would need the key of cluster {self._cluster_id!r} "
+                "to write and find out: read again after another driver has written"
             )
         raise NoMajorityError(f"the metadata log's end could not be committed on {self._electorate}: try again")
 
@@ -289,7 +290,7 @@ class MetadataLog:
                         continue
                     epoch = 1 + max(self._epoch, greatest)
                 if epoch > GREATEST_EPOCH:
-                    raise CorruptionError(f"a majority of {self._electorate} shows the last epoch that has a name")
+                    raise CorruptionError(f"a majority of {self._electorate} shows the greatest possible epoch")
                 # 2. Claim it on the voters. Not on those that could not be looked at: whatever is claimed there.
                 self._epoch, self._begun = epoch, 0
                 mine, rival = self._claimed(survey, epoch)
@@ -323,8 +324,8 @@ class MetadataLog:
             except SourceChangedError:
                 survey = rival = None
         raise NotControllerError(
-            f"no metadata epoch could be claimed in {self._patience.attempts} attempts: others are faster; "
-            "try again"
+            f"no metadata epoch could be claimed in {self._patience.attempts} attempts: "
+            "other drivers were faster; try again"
         )
 
     @property
@@ -337,8 +338,8 @@ class MetadataLog:
         """Raises: ClusterKeyError for a driver that ``lacks_key``."""
         if self.lacks_key:
             raise ClusterKeyError(
-                f"the metadata of cluster {self._cluster_id!r} is signed, and this process does not have the "
-                "cluster key: without it a cluster is read, unverified, and nothing is written; set "
+                f"the metadata of cluster {self._cluster_id!r} is signed, but this process does "
+                "not have the cluster key: without it, reads are unverified and writes are refused; set "
                 "STRATALOG_CLUSTER_KEY, or give the job --cluster-key-file"
             )
 
@@ -471,7 +472,7 @@ class MetadataLog:
         voter = self._electorate.root(voter_id)
         self._contents.bring_up(committed.state, voter.look(), committed.listings)
         if not committed.state.held_by(voter.look()):
-            raise SourceChangedError(f"{voter} lost files as soon as it had them; try again")
+            raise SourceChangedError(f"{voter} lost files immediately after they were written; try again")
 
     def end_of(self, name: DataName, listing: VoterListing) -> int:
         """The next offset of a batch on a voter. Raises: CorruptionError kinds, InconsistentClusterIdError;

@@ -76,7 +76,7 @@ def committed_of(
             raise UnprovenError(_why(last, looks, electorate))
         seen = [_without(last, look) for look in seen]
         if isinstance(last, CheckpointName) and greatest(seen).position != state.position:
-            raise UnprovenError(f"the log ends with {last}, which {_having(last, looks)} alone shows")
+            raise UnprovenError(f"the log ends with {last}, which only {_having(last, looks)} shows")
 
 
 def _is_frozen(name: CheckpointName, looks: Sequence[VoterLook], electorate: Sequence[VoterId]) -> bool:
@@ -124,8 +124,8 @@ def _why(last: DataName, looks: Sequence[VoterLook], electorate: Sequence[VoterI
     away = len(electorate) - len({look.voter.id for look in looks} & set(electorate))
     there = f"whether {last} is committed is not known: it is on {_having(last, looks)}"
     if away:
-        return f"{there}, and {away} of {len(electorate)} voters cannot be looked at"
-    return f"{there}, and the claimant of epoch {claimed} has not gone on from it yet"
+        return f"{there}, and {away} of {len(electorate)} voters cannot be read"
+    return f"{there}, and the claimant of epoch {claimed} has not continued from it yet"
 
 
 def _having(name: DataName | CheckpointName, looks: Sequence[VoterLook]) -> str:

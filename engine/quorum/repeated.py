@@ -114,11 +114,11 @@ def decode_repeated(text: bytes | None) -> tuple[BatchRecords, ...]:
         return ()
     found = parse_json(text, _Text)
     if found.size_bytes > _MOST_TEXT_BYTES:
-        raise ValueError(f"{found.size_bytes} bytes are more than any batch repeats")
+        raise ValueError(f"{found.size_bytes} bytes exceed what a batch repeats")
     packed = base64.b64decode(found.zstd, validate=True)
     data = pa.decompress(packed, decompressed_size=found.size_bytes, codec="zstd", asbytes=True)
     if _digest(data) != found.digest:
-        raise ValueError("the digest of what it repeats is wrong")
+        raise ValueError("the digest of the repeated data is wrong")
     return tuple(
         BatchRecords(
             DataName(one.base_offset, None, one.epoch),

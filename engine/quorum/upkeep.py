@@ -295,7 +295,7 @@ def _frozen(
                 return after, made
         except _UNREACHABLE as error:
             failure = error
-    raise failure or SourceChangedError(f"snapshot {state.snapshot} was deleted as soon as it was frozen")
+    raise failure or SourceChangedError(f"snapshot {state.snapshot} was deleted immediately after it was written")
 
 
 def _give(log: MetadataLog, one: VoterUpkeep, state: LogState, source: VoterListing) -> None:

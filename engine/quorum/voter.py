@@ -70,8 +70,8 @@ class VoterLook:
             return None
         more = f" and {len(unsigned) - 1} more" if unsigned[1:] else ""
         return UnsignedError(
-            f"{self.voter}: the claim {unsigned[0]}{more} is not signed with the key of the cluster; it counts "
-            "for nothing, and is left alone"
+            f"{self.voter}: the claim {unsigned[0]}{more} is not signed with the key of "
+            "the cluster; it is ignored and left unchanged"
         )
 
     @property
@@ -197,11 +197,11 @@ class Voter:
     def _check_root(self) -> None:
         found = read_broker_file(self.store)
         if found is None:
-            raise BrokerUnreachableError(f"{self}: no broker.json is there; is the volume mounted?")
+            raise BrokerUnreachableError(f"{self}: broker.json does not exist; is the volume mounted?")
         if found.directory_id != self.directory_id:
             raise StaleBrokerError(
-                f"{self}: its root is directory {found.directory_id} now, the voter is {self.directory_id}: "
-                "it was wiped, and is no voter until it is added again"
+                f"{self}: its root now has directory id {found.directory_id}, but the voter "
+                f"has {self.directory_id}: the root was wiped, and is not a voter until it is added again"
             )
 
     def claim(self, epoch: int, claimant: str) -> bool:

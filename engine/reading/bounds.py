@@ -83,10 +83,10 @@ class ReadQuery:
 
     def __post_init__(self) -> None:
         if (self.pattern is None) == (not self.topics):
-            raise InvalidCallError("a read takes topics, or a pattern of their names: give one of the two")
+            raise InvalidCallError("give either topics, or a pattern of their names")
         if self.last is not None:
             if self.start is not None:
-                raise InvalidCallError(f"last = {self.last} and start = {self.start!r}: give one of the two")
+                raise InvalidCallError(f"last = {self.last} and start = {self.start!r}: give only one of them")
             object.__setattr__(self, "last", whole(self.last, "last =", 1))
         bounds = {name: _checked(f"{name} =", given) for name, given in (("start", self.start), ("end", self.end))}
         times = {name: micros(at) for name, at in bounds.items() if isinstance(at, datetime)}
@@ -99,8 +99,9 @@ class ReadQuery:
             raise InvalidCallError(f"start = {bounds['start']} is after end = {bounds['end']}")
         if times and self.last is not None:
             raise InvalidCallError(
-                f"last = {self.last} and end = {bounds['end']}: the last records are so by their offsets, not by "
-                f"their times; end=FirstAt({str(bounds['end'])!r}) ends at the first record of that time or later"
+                f"last = {self.last} and end = {bounds['end']}: last counts records by offset, "
+                f"so that end cannot be a time; end=FirstAt({str(bounds['end'])!r}) ends at "
+                "the first record of that time or later"
             )
 
     @property
@@ -119,7 +120,7 @@ class ReadQuery:
         try:
             pattern = re.compile(self.pattern)
         except re.error as error:
-            raise InvalidCallError(f"pattern {self.pattern!r} is no regular expression: {error}") from error
+            raise InvalidCallError(f"pattern {self.pattern!r} is not a regular expression: {error}") from error
         found = sorted(name for name in names if name not in internal and pattern.fullmatch(name))
         if not found:
             raise UnknownTopicOrPartitionError(
@@ -150,7 +151,7 @@ class ReadQuery:
 def check_some(partitions: Sequence[int] | None) -> None:
     """Raises: InvalidCallError for a choice of no partitions: a reader that follows them would never end."""
     if partitions is not None and not len(partitions):
-        raise InvalidCallError("partitions is empty: name some, or leave it out to read all of the topic")
+        raise InvalidCallError("partitions is empty: name some, or omit it to read the whole topic")
 
 
 def _checked(what: str, bound: Bound) -> OffsetBound | datetime:
@@ -166,7 +167,7 @@ def _checked(what: str, bound: Bound) -> OffsetBound | datetime:
             return {key: place_of(at, f"{what[:-2]} of partition {key} =") for key, at in bound.items()}
         case SupportsIndex() if not isinstance(bound, bool):
             return offset_of(bound, what)
-    raise InvalidCallError(f"{what} {bound!r}: it takes {ALL_BOUNDS}")
+    raise InvalidCallError(f"{what} {bound!r}: give {ALL_BOUNDS}")
 
 
 def _by_topic(name: str, bound: Mapping[object, Place], topics: Sequence[str]) -> dict[str, dict[int, Place]]:
@@ -176,7 +177,7 @@ def _by_topic(name: str, bound: Mapping[object, Place], topics: Sequence[str]) -
             case SupportsIndex() if not isinstance(key, bool):
                 if len(topics) > 1:
                     raise InvalidCallError(
-                        f"{name} names partition {key}, and {len(topics)} topics are read: write it as "
+                        f"{name} names partition {key}, but {len(topics)} topics are read: write it as "
                         f"({topics[0]!r}, {key})"
                     )
                 found[topics[0]][whole(key, f"{name}: partition")] = offset

@@ -350,8 +350,8 @@ class _Fetch:
             end = self.offset + 1
             if self._remote_pieces(now, log, end)[:1] == self._remote_pieces(seen, known, end)[:1]:
                 raise RemoteObjectMissingError(
-                    f"{seen}: the remote log lists a segment with offset {self.offset} whose object is not there: "
-                    f"{error}"
+                    f"{seen}: the remote log lists a segment with offset {self.offset} whose object "
+                    f"does not exist: {error}"
                 ) from error
             raise SourceChangedError(f"{seen}: offset {self.offset} has moved to another file: {error}") from error
 
@@ -367,8 +367,7 @@ class _Fetch:
         pieces = remote_log_pieces(self.context, seen, covering)
         if not pieces or not pieces[0].start <= self.offset < pieces[0].end:
             raise RemoteNotReadyError(
-                f"{seen}: offset {self.offset} is not on the leader any more, and not in the remote log; verify "
-                "the topic"
+                f"{seen}: offset {self.offset} is neither on the leader nor in the remote log; verify the topic"
             )
         return pieces
 
@@ -421,8 +420,8 @@ class _Fetch:
         left_s = self.deadline_s - self.context.clock.monotonic_s()
         if self.throttle is not None and not self.throttle.borrow(size_bytes, left_s):
             raise ThrottlingQuotaExceededError(
-                f"{self.key[0]}-{self.key[1]}: offset {self.offset} is remote, and earlier fetches use up "
-                "remote.log.manager.fetch.max.bytes.per.second until the time-out; fetch it later"
+                f"{self.key[0]}-{self.key[1]}: offset {self.offset} is remote, and earlier "
+                "fetches exhaust remote.log.manager.fetch.max.bytes.per.second until the timeout; fetch it later"
             )
 
 

@@ -146,8 +146,8 @@ def _load(context: Context, topic: TopicImage) -> RemoteLog:
         raise
     except RetriableError as error:
         raise StorageError(
-            f"topic {topic.name!r}: this read takes the remote tier: {error}; what the leaders hold, from "
-            f"{OffsetSpec.EARLIEST_LOCAL.name} on, can be read without it"
+            f"topic {topic.name!r}: this read needs the remote tier: {error}; the records on the leaders, from "
+            f"{OffsetSpec.EARLIEST_LOCAL.name} on, can be read without the remote tier"
         ) from error
 
 

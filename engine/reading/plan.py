@@ -123,8 +123,8 @@ def readable_pieces(
             position = some[-1].end
     if position < high_watermark:
         raise LogGapError(
-            f"{what}: offsets from {position} on (of [{log_start}, {high_watermark})) are neither in the local "
-            "log nor in the remote one; verify the partition"
+            f"{what}: offsets from {position} on (of [{log_start}, {high_watermark})) are "
+            "in neither the local nor the remote log; verify the partition"
         )
     return chosen
 
@@ -193,8 +193,8 @@ def check_range(what: str, start: int, end: int, log_start: int, high_watermark:
         raise OffsetOutOfRangeError(f"{what}: start {start} is after end {end}")
     if start < log_start:
         raise OffsetOutOfRangeError(
-            f"{what}: start {start} is below the log start: {held}; the records below were deleted: "
-            "fail_on_data_loss=False reads the rest"
+            f"{what}: start {start} is below the log start: {held}; the records below it "
+            "were deleted: fail_on_data_loss=False reads the rest"
         )
 
 

@@ -143,8 +143,8 @@ def _check_history(before: PartitionPlan, now: PartitionPlan) -> None:
     if now.epochs != epochs:
         agreed = min(start for _, start in {*now.epochs} ^ {*epochs})
         raise LogTruncationError(
-            f"{before.topic}-{before.partition}: an unclean election has put other records in the place of "
-            f"offsets [{agreed}, {before.end}) since this read was planned: plan it again",
+            f"{before.topic}-{before.partition}: an unclean election has replaced the "
+            f"records at offsets [{agreed}, {before.end}) since this read was planned: plan it again",
             agreed,
         )
 
@@ -165,7 +165,7 @@ def check_same_types(topics: Sequence[TopicImage]) -> None:
             if one != two:
                 raise InvalidCallError(
                     f"topics {first.name!r} and {other.name!r} cannot be read in one frame: their {what} are "
-                    f"{one or 'binary'} and {two or 'binary'}; read them one by one"
+                    f"{one or 'binary'} and {two or 'binary'}; read them separately"
                 )
 
 

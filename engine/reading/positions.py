@@ -28,7 +28,7 @@ RESETS = ("none", "earliest", "latest")
 """Of auto.offset.reset, with Kafka's words: where to go on when retention was faster."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_EXAMPLES = "2013-06-01 or 2013-06-01T12:00:00Z, UTC where it names no zone"
+_EXAMPLES = "2013-06-01 or 2013-06-01T12:00:00Z, in UTC unless it names a zone"
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +77,8 @@ def time_of(given: object, what: str) -> datetime:
     if isinstance(given, datetime):
         if given.tzinfo is None:
             raise InvalidCallError(
-                f"{what} {given} has no time zone: give one, e.g. datetime(2013, 1, 1, tzinfo=UTC); text is UTC "
-                "where it names none"
+                f"{what} {given} has no time zone: give one, e.g. datetime(2013, 1, 1, tzinfo=UTC); "
+                "text without a zone is UTC"
             )
         return given
     if isinstance(given, str) and not given.isdecimal():  # digits alone would pass for a date, and for an offset
@@ -88,7 +88,7 @@ def time_of(given: object, what: str) -> datetime:
             pass
         else:
             return time if time.tzinfo is not None else time.replace(tzinfo=UTC)
-    raise InvalidCallError(f"{what} {given!r} is no time: write it as {_EXAMPLES}")
+    raise InvalidCallError(f"{what} {given!r} is not a time: write it as {_EXAMPLES}")
 
 
 def named_or_time(text: str, what: str, takes: str) -> OffsetSpec | datetime:
@@ -101,7 +101,7 @@ def named_or_time(text: str, what: str, takes: str) -> OffsetSpec | datetime:
         return POSITIONS[name]
     if name[:1].isdigit() and not name.isdecimal():
         return time_of(text.strip(), what)
-    raise InvalidCallError(f"{what} {text!r}: it takes {takes}{did_you_mean(name, POSITIONS)}")
+    raise InvalidCallError(f"{what} {text!r}: give {takes}{did_you_mean(name, POSITIONS)}")
 
 
 SPECS = f"a position ({', '.join(POSITIONS)}), or a time ({_EXAMPLES})"
@@ -123,7 +123,7 @@ def spec_of(given: object, what: str) -> Spec:
         case str():
             found = named_or_time(given, what, SPECS)
             return FirstAt(found) if isinstance(found, datetime) else found
-    raise InvalidCallError(f"{what} {given!r}: it takes {SPECS}")
+    raise InvalidCallError(f"{what} {given!r}: give {SPECS}")
 
 
 def place_of(given: object, what: str) -> Place:
@@ -138,7 +138,7 @@ def place_of(given: object, what: str) -> Place:
         return FirstAt(found) if isinstance(found, datetime) else found
     if isinstance(given, SupportsIndex) and not isinstance(given, bool):
         return offset_of(given, what)
-    raise InvalidCallError(f"{what} {given!r}: it takes {PLACES}")
+    raise InvalidCallError(f"{what} {given!r}: give {PLACES}")
 
 
 def offset_of(given: SupportsIndex, what: str) -> int:
@@ -146,8 +146,8 @@ def offset_of(given: SupportsIndex, what: str) -> int:
     offset = whole(given, what)
     if offset < 0:
         raise OffsetOutOfRangeError(
-            f"{what.removesuffix(' =')} is {offset}: offsets begin at 0; last=n reads the last n records of each "
-            "partition"
+            f"{what.removesuffix(' =')} is {offset}: offsets start at 0; to read the last "
+            "n records of each partition use last=n"
         )
     return offset
 
@@ -158,5 +158,5 @@ def check_has_come(place: object, what: str, now_ms: int) -> None:
     """
     if isinstance(place, FirstAt) and place.timestamp_us > now_ms * 1000 + 999:
         raise InvalidCallError(
-            f"{what} {place} has not come, it is {time_text(now_ms * 1000)} now: leave it out, or say latest"
+            f"{what} {place} is in the future, it is now {time_text(now_ms * 1000)}: omit it, or use latest"
         )

@@ -125,9 +125,9 @@ class ReadPlan(Sequence[FileRange]):
 
     @property
     def notes(self) -> list[str]:
-        """Notes on records that are deleted, and left out."""
+        """Notes on records that were deleted, and are skipped."""
         return [
-            f"{one.topic}-{one.partition}: offsets [{one.lost[0]}, {one.lost[1]}) are deleted, and left out"
+            f"{one.topic}-{one.partition}: offsets [{one.lost[0]}, {one.lost[1]}) were deleted, and are skipped"
             for one in self.partitions
             if one.lost is not None
         ]
@@ -148,7 +148,7 @@ class ReadPlan(Sequence[FileRange]):
             f"{_count(len(self.partitions), 'partition')}",
             f"  {_count(len(self), 'file')}, {self.size_bytes:,} bytes: {len(self) - len(remote)} local, "
             f"{len(remote)} remote ({sum(part.size_bytes for part in remote):,} bytes)",
-            f"  left out by {'offset' if self.times is None else 'time'}: "
+            f"  skipped by {'offset' if self.times is None else 'time'}: "
             f"{_count(sum(one.pruned_files for one in self.partitions), 'file')}, "
             f"{sum(one.pruned_bytes for one in self.partitions):,} bytes",
         ]

@@ -81,7 +81,8 @@ class StreamOffsets:
             )
         except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
             raise InvalidCallError(
-                f"the checkpoint was not written by a stream of this format, it says {data!r}: give the query "
+                "the checkpoint was not written by a stream of this format, but contains "
+                f"{data!r}: give the query "
                 "another checkpointLocation"
             ) from error
 
@@ -105,13 +106,14 @@ class StreamOffsets:
         for topic in gone:
             if not reads.matches(topic):
                 raise InvalidCallError(
-                    f"the checkpoint is of topic {topic!r}, the query reads {reads}: give the query its own "
+                    f"the checkpoint belongs to topic {topic!r}, but the query reads {reads}: give "
+                    "the query its own "
                     "checkpointLocation"
                 )
             if fail_on_data_loss:
                 raise OffsetOutOfRangeError(
-                    f"topic {topic!r} is deleted: records are lost to this stream. To go on without it, start it "
-                    "with failOnDataLoss = false"
+                    f"topic {topic!r} was deleted: its records are lost to this stream. To continue "
+                    "without the topic, start the stream with failOnDataLoss = false"
                 )
         if not gone:
             return self
@@ -167,7 +169,7 @@ def resume(position: Position, log: LogBounds, *, fail_on_data_loss: bool) -> in
     if parted is not None:
         going_on = max(parted, log.log_start)
         why = (
-            f"the log was truncated to offset {parted} (an unclean election) after the stream had read up to "
+            f"the log was truncated to offset {parted} (by an unclean election) after the stream had read up to "
             f"{position.offset}"
         )
     elif position.offset < log.log_start:
@@ -178,8 +180,8 @@ def resume(position: Position, log: LogBounds, *, fail_on_data_loss: bool) -> in
     if not fail_on_data_loss:
         return going_on
     said = (
-        f"{log.what}: {why}: records are lost to this stream. To go on from offset {going_on} all the same, "
-        "start it with failOnDataLoss = false"
+        f"{log.what}: {why}: records are lost to this stream. To continue from offset "
+        f"{going_on} anyway, start the stream with failOnDataLoss = false"
     )
     if parted is not None:
         raise LogTruncationError(said, parted)

@@ -94,7 +94,9 @@ def stream_options(given: Mapping[str, str]) -> SourceOptions:
     Raises: InvalidCallError naming the option.
     """
     for name in _given(given, _ENDS):
-        raise InvalidCallError(f"the option {name} is of batch reads: a stream ends when its query is stopped")
+        raise InvalidCallError(
+            f"the option {name} applies only to batch reads: a stream ends when its query is stopped"
+        )
     return source_options(given)
 
 
@@ -104,7 +106,7 @@ def batch_options(given: Mapping[str, str]) -> SourceOptions:
     Raises: InvalidCallError naming the option, also for a read that begins at latest or ends at earliest.
     """
     for name in _given(given, _OF_STREAMS):
-        raise InvalidCallError(f"the option {name} is of streams: a batch read ends where endingOffsets says")
+        raise InvalidCallError(f"the option {name} applies only to streams: a batch read ends at endingOffsets")
     options = source_options(given)
     if not _given(given, _STARTS):
         options = replace(options, start=OffsetSpec.EARLIEST)
@@ -113,7 +115,7 @@ def batch_options(given: Mapping[str, str]) -> SourceOptions:
         ("endingOffsets", options.end, OffsetSpec.EARLIEST),
     ):
         if nothing in (bound.values() if isinstance(bound, Mapping) else (bound,)):
-            raise InvalidCallError(f"{name} says {nothing.name.lower()}: a batch read of that is empty")
+            raise InvalidCallError(f"{name} says {nothing.name.lower()}: a batch read with it is empty")
     return options
 
 
@@ -193,8 +195,8 @@ def _subscription(options: dict[str, str]) -> Subscription:
     if len(given) != 1:
         what = "none is given" if not given else f"{' and '.join(given)} are given"
         raise InvalidCallError(
-            'a read takes load("topic"), or what exactly one of the options topic, subscribe, subscribePattern '
-            f"and assign says: {what}"
+            'name the topics with load("topic"), or with exactly one of the options topic, subscribe, '
+            f"subscribePattern and assign: {what}"
         )
     text = required(options, given[0])
     if given[0] == "subscribePattern":
@@ -204,9 +206,7 @@ def _subscription(options: dict[str, str]) -> Subscription:
         return Subscription(tuple(assigned), assigned=assigned)
     names = tuple(name.strip() for name in text.split(",")) if given[0] == "subscribe" else (text,)
     if not all(names) or len(set(names)) < len(names):
-        raise InvalidCallError(
-            f"the option subscribe is {text!r}: it takes names of topics, each once, as in 'a,b'"
-        )
+        raise InvalidCallError(f"the option subscribe is {text!r}: give names of topics, each once, such as 'a,b'")
     return Subscription(names)
 
 
@@ -224,7 +224,8 @@ def _json_object(text: str, wrong: InvalidCallError) -> dict[str, Any]:
 def _assigned(text: str) -> dict[str, tuple[int, ...]]:
     """``{"trips": [0, 1]}``."""
     wrong = InvalidCallError(
-        f'the option assign is {text!r}: it takes partitions by topic as JSON, {{"trips": [0, 1], "rides": [0]}}'
+        f"the option assign is {text!r}: give partitions by topic as JSON, such as "
+        f'{{"trips": [0, 1], "rides": [0]}}'
     )
     data = _json_object(text, wrong)
     for partitions in data.values():
@@ -237,7 +238,7 @@ def _assigned(text: str) -> dict[str, tuple[int, ...]]:
 
 def _one_of(options: Mapping[str, str], name: str, other: str) -> str:
     if name in options and other in options:
-        raise InvalidCallError(f"the options {name} and {other} are the same: give one of them")
+        raise InvalidCallError(f"the options {name} and {other} are the same: give only one of them")
     return other if other in options else name
 
 
@@ -246,7 +247,7 @@ def _positive(options: Mapping[str, str], name: str) -> int | None:
     if text is None:
         return None
     if not text.strip().isdecimal() or int(text) < 1:
-        raise InvalidCallError(f"the option {name} is {text!r}: it takes a number above 0")
+        raise InvalidCallError(f"the option {name} is {text!r}: give a number above 0")
     return int(text)
 
 
@@ -256,7 +257,7 @@ def _boolean(options: Mapping[str, str], name: str) -> bool:
     if text is None:
         return True
     if text.strip().lower() not in ("true", "false"):
-        raise InvalidCallError(f"the option {name} is {text!r}: it takes true or false")
+        raise InvalidCallError(f"the option {name} is {text!r}: give true or false")
     return text.strip().lower() == "true"
 
 
@@ -265,7 +266,7 @@ def _columns(text: str | None) -> tuple[str, ...] | None:
         return None
     names = tuple(name.strip() for name in text.split(","))
     if not all(names):
-        raise InvalidCallError(f"the option columns is {text!r}: it takes names, as in 'offset, value.carrier'")
+        raise InvalidCallError(f"the option columns is {text!r}: give names such as 'offset, value.carrier'")
     if len(set(names)) < len(names):
         raise InvalidCallError(f"the option columns names a column twice: {text!r}")
     return names
@@ -275,7 +276,7 @@ def _bound(options: Mapping[str, str], names: tuple[str, ...], topics: Subscript
     """Where a read begins or ends, by the option of ``names`` that is given; latest without one."""
     given = [name for name in names if name in options]
     if len(given) > 1:
-        raise InvalidCallError(f"{' and '.join(given)} are both given: give one of them")
+        raise InvalidCallError(f"{' and '.join(given)} are both given: give only one of them")
     if not given:
         return OffsetSpec.LATEST
     (name,) = given
@@ -304,7 +305,7 @@ def _by_partition(name: str, text: str, topics: Subscription, least: int) -> dic
         if name.endswith("ingOffsets")
         else 'milliseconds since 1970 for each partition as JSON, {"trips": {"0": 1370044800000}}'
     )
-    wrong = InvalidCallError(f"the option {name} is {text!r}: it takes {takes}")
+    wrong = InvalidCallError(f"the option {name} is {text!r}: give {takes}")
     data = _json_object(text, wrong)
     if not any(isinstance(value, dict) for value in data.values()) and len(topics.names) == 1:
         data = {topics.names[0]: data}
@@ -313,7 +314,7 @@ def _by_partition(name: str, text: str, topics: Subscription, least: int) -> dic
         if not isinstance(partitions, dict) or not partitions:
             raise wrong
         if topics.pattern is None and topic not in topics.names:
-            raise InvalidCallError(f"{name} is for topic {topic!r}, the stream reads {topics}")
+            raise InvalidCallError(f"{name} is for topic {topic!r}, but the stream reads {topics}")
         for partition, at in partitions.items():
             if not partition.isdecimal() or isinstance(at, bool) or not isinstance(at, int) or at < least:
                 raise wrong

@@ -48,7 +48,8 @@ class StreamProgress:
             if not self._warned:
                 self._warned = True
                 _log.warning(
-                    "the stream goes on, but group %r does not hear of it, its lag is out of date: %s: %s",
+                    "the stream continues, but its offsets were not committed to group %r, whose "
+                    "lag is out of date: %s: %s",
                     self._group,
                     error.code,
                     error,

@@ -66,7 +66,7 @@ def read_task(task: StreamTask, columns: Sequence[str]) -> Iterator[pa.Table]:
             if position < piece.end:
                 raise LogGapError(
                     f"{task.topic}-{one.partition}: {piece.store.uri_of(piece.file.object.name)} ends at offset "
-                    f"{position}, and nothing holds those from there to {piece.end}; verify the topic"
+                    f"{position}, and no file holds the offsets from there to {piece.end}; verify the topic"
                 )
             pieces = pieces[1:]
 
@@ -85,7 +85,7 @@ def _successors(task: StreamTask, one: Part, position: int) -> list[FileSlice]:
         cold = remote_pieces(task.remote.remote, task.remote.folder, remote, log.lineage)
     elif position < log.local_start:
         raise SourceChangedError(
-            f"{replicas}: offsets [{position}, {min(end, log.local_start)}) were removed while they were "
-            "to be read: start the query again, with failOnDataLoss = false to go on without them"
+            f"{replicas}: offsets [{position}, {min(end, log.local_start)}) were deleted "
+            "before they were read: start the query again, with failOnDataLoss = false to continue without them"
         )
     return readable_pieces(str(replicas), cold, local_pieces(replica, log), position, end)

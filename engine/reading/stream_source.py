@@ -127,7 +127,7 @@ class StreamSource:
         for key, log in logs.items():
             if starts[key] > ends[key]:
                 raise OffsetOutOfRangeError(
-                    f"{log.what}: the read begins at {starts[key]}, and ends before, at {ends[key]}"
+                    f"{log.what}: the read starts at {starts[key]}, after its end at {ends[key]}"
                 )
         first, last = (
             StreamOffsets(seen.ids, {key: log.position(places[key]) for key, log in logs.items()})
@@ -217,8 +217,8 @@ class StreamSource:
         given = bound if isinstance(bound, Mapping) else dict.fromkeys(seen.leaders, bound)
         if set(given) != set(seen.leaders):
             raise InvalidCallError(
-                f"{option} is said for {_listed(given)}, and {_listed(seen.leaders)} are read: give a place "
-                "for each (-2 for earliest, -1 for latest)"
+                f"{option} is given for {_listed(given)}, but {_listed(seen.leaders)} are read: "
+                "give a position for each (-2 for earliest, -1 for latest)"
             )
         by_time: dict[tuple[str, datetime], Mapping[int, Answer]] = {}
         places = {}
@@ -238,7 +238,7 @@ class StreamSource:
                 places[key] = log.log_start
             if not log.log_start <= places[key] <= log.end:
                 raise OffsetOutOfRangeError(
-                    f"{log.what}: {option} says {at}, the log has [{log.log_start}, {log.end})"
+                    f"{log.what}: {option} says {at}, but the log has [{log.log_start}, {log.end})"
                 )
         return places
 
@@ -248,7 +248,7 @@ class StreamSource:
     def _at(self, topic: str, time: datetime, option: str) -> Mapping[int, Answer]:
         if time.timestamp() * 1000 > self._context.clock.now_ms():
             name = option.replace("Offsets", "Timestamp")
-            raise InvalidCallError(f"{name} {time.isoformat()} is in the future: say {option} = latest")
+            raise InvalidCallError(f"{name} {time.isoformat()} is in the future: use {option} = latest")
         return list_offsets(self._context, topic, time, self._options.isolation)
 
     # ---------------------------------------------------------------------------------- batches
@@ -307,8 +307,8 @@ class StreamSource:
         end = leader.end(self._options.isolation)
         if high > end and self._options.isolation is Isolation.READ_COMMITTED:
             raise OffsetNotAvailableError(
-                f"{leader}: offsets up to {high} are to be read, and the recently elected leader only knows "
-                f"offsets up to {end} to be committed; try again after an append, or run replicate"
+                f"{leader}: offsets up to {high} must be read, but the recently elected leader "
+                f"only knows that offsets up to {end} are committed; try again after an append, or run replicate"
             )
         cold: list[FileSlice] = []
         if remote is not None:

@@ -98,8 +98,8 @@ class TailOptions:
             raise InvalidCallError(f"auto_offset_reset = {self.auto_offset_reset!r}: one of {', '.join(RESETS)}")
         if not 0 < self.first_poll_s <= self.longest_poll_s:
             raise InvalidCallError(
-                f"first_poll_s = {self.first_poll_s}, longest_poll_s = {self.longest_poll_s}: the first is above "
-                "0, and at most the second"
+                f"first_poll_s = {self.first_poll_s}, longest_poll_s = {self.longest_poll_s}: "
+                "the first must be above 0, and at most the second"
             )
 
 
@@ -214,8 +214,9 @@ class Tail:
                 return
             if not options.follow and idle_s >= options.timeout_s:
                 raise OffsetNotAvailableError(
-                    f"{self._topic}: the leaders of partitions {self._wanted()} were elected recently, and do not "
-                    "yet know all that was committed at the beginning; try again after an append, or run replicate"
+                    f"{self._topic}: the leaders of partitions {self._wanted()} were elected "
+                    "recently, and do not yet know everything that was committed when the tail "
+                    "began; try again after an append, or run replicate"
                 )
             if pause_s:
                 self._wait(pause_s)
@@ -299,7 +300,7 @@ class Tail:
         topic = self._image.topic(self._topic)
         if topic.topic_id != self._topic_id:
             raise UnknownTopicOrPartitionError(
-                f"topic {self._topic!r} was deleted, and created again: the new log is another one; begin again"
+                f"topic {self._topic!r} was deleted and created again, with a new log; start again"
             )
         if self._chosen is None and self._options.follow:
             fresh = [p.partition for p in topic.partitions if p.partition not in self._positions]

@@ -68,7 +68,9 @@ def acknowledge(
             notes += [note for note in probed.notes if note not in notes]
         moved = [p for p, s in states.items() if not _same_leader(image, s.view)]
         for partition in moved:
-            states.pop(partition).error = StaleMetadataError("the leader changed before it was acknowledged")
+            states.pop(partition).error = StaleMetadataError(
+                "the leader changed before the append was acknowledged"
+            )
         again += moved
         done_with = [p for p, s in states.items() if not s.missed and is_current(image, s.view)]
         _record(context, {p: states.pop(p) for p in done_with}, min_insync_replicas)
@@ -84,7 +86,7 @@ def acknowledge(
         again += _sync_again(context, image, states)
     notes += patience.notes
     for state in states.values():
-        state.error = RetriableError("the ISR kept changing; run it again with the same sequence")
+        state.error = RetriableError("the ISR kept changing; run the append again with the same sequence")
     return again
 
 
@@ -196,7 +198,7 @@ def _record(context: Context, states: dict[int, PendingAppend], min_insync_repli
         state = states[partition]
         if not state.view.has_min_isr(min_insync_replicas):
             raise NotEnoughReplicasAfterAppendError(
-                f"only {len(state.view.isr)} replicas are in sync, min.insync.replicas is "
+                f"only {len(state.view.isr)} replicas are in sync, but min.insync.replicas is "
                 f"{min_insync_replicas}: the records are in the log, but not acknowledged"
             )
         assert state.appended is not None

@@ -52,12 +52,12 @@ def _remedy(
     outcomes = {row["outcome"] for row in rows}
     refused = OutOfOrderSequenceNumberError | DuplicateSequenceNumberError
     if any(isinstance(state.error, refused) for state in states.values()):
-        return "acknowledged records stay"
+        return "acknowledged records are kept"
     if named or "unknown" in outcomes:
         again = f"producer {who.producer_id!r}, sequence {who.sequence}"
         return f"fix the cause, and run the append again with {again}: nothing is appended twice"
     if "acknowledged" in outcomes:
-        return "fix the cause, and append the rows of these partitions again, without those of the others"
+        return "fix the cause, and append only the rows of these partitions again"
     return "nothing was appended: fix the cause, and append again"
 
 
@@ -79,14 +79,15 @@ def _said_of_attempts(
         for state in states.values()
     ):
         said.append(
-            f"not appended is said of this attempt: whether an earlier one with {again} was, the next will tell"
+            "'not appended' refers to this attempt: the next one will show whether an "
+            f"earlier one with {again} succeeded"
         )
     if "not tried" in outcomes:
-        said.append("partitions that were not tried have got nothing: the append was refused for another one")
+        said.append("partitions that were not tried got no records: the append was refused for another partition")
     if "duplicate" in outcomes:
         old = any(row["outcome"] == "duplicate" and row["base_offset"] is None for row in rows)
-        compared = ", too long ago for its records to be compared" if old else ""
-        said.append(f"{again} was appended before{compared}: partitions that have it are left as they are")
+        compared = ", too long ago to compare its records" if old else ""
+        said.append(f"{again} was appended before{compared}: partitions that have it were left unchanged")
     return said
 
 

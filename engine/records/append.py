@@ -134,19 +134,18 @@ def who_appends(
         its first.
     """
     if on_changed_replay not in ("refuse", "accept"):
-        raise InvalidCallError(f"on_changed_replay is {on_changed_replay!r}: it takes 'refuse' or 'accept'")
+        raise InvalidCallError(f"on_changed_replay is {on_changed_replay!r}: use 'refuse' or 'accept'")
     if producer is not None:
         check_producer(producer)
         if sequence is None:
             raise InvalidCallError(
-                f"producer {producer!r} without a sequence, by which its appends are told apart: give each the "
-                "next one, from 0 on, and one that is tried again the same as before"
+                f"producer {producer!r} needs a sequence, which identifies its appends: give "
+                "each append the next number from 0, and a repeated append its former number"
             )
         return ProducerAppend(producer, producer_epoch or 0, sequence, on_changed_replay=on_changed_replay)
     if sequence is not None or producer_epoch is not None or on_changed_replay == "accept":
         raise InvalidCallError(
-            "a sequence, a producer epoch, or an answer to changed replays is that of a producer: name the "
-            "producer too"
+            "a sequence, a producer epoch and on_changed_replay need a producer: name the producer as well"
         )
     return None
 
@@ -154,10 +153,10 @@ def who_appends(
 def check_producer(producer: str) -> str:
     """The name. Raises: InvalidCallError for one that is empty, or too long: every file of a log says it again."""
     if not producer:
-        raise InvalidCallError("the name of the producer is empty: give it one, or leave it out")
+        raise InvalidCallError("the name of the producer is empty: give a name, or omit it")
     if isinstance(producer, str) and len(producer) > MAX_PRODUCER_LENGTH:
         raise InvalidCallError(
-            f"producer {producer[:20]!r}... has {len(producer):,} characters: its name has at most "
+            f"producer {producer[:20]!r}... has {len(producer):,} characters: a name has at most "
             f"{MAX_PRODUCER_LENGTH:,}"
         )
     return producer
@@ -355,8 +354,8 @@ def _append_by_turns(
     if who.on_changed_replay == "refuse":
         for partition in earlier.partitions - states.keys():
             error = ChangedReplayError(
-                f"{topic.name}-{partition}: sequence {who.sequence} of producer {who.producer_id!r} was appended "
-                "before with records for this partition, and now without; nothing of it is stored"
+                f"{topic.name}-{partition}: sequence {who.sequence} of producer {who.producer_id!r} "
+                "was appended before with records for this partition, but now has none; nothing was stored"
             )
             states[partition] = PendingAppend(image.view(topic.topic_id, partition), error=error)
     others = [partition for partition in given if partition not in earlier.partitions]
@@ -366,7 +365,7 @@ def _append_by_turns(
     if not failed:
         return states | append_all(context, image, topic, tasks, late, options, others, notes, lane)
     named = ", ".join(str(partition) for partition in others)
-    notes.append(f"not tried: partitions {named} of {topic.name}, for partition {failed[0]} of it was refused")
+    notes.append(f"not tried: partitions {named} of {topic.name}, because partition {failed[0]} was refused")
     return states | {partition: PendingAppend(image.view(topic.topic_id, partition)) for partition in others}
 
 
@@ -402,8 +401,8 @@ def end_appends(
 
 def check_acks(acks: str) -> None:
     if acks not in ("all", "leader"):
-        hint = {"-1": "; Kafka's -1 is 'all'", "1": "; Kafka's 1 is 'leader'", "0": "; 'leader' is the least here"}
-        raise InvalidCallError(f"acks is {acks!r}: it takes 'all' or 'leader'{hint.get(str(acks), '')}")
+        hint = {"-1": "; Kafka's -1 is 'all'", "1": "; Kafka's 1 is 'leader'", "0": "; the weakest is 'leader'"}
+        raise InvalidCallError(f"acks is {acks!r}: use 'all' or 'leader'{hint.get(str(acks), '')}")
 
 
 def append_options(
@@ -418,7 +417,7 @@ def append_options(
     if who is None or who.base_offset is None:
         check_not_mirrored(topic.name, config, "append to")
     elif not config.mirror_source:
-        raise PolicyViolationError(f"topic {topic.name!r} mirrors no other one, or not any more: {ENDED}")
+        raise PolicyViolationError(f"topic {topic.name!r} mirrors no other topic, or no longer does: {ENDED}")
     return AppendOptions(
         schema=schema_of(topic.key_schema, topic.value_schema),
         acks_all=acks == "all",

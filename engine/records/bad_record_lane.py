@@ -50,10 +50,11 @@ def bad_record_policy(on_bad_record: str, bad_record_topic: str | None, topic: s
     Raises: InvalidCallError.
     """
     if on_bad_record not in ("fail", "skip", "topic"):
-        raise InvalidCallError(f"on_bad_record is {on_bad_record!r}: it takes 'fail', 'skip' or 'topic'")
+        raise InvalidCallError(f"on_bad_record is {on_bad_record!r}: use 'fail', 'skip' or 'topic'")
     if (on_bad_record == "topic") != (bad_record_topic is not None):
         raise InvalidCallError(
-            'on_bad_record="topic" and bad_record_topic, the name of that topic, go together: give both or neither'
+            'on_bad_record="topic" and bad_record_topic, the name of that topic, belong '
+            "together: give both or neither"
         )
     if on_bad_record == "fail":
         return None
@@ -131,13 +132,13 @@ def topic_of_bad_records(context: Context, image: ClusterImage, policy: LeaveOut
     topic = image.topic(policy.topic)
     if topic.key_schema is not None or topic.value_schema is not None:
         raise InvalidCallError(
-            f"bad_record_topic {topic.name!r} has declared types, and bad records are bytes: name a topic that "
-            "was created without types of its key and value"
+            f"bad_record_topic {topic.name!r} has declared types, but bad records are bytes: "
+            "name a topic that was created without key and value types"
         )
     if context.topic_config(image, topic).snapshots:
         raise InvalidCallError(
-            f"bad_record_topic {topic.name!r} has cleanup.policy = snapshot, and would keep one bad record of "
-            "each key: name another topic"
+            f"bad_record_topic {topic.name!r} has cleanup.policy = snapshot, and would keep "
+            "only one bad record of each key: name another topic"
         )
     check_not_mirrored(topic.name, context.topic_config(image, topic), "send bad records to")
     return topic
@@ -158,7 +159,8 @@ def with_bad_records(report: Report, topic: str, lane: Lane, appended: Report | 
         notes = []
         if report.failures and lane.policy.topic is not None and lane.bad:
             notes.append(
-                f"bad records are appended to {lane.policy.topic} when all others are in {topic}: run it again"
+                f"bad records are appended to {lane.policy.topic} only after all others are in {topic}: "
+                "run the append again"
             )
         return replace(
             report, rows=[*report.rows, *lane.said(topic)], totals=totals, notes=[*report.notes, *notes]

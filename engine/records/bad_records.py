@@ -41,7 +41,7 @@ place that the row came from: ``topic``, ``partition`` and ``offset``."""
 PREFIX = "__stratalog.errors."
 """Of the headers that say what happened."""
 
-NO_KEY = "the key is null, the topic keeps the latest record of each key"
+NO_KEY = "the key is null, but the topic keeps the latest record of each key"
 TOO_LARGE = "the record is too large"
 NO_PARTITION = "the partition is null"
 UNKNOWN_PARTITION = "the topic has no such partition"
@@ -81,7 +81,7 @@ class BadRecordRule:
             found.append((NO_KEY, _mask(key.is_null())))
         for name in ("key", "value"):
             found += [
-                (f"{path} is null, it is declared NOT NULL", mask)
+                (f"{path} is null, but declared NOT NULL", mask)
                 for path, mask in _missing(batch.column(name), self.schema.field(name).type, name)
             ]
         rows = batch.select([name for name in batch.schema.names if name in RECORD_COLUMNS])
@@ -107,8 +107,8 @@ class BadRecordRule:
         more = sum(reason is not None for reason in reasons) - 1
         raise InvalidRecordError(
             f"{what}: record {row} of its batch, with {named}: {reasons[row]}"
-            f"{f' (and {more} more of them are bad)' if more else ''}; nothing was appended: correct it, or see "
-            "on_bad_record"
+            f"{f' (and {more} more of them are bad)' if more else ''}; nothing was appended: "
+            "correct the record, or see on_bad_record"
         )
 
 
@@ -164,8 +164,9 @@ class BadRecordFilter:
         if self._kept_bytes > MOST_KEPT_BYTES:
             raise InvalidRecordError(
                 f"append to {self._rule.topic}-{self._partition}: its bad records have more than "
-                f"{MOST_KEPT_BYTES} bytes, too much for the driver ({self._counts.most_common(1)[0][0]}): "
-                'append less at once, or leave them out with on_bad_record="skip"'
+                f"{MOST_KEPT_BYTES} bytes, which is too much for the driver "
+                f"({self._counts.most_common(1)[0][0]}): "
+                'append fewer records at once, or skip the bad ones with on_bad_record="skip"'
             )
         self._rows.append(kept)
 
@@ -271,7 +272,7 @@ def _what_happened(
     known = {name: as_it_is(given[name]) for name in ("detail", "topic", "partition", "offset") if name in given}
     detail = known.pop("detail", None)
     if reason == TOO_LARGE:
-        detail = f"at most {rule.most_record_bytes:,} bytes; its value is left out here"
+        detail = f"at most {rule.most_record_bytes:,} bytes; its value is omitted here"
     astray = reason in (NO_PARTITION, UNKNOWN_PARTITION)
     said = {
         "message": reason if detail is None else f"{reason}: {detail}",

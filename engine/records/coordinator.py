@@ -100,11 +100,11 @@ def init_producer(context: Context, transactional_id: str, timeout_ms: int = 60_
         if after.state in ENDING:
             for failure in finish(context, after).failures:
                 raise ConcurrentTransactionsError(
-                    f"transactional id {transactional_id!r} is {after.state}, and its transaction cannot be "
-                    f"completed at present: {failure}"
+                    f"transactional id {transactional_id!r} is {after.state}, but its transaction "
+                    f"cannot be completed at present: {failure}"
                 )
     raise ConcurrentTransactionsError(
-        f"transactional id {transactional_id!r}: others take it over all the time; give it to one producer only"
+        f"transactional id {transactional_id!r}: other producers keep taking it over; use it in one producer only"
     )
 
 

@@ -165,8 +165,9 @@ def _check_stable(image: ClusterImage, group: str, state: ConsumerOffsets, topic
         topic = image.topics.get(topic_id)
         if topic is not None and (topics is None or topic.name in topics):
             raise UnstableOffsetCommitError(
-                f"group {group!r}: the transaction of producer id {producer_id}, which is not over, has an offset "
-                f"for {topic.name}-{partition}; try again, or see which one it is: stratalog transactions list"
+                f"group {group!r}: the transaction of producer id {producer_id}, which is still "
+                f"open, has an offset for {topic.name}-{partition}; try again, or find it with "
+                "stratalog transactions list"
             )
 
 
@@ -250,8 +251,8 @@ def _lag_row(view: PartitionView, record: OffsetCommit | None, leader: SeenLeade
 def _check_member(group: str, state: GroupState | None, member_epoch: int) -> None:
     if state is not None and is_stale(member_epoch, state.member_epoch):
         raise StaleMemberEpochError(
-            f"group {group!r}: a member with epoch {state.member_epoch} has committed already, this one has "
-            f"{member_epoch}: a newer one has taken over, stop this one"
+            f"group {group!r}: a member with epoch {state.member_epoch} has already committed, "
+            f"but this member has {member_epoch}: a newer member has taken over; stop this one"
         )
 
 
@@ -350,7 +351,7 @@ def existing_group(
     state = read.state.groups.get(group)
     if state is None:
         raise GroupIdNotFoundError(
-            f"group {group!r} does not exist: it has committed nothing, or nothing for as long as "
+            f"group {group!r} does not exist: it has never committed, or not within "
             f"offsets.retention.minutes{did_you_mean(group, all_groups(context, image)[0])}"
         )
     return read, state

@@ -60,7 +60,7 @@ def _hashed(keys: pa.Array, state: _Words) -> _Words:
         found = _of_longs(_unscaled(keys), state)
     else:
         raise InvalidRecordError(
-            f"a key of {kind} is dealt out by Spark alone: append it there, or give partition="
+            f"a key of {kind} can be partitioned only by Spark: append it with Spark, or give partition="
         )
     return np.where(keys.is_valid().to_numpy(zero_copy_only=False), found, state)
 

@@ -53,7 +53,7 @@ from stratalog.partitions.unknown_fields import (
 Rows = Iterable[Mapping[str, Any] | bytes | str] | ArrowStream
 """A frame of pandas, polars or Arrow; mappings by column; or values, texts or bytes."""
 
-_TAKES = "it takes rows as mappings, values, a frame of pandas or polars, or an Arrow table"
+_TAKES = "give rows as mappings, values, a pandas or polars frame, or an Arrow table"
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +123,8 @@ def produce(
         chosen = records.partitions
         if len(wrong := np.flatnonzero((chosen < 0) | (chosen >= count))):
             raise InvalidRecordError(
-                f"produce to {topic}: row {wrong[0]}: partition {chosen[wrong[0]]}: it has 0 to {count - 1}"
+                f"produce to {topic}: row {wrong[0]}: partition {chosen[wrong[0]]}: the topic "
+                f"has partitions 0 to {count - 1}"
             )
     batches = {
         int(partition): records.table.filter(pa.array(chosen == partition)).to_batches()
@@ -223,7 +224,9 @@ class _Given:
         given_partitions = np.full(size, columns.partition if isinstance(columns.partition, int) else 0, np.int64)
         if isinstance(columns.partition, str):
             if found[columns.partition].null_count:
-                raise InvalidRecordError(f"{what}: a row's {columns.partition!r} is null: it is the partition")
+                raise InvalidRecordError(
+                    f"{what}: a row's {columns.partition!r} is null, but it names the partition"
+                )
             given_partitions = found[columns.partition].to_numpy(zero_copy_only=False)
         return Records(pa.table([made[name] for name in RECORD_COLUMNS], RECORD_COLUMNS), given_partitions)
 
@@ -288,7 +291,7 @@ def _struct(found: Mapping[str, pa.Array], kind: pa.DataType) -> pa.Array:
 
 def _mappings(rows: Any, columns: RowColumns, what: str) -> Sequence[Mapping[str, Any]]:
     if isinstance(rows, Mapping | str | bytes) or not isinstance(rows, Iterable):
-        raise InvalidRecordError(f"{what}: a {type(rows).__name__} is no list of rows: {_TAKES}")
+        raise InvalidRecordError(f"{what}: a {type(rows).__name__} is not a list of rows: {_TAKES}")
     found: list[Mapping[str, Any]] = []
     for number, row in enumerate(rows):
         if isinstance(row, str | bytes):
@@ -305,7 +308,7 @@ def _complete(rows: Sequence[Mapping[str, Any]], wanted: Mapping[str, _Wanted], 
         for name in needed:
             if name not in row:
                 raise InvalidRecordError(
-                    f"{what}: row {number} lacks column {name!r}: say None where there is nothing"
+                    f"{what}: row {number} lacks column {name!r}: use None for a missing value"
                 )
 
 
@@ -342,7 +345,7 @@ def _fitted(table: pa.Table, name: str, wanted: _Wanted, what: str) -> pa.Array:
     if name not in table.column_names:
         if wanted.absent:
             return pa.nulls(table.num_rows, wanted.kind)
-        raise InvalidRecordError(f"{what}: column {name!r} is not in the frame, it has {table.column_names}")
+        raise InvalidRecordError(f"{what}: column {name!r} is not in the frame, which has {table.column_names}")
     column = table.column(name)
     pruned = pruned_type(column.type, wanted.kind)
     if pruned != column.type:

@@ -37,7 +37,7 @@ def replicas_to_append_to(
 
 def _read(context: Context, image: ClusterImage, view: PartitionView, notes: list[str]) -> RemoteLog | None:
     """The remote log of the view's topic; None where the remote tier does not answer in time."""
-    now_ms, why = context.clock.now_ms(), "it did not answer a short while ago"
+    now_ms, why = context.clock.now_ms(), "it did not answer a moment ago"
     if not context.remote_ends.is_silent(view.topic_id, now_ms):
         read = context.read_remote_log(view)
         deadline_s = context.cluster_config(image).broker_session_timeout_ms / 1000
@@ -50,5 +50,7 @@ def _read(context: Context, image: ClusterImage, view: PartitionView, notes: lis
                 why = str(error)
             case Failed(_, error):
                 raise error
-    notes.append(f"{view.topic}: whether its remote log goes beyond its leaders' logs is not known: {why}")
+    notes.append(
+        f"{view.topic}: it is unknown whether its remote log extends beyond the logs of its leaders: {why}"
+    )
     return None

@@ -167,7 +167,9 @@ def append_all(
                     appended[result.partition] = state
                 case Raced(tried):
                     state.tried, state.ours = state.tried or tried, state.ours or tried
-                    state.error = RetriableError("another append was faster; run it again with the same sequence")
+                    state.error = RetriableError(
+                        "another append was faster; run this append again with the same sequence"
+                    )
                     raced.append(result.partition)
                 case NotAppended(error, tried, ours):
                     state.error, state.tried, state.ours = error, state.tried or tried, state.ours or ours

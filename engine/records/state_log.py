@@ -78,7 +78,7 @@ def ensure_topic(context: Context, image: ClusterImage, wanted: InternalTopic) -
             context.metadata.submit(command)
     except InvalidReplicationFactorError as error:
         raise InvalidReplicationFactorError(
-            f"{wanted.name} is needed for the first time, and cannot be created: {error}"
+            f"{wanted.name} is needed for the first time, but cannot be created: {error}"
             + (f"; or set {wanted.factor_config} on the cluster" if wanted.factor_config else "")
         ) from error
     return context.metadata.image()
@@ -197,8 +197,8 @@ def load_state(replica: Replica, log: ReplicaLog, form: StateFormat[M, R], end: 
             state = load_dump(snapshot.rows(), snapshot.snapshot_id.end_offset, form.codec, form.load)
     if state.next_offset < log.local_start:
         raise LogGapError(
-            f"{replica}: the log starts at offset {log.local_start}, and what its snapshots stand for ends at "
-            f"{state.next_offset}: restore a later one from another replica",
+            f"{replica}: the log starts at offset {log.local_start}, but its snapshots end "
+            f"at {state.next_offset}: restore a later snapshot from another replica",
             broker_id=replica.broker_id,
         )
     return state
@@ -269,9 +269,7 @@ def _append_together(context: Context, together: Sequence[OwnAppend]) -> None:
 
 def _error(failure: Failure, report: Report, *, unknown: bool) -> StratalogError:
     if unknown:
-        return OutcomeUnknownError(
-            f"{failure}; the records may be in the log all the same: read before you try again"
-        )
+        return OutcomeUnknownError(f"{failure}; the records may be in the log anyway: read before you retry")
     if failure.code in _NOT_ALLOWED:
         return StorageAuthorizationError(f"{failure}; nothing was appended")
     if failure.code in _PASSING:

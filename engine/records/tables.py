@@ -37,7 +37,7 @@ def to_arrow(frame: Any, what: str, takes: str) -> pa.Table:
     Raises: InvalidRecordError for a value that is no frame, or has a column twice.
     """
     if not is_frame(frame):
-        raise InvalidRecordError(f"{what}: a {type(frame).__name__} is no frame: {takes}")
+        raise InvalidRecordError(f"{what}: a {type(frame).__name__} is not a frame: {takes}")
     try:
         if type(frame).__module__.partition(".")[0] == "pandas":
             table = pa.Table.from_pandas(frame, preserve_index=False)
@@ -47,11 +47,11 @@ def to_arrow(frame: Any, what: str, takes: str) -> pa.Table:
             table = pa.table(frame)
     except Exception as error:  # whatever the library of the frame raises
         raise InvalidRecordError(
-            f"{what}: this {type(frame).__name__} is no table of Arrow's: {first_line(error)}"
+            f"{what}: this {type(frame).__name__} is not an Arrow table: {first_line(error)}"
         ) from error
     names = table.column_names
     if repeated := sorted({name for name in names if names.count(name) > 1}):
-        raise InvalidRecordError(f"{what}: column {repeated[0]!r} is there twice")
+        raise InvalidRecordError(f"{what}: column {repeated[0]!r} occurs twice")
     return pa.table({name: _plain_column(table.column(name), name, what) for name in names})
 
 
@@ -61,7 +61,7 @@ def plain_batch(batch: pa.RecordBatch, what: str) -> pa.RecordBatch:
     Raises: InvalidRecordError for another object, and naming the column that Arrow cannot convert.
     """
     if not isinstance(batch, pa.RecordBatch):
-        raise InvalidRecordError(f"{what}: a {type(batch).__name__} is no RecordBatch of Arrow")
+        raise InvalidRecordError(f"{what}: a {type(batch).__name__} is not an Arrow RecordBatch")
     for index, field in enumerate(batch.schema):
         if plain_type(field.type) != field.type:
             column = _plain_column(pa.chunked_array([batch.column(index)]), field.name, what).combine_chunks()

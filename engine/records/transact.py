@@ -180,7 +180,7 @@ class BatchTransaction:
         if isinstance(self._failed, FencedError):
             raise self._failed
         if self._failed is not None:
-            raise InvalidTxnStateError(f"{self}: {self._why()}: abort it, and begin another one")
+            raise InvalidTxnStateError(f"{self}: {self._why()}: abort it, and begin a new transaction")
         try:
             added = self._partitions.union(partitions)
             if added != self._partitions:
@@ -204,8 +204,8 @@ class BatchTransaction:
         for failure in report.failures:
             if failure.code == InvalidProducerEpochError.code:
                 raise ProducerFencedError(
-                    f"{self} is over: a newer producer of the id has taken over, or the transaction ran into its "
-                    "timeout; stop this one, or begin another transaction"
+                    f"{self} is over: a newer producer of the id has taken over, or the transaction "
+                    "timed out; stop this producer, or begin a new transaction"
                 )
         return report.raise_for_failures()
 
@@ -224,7 +224,7 @@ class BatchTransaction:
             self.abort()
             if isinstance(self._failed, FencedError):
                 raise self._failed
-            raise InvalidTxnStateError(f"{self} cannot be committed, it was aborted: {self._why()}")
+            raise InvalidTxnStateError(f"{self} cannot be committed, because it was aborted: {self._why()}")
         return self._end(commit=True)
 
     def abort(self) -> Report:
@@ -275,7 +275,7 @@ class BatchTransaction:
         ]
         notes = self._notes
         if written.failures:
-            notes.append(f"it is {outcome}; the markers that are missing: stratalog transactions finish")
+            notes.append(f"it is {outcome}; to write the missing markers run stratalog transactions finish")
         self.report = Report(
             operation="transaction",
             rows=self._rows,
@@ -295,10 +295,12 @@ class BatchTransaction:
 
     def _check_open(self) -> None:
         if self.report is not None:
-            raise InvalidTxnStateError(f"{self} is over ({self.report.totals['outcome']}): begin another one")
+            raise InvalidTxnStateError(
+                f"{self} is over ({self.report.totals['outcome']}): begin a new transaction"
+            )
 
     def _why(self) -> str:
-        return f"something of it failed: {self._failed}"
+        return f"one of its operations failed: {self._failed}"
 
     def __str__(self) -> str:
         return f"the transaction of {self._producer.transactional_id!r} with producer epoch {self.producer_epoch}"
@@ -320,5 +322,5 @@ class BatchTransaction:
             self.abort()
         except StratalogError as also:
             error.add_note(
-                f"{self} was not aborted ({also.code}: {also}); its timeout, or its next producer, does it"
+                f"{self} was not aborted ({also.code}: {also}); its timeout or its next producer will abort it"
             )

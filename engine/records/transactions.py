@@ -114,8 +114,8 @@ def abort_transaction(context: Context, transactional_id: str, *, dry_run: bool 
                 if present is None:
                     raise _unknown(transactional_id)
                 raise InvalidTxnStateError(
-                    f"transactional id {transactional_id!r} is {present.state}, and nothing of it hangs in a log: "
-                    "there is nothing to abort"
+                    f"transactional id {transactional_id!r} is {present.state}, and it has no "
+                    "hanging transaction in a log: there is nothing to abort"
                 )
     run.totals |= {"transactional_id": transactional_id, "markers": len(run.rows)}
     return run.report()
@@ -295,8 +295,8 @@ def _existing(context: Context, transactional_id: str) -> Transaction:
 
 def _unknown(transactional_id: str) -> TransactionalIdNotFoundError:
     return TransactionalIdNotFoundError(
-        f"transactional id {transactional_id!r} does not exist: nobody has used it, or not for as long as "
-        "transactional.id.expiration.ms; see stratalog transactions list"
+        f"transactional id {transactional_id!r} does not exist: no producer has used "
+        "it within transactional.id.expiration.ms; see stratalog transactions list"
     )
 
 

@@ -115,7 +115,7 @@ def settled(
             continue
         topic = _as_it_would_be(topic, key, value) if dry_run else context.metadata.image().topic(topic.name)
     raise InvalidCallError(
-        f"{what}: other drivers alter the type of {topic.name} all the time, and it still lacks "
+        f"{what}: other drivers keep altering the type of {topic.name}, which still lacks "
         f"{', '.join(repr(one.path) for one in find(topic))}: append again"
     )
 

@@ -84,7 +84,7 @@ class History:
         if known is None:
             raise Violation(f"I6: {who} takes a log for committed that ends at {state.end}, inside a batch")
         if known is not state.image and known != state.image:
-            raise Violation(f"I6: what {who} takes for committed up to {state.end} is of another history")
+            raise Violation(f"I6: what {who} takes for committed up to {state.end} belongs to another history")
 
     def _extend(self, state: LogState, who: str) -> None:
         chain: list[DataName] = []

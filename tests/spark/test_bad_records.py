@@ -27,7 +27,7 @@ pytestmark = pytest.mark.spark
 NOWHEN = "cast(null AS STRUCT<day: DATE, hour: TINYINT>) AS at"
 VALUE = "city STRING NOT NULL, distance DOUBLE, at STRUCT<day: DATE, hour: TINYINT>"
 WRONG_DOUBLE = "value.distance is no DOUBLE"
-MISSING = "value.city is null, it is declared NOT NULL"
+MISSING = "value.city is null, but declared NOT NULL"
 WRONG_HOUR = "value.at.hour is no TINYINT"
 
 TRIPS: list[tuple[str | None, str | None, str | None, str, float]] = [
@@ -161,7 +161,9 @@ def test_rows_without_a_partition_or_a_key_are_bad_too(
     )
     with pytest.raises(InvalidRecordError, match="a row's partition is"):
         cluster.append(given.selectExpr("cast(1 AS INT) AS k", "value", "p"), keyed, key="k", partition="p")
-    with pytest.raises(InvalidRecordError, match="the key is null, the topic keeps the latest record of each key"):
+    with pytest.raises(
+        InvalidRecordError, match="the key is null, but the topic keeps the latest record of each key"
+    ):
         cluster.append(given.selectExpr("try_cast(k AS INT) AS k", "value"), keyed, key="k")
     lane: dict[str, Any] = {"on_bad_record": "topic", "bad_record_topic": bad}
     planned = cluster.append(given, keyed, key="k", partition="p", dry_run=True, **lane)

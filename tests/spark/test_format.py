@@ -182,8 +182,8 @@ def test_rows_with_their_partitions_go_by_the_driver(
     [
         ("overwrite", ["partition", "value"], {}, "a log is only appended to"),
         ("append", ["value"], {}, r"cluster.records\(df, topic, ...\) makes them"),
-        ("append", ["partition", "value"], {"producer": "p"}, "without a sequence"),
-        ("append", ["partition", "value"], {"sequence": "-1"}, "it takes a number"),
+        ("append", ["partition", "value"], {"producer": "p"}, "needs a sequence"),
+        ("append", ["partition", "value"], {"sequence": "-1"}, "give a number"),
         ("append", ["partition", "value"], {"prodcer": "p"}, "did you mean 'producer'"),
         ("append", ["partition", "value", "7L AS offset"], {}, "a row's offset is 7: leave the column out"),
         ("append", ["partition", "value", "'b' AS topic"], {}, "a row's topic is 'b'"),
@@ -211,13 +211,13 @@ def test_refused_writes(
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"maxRowsPerTrigger": "1"}, "the option maxRowsPerTrigger is of streams"),
-        ({"startingOffsets": "latest"}, "a batch read of that is empty"),
+        ({"maxRowsPerTrigger": "1"}, "the option maxRowsPerTrigger applies only to streams"),
+        ({"startingOffsets": "latest"}, "a batch read with it is empty"),
         (
             {"startingOffsets": '{"0": 9, "1": 9}', "endingOffsets": '{"0": 9, "1": 8}'},
-            "begins at 9, and ends before, at 8",
+            "starts at 9, after its end at 8",
         ),
-        ({"endingOffsets": '{"0": 51, "1": 8}'}, r"endingOffsets says 51, the log has \[0, 50\)"),
+        ({"endingOffsets": '{"0": 51, "1": 8}'}, r"endingOffsets says 51, but the log has \[0, 50\)"),
     ],
 )
 def test_refused_reads(read: Reading, options: dict[str, str], said: str) -> None:

@@ -407,7 +407,7 @@ BAD_CALLS = [
     (("topics", "create", "u", "--config", "retention.mss=1"), "did you mean 'retention.ms'"),
     (("topics", "create", "u", "--replication-factor", "4"), "INVALID_REPLICATION_FACTOR"),
     (("topics", "create", "t"), "TOPIC_ALREADY_EXISTS"),
-    (("topics", "create", "u", "--value", "n INTT"), "declares no type that a topic can have"),
+    (("topics", "create", "u", "--value", "n INTT"), "does not declare a type that a topic can have"),
     (("topics", "create", "u", "--value", "@nix.json"), "cannot be read"),
     (("topics", "configs", "--topic", "t", "--set", "segment.bytes=x"), "INVALID_CONFIG"),
     (("topics", "configs", "--topic", "t", "--set", "segment.ms=1", "--unset", "segment.ms"), "set and unset"),

@@ -267,7 +267,7 @@ def test_what_is_deleted_meanwhile_fails_or_is_left_out_and_warned_of(
         cluster.retain("dropped").raise_for_failures()
     with pytest.raises(OffsetOutOfRangeError, match="dropped-0: start 1 is below the log start"):
         cluster.read(strict)
-    with pytest.warns(UserWarning, match=r"dropped-0: offsets \[1, 3\) are deleted, and left out"):
+    with pytest.warns(UserWarning, match=r"dropped-0: offsets \[1, 3\) were deleted, and are skipped"):
         frame = cluster.read(lenient)
     assert read_values(frame) == EXPECTED[2:]
 

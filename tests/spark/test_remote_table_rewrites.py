@@ -71,7 +71,7 @@ def test_an_optimize_by_spark_is_taken_back_and_no_reader_sees_a_record_twice(
     assert spark.sql(money).collect() == [counted], "statistics are what they were"
     history = spark.sql(f"DESCRIBE HISTORY delta.`{tiered.uri}`").where(f"version = {righted.version}").first()
     assert history is not None
-    assert "takes back: somebody else has rewritten the table" in str(history.userMetadata)
+    assert "reverts: another writer has rewritten the table" in str(history.userMetadata)
     assert streamed() == wanted
 
 

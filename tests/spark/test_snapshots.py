@@ -237,7 +237,9 @@ def test_spark_and_memory_make_the_same_snapshot(spark: SparkSession, tmp_path: 
 def test_a_record_without_a_key_is_refused(spark: SparkSession, cluster: Cluster) -> None:
     """As Kafka's compacted topics do: by the append, and nothing of it is written."""
     nobody = spark.sql("SELECT CAST(NULL AS STRUCT<land: STRING, number: INT>) AS key, 0 AS partition")
-    with pytest.raises(InvalidRecordError, match="the key is null, the topic keeps the latest record of each key"):
+    with pytest.raises(
+        InvalidRecordError, match="the key is null, but the topic keeps the latest record of each key"
+    ):
         cluster.append(
             nobody,
             "cities",

@@ -143,7 +143,7 @@ def test_a_checkpoint_of_another_topic_or_of_one_that_was_created_again(
     drain(source(spark, folder, topic), tmp_path, Seen())
     cluster.topics.create("another", partitions=2, replication_factor=2, key="STRING", value=VALUE)
     said = failure(lambda: drain(source(spark, folder, "another"), tmp_path, Seen()))
-    assert f"the checkpoint is of topic '{topic}', the query reads 'another'" in said
+    assert f"the checkpoint belongs to topic '{topic}', but the query reads 'another'" in said
     cluster.topics.delete(topic).raise_for_failures()
     cluster.topics.create(topic, partitions=2, replication_factor=2, key="STRING", value=VALUE)
     said = failure(lambda: drain(source(spark, folder, topic), tmp_path, Seen()))

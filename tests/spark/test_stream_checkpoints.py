@@ -116,7 +116,7 @@ def test_a_checkpoint_that_was_put_back_loses_nothing_and_says_so(
         copy.put_back(batches, saved)
         assert "with other records" in copy.refused(rows=ROWS - 1)
     copy.put_back(1, saved)
-    copy.run(rows=ROWS - 1, producer="again")  # what README says: nothing is lost, the last batch is there twice
+    copy.run(rows=ROWS - 1, producer="again")  # what README says: nothing is lost, the last batch occurs twice
     assert copy.found() == every + Counter(dict.fromkeys(copy.found() - every, 1))
     assert (copy.found() - every).total() == ROWS
 

@@ -48,7 +48,7 @@ def test_each_policy_at_every_depth(cluster: Cluster, spark: SparkSession) -> No
     expected = spark.range(1).selectExpr(*WHOLE.values()).collect()
     assert cluster.read("t").select("value.*").collect() == expected
 
-    with pytest.raises(InvalidCallError, match=r"cannot take in the field 'l\.element\.z'"):
+    with pytest.raises(InvalidCallError, match=r"cannot grow by the field 'l\.element\.z'"):
         cluster.append(frame, "t", on_unknown_field="add")
     taken = spark.range(1).selectExpr(*{**WHOLE, **WIDER["nn"], **WIDER["a.z"]}.values())
     planned = cluster.append(taken, "t", on_unknown_field="add", dry_run=True)

@@ -117,7 +117,7 @@ class Unasked(PutBack):
         for value in values:
             report = self.append([value])
             report.raise_for_failures()
-        assert any("is not known" in note for note in report.notes)
+        assert any("it is unknown whether" in note for note in report.notes)
         self.remote.unlink()
         away.rename(self.remote)
 

@@ -100,7 +100,7 @@ def test_a_broker_file_of_a_stranger_is_corruption(content: bytes) -> None:
 
 @pytest.mark.parametrize("entry", ["[10000000000,0]", "[1,-1]", f"[1,{2**63}]", f"[1,{'9' * 5000}]", "[1,0.5]"])
 def test_a_lineage_with_numbers_that_no_name_has_is_corruption(entry: str) -> None:
-    with pytest.raises(CorruptionError, match="x is no lineage"):
+    with pytest.raises(CorruptionError, match="x is not a lineage"):
         Lineage.from_json(sealed(f"[{entry}]".encode()), "x")
 
 

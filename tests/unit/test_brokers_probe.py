@@ -127,7 +127,7 @@ def test_an_unmounted_root_is_fenced_and_unfenced_when_it_is_back(disks: LiveClu
         with disks.unchanged():
             (note,) = probe(disks).notes
         assert note.startswith("broker 2 stays fenced: ")
-    assert probe(disks).notes == ("broker 2 is unfenced: its root is there again",)
+    assert probe(disks).notes == ("broker 2 is unfenced: its root is back",)
     assert not disks.cluster.image.brokers[2].fenced
     assert isrs(disks) == [{1, 3}] * 3
 
@@ -211,7 +211,7 @@ def test_who_does_not_reach_the_metadata_voters_commits_nothing(live: LiveCluste
     context(live.cluster).prober = CutOff(*silent)
     with live.unchanged():
         (note,) = probe(live).notes
-    assert note.startswith("nothing was changed: this driver does not reach")
+    assert note.startswith("nothing was changed: this driver cannot reach")
 
 
 # ----------------------------------------------------------------------------- other incarnations
@@ -248,10 +248,10 @@ def test_a_restored_older_copy_is_found_before_it_counts_and_nothing_acknowledge
     live.append({0: ["b0"], 1: ["b1"], 2: ["b2"]}).raise_for_failures()
     put_back(live, 2, copied)
     for partition in range(3):
-        with pytest.raises(StaleBrokerError, match="an older copy was put back"):
+        with pytest.raises(StaleBrokerError, match="an older copy was restored"):
             live.replica(2, partition=partition).list()
     (note,) = probe(live).notes
-    assert note.startswith("broker 2 is registered again: its root was put back from a copy, or moved")
+    assert note.startswith("broker 2 is registered again: its root was restored from a copy, or moved")
     assert isrs(live) == [{1, 3}] * 3
     assert live.leader(partition=1) != 2
     live.append({0: ["c0"], 1: ["c1"], 2: ["c2"]}).raise_for_failures()
@@ -399,7 +399,7 @@ def test_a_broker_that_is_always_registered_anew_is_reported(live: LiveCluster) 
             return found
 
     context(live.cluster).prober = Restless(2)
-    with pytest.raises(StaleBrokerError, match="look at its root again"):
+    with pytest.raises(StaleBrokerError, match="probe its root again"):
         probe(live)
 
 

@@ -29,7 +29,7 @@ def test_binaries_of_more_than_a_column_takes_are_refused() -> None:
         def __len__(self) -> int:
             return 2**31
 
-    with pytest.raises(OverflowError, match=r"2,147,483,648 bytes are no column"):
+    with pytest.raises(OverflowError, match=r"2,147,483,648 bytes are too many for a column"):
         binaries([Long()])
 
 

@@ -85,7 +85,7 @@ def test_options_that_contradict_each_other_are_a_bad_call(
     ("text", "said"),
     [
         (None, "cannot be read: No such file or directory"),
-        ("{", "is no reassignment plan"),
+        ("{", "is not a reassignment plan"),
         ('{"version": 1, "partitions": [{"topic": "t", "partition": 0}]}', "missing required field `replicas`"),
         (
             '{"version": 1, "partitions": [{"topic": "t", "partition": 5, "replicas": [1]},'

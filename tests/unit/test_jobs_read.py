@@ -79,7 +79,7 @@ def test_what_is_deleted_may_be_left_out_with_a_note(
     assert read(["--cluster", str(live.file), "--dry-run", *argv]) == 2
     assert "t-0: start 1 is below the log start" in capsys.readouterr().err
     found = planned(live, capsys, *argv, "--allow-data-loss")
-    assert found["notes"] == ["t-0: offsets [1, 3) are deleted, and left out"]
+    assert found["notes"] == ["t-0: offsets [1, 3) were deleted, and are skipped"]
     assert [row["start"] for row in found["rows"]] == [3]
 
 

@@ -70,9 +70,9 @@ def test_the_report_says_which_fields_were_added(live: LiveCluster, capsys: pyte
     ("argv", "said"),
     [
         ((), "topic 't': give the type of its key, or of its value"),
-        (("--key", "@wide.json"), "topic 't': its key is binary, and stays so"),
+        (("--key", "@wide.json"), "topic 't': its key is binary, which cannot change"),
         (("--value", "@nothing.json"), "nothing.json cannot be read"),
-        (("--partitions", "3", "--key", "@wide.json"), "topic 't': its key is binary, and stays so"),
+        (("--partitions", "3", "--key", "@wide.json"), "topic 't': its key is binary, which cannot change"),
     ],
 )
 def test_what_is_no_growth_is_a_bad_call(

@@ -44,7 +44,7 @@ def test_the_first_record_at_or_after_a_time_is_found() -> None:
     assert first_at_or_after(pieces, 0) == FoundOffset(0, 10)
     assert first_at_or_after(pieces, 20) == FoundOffset(1, 30), "the first by offset, not by time"
     assert first_at_or_after(pieces, 31) == FoundOffset(3, 40)
-    assert first_at_or_after(pieces, 51) == UnknownOffset("no record is that late")
+    assert first_at_or_after(pieces, 51) == UnknownOffset("all records are older")
 
 
 def test_the_first_record_with_the_largest_timestamp_is_found() -> None:
@@ -128,7 +128,7 @@ def test_files_that_are_too_early_are_not_opened_once_their_footers_are_known() 
         (lambda log: first_at_or_after(log, 5), FoundOffset(0, 10), [0]),
         (lambda log: first_at_or_after(log, 11), FoundOffset(1, 40), [1]),
         (lambda log: first_at_or_after(log, 41), FoundOffset(2, 50), [1, 2]),
-        (lambda log: first_at_or_after(log, 51), UnknownOffset("no record is that late"), [2]),
+        (lambda log: first_at_or_after(log, 51), UnknownOffset("all records are older"), [2]),
         (largest_timestamp, FoundOffset(2, 50), [2]),
         (lambda log: largest_timestamp(log[:2]), FoundOffset(1, 40), [1]),
         (lambda log: largest_timestamp(log[3:]), FoundOffset(3, 30), [3, 4]),

@@ -22,7 +22,7 @@ from tests.unit.metadata_harness import Metadata, an_id
 
 def test_two_brokers_cannot_share_a_directory() -> None:
     metadata = Metadata()
-    with pytest.raises(LogDirError, match="broker 4 is that of broker 1"):
+    with pytest.raises(LogDirError, match="broker 4 is already the log dir of broker 1"):
         metadata.do(RegisterBroker(4, an_id(1), "a", "file:///elsewhere"))
 
 
@@ -97,7 +97,7 @@ def test_unfencing_and_registering_end_the_hold() -> None:
 
 
 def test_a_broker_cannot_be_fenced_by_hand_and_not_fenced() -> None:
-    with pytest.raises(CorruptionError, match="fenced by hand and not fenced"):
+    with pytest.raises(CorruptionError, match="fenced by hand but not fenced"):
         BrokerImage(
             broker_id=1,
             broker_epoch=0,
@@ -127,7 +127,7 @@ def test_a_broker_with_replicas_is_not_unregistered() -> None:
     metadata = Metadata()
     metadata.do(CreateTopic(name="u", topic_id=an_id(5), partitions=9, replication_factor=3))
     with pytest.raises(
-        InvalidCallError, match=r"replicas of t-0, u-0, u-1, u-2, u-3 and 5 more: drain it by a re"
+        InvalidCallError, match=r"replicas of t-0, u-0, u-1, u-2, u-3 and 5 more: drain it with re"
     ):
         metadata.do(UnregisterBroker(1))
     metadata.do(DeleteTopic("u"))

@@ -166,15 +166,15 @@ def _records() -> list[SnapshotRecord]:
 @pytest.mark.parametrize(
     ("change", "complaint"),
     [
-        (lambda records: records[1:], "its voters are missing"),
-        (lambda records: [*records, records[0]], "has no place in it"),
+        (lambda records: records[1:], "lacks its voters"),
+        (lambda records: [*records, records[0]], "does not belong there"),
         (lambda records: [*records, records[1]], "holds broker 1 twice"),
         (lambda records: [*records, records[-1]], "partitions of topic 't' out of order"),
         (lambda records: [*records, *records[-2:]], "holds topic 't' twice"),
         (lambda records: [*records[:-2], records[-1]], "without their topic"),
         (
             lambda records: [*records, ConfigRecord(resource=ConfigResource.TOPIC, name="t", key="k", value="v")],
-            "has no place in it",
+            "does not belong there",
         ),
     ],
 )

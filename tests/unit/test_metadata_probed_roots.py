@@ -82,7 +82,7 @@ def test_who_cannot_be_reached_is_fenced_once() -> None:
 def test_who_is_back_is_unfenced_under_its_registration() -> None:
     meta = with_voters(1)
     settle(meta, b2=UNREACHABLE)
-    assert settle(meta).notes == ("broker 2 is unfenced: its root is there again",)
+    assert settle(meta).notes == ("broker 2 is unfenced: its root is back",)
     epoch = meta.image.brokers[2].broker_epoch
     assert meta.log[-1] == UnfenceBrokerRecord(broker_id=2, broker_epoch=epoch)
 
@@ -131,7 +131,7 @@ def test_findings_about_an_earlier_registration_are_stale(finding: Finding) -> N
     meta = with_voters(1)
     late = findings(meta, b2=finding)
     meta.register(2, incarnation=5)
-    with pytest.raises(StaleBrokerError, match="look at its root again"):
+    with pytest.raises(StaleBrokerError, match="probe its root again"):
         late.decide(meta.image)
 
 
@@ -183,7 +183,7 @@ def test_who_does_not_reach_a_majority_of_the_voters_fences_nobody(
     assert meta.image.brokers[4].fenced == settles
     if not settles:
         (note,) = settled.notes
-        assert "nothing was changed: this driver does not reach" in note
+        assert "nothing was changed: this driver cannot reach" in note
 
 
 def test_metadata_that_was_moved_or_restored_is_a_person_s_business() -> None:

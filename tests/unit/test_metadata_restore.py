@@ -50,7 +50,7 @@ def test_a_description_round_trips() -> None:
 def test_what_is_no_description_of_this_version_is_refused() -> None:
     one = ClusterDescription(cluster_id="c", configs={}, topics=())
     for text in (b"", b"{}", encode(one).replace(b'"configs"', b'"config"')):
-        with pytest.raises(CorruptionError, match="it is no description"):
+        with pytest.raises(CorruptionError, match="it is not a cluster description"):
             decode(text, "it")
     with pytest.raises(CorruptionError, match="version 2"):
         decode(encode(one).replace(b'"version":1', b'"version":2'), "it")

@@ -111,7 +111,7 @@ def test_nobody_else_appends_until_it_is_ended(tmp_path: Path) -> None:
     with pytest.raises(PolicyViolationError, match=ends):
         transaction.append_batches("t", {0: [batch(["mine"])]})
     transaction.abort()
-    with pytest.raises(InvalidConfigError, match="a topic mirrors another from its beginning"):
+    with pytest.raises(InvalidConfigError, match="a mirror must start at the creation of the topic"):
         live.cluster.topics.alter_configs("t", {"mirror.source": f"kafka-1/{OTHER_ID}"})
     end_mirror(context_of(live.cluster), ["t"])
     live.append(["mine"]).raise_for_failures()

@@ -24,7 +24,7 @@ def test_every_package_of_the_repository_is_linked() -> None:
 @pytest.mark.parametrize("name", sorted(FOLDERS))
 def test_a_package_is_not_imported_by_the_name_of_its_folder(name: str) -> None:
     """Each of its modules would be there twice; a checkout has the folder where Python looks first."""
-    with pytest.raises(ImportError, match=f'^write "stratalog.{name}", not "{name}"'):
+    with pytest.raises(ImportError, match=f'^import "stratalog.{name}", not "{name}"'):
         importlib.import_module(name)
 
 

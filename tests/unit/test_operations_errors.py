@@ -427,7 +427,7 @@ def test_a_broker_file_that_cannot_be_understood_is_named(disks: LiveCluster, co
     path = disks.root(2) / "broker.json"
     path.write_bytes(content)
     report = disks.cluster.replicate().raise_for_failures()
-    assert any("b2/broker.json is no broker.json" in note for note in report.notes)
+    assert any("b2/broker.json is not a valid broker.json" in note for note in report.notes)
     assert disks.cluster.image.brokers[2].fenced
     assert disks.isr() == {1, 3}
 

@@ -37,7 +37,7 @@ def test_a_remote_table_that_others_have_written_to_is_named(tmp_path: Path) -> 
         ):
             report = operation()
             assert codes(report) == {"CORRUPT_MESSAGE": 1}
-            assert "somebody else has changed the records" in the_failure(report)
+            assert "another writer has changed the records" in the_failure(report)
         with pytest.raises(CorruptionError):
             live.cluster.plan_read("t", OffsetSpec.LAST_TIERED)
         assert live.read() == {0: list("abc")}, "what the leaders hold is read without the table"

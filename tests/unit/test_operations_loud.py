@@ -238,5 +238,5 @@ def test_an_append_that_is_in_part_acknowledged_raises_and_says_so(tmp_path: Pat
         1: "not tried",
         2: "not tried",
     }
-    assert "not tried: partitions 1, 2 of t, for partition 0 of it was refused" in report.notes
+    assert "not tried: partitions 1, 2 of t, because partition 0 was refused" in report.notes
     assert live.read() == {0: ["a"]}

@@ -126,7 +126,7 @@ def test_a_whole_number_is_a_plain_int_of_its_range() -> None:
         with pytest.raises(InvalidCallError, match=r"x .*a whole number of 64 bits"):
             whole(wrong, "x")
     for outside in (0, 4):
-        with pytest.raises(InvalidCallError, match=f"x {outside}: it is a whole number from 1 to 3"):
+        with pytest.raises(InvalidCallError, match=f"x {outside}: give a whole number from 1 to 3"):
             whole(outside, "x", 1, 3)
 
 

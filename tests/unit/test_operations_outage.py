@@ -122,7 +122,7 @@ def test_what_the_leaders_hold_is_read_and_what_they_do_not_is_told_with_the_way
     assert live.read("plain") == {0: list("abc")}
     for start in (None, 1, OffsetSpec.LAST_TIERED):
         with pytest.raises(
-            StorageError, match=rf"topic 't': this read takes the remote tier: {DOWN}.*EARLIEST_LOCAL"
+            StorageError, match=rf"topic 't': this read needs the remote tier: {DOWN}.*EARLIEST_LOCAL"
         ):
             live.read(start=start)
     for spec in (OffsetSpec.LAST_TIERED, OffsetSpec.EARLIEST_PENDING_UPLOAD, OffsetSpec.MAX_TIMESTAMP):

@@ -107,7 +107,7 @@ def test_nothing_changes_without_a_schema_and_in_a_dry_run(live: Typed) -> None:
             "value.in.b",
             "value.y",
         )
-        with pytest.raises(InvalidCallError, match="would be gone"):
+        with pytest.raises(InvalidCallError, match="would be removed"):
             alter_topic(context, "t", value_schema=type_to_json(pa.struct([("n", pa.int64())])))
 
 

@@ -165,17 +165,17 @@ def test_the_caller_may_give_the_partition(live: LiveCluster) -> None:
 @pytest.mark.parametrize(
     ("rows", "arguments", "message"),
     [
-        ([{"value": "a", "valeu": "b"}], {}, "row 0: no record has a column 'valeu'; did you mean 'value'"),
+        ([{"value": "a", "valeu": "b"}], {}, "row 0: records have no column 'valeu'; did you mean 'value'"),
         ([{"value": "a"}, {}], {}, "row 1 lacks column 'value'"),
         ([{"value": "a"}], {"key": "k"}, "row 0 lacks column 'k'"),
         (["a", 7], {}, "row 1 is a int"),
         (["a", {"value": 7}], {}, "row 1: column 'value' is declared binary"),
-        ("abc", {}, "a str is no list of rows"),
-        ({"value": "a"}, {}, "a dict is no list of rows"),
-        (["a"], {"partition": 4}, "row 0: partition 4: it has 0 to 3"),
+        ("abc", {}, "a str is not a list of rows"),
+        ({"value": "a"}, {}, "a dict is not a list of rows"),
+        (["a"], {"partition": 4}, "row 0: partition 4: the topic has partitions 0 to 3"),
         ([{"value": "a", "p": None}], {"partition": "p"}, "a row's 'p' is null"),
         ([{"value": "a", "t": "now"}], {"timestamp": "t"}, "row 0: column 't' is declared timestamp"),
-        (pa.table({"v": ["a"]}), {}, "column 'value' is not in the frame, it has"),
+        (pa.table({"v": ["a"]}), {}, "column 'value' is not in the frame, which has"),
         (pa.table({"value": [1]}), {}, "column 'value' is int64, declared is binary: cast it"),
         (pa.table({"value": ["a"], "t": [1]}), {"timestamp": "t"}, "column 't' is int64, declared is timestamp"),
     ],
@@ -205,7 +205,7 @@ def test_what_a_type_has_grown_by_may_be_absent(live: LiveCluster) -> None:
 
 
 def test_a_key_that_only_spark_can_deal_out_is_refused(live: LiveCluster) -> None:
-    with pytest.raises(InvalidRecordError, match=r"a key of decimal128\(38, 2\) is dealt out by Spark alone"):
+    with pytest.raises(InvalidRecordError, match=r"a key of decimal128\(38, 2\) can be partitioned only by Spark"):
         partitions_of(pa.array([Decimal("1.00")], pa.decimal128(38, 2)), 4)
 
 

@@ -341,7 +341,7 @@ def test_where_all_is_little_all_is_written() -> None:
 
 def test_a_footer_that_refers_to_what_is_behind_it_is_none() -> None:
     whole = encode_footer(footer_of(DataName(5, None, 1), 6, ProducerPart({"p": None}, 5)))
-    with pytest.raises(ValueError, match="behind its beginning"):
+    with pytest.raises(ValueError, match="after its own start"):
         decode_footer(whole.replace(b'"producers_since":5', b'"producers_since":6'))
     with pytest.raises(ValueError, match="lacks some"):
         decode_footer(whole.replace(b',"producers_since":5', b""))

@@ -191,7 +191,7 @@ def test_whoever_waits_looks_at_one_voter() -> None:
     quorum.log().claim()
     waiting = quorum.log(patience=Patience(attempts=4, claimant_attempts=99))
     before = [store.counts.lists for store in quorum.stores.values()]
-    with pytest.raises(NotControllerError, match="others are faster"):
+    with pytest.raises(NotControllerError, match="other drivers were faster"):
         waiting.claim()
     spent = [store.counts.lists - was for store, was in zip(quorum.stores.values(), before, strict=True)]
     assert spent == [1 + 3, 1, 0]  # a majority once

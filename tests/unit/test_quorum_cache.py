@@ -183,7 +183,7 @@ def test_a_cache_of_another_history_is_ignored_with_a_note(tmp_path: Path) -> No
         note=notes.append,
     )
     assert log.read() == image
-    assert any("of another history" in note for note in notes)
+    assert any("belongs to another history" in note for note in notes)
 
 
 @pytest.mark.slow
@@ -204,14 +204,14 @@ def test_damage_anywhere_is_found_and_the_cache_ignored_with_a_note(tmp_path: Pa
     path.rename(cache_file(tmp_path, "other"))
     notes = []
     assert load_cache(tmp_path, "other", notes.append) == LogState()
-    assert "it is of cluster 'c'" in notes[0]
+    assert "it belongs to cluster 'c'" in notes[0]
 
 
 def test_a_folder_that_cannot_be_written_is_noted(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     notes: list[str] = []
     save_cache(tmp_path / "file", CLUSTER, filled(Quorum(), 1), notes.append)
-    assert "the metadata is not remembered in" in notes[0]
+    assert "the metadata could not be cached in" in notes[0]
 
 
 @pytest.mark.slow

@@ -285,12 +285,12 @@ def test_a_bit_flipped_anywhere_is_found_and_the_log_is_used() -> None:
     ("data", "says"),
     [
         pytest.param(lambda: whole()[:-200], "truncated, or foreign", id="truncated"),
-        pytest.param(lambda: b"", "has 0 bytes: truncated", id="empty"),
-        pytest.param(lambda: b"{}" * 100, "does not begin and end as a Parquet file", id="no Parquet at all"),
+        pytest.param(lambda: b"", "has 0 bytes: it is truncated", id="empty"),
+        pytest.param(lambda: b"{}" * 100, "does not begin and end like a Parquet file", id="no Parquet at all"),
         pytest.param(
-            lambda: later_version(), "of version 1, and this release reads version 0", id="later version"
+            lambda: later_version(), "of version 1, but this release reads version 0", id="later version"
         ),
-        pytest.param(lambda: whole("other"), "is a snapshot of 'other', and not of 'c'", id="of another cluster"),
+        pytest.param(lambda: whole("other"), "is a snapshot of 'other', not of 'c'", id="of another cluster"),
     ],
 )
 def test_a_snapshot_that_is_none_of_ours_is_passed_over_and_named(data: Callable[[], bytes], says: str) -> None:

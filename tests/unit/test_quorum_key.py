@@ -495,5 +495,5 @@ def test_a_key_says_nothing_of_itself_and_does_not_travel() -> None:
     for text in (repr(KEY), str(KEY), repr(Quorum(1, key=KEY).voters[0])):
         assert SECRET.decode() not in text
         assert SECRET.hex() not in text
-    with pytest.raises(TypeError, match="stays in the process"):
+    with pytest.raises(TypeError, match="must not leave the process"):
         pickle.dumps(KEY)

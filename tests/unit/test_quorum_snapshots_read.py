@@ -204,5 +204,5 @@ def test_history_that_was_read_and_whose_snapshot_is_gone_is_corruption() -> Non
     snapshot(quorum)
     log.read()
     quorum.stores[1].delete([path(quorum, 1, CheckpointName(2, 2))])
-    with pytest.raises(CorruptionError, match="lacks what was committed"):
+    with pytest.raises(CorruptionError, match="lacks committed records"):
         log.read()

@@ -96,12 +96,12 @@ def test_two_changes_in_one_batch_are_refused() -> None:
     image = log.commit(config(1))
     wanted = VotersRecord(cluster_id=CLUSTER, voters=(*image.voters[1:], four))
     names = quorum.names(1)
-    with pytest.raises(InvalidCallError, match="they change one at a time"):
+    with pytest.raises(InvalidCallError, match="change one voter at a time"):
         log.commit([wanted])
     assert quorum.names(1) == names
     log.claim()
     log.commit(config(2))
-    with pytest.raises(InvalidCallError, match="they change one at a time"):
+    with pytest.raises(InvalidCallError, match="change one voter at a time"):
         log.commit([VotersRecord(cluster_id=CLUSTER, voters=(*image.voters, four, five))])
 
 
@@ -112,7 +112,7 @@ def test_voters_change_only_on_top_of_what_is_committed() -> None:
     four = registered(quorum, 4)
     log = quorum.log()
     image = log.claim()
-    with pytest.raises(InvalidCallError, match="only after something else was committed"):
+    with pytest.raises(InvalidCallError, match="only after another record was committed"):
         log.commit([VotersRecord(cluster_id=CLUSTER, voters=(*image.voters, four))])
 
 

@@ -105,32 +105,32 @@ NO_LEVEL = (InvalidCallError, "unknown isolation 'read_comitted'; did you mean '
         *((d, {"isolation": "read_comitted"}, *NO_LEVEL) for d in (batch_read, tail, fetch, stream, offsets)),
         (stream, {"startingOffset": "latest"}, InvalidCallError, "did you mean 'startingOffsets'?"),
         # negative, beyond the end, below the start
-        (batch_read, {"start": -1}, OffsetOutOfRangeError, "start is -1: offsets begin at 0"),
-        (tail, {"start": -1}, OffsetOutOfRangeError, "start is -1: offsets begin at 0"),
+        (batch_read, {"start": -1}, OffsetOutOfRangeError, "start is -1: offsets start at 0"),
+        (tail, {"start": -1}, OffsetOutOfRangeError, "start is -1: offsets start at 0"),
         (fetch, {"start": -1}, OffsetOutOfRangeError, r"offset -1 is not in \[2, 6\]"),
         (stream, {"startingOffsets": '{"0": -3}'}, InvalidCallError, "-2 for earliest, -1 for latest"),
         (commit, {"offset": -1}, InvalidCallError, "-1"),
         (batch_read, {"start": 7}, OffsetOutOfRangeError, r"start 7 is beyond the end: readers see \[2, 6\)"),
         (tail, {"start": 7}, OffsetOutOfRangeError, r"offset 7 is not in \[2, 6\]"),
         (fetch, {"start": 7}, OffsetOutOfRangeError, r"offset 7 is not in \[2, 6\]"),
-        (stream, {"startingOffsets": '{"0": 7}'}, OffsetOutOfRangeError, r"says 7, the log has \[2, 6\)"),
+        (stream, {"startingOffsets": '{"0": 7}'}, OffsetOutOfRangeError, r"says 7, but the log has \[2, 6\)"),
         (commit, {"offset": 7}, OffsetOutOfRangeError, "offset 7 cannot be committed: the log ends at 6"),
         (batch_read, {"start": 1}, OffsetOutOfRangeError, r"start 1 is below the log start: readers see \[2, 6\)"),
         (tail, {"start": 1}, OffsetOutOfRangeError, r"offset 1 is not in \[2, 6\]"),
         (fetch, {"start": 1}, OffsetOutOfRangeError, r"offset 1 is not in \[2, 6\]"),
-        (stream, {"startingOffsets": '{"0": 1}'}, OffsetOutOfRangeError, r"says 1, the log has \[2, 6\)"),
+        (stream, {"startingOffsets": '{"0": 1}'}, OffsetOutOfRangeError, r"says 1, but the log has \[2, 6\)"),
         # ranges
         (batch_read, {"start": 5, "end": 4}, OffsetOutOfRangeError, "start 5 is after end 4"),
-        (batch_read, {"start": FirstAt(LATE)}, InvalidCallError, "has not come"),
-        (batch_read, {"end": FirstAt(LATE)}, InvalidCallError, "has not come"),
-        (tail, {"start": LATE}, InvalidCallError, "has not come"),
+        (batch_read, {"start": FirstAt(LATE)}, InvalidCallError, "is in the future"),
+        (batch_read, {"end": FirstAt(LATE)}, InvalidCallError, "is in the future"),
+        (tail, {"start": LATE}, InvalidCallError, "is in the future"),
         (stream, {"startingTimestamp": LATE.isoformat()}, InvalidCallError, "is in the future"),
         (batch_read, {"start": LATE, "end": "2998-01-01"}, InvalidCallError, "is after end = 2998-01-01"),
-        (tail, {"start": "soon"}, InvalidCallError, "start = 'soon': it takes an offset, a position"),
-        (stream, {"startingTimestamp": "soon"}, InvalidCallError, "startingTimestamp.* 'soon' is no time"),
-        *((offsets, {"spec": one}, InvalidCallError, "spec = .*: it takes a position") for one in NO_SPECS),
-        (batch_read, {"start": 3, "last": 1}, InvalidCallError, "give one of the two"),
-        (tail, {"start": 3, "last": 1}, InvalidCallError, "give one of the two"),
+        (tail, {"start": "soon"}, InvalidCallError, "start = 'soon': give an offset, a position"),
+        (stream, {"startingTimestamp": "soon"}, InvalidCallError, "startingTimestamp.* 'soon' is not a time"),
+        *((offsets, {"spec": one}, InvalidCallError, "spec = .*: give a position") for one in NO_SPECS),
+        (batch_read, {"start": 3, "last": 1}, InvalidCallError, "give only one of them"),
+        (tail, {"start": 3, "last": 1}, InvalidCallError, "give only one of them"),
     ],
     ids=lambda value: value.__name__ if callable(value) else str(value) if isinstance(value, dict) else "",
 )
@@ -157,7 +157,7 @@ def test_a_checkpoint_of_another_log(live: LiveCluster, anew: bool) -> None:
         live.cluster.topics.delete("trips").raise_for_failures()
     live.topic("trips" if anew else "rides")
     other = source(live, "trips" if anew else "rides")
-    said = "was deleted and created again" if anew else "the checkpoint is of topic 'trips'"
+    said = "was deleted and created again" if anew else "the checkpoint belongs to topic 'trips'"
     with pytest.raises(InvalidCallError, match=f"{said}.*checkpointLocation"):
         other.latest(checkpoint, None, None)
     with pytest.raises(InvalidCallError, match=said):

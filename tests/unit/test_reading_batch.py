@@ -62,7 +62,7 @@ def test_deleted_records_are_refused_or_left_out(live: LiveCluster) -> None:
     live.topic()
     live.fill("abc")
     live.cluster.topics.delete_records("t", {0: 2}).raise_for_failures()
-    with pytest.raises(OffsetOutOfRangeError, match=r"startingOffsets says 0, the log has \[2, 3\)"):
+    with pytest.raises(OffsetOutOfRangeError, match=r"startingOffsets says 0, but the log has \[2, 3\)"):
         planned(live, startingOffsets='{"0": 0}')
     assert values_of(planned(live, startingOffsets='{"0": 0}', failOnDataLoss="false")) == ["c"]
 
@@ -73,11 +73,15 @@ def test_deleted_records_are_refused_or_left_out(live: LiveCluster) -> None:
         (
             {"startingOffsets": '{"0": 2}', "endingOffsets": '{"0": 1}'},
             OffsetOutOfRangeError,
-            "t-0: the read begins at 2, and ends before, at 1",
+            "t-0: the read starts at 2, after its end at 1",
         ),
-        ({"endingOffsets": '{"0": 4}'}, OffsetOutOfRangeError, r"t-0: endingOffsets says 4, the log has \[0, 3\)"),
-        ({"endingOffsets": '{"1": 1}'}, InvalidCallError, "endingOffsets is said for t-1, and t-0 are read"),
-        ({"endingTimestamp": "2100-01-01"}, InvalidCallError, "say endingOffsets = latest"),
+        (
+            {"endingOffsets": '{"0": 4}'},
+            OffsetOutOfRangeError,
+            r"t-0: endingOffsets says 4, but the log has \[0, 3\)",
+        ),
+        ({"endingOffsets": '{"1": 1}'}, InvalidCallError, "endingOffsets is given for t-1, but t-0 are read"),
+        ({"endingTimestamp": "2100-01-01"}, InvalidCallError, "use endingOffsets = latest"),
     ],
 )
 def test_refused_ranges(live: LiveCluster, options: dict[str, str], error: type[Exception], said: str) -> None:

@@ -268,7 +268,9 @@ def test_what_the_caller_takes_for_the_leader_epoch_is_checked(live: LiveCluster
     now = live.replicas().epoch
     ask = live.cluster.offset_for_leader_epoch
     assert ask("t", 0, epochs[6], current_leader_epoch=now) == EpochEndOffset(epochs[6], 6)
-    with pytest.raises(FencedLeaderEpochError, match=f"t-0: the leader epoch is {now}, the call says {now - 1}"):
+    with pytest.raises(
+        FencedLeaderEpochError, match=f"t-0: the leader epoch is {now}, but the call says {now - 1}"
+    ):
         ask("t", 0, epochs[6], current_leader_epoch=now - 1)
     with pytest.raises(UnknownLeaderEpochError, match=f"the call says {now + 1}"):
         ask("t", 0, epochs[6], current_leader_epoch=now + 1)
@@ -276,7 +278,7 @@ def test_what_the_caller_takes_for_the_leader_epoch_is_checked(live: LiveCluster
 
 @pytest.mark.parametrize("epoch", [-1, True, 1.5, None])
 def test_an_epoch_that_is_none(live: LiveCluster, epoch: object) -> None:
-    with pytest.raises(InvalidCallError, match=r"leader epoch .*: it is a whole number from 0 on"):
+    with pytest.raises(InvalidCallError, match=r"leader epoch .*: give a whole number from 0 on"):
         live.cluster.offset_for_leader_epoch("t", 0, epoch)  # type: ignore[arg-type]
     with pytest.raises(UnknownTopicOrPartitionError, match="no partition 5"):
         live.cluster.offset_for_leader_epoch("t", 5, 1)

@@ -130,7 +130,7 @@ def test_a_near_replica_shows_committed_records_as_far_as_it_knows_their_markers
 def test_an_unknown_isolation_is_named(shared: LiveCluster) -> None:
     with pytest.raises(InvalidCallError, match="unknown isolation 'read_comitted'; did you mean"):
         shared.cluster.plan_read("t", isolation="read_comitted")
-    with pytest.raises(InvalidCallError, match="'x': it is one of read_uncommitted, read_committed"):
+    with pytest.raises(InvalidCallError, match="'x': use one of read_uncommitted, read_committed"):
         shared.cluster.plan_read("t", isolation="x")
 
 

@@ -158,11 +158,11 @@ def test_what_retention_has_deleted_meanwhile_fails_the_plan_or_is_left_out_and_
     with pytest.raises(OffsetOutOfRangeError, match=r"t-0: start 1 is below the log start: readers see \[3, 6\)"):
         again(live.cluster, strict)
     after = again(live.cluster, lenient)
-    assert after.notes == ["t-0: offsets [1, 3) are deleted, and left out"]
-    assert "offsets [1, 3) are deleted" in after.explain()
+    assert after.notes == ["t-0: offsets [1, 3) were deleted, and are skipped"]
+    assert "offsets [1, 3) were deleted" in after.explain()
     assert values(live, after) == ["d", "e"]
     nothing = again(live.cluster, gone)
-    assert (list(nothing), nothing.notes) == ([], ["t-0: offsets [0, 2) are deleted, and left out"])
+    assert (list(nothing), nothing.notes) == ([], ["t-0: offsets [0, 2) were deleted, and are skipped"])
 
 
 def test_a_read_may_leave_out_what_is_deleted_but_never_what_is_beyond_the_end(live: LiveCluster) -> None:
@@ -170,7 +170,7 @@ def test_a_read_may_leave_out_what_is_deleted_but_never_what_is_beyond_the_end(l
     plan = live.cluster.plan_read("t", 0, None, [0], fail_on_data_loss=False)
     assert (covered(plan), plan.notes) == (
         {("t", 0): (3, 6)},
-        ["t-0: offsets [0, 3) are deleted, and left out"],
+        ["t-0: offsets [0, 3) were deleted, and are skipped"],
     )
     with pytest.raises(OffsetOutOfRangeError, match="beyond the end"):
         live.cluster.plan_read("t", 0, 9, [0], fail_on_data_loss=False)
@@ -367,7 +367,7 @@ def test_a_plan_explains_itself(tmp_path: Path) -> None:
         [
             "read t: 4 records of 1 partition",
             f"  3 files, {plan.size_bytes:,} bytes: 2 local, 1 remote ({sizes[0]} bytes)",
-            f"  left out by offset: 1 file, {first.size_bytes:,} bytes",
+            f"  skipped by offset: 1 file, {first.size_bytes:,} bytes",
             f"  reader in rack z: {local.size_bytes + cut.size_bytes:,} bytes of local files cross racks",
             "t-0 [3, 7)",
             f"  [3, 4) of [2, 4)  remote  {sizes[0]} bytes  {remote.uri}",
@@ -376,7 +376,7 @@ def test_a_plan_explains_itself(tmp_path: Path) -> None:
         ]
     )
     by_time = live.cluster.plan_read("t", START + timedelta(minutes=3))
-    assert "left out by time: 3 files" in by_time.explain()
+    assert "skipped by time: 3 files" in by_time.explain()
     assert "cross racks" not in by_time.explain()
 
 

@@ -182,7 +182,7 @@ def test_the_plan_tells_its_times(tmp_path: Path) -> None:
         "of these files only records with a timestamp >= 1970-01-03T10:00:00+00:00 and < 1970-01-05T00:00:00+00:00"
         in told
     )
-    assert "left out by time: " in told
+    assert "skipped by time: " in told
     assert "timestamp" not in live.cluster.plan_read("t").explain()
 
 

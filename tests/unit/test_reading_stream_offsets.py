@@ -67,7 +67,7 @@ def test_a_checkpoint_of_another_source_is_refused(text: str) -> None:
 def test_a_checkpoint_of_another_topic_is_refused() -> None:
     reads = Subscription(("u",))
     assert OFFSETS.of_topics(T, Subscription(("t",)), fail_on_data_loss=True) is OFFSETS
-    with pytest.raises(InvalidCallError, match="is of topic 't', the query reads 'u'"):
+    with pytest.raises(InvalidCallError, match="belongs to topic 't', but the query reads 'u'"):
         OFFSETS.of_topics({"u": ID}, reads, fail_on_data_loss=True)
     with pytest.raises(InvalidCallError, match="topic 't' was deleted and created again"):
         OFFSETS.of_topics({"t": OTHER}, Subscription(("t",)), fail_on_data_loss=True)
@@ -76,7 +76,7 @@ def test_a_checkpoint_of_another_topic_is_refused() -> None:
 def test_a_topic_of_a_pattern_that_was_deleted_is_lost_records() -> None:
     """They end the stream, or it goes on without them."""
     reads, left = Subscription(pattern="[tu]"), {"u": OTHER}
-    with pytest.raises(OffsetOutOfRangeError, match="topic 't' is deleted: records are lost"):
+    with pytest.raises(OffsetOutOfRangeError, match="topic 't' was deleted: its records are lost"):
         SEVERAL.of_topics(left, reads, fail_on_data_loss=True)
     found = SEVERAL.of_topics(left, reads, fail_on_data_loss=False)
     assert found == StreamOffsets(left, {("u", 0): Position(2)})

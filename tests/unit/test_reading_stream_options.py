@@ -91,15 +91,18 @@ def test_kafkas_three_ways_to_say_what_is_read(given: dict[str, str], reads: Sub
         ({"subscribe": "a,b", "subscribePattern": "a"}, "subscribe and subscribePattern are given"),
         ({"subscribe": "a,,b"}, "the option subscribe is 'a,,b'"),
         ({"subscribe": "a,a"}, "names of topics, each once"),
-        ({"assign": "trips"}, "the option assign is 'trips': it takes partitions by topic as JSON"),
+        ({"assign": "trips"}, "the option assign is 'trips': give partitions by topic as JSON"),
         ({"assign": '{"trips": []}'}, "the option assign is"),
         ({"assign": '{"trips": [0, 0]}'}, "the option assign is"),
         ({"assign": '{"trips": [-1]}'}, "the option assign is"),
         ({"subscribe": "a,b", "startingOffsets": '{"0": 1}'}, "startingOffsets is"),
-        ({"subscribe": "a,b", "startingOffsets": '{"c": {"0": 1}}'}, "for topic 'c', the stream reads 'a', 'b'"),
-        ({"subscribe": "a", "startingOffsetsByTimestamp": "earliest"}, "it takes milliseconds since 1970"),
+        (
+            {"subscribe": "a,b", "startingOffsets": '{"c": {"0": 1}}'},
+            "for topic 'c', but the stream reads 'a', 'b'",
+        ),
+        ({"subscribe": "a", "startingOffsetsByTimestamp": "earliest"}, "give milliseconds since 1970"),
         ({"subscribe": "a", "startingTimestamp": "1", "startingOffsetsByTimestamp": "{}"}, "are both given"),
-        ({"subscribe": "a", "includeHeaders": "1"}, "includeHeaders is '1': it takes true or false"),
+        ({"subscribe": "a", "includeHeaders": "1"}, "includeHeaders is '1': give true or false"),
     ],
 )
 def test_what_is_wrong_with_a_subscription(given: dict[str, str], said: str) -> None:
@@ -141,23 +144,23 @@ def test_where_a_stream_begins(given: dict[str, str], start: Start) -> None:
         ({"startngOffsets": "latest"}, "unknown option 'startngOffsets'; did you mean 'startingOffsets'"),
         ({"kafka.bootstrap.servers": "x"}, "unknown option 'kafka.bootstrap.servers'; there are cluster, topic"),
         ({"topic": " "}, "the option topic is missing"),
-        ({"startingOffsets": "first"}, "startingOffsets is 'first': it takes earliest, latest"),
+        ({"startingOffsets": "first"}, "startingOffsets is 'first': give earliest, latest"),
         ({"startingOffsets": '{"0": -3}'}, "startingOffsets is"),
         ({"startingOffsets": '{"0": true}'}, "startingOffsets is"),
         ({"startingOffsets": '{"0": 1.5}'}, "startingOffsets is"),
         ({"startingOffsets": "[]"}, "startingOffsets is"),
-        ({"startingOffsets": '{"flights": {"0": 1}}'}, "is for topic 'flights', the stream reads 'trips'"),
+        ({"startingOffsets": '{"flights": {"0": 1}}'}, "is for topic 'flights', but the stream reads 'trips'"),
         ({"startingOffsets": "latest", "startingTimestamp": "1"}, "are both given"),
-        ({"startingTimestamp": "yesterday"}, "or a time: 'yesterday' is no time"),
-        ({"maxRowsPerTrigger": "0"}, "maxRowsPerTrigger is '0': it takes a number above 0"),
+        ({"startingTimestamp": "yesterday"}, "or a time: 'yesterday' is not a time"),
+        ({"maxRowsPerTrigger": "0"}, "maxRowsPerTrigger is '0': give a number above 0"),
         ({"maxBytesPerTrigger": "1g"}, "maxBytesPerTrigger is '1g'"),
         ({"maxRowsPerTrigger": "1", "maxOffsetsPerTrigger": "1"}, "are the same"),
-        ({"failOnDataLoss": "no"}, "failOnDataLoss is 'no': it takes true or false"),
+        ({"failOnDataLoss": "no"}, "failOnDataLoss is 'no': give true or false"),
         ({"columns": "offset,,key"}, "the option columns is"),
         ({"columns": "offset,offset"}, "names a column twice"),
         (
             {"isolation": "serializable"},
-            "unknown isolation 'serializable': it is one of read_uncommitted, read_committed",
+            "unknown isolation 'serializable': use one of read_uncommitted, read_committed",
         ),
     ],
 )
@@ -186,13 +189,13 @@ def test_a_batch_read_is_from_earliest_to_latest_unless_it_says_otherwise() -> N
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"maxRowsPerTrigger": "1"}, "the option maxRowsPerTrigger is of streams"),
-        ({"GROUP": "g"}, "the option group is of streams"),
-        ({"startingOffsets": "latest"}, "startingOffsets says latest: a batch read of that is empty"),
+        ({"maxRowsPerTrigger": "1"}, "the option maxRowsPerTrigger applies only to streams"),
+        ({"GROUP": "g"}, "the option group applies only to streams"),
+        ({"startingOffsets": "latest"}, "startingOffsets says latest: a batch read with it is empty"),
         ({"startingOffsets": '{"0": -1}'}, "startingOffsets says latest"),
         ({"endingOffsets": "earliest"}, "endingOffsets says earliest"),
         ({"endingOffsets": '{"0": -2}'}, "endingOffsets says earliest"),
-        ({"endingOffsets": "last"}, "the option endingOffsets is 'last': it takes earliest, latest"),
+        ({"endingOffsets": "last"}, "the option endingOffsets is 'last': give earliest, latest"),
         ({"endingTimestamp": "x"}, "the option endingTimestamp, milliseconds since 1970 or a time"),
         ({"endingTimestamp": "1", "endingOffsets": "latest"}, "endingOffsets and endingTimestamp are both given"),
     ],
@@ -204,5 +207,5 @@ def test_what_a_batch_read_refuses(given: dict[str, str], said: str) -> None:
 
 
 def test_a_stream_has_no_end() -> None:
-    with pytest.raises(InvalidCallError, match="the option endingOffsets is of batch reads"):
+    with pytest.raises(InvalidCallError, match="the option endingOffsets applies only to batch reads"):
         stream_options({**NEEDED, "endingoffsets": "latest"})

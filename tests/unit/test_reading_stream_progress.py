@@ -125,8 +125,8 @@ def test_what_goes_wrong_is_said_once_and_stops_nobody(
         told.report(at(live, 50, 0))  # beyond the log end
         told.report(at(live, 60, 0))
     assert [record.getMessage() for record in caplog.records] == [
-        "the stream goes on, but group 'g' does not hear of it, its lag is out of date: OFFSET_OUT_OF_RANGE: "
-        "t-0: offset 50 cannot be committed: the log ends at 5"
+        "the stream continues, but its offsets were not committed to group 'g', whose lag is out of date: "
+        "OFFSET_OUT_OF_RANGE: t-0: offset 50 cannot be committed: the log ends at 5"
     ]
     told.report(at(live, 3, 0))  # it is tried again
     assert live.cluster.groups.committed("g")["t", 0].offset == 3

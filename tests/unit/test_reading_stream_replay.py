@@ -112,7 +112,7 @@ def test_a_file_that_is_shorter_than_the_log_says_is_an_error(
     live.append(["a", "b", "c"])
     tasks = first_tasks(live)
     reading(monkeypatch, None)
-    with pytest.raises(LogGapError, match="ends at offset 1, and nothing holds those from there to 3"):
+    with pytest.raises(LogGapError, match="ends at offset 1, and no file holds the offsets from there to 3"):
         values_of(tasks)
 
 
@@ -123,7 +123,7 @@ def test_records_that_retention_takes_between_the_plan_and_the_read_are_an_error
     for _ in range(2):
         live.cluster.retain().raise_for_failures()
     assert live.log(live.leader()).local_start == 2
-    with pytest.raises(SourceChangedError, match="removed while they were to be read"):
+    with pytest.raises(SourceChangedError, match="deleted before they were read"):
         values_of(tasks)
 
 
@@ -216,9 +216,9 @@ def test_a_checkpoint_of_another_topic(live: LiveCluster) -> None:
     live.topic("t")
     live.topic("u")
     done = source(live, "u").initial()
-    with pytest.raises(InvalidCallError, match="the checkpoint is of topic 'u', the query reads 't'"):
+    with pytest.raises(InvalidCallError, match="the checkpoint belongs to topic 'u', but the query reads 't'"):
         source(live).latest(done, None, None)
-    with pytest.raises(InvalidCallError, match="the checkpoint is of topic 'u', the query reads 't'"):
+    with pytest.raises(InvalidCallError, match="the checkpoint belongs to topic 'u', but the query reads 't'"):
         source(live).plan(done, StreamOffsets(done.topic_ids, {("u", 0): Position(7)}))
 
 

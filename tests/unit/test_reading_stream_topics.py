@@ -99,7 +99,7 @@ def test_where_each_partition_begins(live: LiveCluster) -> None:
     times = '{"trips-a": {"0": 4000, "1": 0}, "rides": {"0": 0}}'
     found = Query(live, subscribe="trips-a,rides", startingOffsetsByTimestamp=times).batch()
     assert found == ["ride", "trips-a1", "x", "y"]
-    with pytest.raises(InvalidCallError, match="is said for rides-0, and rides-0, trips-a-0, trips-a-1 are read"):
+    with pytest.raises(InvalidCallError, match="is given for rides-0, but rides-0, trips-a-0, trips-a-1 are read"):
         source(live, subscribe="trips-a,rides", startingOffsets='{"rides": {"0": 0}}').initial()
 
 
@@ -134,7 +134,7 @@ def test_a_deleted_topic_of_a_pattern_ends_the_query_unless_records_may_be_lost(
     query.batch()
     live.cluster.topics.delete("trips-b").raise_for_failures()
     live.append(["more"], "trips-a").raise_for_failures()
-    with pytest.raises(OffsetOutOfRangeError, match=r"topic 'trips-b' is deleted.*failOnDataLoss = false"):
+    with pytest.raises(OffsetOutOfRangeError, match=r"topic 'trips-b' was deleted.*failOnDataLoss = false"):
         query.plan()
     query.options = {**query.options, "failOnDataLoss": "false"}
     query.start()
@@ -147,7 +147,9 @@ def test_a_topic_that_is_not_read_any_more_takes_another_checkpoint(live: LiveCl
     query.batch()
     query.options = {"subscribe": "rides"}
     query.start()
-    with pytest.raises(InvalidCallError, match="checkpoint is of topic 'trips-a', the query reads 'rides'"):
+    with pytest.raises(
+        InvalidCallError, match="checkpoint belongs to topic 'trips-a', but the query reads 'rides'"
+    ):
         query.plan()
 
 

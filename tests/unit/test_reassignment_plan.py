@@ -40,9 +40,9 @@ def test_what_is_written_is_read_again(plan: dict[tuple[str, int], tuple[int, ..
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", "p.json is no reassignment plan: "),
+        ("", "p.json is not a reassignment plan: "),
         ("[]", r"Expected `object`, got `array`"),
-        ("{", "p.json is no reassignment plan: "),
+        ("{", "p.json is not a reassignment plan: "),
         ('{"version": 1}', "missing required field `partitions`"),
         (
             '{"version": 1, "partitions": [{"topic": "t", "partition": 0}]}',
@@ -50,7 +50,7 @@ def test_what_is_written_is_read_again(plan: dict[tuple[str, int], tuple[int, ..
         ),
         ('{"version": 1, "partitions": [{"topic": "t", "partition": "0", "replicas": []}]}', "Expected `int`"),
         ('{"version": 1, "partitions": [], "topics": []}', "unknown field `topics`"),
-        ('{"version": 2, "partitions": []}', "a plan of version 2; version 1 is known"),
+        ('{"version": 2, "partitions": []}', "a plan of version 2; only version 1 is supported"),
         (KAFKAS.replace('"partition":1', '"partition":0'), "p.json names a-0 twice"),
         (KAFKAS.replace('["any","any"]', '["/data/1","any"]'), "log_dirs of a-0: a broker has one log dir"),
     ],
@@ -62,7 +62,7 @@ def test_a_malformed_plan_is_named_with_what_is_wrong(text: str, said: str) -> N
 
 
 def test_a_text_that_is_no_text_is_malformed_too() -> None:
-    with pytest.raises(InvalidCallError, match="no reassignment plan"):
+    with pytest.raises(InvalidCallError, match="not a reassignment plan"):
         parse_plan(b"\xff\xfe", "p.json")
 
 

@@ -83,7 +83,7 @@ GOOD = {"id": 1, "at": None, "tags": [None, {"t": "a"}], "by": [("k", {"m": 1}),
 def test_a_null_where_none_may_be_is_found_at_every_depth(value: dict[str, Any], path: str) -> None:
     """Also in a slice of a batch. A value that is null as a whole is a record like any other."""
     batch = typed(GOOD, None, value, GOOD)
-    reason = f"{path} is null, it is declared NOT NULL"
+    reason = f"{path} is null, but declared NOT NULL"
     assert RULE.reasons(batch) == [None, None, reason, None]
     assert RULE.reasons(batch.slice(1, 2)) == [None, reason]
     assert RULE.reasons(batch.slice(0, 2)) is None
@@ -107,7 +107,7 @@ def test_a_record_that_is_too_large_is_bad_and_its_neighbours_are_not() -> None:
 def test_the_first_reason_counts_and_a_given_one_before_all_others() -> None:
     errors = pa.array([{"reason": None}, {"reason": "given"}], pa.struct([("reason", pa.string())]))
     batch = typed({**GOOD, "id": None}, {**GOOD, "id": None}).append_column(ERRORS, errors)
-    assert RULE.reasons(batch) == ["value.id is null, it is declared NOT NULL", "given"]
+    assert RULE.reasons(batch) == ["value.id is null, but declared NOT NULL", "given"]
 
 
 def test_a_filter_lets_the_good_ones_pass_in_order_and_counts_the_others() -> None:
@@ -117,7 +117,7 @@ def test_a_filter_lets_the_good_ones_pass_in_order_and_counts_the_others() -> No
     passed = [value["id"] for batch in filtered.good() for value in batch.column("value").to_pylist()]
     found = pickle.loads(pickle.dumps(filtered.found()))
     assert passed == [1, 2]
-    assert (found.good, found.counts, found.rows) == (2, {"value.id is null, it is declared NOT NULL": 2}, ())
+    assert (found.good, found.counts, found.rows) == (2, {"value.id is null, but declared NOT NULL": 2}, ())
 
 
 def test_records_without_a_column_of_headers_are_kept_too() -> None:
@@ -162,7 +162,7 @@ def test_what_is_kept_is_the_record_as_bytes_and_what_happened_to_it() -> None:
     }
     assert [(one["key"], one["value"]) for one in row["headers"]] == [
         ("h", b"\xff"),
-        (f"{PREFIX}message", b"value.id is null, it is declared NOT NULL"),
+        (f"{PREFIX}message", b"value.id is null, but declared NOT NULL"),
         (f"{PREFIX}destination", b"trips-4"),
         (f"{PREFIX}topic", b"raw"),
         (f"{PREFIX}offset", b"17"),
@@ -283,7 +283,7 @@ def test_an_append_that_fails_leaves_none_in_the_topic_of_bad_records(live: Live
     assert codes(report)["NOT_ENOUGH_REPLICAS"] == 2
     assert report.totals["bad_records"] == 2
     assert live.read("bad") == {}
-    assert any("bad records are appended to bad when all others are in t" in note for note in report.notes)
+    assert any("bad records are appended to bad only after all others are in t" in note for note in report.notes)
 
 
 @pytest.mark.parametrize("named", [{}, {"producer": "p", "sequence": 3}], ids=["unnamed", "named"])
@@ -345,9 +345,9 @@ def test_in_a_transaction_bad_records_count_with_it_or_not_at_all(live: LiveClus
 @pytest.mark.parametrize(
     ("options", "error", "said"),
     [
-        ({"on_bad_record": "ignore"}, InvalidCallError, "it takes 'fail', 'skip' or 'topic'"),
-        ({"on_bad_record": "topic"}, InvalidCallError, "go together"),
-        ({"bad_record_topic": "bad"}, InvalidCallError, "go together"),
+        ({"on_bad_record": "ignore"}, InvalidCallError, "use 'fail', 'skip' or 'topic'"),
+        ({"on_bad_record": "topic"}, InvalidCallError, "belong together"),
+        ({"bad_record_topic": "bad"}, InvalidCallError, "belong together"),
         ({**TO_TOPIC, "bad_record_topic": "t"}, InvalidCallError, "name another topic"),
         ({**TO_TOPIC, "bad_record_topic": "typed"}, InvalidCallError, "has declared types"),
         ({**TO_TOPIC, "bad_record_topic": "keyed"}, InvalidCallError, "cleanup.policy = snapshot"),

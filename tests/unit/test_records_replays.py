@@ -101,7 +101,7 @@ def test_an_old_sequence_that_nobody_can_compare_any_more_is_refused_as_unknown(
     live.cluster.merge()
     before = live.read()
     for value in ("1", "changed"):
-        with pytest.raises(OperationFailedError, match="so long ago that its records cannot be compared") as told:
+        with pytest.raises(OperationFailedError, match="too long ago to compare its records") as told:
             append(live, 1, value, "1:new", check=True)
         assert codes(told.value.report) == {"DUPLICATE_SEQUENCE_NUMBER"}
         assert outcomes(told.value.report) == {0: "unknown", 1: "not tried"}
@@ -271,8 +271,8 @@ def test_not_appended_is_said_of_this_attempt_alone(live: LiveCluster) -> None:
     report = append(live, 0, "a")
     assert outcomes(report) == {0: "not appended"}
     assert report.notes[-1] == (
-        "not appended is said of this attempt: whether an earlier one with producer 'p', sequence 0 was, the next "
-        "will tell"
+        "'not appended' refers to this attempt: the next one will show whether an earlier one with "
+        "producer 'p', sequence 0 succeeded"
     )
     unnamed = live.driver().append_batches("t", {0: [batch(["b"])]}, check=False)
     assert outcomes(unnamed) == {0: "not appended"}
@@ -300,7 +300,7 @@ def test_what_is_not_remembered_any_more_is_unknown(live: LiveCluster) -> None:
     live.append(["b"]).raise_for_failures()
     report = live.driver().append_batches("t", {0: [batch(["a"])]}, producer=name, sequence=0, check=False)
     assert (outcomes(report), codes(report)) == ({0: "unknown"}, {"DUPLICATE_SEQUENCE_NUMBER"})
-    assert "whether 0 was appended is not remembered so far back" in report.failures[0].message
+    assert "it is unknown whether 0 was appended" in report.failures[0].message
     assert not any("run it again" in note for note in report.notes)
 
 

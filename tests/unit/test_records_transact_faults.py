@@ -45,7 +45,7 @@ def test_an_append_that_failed_cannot_be_committed(tmp_path: Path) -> None:
     with pytest.raises(OperationFailedError, match="no space left"):
         put(t, {"u-0": "b"})
     faults.none()
-    with pytest.raises(InvalidTxnStateError, match="something of it failed"):
+    with pytest.raises(InvalidTxnStateError, match="one of its operations failed"):
         put(t, {"t-1": "c"})
     with pytest.raises(InvalidTxnStateError, match=r"it was aborted: .*no space left"):
         t.commit()

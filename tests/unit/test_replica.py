@@ -186,7 +186,7 @@ def test_a_root_put_back_from_a_copy_is_stale_although_its_directory_is_the_same
     """What was appended since the copy is not on it: it must not count as the replica that it was."""
     replica = registered(replica_on(store))
     put_back(store)
-    with pytest.raises(StaleBrokerError, match="an older copy was put back, or the root was moved"):
+    with pytest.raises(StaleBrokerError, match="an older copy was restored, or the root was moved"):
         replica.list()
     assert registered(replica).list().data == ()
 
@@ -210,10 +210,10 @@ def test_a_folder_that_was_renamed_is_the_same_root(tmp_path: Path) -> None:
 def test_a_wiped_root_is_told_from_a_copy(store: Store) -> None:
     replica = registered(replica_on(store))
     store.delete([BROKER_FILE])
-    with pytest.raises(BrokerUnreachableError, match=r"holds no broker\.json"):
+    with pytest.raises(BrokerUnreachableError, match=r"has no broker\.json"):
         replica.list()
     format_root(store, "cluster", 1, ids(900))
-    with pytest.raises(StaleBrokerError, match=f"registered is {replica.directory_id}"):
+    with pytest.raises(StaleBrokerError, match=f"registered with {replica.directory_id}"):
         replica.list()
 
 

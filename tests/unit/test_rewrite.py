@@ -175,7 +175,7 @@ def test_files_whose_schemas_contradict_each_other_are_left_alone() -> None:
     log = Log((1, 0))
     run = typed(log, WIDE, physical_schema(value=pa.struct([("n", pa.int64()), ("other", pa.string())])))
     before = log.names()
-    with pytest.raises(CorruptionError, match="records of two schemas, neither grew from the other"):
+    with pytest.raises(CorruptionError, match="records of two schemas, and neither grew from the other"):
         log.merge(run)
     assert log.names() == before
 

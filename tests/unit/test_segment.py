@@ -320,7 +320,7 @@ def test_memory_is_bounded_by_a_row_group_however_large_the_file(tmp_path: Path)
 def test_a_footer_that_nobody_could_read_is_not_written(sequence: Any) -> None:
     """The last guard: one such file, and nobody reads or appends to the partition any more."""
     store = MemoryStore()
-    with pytest.raises(InvalidCallError, match="could not be read again"):
+    with pytest.raises(InvalidCallError, match="could not be read back"):
         write_segment(store, BASE, [records([b"a"])], producers={"p": ProducerEntry(0, sequence, 0, 1, 0)})
     assert not store.names("")
 

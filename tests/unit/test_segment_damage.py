@@ -164,7 +164,7 @@ def test_what_the_process_lacks_is_no_damage_of_the_file(
         lambda: list(read_batches(store, file, *EVERYTHING)),
         lambda: read_row_group(store, segment, 0),
     ):
-        with pytest.raises(StorageError, match="nothing is known to be wrong with it") as raised:
+        with pytest.raises(StorageError, match="the file itself may be intact") as raised:
             reader()
         assert raised.value.__cause__ is error
     monkeypatch.setattr(pq, "read_metadata", fails(error))
@@ -179,7 +179,7 @@ def test_a_check_in_pieces_finds_offsets_that_are_not_the_next_ones(monkeypatch:
     store, file = damaged(intact()[0])
     assert check_segment(store, file).bad == ()
     monkeypatch.setattr(segment_check, "numbers", lambda first, end: numbers(first + 1, end + 1))
-    assert "have other offsets" in str(check_segment(store, file).bad[0].error)
+    assert "have wrong offsets" in str(check_segment(store, file).bad[0].error)
 
 
 @pytest.mark.slow
@@ -210,7 +210,7 @@ def test_records_that_carry_other_offsets_are_found_by_verifying() -> None:
     other = DataName(6, None, 1)
     store.create(str(other), resealed(renamed))
     assert read_segment(store, listed(store, other)).footer.base_offset == 6
-    with pytest.raises(CorruptSegmentError, match="have other offsets"):
+    with pytest.raises(CorruptSegmentError, match="have wrong offsets"):
         verify_segment(store, listed(store, other))
 
 
@@ -300,7 +300,7 @@ def test_a_name_that_does_not_fit_the_footer_is_corruption(name: DataName) -> No
     store = MemoryStore()
     file = write_segment(store, BASE, [records([b"a", b"b"])])
     store.create(str(name), store.read(file.object.name))
-    with pytest.raises(CorruptSegmentError, match=r"\[100, 102\), its name does not"):
+    with pytest.raises(CorruptSegmentError, match=r"\[100, 102\), which its name contradicts"):
         read_segment(store, listed(store, name))
 
 

@@ -317,11 +317,11 @@ def test_upkeep_that_does_nothing_says_why(quiet: LiveCluster) -> None:
     first, second = cluster.tier(), cluster.tier()
     assert whys(first) == [f"{size:,} bytes, 3 s: a segment is sealed at 1 GiB or 7 days", "no records"]
     assert whys(second) == [
-        f"{size:,} bytes, as in the run before: a segment is sealed at 1 GiB or 7 days",
+        f"{size:,} bytes, as in the previous run: a segment is sealed at 1 GiB or 7 days",
         "no records",
     ]
     assert whys(cluster.merge()) == [
-        f"1 file, {size:,} bytes: it has no neighbour to be merged with",
+        f"1 file, {size:,} bytes: it has no neighbour to merge with",
         "no records",
     ]
     assert whys(cluster.retain()) == [
@@ -329,7 +329,7 @@ def test_upkeep_that_does_nothing_says_why(quiet: LiveCluster) -> None:
         "no records",
     ]
     cluster.topics.alter_configs("t", {"retention.ms": "-1", "remote.copy.lag.ms": "-1", "segment.ms": "1"})
-    assert "sealed, and held back by remote.copy.lag.ms = -1" in str(whys(cluster.tier())[0])
+    assert "sealed, but held back by remote.copy.lag.ms = -1" in str(whys(cluster.tier())[0])
 
 
 def test_upkeep_that_does_something_does_not(quiet: LiveCluster) -> None:
@@ -351,10 +351,12 @@ def test_retention_says_its_limits(tmp_path: Path) -> None:
     live.clock.advance_ms(3_000)
     size = live.cluster.plan_read("t").size_bytes
     said = {
-        f"{size:,} bytes, 3 s: the first file goes after 7 days": {},
-        f"{size:,} bytes, 3 s: the first file goes after 7 days, or above 1 MiB": {"retention.bytes": "1048576"},
-        f"{size:,} bytes: the first file goes above 1 MiB": {"retention.ms": "-1"},
-        f"{size:,} bytes: there is no limit": {"retention.bytes": "-1"},
+        f"{size:,} bytes, 3 s: the first file is deleted after 7 days": {},
+        f"{size:,} bytes, 3 s: the first file is deleted after 7 days, or above 1 MiB": {
+            "retention.bytes": "1048576"
+        },
+        f"{size:,} bytes: the first file is deleted above 1 MiB": {"retention.ms": "-1"},
+        f"{size:,} bytes: no limit is set": {"retention.bytes": "-1"},
     }
     for why, configs in said.items():
         live.cluster.topics.alter_configs("t", configs)
@@ -374,7 +376,7 @@ def test_a_topic_may_be_there_already_with_the_same_shape(live: LiveCluster) -> 
     assert not create("u", if_not_exists=True).created  # nothing else is asked for
     before = live.cluster.image
     with pytest.raises(
-        StratalogError, match=r"another one: partitions is 2, not 3; retention.ms is 86400000, not 5"
+        StratalogError, match=r"but differs: partitions is 2, not 3; retention.ms is 86400000, not 5"
     ):
         create("u", partitions=3, configs={"retention.ms": 5}, if_not_exists=True)
     with pytest.raises(StratalogError, match=r"replication_factor is 2, not 1; segment.ms is not set, not 9"):

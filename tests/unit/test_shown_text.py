@@ -170,6 +170,6 @@ def test_the_name_of_a_producer_has_a_bound(tmp_path: Path) -> None:
     live.append(["a"], producer="x" * 1000).raise_for_failures()
     with (
         live.unchanged(),
-        pytest.raises(InvalidCallError, match=r"'x+'... has 1,001 characters: its name has at m"),
+        pytest.raises(InvalidCallError, match=r"'x+'... has 1,001 characters: a name has at m"),
     ):
         live.append(["a"], producer="x" * 1001)

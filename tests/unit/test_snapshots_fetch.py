@@ -134,7 +134,7 @@ def test_a_part_that_cannot_make_room_is_given_up() -> None:
 
     leader, follower = leader_with(), Stubborn()
     follower.create(f"{FOLDER}/{ChunkName(ID.end_offset, ID.epoch, 0)}", b"")
-    with pytest.raises(SourceChangedError, match="was taken, and holds nothing"):
+    with pytest.raises(SourceChangedError, match="already exists, but is empty"):
         fetch(follower, leader)
     assert len(leader.asked) == ATTEMPTS
 
@@ -336,9 +336,11 @@ def test_the_end_of_the_snapshot_is_a_position_in_range() -> None:
     leader = leader_with()
     size = leader.store.list(FOLDER)[0].size_bytes
     assert leader.source().chunk(size, 100) == SnapshotChunk(size, b"")
-    with pytest.raises(PositionOutOfRangeError, match=rf"has {size} bytes, and is asked for from {size + 1} on"):
+    with pytest.raises(
+        PositionOutOfRangeError, match=rf"has {size} bytes, but the fetch starts at position {size + 1}"
+    ):
         leader.source().chunk(size + 1, 100)
-    with pytest.raises(SnapshotNotFoundError, match="is not there, or no longer"):
+    with pytest.raises(SnapshotNotFoundError, match="does not exist, or no longer exists"):
         leader.source(LATER).chunk(0, 100)
 
 
@@ -417,7 +419,7 @@ def test_a_leader_that_gives_nothing_is_given_up() -> None:
             return SnapshotChunk(10, b"")
 
     leader = leader_with()
-    with pytest.raises(StorageError, match="gives no bytes from 0 on"):
+    with pytest.raises(StorageError, match="returned no bytes from 0 on"):
         fetch(MemoryStore(), leader, discover=lambda: Mute(leader.store, FOLDER, ID))
 
 

@@ -241,21 +241,21 @@ def resealed(data: bytes, old: bytes, new: bytes) -> bytes:
 
 def test_a_later_version_is_told_apart_from_damage() -> None:
     later = resealed(intact(), b'"version":0,"end_offset":20', b'"version":1,"end_offset":20')
-    with pytest.raises(CorruptionError, match="of version 1, and this release reads version 0") as refused:
+    with pytest.raises(CorruptionError, match="of version 1, but this release reads version 0") as refused:
         read(damaged(later))
     assert not isinstance(refused.value, CorruptSegmentError)
 
 
 def test_a_name_that_is_not_the_snapshot_s_is_found() -> None:
     other = resealed(intact(), b'"end_offset":20', b'"end_offset":19')
-    with pytest.raises(CorruptSegmentError, match="says that it is snapshot 19-2, which its name does not"):
+    with pytest.raises(CorruptSegmentError, match="claims to be snapshot 19-2, which its name contradicts"):
         read(damaged(other))
 
 
 def test_a_snapshot_of_another_owner_is_refused() -> None:
     store = MemoryStore()
     listed = write(store, [b"a"])
-    with pytest.raises(InconsistentClusterIdError, match=r"checkpoint is a snapshot of 'f+', and not of 'e+'"):
+    with pytest.raises(InconsistentClusterIdError, match=r"checkpoint is a snapshot of 'f+', not of 'e+'"):
         read_snapshot(store, FOLDER, listed, owner="e" * 32, partition=PARTITION)
 
 
@@ -269,7 +269,7 @@ def test_a_snapshot_of_another_partition_is_refused() -> None:
 def test_a_data_file_of_the_log_is_no_snapshot() -> None:
     store = MemoryStore()
     data = store.read(write_segment(store, DataName(0, None, 2), [records([b"a"])]).object.name)
-    with pytest.raises(CorruptSegmentError, match="a data file of a log, and no snapshot"):
+    with pytest.raises(CorruptSegmentError, match="a data file of a log, not a snapshot"):
         read(damaged(data))
 
 
@@ -297,8 +297,8 @@ def NO_TEXT(schema: pa.Schema) -> pa.RecordBatch:  # noqa: N802 - as those above
         ([RECORD, FOOTER], "the control record snapshot-header is missing"),
         ([RECORD, RECORD], "the control record snapshot-header is missing"),
         ([FOOTER, HEADER], "the control record snapshot-header is missing"),
-        ([NO_TEXT, FOOTER], "a name in its control records is no text"),
-        ([HEADER, FOOTER, FOOTER], r"control records are of the types \[3, 4, 4\]"),
+        ([NO_TEXT, FOOTER], "a name in its control records is not text"),
+        ([HEADER, FOOTER, FOOTER], r"control records have the types \[3, 4, 4\]"),
     ],
 )
 def test_a_snapshot_without_its_control_records_is_not_whole(rows: list[Row], complaint: str) -> None:
@@ -347,11 +347,11 @@ def test_a_snapshot_that_is_gone_has_changed_and_is_not_corrupt() -> None:
 def test_what_is_read_lies_in_the_folder_and_has_the_name_of_a_snapshot() -> None:
     store = MemoryStore()
     listed = write(store, [b"a"])
-    with pytest.raises(InvalidCallError, match="does not lie in 'elsewhere'"):
+    with pytest.raises(InvalidCallError, match="is not in folder 'elsewhere'"):
         read_snapshot(store, "elsewhere", listed, owner=OWNER, partition=PARTITION)
     store.create(f"{FOLDER}/other", b"")
     other = next(one for one in store.list(FOLDER) if one.name.endswith("other"))
-    with pytest.raises(InvalidCallError, match="has not the name of a snapshot"):
+    with pytest.raises(InvalidCallError, match="does not have the name of a snapshot"):
         read_snapshot(store, FOLDER, other, owner=OWNER, partition=PARTITION)
 
 

@@ -76,7 +76,7 @@ def test_after_its_end_a_writer_takes_nothing_more(end: str) -> None:
     target = writer(MemoryStore())
     getattr(target, end)()
     for call in (lambda: target.append([b"a"]), lambda: target.write(records([b"a"])), target.freeze):
-        with pytest.raises(InvalidCallError, match=r"checkpoint was frozen or given up before"):
+        with pytest.raises(InvalidCallError, match=r"checkpoint was already frozen or discarded"):
             call()
     target.abort()
 
@@ -116,7 +116,7 @@ def test_the_epoch_is_that_of_the_last_record_contained(wrong: SnapshotId) -> No
     """KIP-630, "Terminology": SnapshotId is "the epoch and end offset of the records in the replicated log
     included in the snapshot"."""
     store = MemoryStore()
-    with pytest.raises(InvalidCallError, match=r"no snapshot .* can be made"):
+    with pytest.raises(InvalidCallError, match=r"no snapshot .* can be taken"):
         writer(store, wrong)
     assert names(store) == []
 
@@ -163,13 +163,13 @@ LOG: dict[str, Any] = {
         pytest.param(SnapshotId(20, 2), {}, None, id="in the middle"),
         pytest.param(SnapshotId(35, 4), {}, None, id="up to the high watermark"),
         pytest.param(SnapshotId(36, 4), {}, "the high watermark is 35", id="above the high watermark"),
-        pytest.param(SnapshotId(20, 2), {"is_boundary": False}, "a batch goes on", id="inside a batch"),
+        pytest.param(SnapshotId(20, 2), {"is_boundary": False}, "a batch spans", id="inside a batch"),
         pytest.param(SnapshotId(20, 4), {}, "has epoch 2", id="with another epoch"),
         pytest.param(SnapshotId(30, 4), {}, "has epoch 2", id="with the epoch of the record after it"),
         pytest.param(SnapshotId(15, 2), {}, "snapshots never go back", id="of the latest again"),
         pytest.param(SnapshotId(12, 2), {}, "snapshots never go back", id="before the latest"),
         pytest.param(SnapshotId(9, 1), {"latest": EMPTY}, "the log starts at 10", id="below the log start"),
-        pytest.param(SnapshotId(0, 0), {"latest": EMPTY}, "it would hold nothing", id="of nothing"),
+        pytest.param(SnapshotId(0, 0), {"latest": EMPTY}, "it would be empty", id="of nothing"),
         pytest.param(SnapshotId(20, 2), {"lineage": Lineage()}, "has epoch None", id="of a log without epochs"),
     ],
 )

@@ -120,10 +120,10 @@ def test_refusals(write: Write) -> None:
     with pytest.raises(UnknownTopicOrPartitionError):
         write.sink(path="others")
     for options, said in (
-        ({"sequence": "1"}, "name the producer too"),
-        ({"producer": "p"}, "without a sequence"),
+        ({"sequence": "1"}, "name the producer as well"),
+        ({"producer": "p"}, "needs a sequence"),
         ({"producer": "p", "sequence": "x"}, "the option sequence is 'x'"),
-        ({"onChangedReplay": "accept"}, "name the producer too"),
+        ({"onChangedReplay": "accept"}, "name the producer as well"),
     ):
         with pytest.raises(InvalidCallError, match=said):
             write.sink(**options)

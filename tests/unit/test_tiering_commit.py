@@ -55,6 +55,6 @@ def test_a_catalog_managed_table_is_refused_by_name_and_left_alone(table: DeltaT
         lambda: table.commit([uploaded(TENS[1])], histories=OURS),
         lambda: table.mark_deleted(True),
     ):
-        with pytest.raises(CorruptionError, match=r"catalog-managed by somebody else.*create_table"):
+        with pytest.raises(CorruptionError, match=r"catalog-managed by another writer.*create_table"):
             call()
     assert sorted(log.iterdir()) == before

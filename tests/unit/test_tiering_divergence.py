@@ -137,7 +137,7 @@ def test_what_retention_took_out_since_it_was_uploaded_is_not_added_anew(table: 
 
 def test_nothing_is_added_without_the_history_that_it_is_of(table: DeltaTopicTable) -> None:
     for histories in (Histories(), under(UNCLEAN)):
-        with pytest.raises(InvalidCallError, match="not of its leader's history"):
+        with pytest.raises(InvalidCallError, match="not part of its leader's history"):
             commit(table, [LOST], histories)
     assert table.load().version == 0
 

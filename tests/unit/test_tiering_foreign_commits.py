@@ -216,7 +216,7 @@ def test_who_rewrote_it_is_named(part: TieredPartition) -> None:
     entry.write_text("\n".join(map(json.dumps, lines)))
     rewrite = part.table.load().rewrite
     assert str(rewrite) == (
-        "somebody else has rewritten the table, with the same records (OPTIMIZE at version 2 by ada with "
+        "another writer has rewritten the table, with the same records (OPTIMIZE at version 2 by ada with "
         "Apache-Spark/4.2.0 on 1970-01-01T00:00:00+00:00): 1 foreign file for 3 segments, which any VACUUM may "
         "delete"
     )
@@ -447,7 +447,7 @@ def test_a_log_that_does_not_reach_back_says_so_where_that_matters(part: TieredP
     compacted(part)
     delta(part).alter.set_table_properties({"delta.checkpointInterval": "9"})
     cut()
-    with pytest.raises(CorruptionError, match=r"is no segment.*does not reach back"):
+    with pytest.raises(CorruptionError, match=r"is not a segment.*does not reach back"):
         part.table.load()
 
 
@@ -500,7 +500,7 @@ def test_a_table_that_others_have_upgraded_for_writers_can_be_read_and_says_why_
     )
     assert spans(part) == [(0, 3), (3, 7), (7, 12)]
     part.append(2)
-    with pytest.raises(CorruptionError, match=r"upgraded by somebody else, to domainMetadata, rowTracking.*DROP"):
+    with pytest.raises(CorruptionError, match=r"upgraded by another writer, to domainMetadata, rowTracking.*DROP"):
         part.tier()
 
 
@@ -508,7 +508,7 @@ def test_an_append_only_table_is_added_to_and_says_why_nothing_expires(part: Tie
     """Whoever guards a table so need not know that retention takes files out of it."""
     first = part.table.load().of_partition(0)[0]
     delta(part).alter.set_table_properties({"delta.appendOnly": "true"})
-    with pytest.raises(CorruptionError, match="made append-only by somebody else: 0/0"):
+    with pytest.raises(CorruptionError, match="made append-only by another writer: 0/0"):
         part.table.commit((), [first])
     compacted(part)
     part.append(2)

@@ -18,7 +18,7 @@ def test_what_a_commit_does_not_say_of_itself_is_left_out(info: dict[str, object
 
 
 def test_an_entry_that_is_none_is_refused() -> None:
-    with pytest.raises(CorruptionError, match="it is no entry of a Delta log"):
+    with pytest.raises(CorruptionError, match="it is not a valid entry of a Delta log"):
         parse_commit(3, b"{", "it")
 
 

@@ -102,7 +102,9 @@ def test_records_that_are_not_there_once_each_are_refused(
 ) -> None:
     monkeypatch.setattr(foreign_files, "MOST_WAITING_BYTES", 1000)
     store = MemoryStore()
-    with pytest.raises(CorruptionError, match="here: the files of the table do not hold each of them once"):
+    with pytest.raises(
+        CorruptionError, match="here: the files of the table do not contain each of these records exactly once"
+    ):
         read(store, put(store, [rows(each) for each in files], row_group_size=size))
 
 
@@ -114,7 +116,7 @@ def test_records_wait_no_longer_than_others_may_come_before_them(monkeypatch: py
     batches = records_in(ordered, files, WANTED, SCHEMA)
     assert next(batches)["offset"].to_pylist()[-1] < 150, "before all of them are read"
     assert read(ordered, files).num_rows == 100
-    with pytest.raises(CorruptionError, match="no room in memory to put them right"):
+    with pytest.raises(CorruptionError, match="sorting them would exceed the memory limit"):
         read(mixed, put(mixed, [rows(shuffled(100, 200))], row_group_size=10))
 
 

@@ -119,12 +119,12 @@ def test_tiering_switched_off_for_long_begins_anew() -> None:
 
 
 def test_offsets_that_are_nowhere_are_reported() -> None:
-    with pytest.raises(LogGapError, match="ends at offset 10, the leader's begins at 40"):
+    with pytest.raises(LogGapError, match="ends at offset 10, but the leader's log begins at 40"):
         plan(leader(40, 50), segment(0, 10))
 
 
 def test_a_remote_of_another_history_is_never_continued() -> None:
-    with pytest.raises(CorruptionError, match="leader epoch 2, the leader's history has epoch 1"):
+    with pytest.raises(CorruptionError, match="leader epoch 2, but the leader's history has epoch 1"):
         plan(leader(0, 10, 20), segment(0, 10, epoch=2))
 
 

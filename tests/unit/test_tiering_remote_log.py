@@ -72,7 +72,7 @@ def test_covering_is_what_a_scan_finds(lengths: list[int], start: int, end: int)
 
 
 def test_a_path_that_is_no_segment_is_somebody_elses() -> None:
-    with pytest.raises(CorruptionError, match="somebody else wrote"):
+    with pytest.raises(CorruptionError, match="another writer wrote"):
         RemoteSegment.listed("table", "part-00000-c000.snappy.parquet", 1, 1, None, None, 0)
 
 
@@ -89,7 +89,7 @@ def test_an_append_without_a_number_of_records_ends_nowhere() -> None:
 
 
 def test_a_name_and_statistics_that_disagree_are_corruption() -> None:
-    with pytest.raises(CorruptionError, match="its name says otherwise"):
+    with pytest.raises(CorruptionError, match="which its name contradicts"):
         RemoteSegment.listed("table", f"4/{DataName(10, 20, 2)}", 7, 5, None, None, 0)
 
 
@@ -105,7 +105,7 @@ def test_adds_whose_offsets_came_in_other_files_are_superseded() -> None:
 
 
 def test_the_same_file_with_another_size_is_corruption() -> None:
-    with pytest.raises(CorruptionError, match="with 100 bytes, uploaded were 99"):
+    with pytest.raises(CorruptionError, match="with 100 bytes, but the upload had 99"):
         log_of(segment(0, 10)).needed([segment(0, 10, size=99)], [])
 
 

@@ -72,7 +72,7 @@ def test_a_driver_with_the_older_schema_goes_on(table: DeltaTopicTable) -> None:
     ],
 )
 def test_any_other_change_is_refused_and_changes_nothing(table: DeltaTopicTable, value: pa.DataType) -> None:
-    with pytest.raises(InvalidRecordError, match="neither is the other and nullable fields behind it"):
+    with pytest.raises(InvalidRecordError, match="neither schema extends the other by nullable fields at its end"):
         table.ensure(physical_schema(value=value))
     assert (table.load().version, value_type(table)) == (0, NARROW)
 

@@ -105,7 +105,7 @@ def test_a_batch_that_would_break_the_log_changes_nothing(table: DeltaTopicTable
     table.commit([uploaded(segment(0, 10))], histories=OURS)
     with pytest.raises(LogGapError):
         table.commit([uploaded(segment(20, 30))], histories=OURS)
-    with pytest.raises(CorruptionError, match="with 100 bytes, uploaded were 7"):
+    with pytest.raises(CorruptionError, match="with 100 bytes, but the upload had 7"):
         table.commit([uploaded(segment(0, 10, size=7))], histories=OURS)
     assert table.load().version == 1
 
@@ -229,7 +229,7 @@ def test_the_table_of_another_cluster_is_refused(table: DeltaTopicTable) -> None
 def test_the_table_of_another_topic_is_refused(table: DeltaTopicTable, tmp_path: Path) -> None:
     other = table_in(table.remote, topic_id="e" * 32)
     Path(table.uri).rename(other.uri)
-    with pytest.raises(CorruptionError, match="is of topic id"):
+    with pytest.raises(CorruptionError, match="belongs to topic id"):
         other.load()
 
 
@@ -246,7 +246,7 @@ def test_files_that_somebody_else_wrote_are_refused(table: DeltaTopicTable) -> N
     other.create_write_transaction(
         [AddAction("part-0.parquet", 1, {}, 0, True, "{}")], mode="append", schema=other.schema()
     )
-    with pytest.raises(CorruptionError, match=r"somebody else has changed the records.*restore\(1\)"):
+    with pytest.raises(CorruptionError, match=r"another writer has changed the records.*restore\(1\)"):
         table.load()
 
 
@@ -280,7 +280,7 @@ def test_objects_that_are_gone_or_truncated_are_found(tmp_path: Path) -> None:
     with (tmp_path / "remote" / part.table.path(second)).open("ab") as file:
         file.write(b"x")
     assert part.table.missing_objects(log) == [first, second]
-    with pytest.raises(RemoteObjectMissingError, match=r"2 such objects in all"):
+    with pytest.raises(RemoteObjectMissingError, match=r"2 objects are affected in all"):
         part.table.check_objects(log)
 
 

@@ -303,7 +303,7 @@ def test_a_run_in_transactions_without_outcomes_is_not_merged() -> None:
     log = Log()
     log.add("p", "p0")
     log.end("p", 1, commit=False)
-    with pytest.raises(ValueError, match="has no outcomes"):
+    with pytest.raises(ValueError, match="outcomes of the transactions in this run are missing"):
         merge_run(log.replica, Run(log.log.chain), compression="zstd")
 
 

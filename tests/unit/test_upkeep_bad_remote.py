@@ -145,22 +145,22 @@ ONE_IS_BAD = (replaced_by_one_of_its_size, replaced_by_one_with_its_footer)
 
 
 SPOILT = [
-    (emptied, "LOG_GAP", "is the remote mounted"),
+    (emptied, "LOG_GAP", "is the remote tier mounted"),
     (of_another_cluster, "INCONSISTENT_CLUSTER_ID", "belongs to cluster 'other'"),
-    (without_its_table, "LOG_GAP", "is the remote mounted"),
+    (without_its_table, "LOG_GAP", "is the remote tier mounted"),
     (lacking_an_object, "REMOTE_OBJECT_MISSING", "not there at their size"),
     (written_by_somebody_else, "CORRUPT_MESSAGE", "WRITE at version"),
     (truncated, "REMOTE_OBJECT_MISSING", "1 objects that are not there at their size, first 0/"),
     (replaced_by_a_longer_one, "REMOTE_OBJECT_MISSING", "not there at their size"),
-    (replaced_by_one_of_its_size, "CORRUPT_SEGMENT", "00001.0000000001.parquet does not begin and end as"),
+    (replaced_by_one_of_its_size, "CORRUPT_SEGMENT", "00001.0000000001.parquet does not begin and end like"),
     (replaced_by_one_with_its_footer, "CORRUPT_SEGMENT", "00001.0000000001.parquet"),
     (without_its_objects, "REMOTE_OBJECT_MISSING", "lists 4 objects that are not there"),
-    (removed_by_hand, "LOG_GAP", "is the remote mounted"),
+    (removed_by_hand, "LOG_GAP", "is the remote tier mounted"),
     (removed_from_the_middle_by_somebody_else, "CORRUPT_MESSAGE", "DELETE at version"),
     (removed_from_the_beginning_by_somebody_else, "CORRUPT_MESSAGE", "DELETE at version"),
     (overwritten_by_somebody_else, "CORRUPT_MESSAGE", "WRITE at version"),
-    (upgraded_by_somebody_else, "CORRUPT_MESSAGE", "upgraded by somebody else, to deletionVectors"),
-    (made_catalog_managed, "CORRUPT_MESSAGE", "catalog-managed by somebody else"),
+    (upgraded_by_somebody_else, "CORRUPT_MESSAGE", "upgraded by another writer, to deletionVectors"),
+    (made_catalog_managed, "CORRUPT_MESSAGE", "catalog-managed by another writer"),
     (with_an_entry_of_its_log_missing, "KAFKA_STORAGE_ERROR", "No table metadata or protocol found"),
 ]
 

@@ -56,7 +56,7 @@ def test_reads_and_jobs_go_on_after_an_optimize_and_say_who_did_it(live: LiveClu
         report.raise_for_failures()
         (note,) = report.notes
         assert note.startswith(
-            "t: somebody else has rewritten the table, with the same records (OPTIMIZE at version"
+            "t: another writer has rewritten the table, with the same records (OPTIMIZE at version"
         )
         assert "with delta-rs" in note
     assert len(listed(live)) == 1, "those that only look change nothing"
@@ -161,7 +161,7 @@ def test_what_replicas_still_have_is_uploaded_again_after_a_foreign_vacuum(tmp_p
     assert lying(live) == set()
     report = live.cluster.tier(check=False)
     assert codes(report) == {"REMOTE_OBJECT_MISSING": 1}
-    assert "heal makes them again, from replicas or from the foreign files" in the_failure(report)
+    assert "heal rebuilds them from replicas or from the foreign files" in the_failure(report)
     live.cluster.heal().raise_for_failures()
     assert listed(live) == before
     live.fill("e")
@@ -184,7 +184,7 @@ def test_what_no_replica_has_is_rebuilt_from_what_others_wrote_in_place_of_it(li
     live.cluster.verify(deep=True).raise_for_failures()
     assert live.read() == {0: list("abcd")}
     assert DeltaTable(table_of(live).table_uri).to_pyarrow_table().sort_by("offset") == before
-    assert table_of(live).history(1)[0]["userMetadata"].startswith("undo rewrite: takes back")
+    assert table_of(live).history(1)[0]["userMetadata"].startswith("undo rewrite: reverts")
     live.fill("e")
     live.cluster.tier().raise_for_failures()
     live.wipe(follower)
@@ -265,7 +265,7 @@ def test_an_optimize_of_what_was_taken_back_meanwhile_is_taken_back_too(live: Li
     assert seen(live) == [0, 0, 1, 1, 2, 2, 3, 3, 4], "if it conflicts now, delta-rs has been mended"
     assert live.read() == {0: list("abcde")}
     (note,) = live.cluster.verify(deep=True).raise_for_failures().notes
-    assert "but an older version of it, so that records are there twice (OPTIMIZE at version" in note
+    assert "but kept an older version of the table, so that records occur twice (OPTIMIZE at version" in note
     getattr(live.cluster, job)().raise_for_failures()
     assert listed(live) == before
     assert live.cluster.heal().notes == []
@@ -315,8 +315,8 @@ def test_what_replicas_still_hold_is_uploaded_again_to_an_older_copy_of_the_remo
     """Here: because their delay is not over."""
     live = with_an_older_copy(tmp_path, file_delete_delay_ms="3600000")
     said = the_failure(live.cluster.tier(check=False))
-    assert "ends at offset 2, the leader's begins at 5" in said
-    assert "heal uploads again" in said
+    assert "ends at offset 2, but the leader's log begins at 5" in said
+    assert "heal uploads to an older copy" in said
     (row,) = live.cluster.heal(dry_run=True, check=False).rows
     assert (row["damage"], row["start"], row["end"], row["outcome"]) == ("missing", 2, 5, "planned")
     (row,) = live.cluster.heal().raise_for_failures().rows
@@ -362,5 +362,5 @@ def test_an_empty_remote_is_not_filled_by_heal(tmp_path: Path) -> None:
     """It may be another volume that is mounted there: what is written to it would hide what was tiered."""
     live = with_an_older_copy(tmp_path, file_delete_delay_ms="3600000")
     shutil.rmtree(next(live.remote.glob("t-*")))
-    assert "is the remote mounted" in the_failure(live.cluster.heal(check=False))
+    assert "is the remote tier mounted" in the_failure(live.cluster.heal(check=False))
     assert not list(live.remote.glob("t-*"))

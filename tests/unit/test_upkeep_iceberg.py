@@ -280,7 +280,7 @@ def test_a_table_of_another_topic_is_left_alone(live: LiveCluster) -> None:
     live.tiered("u", remote_iceberg_table=NAME)
     live.fill("c", "u")
     report = live.cluster.tier("u", check=False)
-    assert "the Iceberg table lake.flights.trips is of topic id" in the_failure(report)
+    assert "the Iceberg table lake.flights.trips is the table of topic id" in the_failure(report)
     assert rows_of_uploads(report) == 1
     assert values(assert_same(live)) == "ab"
     live.cluster.topics.delete("u").raise_for_failures()
@@ -416,4 +416,4 @@ def test_what_is_no_regular_file_is_not_opened(live: LiveCluster, tmp_path: Path
     moved = manifests.rename(tmp_path / "moved.avro")
     os.mkfifo(manifests) if kind == "fifo" else manifests.symlink_to(moved)
     live.fill("d")
-    assert "which is no regular file" in the_failure(live.cluster.tier("t", check=False))
+    assert "which is not a regular file" in the_failure(live.cluster.tier("t", check=False))

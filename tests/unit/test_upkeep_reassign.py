@@ -170,15 +170,15 @@ def test_a_change_that_cannot_be_made_names_the_partitions(live: LiveCluster) ->
     live.topic(partitions=2, copies=5)
     image = live.cluster.image
     with live.unchanged():
-        with pytest.raises(InvalidReplicaAssignmentError, match="t-0, t-1: no unfenced broker is left that could"):
+        with pytest.raises(InvalidReplicaAssignmentError, match="t-0, t-1: no unfenced broker is left to"):
             live.cluster.plan_replicas("t", drain=[2])
         with pytest.raises(InvalidReplicationFactorError, match="t-0, t-1: replication factor 6, but only"):
             live.cluster.plan_replicas("t", replication_factor=6)
-        with pytest.raises(InvalidReplicaAssignmentError, match="t-0, t-1: broker 2 has a replica already"):
+        with pytest.raises(InvalidReplicaAssignmentError, match="t-0, t-1: broker 2 already has a replica"):
             live.cluster.plan_replicas("t", move={1: 2})
         with pytest.raises(InvalidReplicaAssignmentError, match="t-0, t-1: without broker 1, 2, 3, 4, 5 no"):
             live.cluster.plan_replicas("t", remove=[1, 2, 3, 4, 5])
-        with pytest.raises(InvalidReplicaAssignmentError, match="broker 2 is to get replicas and to lose them"):
+        with pytest.raises(InvalidReplicaAssignmentError, match="broker 2 would both get and lose replicas"):
             live.cluster.plan_replicas("t", add=[2], remove=[2])
         with pytest.raises(UnknownBrokerError, match="not registered: broker 8, 9"):
             live.cluster.plan_replicas("t", add=[8, 9])
@@ -218,7 +218,7 @@ def test_the_last_replica_in_sync_is_not_removed_without_force(live: LiveCluster
     report = live.cluster.reassign(plan, check=False)
     said = the_failure(report)
     assert said.startswith("t-0: INVALID_REPLICA_ASSIGNMENT: ")
-    assert "nobody is in sync any more" in said
+    assert "no replica is in sync any more" in said
     assert [row["state"] for row in report.rows] == ["refused", "done"]
     assert live.isr("t") == {last}
     report = live.cluster.reassign({("t", 0): (lame,)}, force=True)

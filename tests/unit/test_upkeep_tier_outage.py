@@ -324,5 +324,5 @@ def test_a_tail_begins_and_goes_on_with_what_the_leaders_hold(live: RemoteFaults
     for asked, found in tails:
         assert texts(live.driver().tail("t", follow=False, **asked)) == found
     for asked in ({"last": 3}, {"start": "last-tiered"}):
-        with pytest.raises(StorageError, match="takes the remote tier"):
+        with pytest.raises(StorageError, match="needs the remote tier"):
             live.driver().tail("t", follow=False, **asked)

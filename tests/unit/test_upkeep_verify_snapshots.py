@@ -77,7 +77,9 @@ def test_a_log_that_nothing_stands_for_below_its_start_is_found(live: Keyed, dee
     assert live.log(2).local_start == 2
     checkpoint(live, 2).remove()
     said = the_failure(verified(live, "t", deep=deep))
-    assert "the log starts at 2 and is committed up to 3, and no snapshot ends between (there are: none)" in said
+    assert (
+        "the log starts at 2 and is committed up to 3, but no snapshot ends in this range (existing: none)" in said
+    )
 
 
 def test_a_file_that_is_nearly_a_snapshot_is_foreign(live: Keyed) -> None:

@@ -296,7 +296,8 @@ def test_a_protected_topic_stays_protected(tmp_path: Path, ahead_ms: int) -> Non
     ]
     for delete in deletions:
         with pytest.raises(
-            PolicyViolationError, match=r"is protected until .*clock and the storage's do not agree"
+            PolicyViolationError,
+            match=r"is protected until .*the clocks of this machine and of the storage disagree",
         ):
             delete()
     live.clock.advance_ms(30 * DAY_MS)

@@ -181,8 +181,8 @@ def _check_gap(work: RetainWork, log: ReplicaLog, remote: tuple[RemoteSegment, .
         held = f"[{begins}, {ends})" if remote else "nothing"
         raise LogGapError(
             f"{work}: the leader has dropped offsets [{log_start}, {log.local_start}), which were tiered, and the "
-            f"remote log holds {held} of its history: is the remote mounted, and the one that it was? Nothing is "
-            "dropped meanwhile"
+            f"remote log holds {held} of its history: is the remote tier mounted, and is it the right one? "
+            "Nothing is dropped meanwhile"
         )
 
 
