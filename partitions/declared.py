@@ -1,7 +1,7 @@
-"""The type of a topic's keys or values as its owner declares it: DDL, or Spark's JSON text. Pure.
+"""The type of a topic's keys or values as users declare it: DDL, or Spark's JSON text. Pure.
 
-DDL is that of Spark's ``CREATE TABLE``, as far as a topic can have it: ``STRING``, ``carrier STRING, legs INT``,
-``legs ARRAY<STRUCT<gate: STRING NOT NULL>> COMMENT 'of one day'``. Whatever else Spark may know is refused.
+DDL is that of Spark's ``CREATE TABLE``, as far as topics support it: ``STRING``, ``carrier STRING, legs INT``,
+``legs ARRAY<STRUCT<gate: STRING NOT NULL>> COMMENT 'of one day'``. All other types of Spark are refused.
 ``TIMESTAMP`` is a point in time, whatever ``spark.sql.timestampType`` says.
 """
 
@@ -19,7 +19,7 @@ from stratalog.partitions.records import MOST_NESTED, type_from_json
 from stratalog.partitions.spelling import did_you_mean
 
 LONGEST = 1_000_000
-"""Characters of a declared type."""
+"""The maximum number of characters of a declared type."""
 
 _COLLATIONS = "__COLLATIONS"
 """In the metadata of a field: Spark's, of texts in it."""
@@ -77,9 +77,9 @@ def declared(text: str) -> str:
 
 
 def ddl(schema: str | None) -> str:
-    """A declared schema as DDL, for people: ``BINARY`` where none is.
+    """A declared schema as readable DDL; ``BINARY`` without a schema.
 
-    Raises: InvalidCallError for a text that is no schema.
+    Raises: InvalidCallError for a text that is not a schema.
     """
     if schema is None:
         return "BINARY"

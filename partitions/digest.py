@@ -1,14 +1,14 @@
 """A digest of records that does not depend on their order: the sum of the rows' hashes modulo 2^64.
 
-It tells whether two attempts of an append carry the same records: in any order, in any batches and slices, from
-any process, version or machine, and whether or not the topic's types have grown by fields meanwhile. So it is
-taken of values, not of bytes in Arrow's buffers: a null adds nothing (nor does a field that is null), all NaN are
-equal, and so are both zeros; a map is a set of entries. The columns that the log adds (partition, offset) do not
-count, nor do timestamps that the append itself gives.
+It shows whether two attempts of an append have the same records: in any order, in any batches and slices, from any
+process, version or machine, and whether or not the topic's types have since grown by fields. So it is computed
+from values, not from the bytes of Arrow's buffers: a null adds nothing (nor does a field that is null), all NaN
+are equal, and so are both zeros; a map is a set of entries. The columns that the log adds (partition, offset) do
+not count, nor do timestamps that the append itself assigns.
 
-Nobody is kept from finding two sets of records with one digest: it is against mistakes. One value that has become
-another one of the same length goes unnoticed once in 2^32 times, and never where no more than four bytes in a row
-have changed.
+The digest detects mistakes, not attacks: it is possible to construct two sets of records with the same digest. A
+value replaced by another one of the same length goes unnoticed once in 2^32 times, and never if at most four
+consecutive bytes have changed.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ _BYTES, _STRUCT, _LIST, _MAP, _NUMBER, _ROW = (np.uint64(kind) for kind in range
 
 
 class RecordsDigest:
-    """Takes records, and says how many there were, and their digest."""
+    """Computes the number and the digest of records."""
 
     def __init__(self, schema: pa.Schema, *, timestamps: bool) -> None:
-        """``schema`` is the topic's; ``timestamps``: whether those of the records count."""
+        """``schema`` is that of the topic; ``timestamps`` says whether the timestamps of the records count."""
         columns = [name for name in RECORD_COLUMNS if timestamps or name != "timestamp"]
         self._fields = [(schema.field(name), RECORD_COLUMNS.index(name)) for name in columns]
         self.count = 0
         self._sum = 0
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """The records of a batch that has the columns of records; those that it lacks are null."""
+        """Add the records of a batch with record columns; missing columns count as null."""
         if batch.num_rows == 0:
             return
         self.count += batch.num_rows

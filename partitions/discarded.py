@@ -1,11 +1,11 @@
-"""Files that a replica still holds and its log does not use: why, and since when. Pure.
+"""Files that a replica still holds but its log does not use: the reason, and the time. Pure.
 
 A file leaves a log in three ways: the local log start passes it, a merged segment covers it, or another history
-takes its place (a truncation, in the words of a log that is rewritten; here the file stays). Deletion comes late
-in each case (``file.delete.delay.ms``), and for a history that lost only once it can never come alive again.
+replaces it (a truncation, although here the file stays). Deletion is delayed in each case
+(``file.delete.delay.ms``); a file of a lost history is deleted only when it can never become live again.
 
-The three are told apart by the lineage first: a file of another history is truncated wherever the log starts, for
-a replica that follows a tiered history starts over above what it had.
+The lineage decides first which case applies: a file of another history is truncated wherever the log starts, since
+a replica that follows a tiered history starts again above its former log.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class BelowLocalStart:
 
 @dataclass(frozen=True, slots=True)
 class HiddenBy:
-    """Merged segments hold its records, this one among them."""
+    """Merged segments, including this one, hold the records of the file."""
 
     name: DataName
 
@@ -41,8 +41,8 @@ class HiddenBy:
 
 @dataclass(frozen=True, slots=True)
 class Truncated:
-    """The history that this replica follows went on from ``offset`` with another epoch than the file's, and
-    the file reaches beyond: what it holds from there on is nowhere in the log.
+    """The history of this replica continued from ``offset`` with another epoch than the file's, and the file
+    extends beyond it: its records from there on are nowhere in the log.
     """
 
     epoch: int
@@ -62,17 +62,17 @@ class Discarded:
     file: DataFile
     why: Why
     since_ms: int | None
-    """When the delay of its deletion began. None while it must stay: above the high watermark it may come alive
-    again under a later leader, or lose what covers it."""
+    """The start of the deletion delay, in ms. None while the file must stay: above the high watermark it may
+    become live again under a later leader, or lose the segment that covers it."""
 
     def deletable_ms(self, delay_ms: int) -> int | None:
-        """From when on retention deletes it; None when that is not known."""
+        """The time from which retention deletes the file; None if that is not known."""
         return None if self.since_ms is None else self.since_ms + delay_ms
 
 
 def discarded(log: ReplicaLog) -> list[Discarded]:
-    """The files of a replica that its log does not use, by name. (Those behind a gap are no such files: they
-    are evidence.)
+    """The files of a replica that its log does not use, by name. (Files after a gap are not included: they are
+    evidence.)
     """
     starts, first_hidden_ms = [link.start for link in log.chain], _first_hidden_ms(log)
     found = [_dead(log, file) for file in log.dead]
@@ -95,8 +95,8 @@ def _dead(log: ReplicaLog, file: DataFile) -> Discarded:
 
 
 def truncated_by(listing: Listing, lineage: Lineage) -> list[Discarded]:
-    """The files of a former replica whose history is not ``lineage``, the leader's; by name. Only the caller knows
-    since when.
+    """The files of a former replica whose history differs from ``lineage``, the leader's, by name. Only the caller
+    knows the time.
     """
     found = [
         Discarded(file, _truncation(lineage, file.name), None)
@@ -107,8 +107,8 @@ def truncated_by(listing: Listing, lineage: Lineage) -> list[Discarded]:
 
 
 def _truncation(lineage: Lineage, name: DataName) -> Truncated:
-    """Where a history and that of a dead file part: at the first epoch above the file's, or, where the
-    file's epoch never was one of this history, where the epoch begins that has the offset.
+    """The point where a history diverges from that of a dead file: the first epoch above the file's, or, if this
+    history never had the file's epoch, the start of the epoch that has the offset.
     """
     later = next((entry for entry in lineage if entry.epoch > name.epoch), None)
     if later is not None and later.start_offset <= _epoch_offset(name):
@@ -117,8 +117,8 @@ def _truncation(lineage: Lineage, name: DataName) -> Truncated:
 
 
 def _first_hidden_ms(log: ReplicaLog) -> dict[DataName, int]:
-    """Since when appends are hidden by a merged segment that has been hidden, too. A tail of small appends is
-    merged again and again: if each time began their delay anew, it would never be over.
+    """The time since which appends are hidden by a merged segment that is itself hidden. A tail of small appends
+    is merged again and again: if each merge restarted their delay, it would never end.
     """
     appends = [file for file in log.hidden if not file.name.merged]
     bases = [file.name.base_offset for file in appends]

@@ -130,8 +130,7 @@ class UnstableOffsetCommitError(RetriableError):
 
 
 class CoordinatorNotAvailableError(RetriableError):
-    """The internal topic's partition of a group or transactional id accepts no appends at present; nothing was
-    changed."""
+    """The internal partition of a group or transactional id accepts no appends now; nothing was changed."""
 
     code = "COORDINATOR_NOT_AVAILABLE"
 
@@ -190,8 +189,7 @@ class IneligibleReplicaError(StaleMetadataError):
 
 
 class StaleBrokerError(StaleMetadataError):
-    """The root of a broker is not the registered one, or the broker was registered again meanwhile: register it,
-    or read the metadata again."""
+    """A broker's root is not the registered one (register it), or was registered anew (read the metadata)."""
 
     code = "STALE_BROKER_EPOCH"
 

@@ -1,8 +1,8 @@
 """The log of a replica, from the listing of its folder (protocol section 1, "A replica is a listing").
 
-``parse`` sorts names into kinds; ``resolve`` tells, under a lineage, which files are live, the chain that
-they form, the log end offset and the high watermark. Pure: contents that it needs (the lineage, the end
-of the last append) are given to it.
+``parse`` sorts names into kinds. ``resolve`` finds, for a lineage, the live files, the chain that they form, the
+log end offset and the high watermark. Pure: the contents that it needs (the lineage, the end of the last append)
+are arguments.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from stratalog.partitions.store.protocol import LEFT_ALONE, StoredObject
 
 @dataclass(frozen=True, slots=True)
 class DataFile:
-    """A data file that a listing saw."""
+    """A data file in a listing."""
 
     name: DataName
     object: StoredObject
@@ -39,7 +39,7 @@ class DataFile:
 
 @dataclass(frozen=True)
 class Listing:
-    """A folder's names by kind. Foreign names, and everything in folders inside it, are ``foreign``."""
+    """The names of a folder by kind. Foreign names, and everything in subfolders, are ``foreign``."""
 
     data: tuple[DataFile, ...]
     epochs: tuple[tuple[EpochName, StoredObject], ...]
@@ -49,24 +49,24 @@ class Listing:
     checkpoints: tuple[tuple[CheckpointName, StoredObject], ...] = ()
     """Snapshots, by end offset."""
     chunks: tuple[tuple[ChunkName, StoredObject], ...] = ()
-    """Pieces of snapshots that are being fetched, or were when somebody stopped."""
+    """Pieces of snapshots whose fetch is in progress, or was interrupted."""
     late: frozenset[WatermarkName] = frozenset()
-    """Those of the high watermarks that came while the folder was listed, and may lie beyond the listed log: that
-    is committed, and nothing is lost (``StoredObject.late``)."""
+    """High watermarks that were written during the listing, and may be above the listed log: those records are
+    committed, and nothing is lost (``StoredObject.late``)."""
 
     @property
     def joined_epoch(self) -> int:
-        """The greatest leader epoch that this replica has joined, 0 when none."""
+        """The greatest leader epoch that this replica has joined; 0 if none."""
         return max((name.epoch for name, _ in self.epochs), default=0)
 
     @property
     def joined_ms(self) -> int:
-        """When the replica joined that epoch, by the storage's clock; 0 when it has joined none."""
+        """The time when the replica joined that epoch, by the clock of the storage; 0 if it has joined none."""
         return max(((name.epoch, stored.modified_ms) for name, stored in self.epochs), default=(0, 0))[1]
 
     @cached_property
     def latest_epoch(self) -> int:
-        """The greatest epoch of its data files and high watermarks, 0 without any."""
+        """The greatest epoch of its data files and high watermarks; 0 without any."""
         return max(
             max((file.name.epoch for file in self.data), default=0),
             max((mark.epoch for mark in self.watermarks), default=0),
@@ -74,15 +74,17 @@ class Listing:
 
     @property
     def local_start(self) -> int:
-        """The local log start offset: the greatest ``.local``, 0 without one."""
+        """The local log start offset: the greatest ``.local``; 0 if there is no such file."""
         return max((name.offset for name, _ in self.local_starts), default=0)
 
 
 def parse(folder: str, objects: Iterable[StoredObject], uri_of: Callable[[str], str] = str) -> Listing:
-    """Sort the objects of one replica's folder by kind; ``folder`` as the replica has it, below the root, which
-    ``uri_of`` names in errors.
+    """The objects of a replica's folder, sorted by kind; ``folder`` is the path below the root, and ``uri_of``
+    gives the address for errors.
 
-    Raises: CorruptionError where a name of ours is not a file's: a reader by path, such as Spark, would follow it.
+    Raises: CorruptionError if one of our names is not a regular file: a reader by path, such as Spark, would
+        follow
+        it.
     """
     data: list[DataFile] = []
     epochs: list[tuple[EpochName, StoredObject]] = []
@@ -127,8 +129,8 @@ def parse(folder: str, objects: Iterable[StoredObject], uri_of: Callable[[str], 
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """A file's part of the log: offsets ``[start, end)``. ``start`` is above the file's base offset
-    where the file overlaps the one before it, or the local log start.
+    """The part ``[start, end)`` of the log in one file. ``start`` is above the file's base offset if the file
+    overlaps the previous one, or the local log start.
     """
 
     start: int
@@ -146,7 +148,7 @@ _START, _END = attrgetter("start"), attrgetter("end")
 
 @dataclass(frozen=True, eq=False)
 class ReplicaLog:
-    """The log of one replica under a lineage, as one listing saw it. Two are equal where they are one object.
+    """The log of one replica for a lineage, from one listing. Equality is identity.
 
     ``local_start <= high_watermark <= log_end``; ``chain`` is contiguous over
     ``[local_start, log_end)``.
@@ -159,13 +161,13 @@ class ReplicaLog:
     log_end: int
     high_watermark: int
     claimed_high_watermark: int
-    """The high watermark that the files of the lineage's epochs claim, not bounded by the log end."""
+    """The high watermark according to the files of the lineage's epochs, not bounded by the log end."""
     dead: tuple[DataFile, ...]
     """Files of other histories, or below the local start."""
     hidden: tuple[DataFile, ...]
-    """Live files that the chain does not use because a merged segment covers them."""
+    """Live files that the chain skips because a merged segment covers them."""
     stranded: tuple[DataFile, ...]
-    """Live files behind a gap."""
+    """Live files after a gap."""
 
     @cached_property
     def unmerged(self) -> tuple[Link, ...]:
@@ -184,11 +186,11 @@ class ReplicaLog:
 
     @property
     def lost_committed(self) -> bool:
-        """Storage has lost data below the high watermark: the replica is corrupt, not shorter."""
+        """Whether storage has lost data below the high watermark: then the replica is corrupt, not shorter."""
         return self.claimed_high_watermark > self.log_end
 
     def holds(self, name: DataName) -> bool:
-        """Whether the file is in the log: a link of the chain."""
+        """Whether the file is in the log, as a link of the chain."""
         return any(link.name == name for link in self.chain)
 
     def names(self) -> frozenset[DataName]:
@@ -197,15 +199,16 @@ class ReplicaLog:
 
 
 def is_live(name: DataName, lineage: Lineage, local_start: int) -> bool:
-    """Whether a file of that name belongs to the history of ``lineage``, and not wholly below the local start."""
+    """Whether a file of this name belongs to the history of ``lineage``, and is not wholly below the local
+    start."""
     return name.least_end > local_start and lineage.epoch_at(name.least_end - 1) == name.epoch
 
 
 def resolve(listing: Listing, lineage: Lineage, end_of_append: Callable[[DataFile], int]) -> ReplicaLog:
-    """The log of a listing under ``lineage``.
+    """The log of a listing for ``lineage``.
 
-    ``end_of_append`` reads the next offset of an append from its footer. It is called for the last file of the
-    chain at most: bases of one epoch are true boundaries, so every other append ends at the next base.
+    ``end_of_append`` reads the next offset of an append from its footer. It is called at most for the last file of
+    the chain: base offsets of one epoch are true boundaries, so every other append ends at the next base.
     """
     local_start = listing.local_start
     live: list[DataFile] = []
@@ -216,7 +219,7 @@ def resolve(listing: Listing, lineage: Lineage, end_of_append: Callable[[DataFil
 
 
 def chain_of(live: Iterable[DataFile], position: int, end_of_append: Callable[[DataFile], int]) -> list[Link]:
-    """The chain that live files form from a position on, at which a file of the log starts or goes on."""
+    """The chain that live files form from a position at which a file of the log starts or continues."""
     live = list(live)
     merged = sorted((f for f in live if f.name.merged), key=lambda f: f.name.base_offset)
     covered = _coverage(merged)
@@ -252,7 +255,7 @@ def chain_of(live: Iterable[DataFile], position: int, end_of_append: Callable[[D
 def log_of_chain(
     listing: Listing, lineage: Lineage, chain: Sequence[Link], live: Iterable[DataFile], dead: Iterable[DataFile]
 ) -> ReplicaLog:
-    """The log of a listing whose live files form that chain from the local start on."""
+    """The log of a listing whose live files form ``chain`` from the local start."""
     local_start = listing.local_start
     log_end = chain[-1].end if chain else local_start
     used = {id(link.file) for link in chain}
@@ -276,7 +279,7 @@ def log_of_chain(
 
 
 def missing_file(what: str, end: int, start: int) -> LogGapError:
-    """The error of an append ``what`` that ends at ``end``, by its footer, before the next file, at ``start``."""
+    """The error for an append ``what`` whose footer ends at ``end``, before the next file at ``start``."""
     return LogGapError(
         f"{what} ends at offset {end}, the next file starts at {start}: a file is missing between them; restore "
         "it from another replica"
@@ -284,7 +287,7 @@ def missing_file(what: str, end: int, start: int) -> LogGapError:
 
 
 def check_same_ends(what: str, log: ReplicaLog, leader: ReplicaLog) -> None:
-    """An append that is in the leader's log too ends where it ends there. ``what`` names the replica.
+    """Check that appends end at the same offset as in the leader's log. ``what`` names the replica.
 
     Raises: LogGapError.
     """
@@ -295,8 +298,8 @@ def check_same_ends(what: str, log: ReplicaLog, leader: ReplicaLog) -> None:
 
 
 def check_boundaries(what: str, leader: ReplicaLog, log: ReplicaLog) -> None:
-    """No file of the log of a follower begins inside an append of the leader, named ``what``: there the leader has
-    lost the one that began at that offset.
+    """Check that no file of a follower begins inside an append of the leader, which ``what`` names: otherwise the
+    leader has lost the append that began at that offset.
 
     Raises: LogGapError.
     """
@@ -314,7 +317,7 @@ def check_boundaries(what: str, leader: ReplicaLog, log: ReplicaLog) -> None:
 
 
 def _coverage(merged: list[DataFile]) -> Callable[[int], bool]:
-    """Whether an offset lies inside any of the merged segments (sorted by base)."""
+    """Whether an offset is inside any of the merged segments (sorted by base)."""
     starts: list[int] = []
     ends: list[int] = []
     for file in merged:
@@ -343,23 +346,23 @@ def _high_watermark(listing: Listing, lineage: Lineage, local_start: int, log_en
 
 
 def claimed_high_watermark_of(listing: Listing, lineage: Lineage) -> int:
-    """Up to where the high-watermark files of a folder say that a history was committed; 0 without any. Late ones
-    claim nothing: the records may have come with them, behind the listing."""
+    """The offset up to which the high-watermark files of a folder say that a history was committed; 0 if there are
+    no such files. Late files do not count: their records may have been written with them, after the listing."""
     known = {entry.epoch for entry in lineage}
     claims = (name for name in listing.watermarks if name.epoch in known and name not in listing.late)
     return max((_bounded(name, lineage) for name in claims), default=0)
 
 
 def litter(listing: Listing) -> list[str]:
-    """Names of registers that say nothing any more: a smaller ``.local``, an ``.hw`` that is smaller
-    or equal in both offset and epoch. (Never the greatest ``.epoch`` or ``.local``: V6.)
+    """The names of superseded registers: a smaller ``.local``, or an ``.hw`` that is smaller or equal in both
+    offset and epoch. (Never the greatest ``.epoch`` or ``.local``: V6.)
     """
     starts = [str(name) for name, _ in listing.local_starts if name.offset < listing.local_start]
     return [*starts, *map(str, old_watermarks(listing))]
 
 
 def old_watermarks(listing: Listing) -> list[WatermarkName]:
-    """The high watermarks that say nothing any more."""
+    """The high watermarks that are superseded."""
     found: list[WatermarkName] = []
     greatest = -1
     for mark in sorted(listing.watermarks, key=lambda mark: (mark.epoch, mark.offset), reverse=True):

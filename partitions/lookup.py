@@ -1,5 +1,5 @@
-"""By time, without reading data that cannot match: look-ups (footers, row-group statistics, one column), and which
-files may hold records of a range of times.
+"""Lookups by time that do not read data that cannot match (they use footers, row-group statistics and one column),
+and the files that may hold records of a time range.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from stratalog.partitions.store.protocol import Store
 
 @dataclass(frozen=True, slots=True)
 class TimeRange:
-    """Timestamps ``[start_us, end_us)`` in microseconds since 1970; None: on that side there is no bound. A record
-    without a timestamp is in none.
+    """Timestamps ``[start_us, end_us)`` in microseconds since 1970; None means no bound on that side. No range
+    contains a record without a timestamp.
     """
 
     start_us: int | None = None
@@ -31,30 +31,30 @@ class TimeRange:
 
     @property
     def is_empty(self) -> bool:
-        """Whether no timestamp is in it."""
+        """Whether the range contains no timestamp."""
         return self.start_us is not None and self.end_us is not None and self.start_us >= self.end_us
 
     def meets(self, least_us: int, largest_us: int) -> bool:
-        """Whether a timestamp of ``[least_us, largest_us]`` is in it."""
+        """Whether the range contains a timestamp of ``[least_us, largest_us]``, both inclusive."""
         starts = self.start_us is None or largest_us >= self.start_us
         return starts and (self.end_us is None or least_us < self.end_us) and not self.is_empty
 
 
 @dataclass(frozen=True, slots=True)
 class FileSlice:
-    """A file's part ``[start, end)`` of a log, in either tier."""
+    """The part ``[start, end)`` of a log in one file, in either tier."""
 
     store: Store
     file: DataFile
     start: int
     end: int
     max_timestamp_us: int | None = field(default=None, compare=False)
-    """No timestamp of the file is above it; None where only the file knows."""
+    """An upper bound of the file's timestamps; None if only the file knows."""
     min_timestamp_us: int | None = field(default=None, compare=False)
-    """None is below it; known where ``max_timestamp_us`` is."""
+    """A lower bound of the file's timestamps; known if ``max_timestamp_us`` is."""
 
     def may_hold(self, times: TimeRange) -> bool:
-        """Whether records of the file may be of these times. Its footers are read where nobody knows."""
+        """Whether the file may hold records of these times. Reads its footers if the bounds are unknown."""
         if self.min_timestamp_us is not None and self.max_timestamp_us is not None:
             return times.meets(self.min_timestamp_us, self.max_timestamp_us)
         footer = self.segment.footer
@@ -69,8 +69,8 @@ class FileSlice:
 
 @dataclass(frozen=True, slots=True)
 class LogSlices:
-    """The slices of the files of a log that hold offsets of ``[start, end)``, in order; each is made when it is
-    asked for, from its beginning on."""
+    """The slices of the files of a log that hold offsets of ``[start, end)``, in order. Each iteration creates
+    them lazily, from the first one on."""
 
     store: Store
     chain: Sequence[Link]
@@ -88,7 +88,7 @@ class LogSlices:
 def first_at_or_after(pieces: Iterable[FileSlice], timestamp_us: int) -> Answer:
     """The first record, by offset, whose timestamp is at or above ``timestamp_us`` (offsetsForTimes).
 
-    ``pieces`` is the log in order, remote then local. Those that are known to be too early are not opened.
+    ``pieces`` is the log in order, remote then local. Pieces that are known to be too early are not opened.
     """
     for piece in pieces:
         if piece.max_timestamp_us is not None and piece.max_timestamp_us < timestamp_us:
@@ -123,7 +123,7 @@ def _upper_bound(piece: FileSlice) -> float:
 
 
 def _rank(found: FoundOffset) -> tuple[int, int]:
-    """A later record is above an earlier one, and of those of one time the first."""
+    """A rank by which later timestamps come first, and among equal ones the lower offset."""
     assert found.timestamp_us is not None
     return found.timestamp_us, -found.offset
 
@@ -164,7 +164,7 @@ def _timestamps(piece: FileSlice, minimum_us: int | None) -> Iterable[tuple[int,
 
 
 def _largest_by_statistics(group: RowGroup) -> int | None:
-    """The largest timestamp of a row group in microseconds; None where the file does not tell."""
+    """The largest timestamp of a row group in microseconds; None if the file does not contain it."""
     for chunk in group.chunks:
         if chunk.path == ("timestamp",):
             return None if chunk.bounds is None else int(chunk.bounds[1])

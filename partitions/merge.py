@@ -1,18 +1,20 @@
-"""Which files of a log become one segment: Kafka's rolling of segments, after the fact. Pure.
+"""The choice of the files of a log that become one segment: Kafka's segment rolling, after the fact. Pure.
 
-An append is a file of its own, however small. Below the high watermark, neighbours are merged:
+Each append is its own file, however small. Below the high watermark, neighbouring files are merged:
 
-- *sealed* runs: together about ``segment.bytes``, or older than ``segment.ms``. They become one segment,
-  which nothing will merge again, and which may leave for the remote tier.
-- in the *active* tail, ``segment.merge.min.files`` neighbours, when what they become is of a higher tier of
-  sizes than each of them, so that a folder of small appends stays short while every byte is rewritten only
-  a logarithmic number of times.
+- *sealed* runs: together about ``segment.bytes``, or older than ``segment.ms``. A run becomes one segment, which
+is
+  never merged again, and which may move to the remote tier.
+- in the *active* tail, ``segment.merge.min.files`` neighbours, if the merged file belongs to a higher tier of
+sizes
+  than each of them. So a folder of small appends stays short, and every byte is rewritten only a logarithmic
+  number of times.
 
 Merges never cross the end of the remote log, so the remote table holds every offset once.
 
 A merged segment has no open transaction: merges stop at the last stable offset, and a merged record says whether
-its transaction was aborted. So an append in a transaction is sealed only by being rewritten, also a large one
-alone; and whatever is tiered is decided.
+its transaction was aborted. So an append in a transaction, even a single large one, must be rewritten to be
+sealed, and all tiered records have a known outcome.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ _SMALLEST_TIER_BYTES = 64 * 1024
 
 @dataclass(frozen=True, slots=True)
 class MergePolicy:
-    """The settings that merging looks at (segment.bytes, segment.ms, segment.merge.min.files)."""
+    """The settings for merging (segment.bytes, segment.ms, segment.merge.min.files)."""
 
     segment_bytes: int
     segment_ms: int
@@ -45,11 +47,11 @@ class Run:
 
     links: tuple[Link, ...]
     transactional: bool = False
-    """Some of the files are appends in transactions, or markers."""
+    """Whether some of the files are appends in transactions, or markers."""
     aborted: frozenset[DataName] = frozenset()
-    """Those whose transaction was aborted."""
+    """The files whose transaction was aborted."""
     partial_state: bool = False
-    """It is one file that does not tell all producers, and is to leave the log."""
+    """Whether the run is one file that lacks the state of some producers, and will leave the log."""
 
     @property
     def start(self) -> int:
@@ -68,7 +70,7 @@ class Run:
 
     @property
     def is_segment(self) -> bool:
-        """Whether the run is one whole file already: nothing to merge, cut or decide."""
+        """Whether the run is already one whole file, so that nothing has to be merged, cut or decided."""
         return (
             len(self.links) == 1
             and self.links[0].start == self.links[0].name.base_offset
@@ -85,12 +87,12 @@ class Run:
 
 
 def made_ms(link: Link) -> int:
-    """When the file of a link was made."""
+    """The creation time of a link's file, in ms."""
     return link.file.object.modified_ms
 
 
 def oldest_by(footer: FooterOf) -> Callable[[Link], int]:
-    """Since when the first record of a link is there: a merge makes a younger file of it, and ``footer`` tells."""
+    """A function from a link to the time (ms) of its first append, which ``footer`` knows for merged files."""
 
     def oldest_ms(link: Link) -> int:
         return min(made_ms(link), footer(link.file).oldest_ms) if link.name.merged else made_ms(link)
@@ -99,7 +101,7 @@ def oldest_by(footer: FooterOf) -> Callable[[Link], int]:
 
 
 def oldest_of(links: Sequence[Link], oldest_ms: Callable[[Link], int]) -> int:
-    """Since when the first record of these links is there; ``oldest_ms`` is asked of the first link alone."""
+    """The time (ms) of the first append of these links; ``oldest_ms`` is called for the first link only."""
     return min([oldest_ms(links[0]), *map(made_ms, links)])
 
 
@@ -112,11 +114,11 @@ def sealed_runs(
     has_expired: Callable[[Link], bool] = lambda _: False,
     oldest_ms: Callable[[Link], int] = made_ms,
 ) -> list[Run]:
-    """The runs at or above ``from_offset`` that are sealed, in order. ``from_offset`` is the end of the
-    remote log; a link that straddles it is cut there. ``transactions`` are those of the log from there on; None
-    where it is known to have none. An active tail of which all ``has_expired`` is sealed, as Kafka rolls it.
-    ``oldest_ms`` says since when the first record of a link is there (``oldest_by``). Merges go by the files: a
-    tail that is old would else be rewritten for each few appends that join it.
+    """The sealed runs at or above ``from_offset``, in order. ``from_offset`` is the end of the remote log; a link
+    that straddles it is cut there. ``transactions`` are those of the log from there on; None if it has none. An
+    active tail that ``has_expired`` completely is sealed, as Kafka rolls it. ``oldest_ms`` gives the time of a
+    link's first append (``oldest_by``). Merges use the time of the file instead: otherwise an old tail would be
+    rewritten for every few appends that join it.
     """
     sealed, active = _roll(_mergeable(log, from_offset, transactions), policy)
     while active and (
@@ -137,8 +139,8 @@ def plan_merges(
     now_ms: int,
     transactions: LogTransactions | None = None,
 ) -> list[Run]:
-    """The runs to merge now: sealed ones of several files, or with transactions to decide; crowded ones of the
-    active tail."""
+    """The runs to merge now: sealed runs of several files or with transactions, and crowded runs of the active
+    tail."""
     sealed = sealed_runs(log, policy, from_offset, now_ms, transactions)
     merges = [run for run in sealed if len(run.links) > 1 or run.transactional]
     active_from = sealed[-1].end if sealed else from_offset
@@ -153,7 +155,7 @@ def why_not_merged(
     now_ms: int,
     transactions: LogTransactions | None = None,
 ) -> str:
-    """Why ``plan_merges`` finds nothing in this log, for people."""
+    """A readable reason why ``plan_merges`` finds nothing in this log."""
     if not any(link.end > from_offset for link in log.chain):
         return "no records" if from_offset == 0 else "no records that are not in the remote tier"
     sealed = sealed_runs(log, policy, from_offset, now_ms, transactions)
@@ -171,13 +173,13 @@ def why_not_merged(
 
 
 def sealing(policy: MergePolicy) -> str:
-    """When the end of a log becomes a segment, for people."""
+    """A readable text on when the end of a log becomes a segment."""
     return f"sealed at {bytes_text(policy.segment_bytes)} or {span_text(policy.segment_ms)}"
 
 
 def next_merge_ms(log: ReplicaLog, policy: MergePolicy, now_ms: int) -> int:
-    """Before that time the plans for this log are what they are now: time changes them only where one of its files
-    becomes older than ``segment.ms``.
+    """The time before which the plans for this log do not change: time matters only when one of its files becomes
+    older than ``segment.ms``.
     """
     ages = (link.file.object.modified_ms + policy.segment_ms for link in log.chain)
     return min((at_ms for at_ms in ages if at_ms > now_ms), default=FOREVER_MS)
@@ -194,7 +196,7 @@ def _mergeable(log: ReplicaLog, from_offset: int, transactions: LogTransactions 
 
 
 def with_outcomes(run: Run, transactions: LogTransactions | None) -> Run:
-    """The run with the fates of its transactions; None: a log without transactions."""
+    """The run with the outcomes of its transactions; ``transactions`` None: a log without transactions."""
     if transactions is None or not transactions.fates:
         return run
     fates = {link.name: fate for link in run.links if (fate := transactions.fates.get(link.name)) is not None}
@@ -227,7 +229,7 @@ def _roll(links: Sequence[Link], policy: MergePolicy) -> tuple[list[Run], list[L
 
 
 def _crowds(links: Sequence[Link], policy: MergePolicy) -> list[Run]:
-    """Disjoint runs of at least ``min_files`` neighbours that together are of a higher tier than each."""
+    """Disjoint runs of at least ``min_files`` neighbours that together belong to a higher tier than each."""
     return _crowds_up_to(max((_tier(_size(link), policy) for link in links), default=0), links, policy)
 
 

@@ -1,6 +1,6 @@
 """ListOffsets: the named positions of a partition, and positions by time (KIP-405, KIP-1023).
 
-Pure: what the log and the remote log are is given.
+Pure: the bounds of the log and the remote log are arguments.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class OffsetSpec(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class FoundOffset:
-    """A position: the offset, the record's timestamp where the request was about time (microseconds),
-    and the leader epoch of the offset where it is known.
+    """A position: the offset, the timestamp of the record (in microseconds) if the request was for a time, and the
+    leader epoch of the offset if it is known.
     """
 
     offset: int
@@ -39,7 +39,7 @@ class FoundOffset:
 
 @dataclass(frozen=True, slots=True)
 class UnknownOffset:
-    """There is no such position, and why."""
+    """The reason why a position does not exist or is not known."""
 
     reason: str
 
@@ -50,8 +50,8 @@ Answer = FoundOffset | UnknownOffset
 @dataclass(frozen=True, slots=True)
 class Positions:
     """The bounds of a partition on its leader: ``log_start`` and ``local_start`` are at most ``high_watermark``,
-    that at most ``log_end``. The log start lies above the local start where what was deleted is still on the
-    leader. The remote log ends at ``remote_end``, None when nothing is tiered.
+    which is at most ``log_end``. The log start is above the local start while deleted records are still on the
+    leader. The remote log ends at ``remote_end``; None if nothing is tiered.
     """
 
     log_start: int
@@ -63,7 +63,7 @@ class Positions:
 
 
 def named_offset(positions: Positions, spec: OffsetSpec) -> Answer:
-    """The answer for a named position; ``MAX_TIMESTAMP`` is a look-up by time and is not answered here."""
+    """The answer for a named position, except ``MAX_TIMESTAMP``, which is a lookup by time."""
     match spec:
         case OffsetSpec.LATEST:
             return FoundOffset(positions.high_watermark)

@@ -1,7 +1,7 @@
-"""Asking many things one small question at once, without waiting for those that do not answer.
+"""Many small calls at once, without waiting for those that do not return.
 
-A call into a file system whose server is gone does not come back, and cannot be cancelled. So questions
-are asked in daemon threads of their own, which are abandoned after a deadline.
+A call into a file system whose server is gone does not return, and cannot be cancelled. So each call runs in its
+own daemon thread, which is abandoned after a deadline.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ R = TypeVar("R")
 
 
 class NoAnswerError(StoreTimeoutError):
-    """The item was given up: it has not answered before the deadline."""
+    """The outcome of an item that did not answer before the deadline."""
 
 
 class Prober(Protocol):
     """Asks a question of items."""
 
     def probe(self, question: Callable[[T], R], items: Sequence[T], deadline_s: float) -> list[Outcome[T, R]]:
-        """One outcome per item, in order; ``Failed`` with StoreTimeoutError for an item that has not answered
-        within ``deadline_s`` seconds. Errors of ours are outcomes; anything else is a bug and is raised.
+        """One outcome per item, in order; ``Failed`` with StoreTimeoutError for an item that did not answer within
+        ``deadline_s`` seconds. A StratalogError is an outcome; any other exception is a bug and is raised.
         """
         ...
 
 
 class SerialProber:
-    """One after the other, for as long as each takes: deterministic, for stores that always answer."""
+    """Calls one item after the other, without a deadline: deterministic, for stores that always answer."""
 
     def probe(self, question: Callable[[T], R], items: Sequence[T], deadline_s: float) -> list[Outcome[T, R]]:
         return [attempt(question, item) for item in items]
@@ -48,8 +48,8 @@ def until_all_have_answered(answered: threading.Condition, missing: Callable[[],
 
 
 class ThreadProber:
-    """A thread per item. An item whose thread was abandoned, and still hangs, is not asked again: a driver that
-    probes for weeks leaves one thread behind per dead item, not one per probe. A pickled prober knows of none.
+    """One thread per item. An item whose abandoned thread still hangs is not called again: a driver that probes
+    for weeks leaves one thread per dead item, not one per probe. An unpickled prober knows no such items.
     """
 
     def __init__(self, wait: Wait = until_all_have_answered) -> None:

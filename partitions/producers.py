@@ -1,18 +1,18 @@
-"""Producer state: what makes a retried, speculative or re-run append append once (KIP-98's idempotence).
+"""Producer state, by which a retried, speculative or repeated append is stored once (KIP-98's idempotence).
 
-Cumulative: per producer its epoch, the last sequence and the offsets that this sequence got. The footer of every
-data file holds it, or what of it has changed (``producer_changes``). One sequence is one append to the partition;
-gaps are allowed, since a micro-batch may have nothing for a partition. Pure.
+It is cumulative: per producer the epoch, the last sequence and the offsets of that sequence. The footer of every
+data file contains the state, or its changes (``producer_changes``). One sequence is one append to the partition;
+gaps are allowed, since a micro-batch may have no records for a partition. Pure.
 
-Of named producers it says more, since their appends come again: a scheduler runs a day anew, a stream goes on from
-a checkpoint. Offsets and digests of the last five appends (Kafka, too, remembers five) tell whether it is the same
-append. Runs of sequences, which stay small for long, tell whether an older one was appended at all. One that was,
-and whose records nobody can compare any more, is refused too. An append that comes too late is refused, and never
-answered with more than is known.
+For named producers the state contains more, since their appends are repeated: a scheduler reruns a day, a stream
+continues from a checkpoint. Offsets and digests of the last five appends (as in Kafka) show whether it is the same
+append. Runs of sequences, which stay small for long, show whether an older sequence was appended at all. If it
+was, but its records can no longer be compared, it is refused as well. An append that comes too late is refused,
+and the answer never claims more than is known.
 
-Of a transactional producer it also says where its open transaction begins. Each transaction has a producer epoch
-of its own (KIP-890): the decision how it ends raises the epoch by one, and the marker carries the raised epoch.
-From then on a late append of the ended transaction has an epoch that is over, and a late marker finds a later one.
+For a transactional producer the state also contains the start of its open transaction. Each transaction has its
+own producer epoch (KIP-890): the decision to end it raises the epoch by one, and the marker has the raised epoch.
+From then on a late append of the ended transaction has an outdated epoch, and a late marker finds a later one.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ MOST_RUNS = 128
 """Numbers in ``ProducerEntry.runs``: five years of a daily append whose sequence is its date."""
 
 OnChangedReplay = Literal["refuse", "accept"]
-"""The treatment of a sequence that comes again with other records."""
+"""The treatment of a sequence that is repeated with other records."""
 
 
 class PastAppend(msgspec.Struct, frozen=True, array_like=True):
@@ -56,8 +56,8 @@ class PastAppend(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ProducerEntry(msgspec.Struct, frozen=True, array_like=True):
-    """The last append of one producer: epoch, sequence, offsets ``[base, next)``, when (wall clock); and of a
-    producer that was named what it has appended before."""
+    """The last append of one producer: epoch, sequence, offsets ``[base, next)``, time (wall clock); for a named
+    producer also its earlier appends."""
 
     epoch: Int64
     sequence: Int64
@@ -65,17 +65,18 @@ class ProducerEntry(msgspec.Struct, frozen=True, array_like=True):
     next_offset: Int64
     appended_ms: Int64
     txn_first_offset: Int64 | None = None
-    """Where its open transaction begins in this partition (Kafka's currentTxnFirstOffset); None without one."""
+    """The start of its open transaction in this partition (Kafka's currentTxnFirstOffset); None if none is
+    open."""
     partition_count: Int64 | None = None
-    """Among how many partitions the sequence was dealt out by the records' keys; None where they were given."""
+    """The number of partitions among which keys distributed the records; None if the partitions were given."""
     digest: bytes | None = None
-    """Of the records (``stratalog.partitions.digest``); None: nobody compares them."""
+    """The digest of the records (``stratalog.partitions.digest``); None if they are not compared."""
     earlier: tuple[PastAppend, ...] = ()
-    """The appends before it, the latest first."""
+    """The earlier appends, latest first."""
     runs: tuple[Int64, ...] = ()
-    """Which sequences were appended, as lengths of runs from the last sequence downwards: appended, not appended,
-    and so on by turns. An odd number of runs is complete: nothing below them was appended. An even number says
-    that older ones were dropped: nothing is known of the sequences below. Empty: only the last is known."""
+    """The appended sequences, as lengths of runs from the last sequence downwards: appended, not appended, and so
+    on alternately. An odd number of runs is complete: no lower sequence was appended. An even number means that
+    older runs were dropped: lower sequences are unknown. Empty: only the last is known."""
 
     @property
     def lately(self) -> tuple[PastAppend, ...]:
@@ -84,7 +85,7 @@ class ProducerEntry(msgspec.Struct, frozen=True, array_like=True):
         return last, *self.earlier
 
     def has_appended(self, sequence: int) -> bool | None:
-        """Whether a sequence was appended; None: it is not known any more."""
+        """Whether a sequence was appended; None if that is no longer known."""
         if sequence >= self.sequence:
             return sequence == self.sequence
         start = self.sequence + 1
@@ -101,27 +102,26 @@ ProducerState = Mapping[str, ProducerEntry]
 class ProducerAppend(msgspec.Struct, frozen=True):
     """The producer of an append, for the idempotence check: its name, its epoch, the sequence of this append.
 
-    Raises: InvalidCallError for a producer that is no text, an epoch or a sequence that is no whole number of 64
-        bits.
+    Raises: InvalidCallError if the producer is not text, or the epoch or sequence is not a 64-bit integer.
     """
 
     producer_id: str
     epoch: int
     sequence: int
     transactional: bool = False
-    """The records are part of the transaction of this epoch."""
+    """Whether the records are part of the transaction of this epoch."""
     control: int | None = None
-    """Of a marker (``records.ABORT``, ``records.COMMIT``): it ends the transactions of earlier epochs."""
+    """The type of a marker (``records.ABORT``, ``records.COMMIT``), which ends transactions of earlier epochs."""
     partition_count: int | None = None
     """As in ``ProducerEntry``: for a retry of the append when the topic has grown."""
     on_changed_replay: OnChangedReplay | None = None
-    """Of a producer that was named. None: its sequences are the engine's own, and come again with the same
+    """The setting of a named producer. None: the engine made up its sequences, which are repeated with the same
     records, soon, or never."""
     late: bool = False
-    """Other partitions have later sequences: whatever does not have this one will not get it."""
+    """Whether other partitions have later sequences: then partitions without this sequence do not get it."""
     base_offset: int | None = None
-    """Of a mirror: the offset that its first record has in the source. The append is there or nowhere, and its
-    timestamps and gaps (``records.GAP``) are the source's. None: the log end, wherever that is."""
+    """The source offset of the first record, for a mirror. The append gets exactly this offset or fails, and keeps
+    the timestamps and gaps (``records.GAP``) of the source. None: the log end, wherever that is."""
 
     def __post_init__(self) -> None:
         try:
@@ -134,9 +134,9 @@ class ProducerAppend(msgspec.Struct, frozen=True):
 
 
 UNNAMED_EXPIRATION_MS = 24 * 60 * 60 * 1000
-"""Producers that the engine has named itself are forgotten after a day (Kafka's producer.id.expiration.ms), or
-sooner where the topic says so. Each process leaves one behind, also a short one; and only the caller of an append
-with an unknown outcome knows it, and is about to try again."""
+"""The state of producers named by the engine expires after a day (Kafka's producer.id.expiration.ms), or earlier
+if the topic says so. Each process, even a short one, leaves one behind; only the caller of an append with an
+unknown outcome knows its name, and will retry soon."""
 
 _UNNAMED = "unnamed-"
 
@@ -147,7 +147,7 @@ def unnamed(new_id: NewId) -> str:
 
 
 def is_unnamed(producer_id: str) -> bool:
-    """Whether the engine has made it up."""
+    """Whether the engine made up the producer id."""
     return producer_id.startswith(_UNNAMED) and is_id(producer_id.removeprefix(_UNNAMED))
 
 
@@ -156,29 +156,29 @@ MARKER_SEQUENCE = -1
 
 
 def marker(producer_id: str, raised_epoch: int, *, commit: bool) -> ProducerAppend:
-    """The end of a producer's transaction in a partition, as the coordinator has decided it."""
+    """The end of a producer's transaction in a partition, as decided by the coordinator."""
     control = COMMIT if commit else ABORT
     return ProducerAppend(producer_id, raised_epoch, MARKER_SEQUENCE, transactional=True, control=control)
 
 
 class EarlierAttempt(msgspec.Struct, frozen=True):
-    """An earlier attempt of an append, which is in the log, or was."""
+    """An earlier attempt of an append, which is or was in the log."""
 
     next_offset: int
-    """Its records end here, or before where ``base_offset`` is None."""
+    """The end of its records; an upper bound if ``base_offset`` is None."""
     base_offset: int | None = None
-    """None: too long ago to be known."""
+    """The first offset; None if it was too long ago to be known."""
     digest: bytes | None = None
-    """Of its records; None: not known."""
+    """The digest of its records; None if unknown."""
 
 
 def earlier_attempt(state: ProducerState, append: ProducerAppend, what: str) -> EarlierAttempt | None:
-    """The outcome of an earlier attempt of the same append; None for a new one. A marker is there already when the
-    producer has its epoch, or a later one.
+    """The outcome of an earlier attempt of the same append; None for a new append. A marker was already written if
+    the producer has its epoch, or a later one.
 
-    Raises: InvalidProducerEpochError when a newer incarnation has appended; when later sequences of the producer
-        are in the log, OutOfOrderSequenceNumberError where this one never was, and DuplicateSequenceNumberError
-        where that is not known any more.
+    Raises: InvalidProducerEpochError if a newer instance has appended. If later sequences of the producer are in
+        the
+        log: OutOfOrderSequenceNumberError if this one never was, DuplicateSequenceNumberError if that is unknown.
     """
     last = state.get(append.producer_id)
     if append.control is not None and last is not None and append.epoch <= last.epoch:
@@ -218,11 +218,11 @@ def earlier_attempt(state: ProducerState, append: ProducerAppend, what: str) -> 
 def check_same_records(
     earlier: EarlierAttempt, append: ProducerAppend, records: int, digest: bytes, what: str
 ) -> None:
-    """Compare the records of an append, by number and digest, with those that its earlier attempt has appended, as
-    far as these are known.
+    """Compare the records of an append, by number and digest, with those of its earlier attempt, as far as these
+    are known.
 
-    Raises: ChangedReplayError for other records; DuplicateSequenceNumberError where it is not known any more which
-        they were.
+    Raises: ChangedReplayError for other records; DuplicateSequenceNumberError if the earlier ones are no longer
+        known.
     """
     sequence = f"{what}: sequence {append.sequence} of producer {append.producer_id!r}"
     if earlier.base_offset is None:
@@ -276,16 +276,16 @@ def _longer(before: ProducerEntry, sequence: int) -> tuple[int, ...]:
 
 
 def without_transactions(state: ProducerState) -> dict[str, ProducerEntry]:
-    """The state at an offset where all transactions that began below it are decided: none is open. An entry below
-    the last stable offset may still call one open whose marker stands behind it; a log that goes on from there
-    without its later files (a restored one, say) would never see that marker.
+    """The state at an offset below which all transactions are decided, with none open. An entry below the last
+    stable offset may still list an open transaction whose marker comes later; a log that continues from there
+    without the later files, such as a restored one, would never see that marker.
     """
     return {name: replace(entry, txn_first_offset=None) for name, entry in state.items()}
 
 
 def unexpired(state: ProducerState, now_ms: int, expiration_ms: int) -> dict[str, ProducerEntry]:
-    """Without the producers that have not appended for ``expiration_ms`` (producer.id.expiration.ms), or
-    ``UNNAMED_EXPIRATION_MS``, and have no open transaction."""
+    """The state without producers that have no open transaction and have not appended for ``expiration_ms``
+    (producer.id.expiration.ms), or ``UNNAMED_EXPIRATION_MS``."""
     unnamed_ms = min(expiration_ms, UNNAMED_EXPIRATION_MS)
     return {
         name: entry

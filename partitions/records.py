@@ -1,13 +1,13 @@
 """The physical columns of a segment, and the schemas that a topic may declare.
 
 A topic's ``key`` and ``value`` are binary, or typed when the topic declares a schema; then Spark prunes
-columns and skips row groups inside the log. Declared schemas travel as Spark's JSON text (the same text
-that Delta tables hold), so the metadata needs neither Spark nor Arrow to carry them.
+columns and skips row groups inside the log. Declared schemas are stored as Spark's JSON text (the same text as in
+Delta tables), so the metadata needs neither Spark nor Arrow.
 
-Fields have whatever names their producers like, but none that is empty, holds a NUL, differs from another one in
-case alone, or is one column of Parquet with another. Parquet and Delta's protocol bound no names. Delta's Spark
-connector does, without column mapping, when *it* writes: none of ``,;{}()=``, blanks and ends of lines. It reads
-them all.
+Producers may choose any field names, except names that are empty, contain a NUL, differ from another one only in
+case, or share a Parquet column with another. Parquet and Delta's protocol do not restrict names. Delta's Spark
+connector does, without column mapping, when *it* writes: it forbids ``,;{}()=``, blanks and ends of lines. It
+reads all names.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ TIMESTAMP = pa.timestamp("us", tz="UTC")
 HEADERS = pa.list_(pa.field("element", pa.struct([("key", pa.string()), ("value", pa.binary())])))
 
 COLUMNS = ("partition", "offset", "timestamp", "key", "value", "headers", "producer_id", "control")
-"""Of a segment, in the file's order."""
+"""The columns of a segment, in the file's order."""
 RECORD_COLUMNS = ("timestamp", "key", "value", "headers")
 """The columns that a producer supplies; the log adds ``partition``, ``offset``, ``producer_id`` and
 ``control``."""
@@ -36,9 +36,9 @@ _GIVEN_COLUMNS = frozenset((*RECORD_COLUMNS, "partition"))
 
 
 def columns_of_records(names: Collection[str], declared: Collection[str]) -> dict[str, str]:
-    """Rows that have the columns of a record by name, as Kafka's clients and Spark's Kafka sink take them: each
-    name for itself. Empty where the rows are something else: they have no ``value``, or a column besides, or the
-    declared fields of the value (``declared``, none of a value that is no struct) include one of the names.
+    """A mapping of each name to itself, if rows have the columns of a record by name, as Kafka clients and Spark's
+    Kafka sink expect. Empty if the rows have no ``value``, or another column, or if the declared fields of the
+    value (``declared``; none unless the value is a struct) include one of the names.
     """
     given = set(names)
     if "value" not in given or not given <= _GIVEN_COLUMNS or not given.isdisjoint(declared):
@@ -49,20 +49,18 @@ def columns_of_records(names: Collection[str], declared: Collection[str]) -> dic
 ABORT, COMMIT = 0, 1
 """``control`` of a marker, which ends a transaction in its partition: Kafka's types of control records."""
 GAP = -1
-"""``control`` of a row that stands for an offset without a record, in a topic that mirrors another: there the
-source has a marker, a record of an aborted transaction, or one that compaction has removed. Every other column but
-the partition and the offset is null."""
+"""``control`` of a row for an offset without a record, in a mirror: the source has a marker there, a record of an
+aborted transaction, or one that compaction removed. All columns except the partition and the offset are null."""
 ABORTED = 2
-"""``control`` of a record whose transaction was aborted; only merged segments say so. All other records have null
-there: a reader of ``control IS NULL`` in merged segments (``stratalog.partitions.transactions``) gets the
-committed records.
+"""``control`` of a record whose transaction was aborted; only merged segments contain it. All other records have
+null: in merged segments ``control IS NULL`` selects the committed records (``stratalog.partitions.transactions``).
 """
 
 MOST_NESTED = 64
-"""Types in each other, in a declared schema."""
+"""The maximum nesting depth of types in a declared schema."""
 
 _SHOWN = 1000
-"""Characters of a text that is no type, in a message."""
+"""The number of characters of an invalid type to show in a message."""
 
 _DECIMAL = re.compile(r"decimal\(([0-9]{1,2}),([0-9]{1,2})\)")
 
@@ -83,7 +81,7 @@ _PRIMITIVES: dict[str, pa.DataType] = {
 
 
 def physical_schema(key: pa.DataType | None = None, value: pa.DataType | None = None) -> pa.Schema:
-    """All columns of a segment in file order; None stands for binary."""
+    """All columns of a segment in file order; None means binary."""
     return pa.schema(
         [
             ("partition", pa.int32()),
@@ -99,7 +97,7 @@ def physical_schema(key: pa.DataType | None = None, value: pa.DataType | None = 
 
 
 def schema_of(key_schema: str | None, value_schema: str | None) -> pa.Schema:
-    """All columns of the segments of a topic that declares these types of keys and values; None stands for binary.
+    """All columns of the segments of a topic with these declared types of keys and values; None means binary.
 
     Raises: InvalidCallError, as ``type_from_json``.
     """
@@ -110,7 +108,7 @@ def schema_of(key_schema: str | None, value_schema: str | None) -> pa.Schema:
 def type_from_json(text: str) -> pa.DataType:
     """The Arrow type of Spark's JSON text of a type.
 
-    Raises: InvalidCallError for text that is no type, or a type that a segment cannot hold.
+    Raises: InvalidCallError for text that is not a type, or a type that a segment cannot hold.
     """
     try:
         return _arrow(parse_json(text), MOST_NESTED)
@@ -150,7 +148,7 @@ def _arrow(node: Any, levels: int) -> pa.DataType:
 
 
 def type_to_json(data_type: pa.DataType) -> str:
-    """Spark's JSON text of an Arrow type; ``type_from_json`` of it is the type again.
+    """Spark's JSON text of an Arrow type; the inverse of ``type_from_json``.
 
     Raises: InvalidCallError for a type that Spark does not know.
     """
@@ -183,10 +181,10 @@ def check_columns(
     what: str,
     fits: Callable[[pa.DataType, pa.DataType], bool] | None = None,
 ) -> None:
-    """Compare the record columns of a batch with those of the topic: the types are the same, or, where a test is
-    given, ``fits(given, wanted)``.
+    """Compare the record columns of a batch with those of the topic: the types must be the same, or satisfy
+    ``fits(given, wanted)`` if that is given.
 
-    Raises: InvalidRecordError naming the first column that is missing or of another type.
+    Raises: InvalidRecordError, which names the first column that is missing or has another type.
     """
     for name in RECORD_COLUMNS:
         index = given.get_field_index(name)
@@ -199,7 +197,7 @@ def check_columns(
 
 
 def typed_nulls(batch: pa.RecordBatch, wanted: pa.Schema) -> pa.RecordBatch:
-    """The batch with the topic's types where Arrow knows none: in record columns that hold only nulls, or only
+    """The batch with the topic's types for columns that Arrow cannot type: record columns with only nulls, or only
     empty lists and nulls.
     """
     for index, field in enumerate(batch.schema):
@@ -228,8 +226,9 @@ def same_type(one: pa.DataType, other: pa.DataType) -> bool:
 def leaf_types(schema: pa.Schema) -> dict[str, pa.DataType]:
     """The leaf columns by their dotted Parquet paths, in file order.
 
-    Raises: InvalidCallError where two have one path, as ``a.b`` and a field ``b`` of ``a``: what Parquet is told
-        of the one would hold for the other.
+    Raises: InvalidCallError if two have the same path, such as ``a.b`` and a field ``b`` of ``a``: Parquet
+        settings of
+        one would apply to the other.
     """
 
     def leaves(prefix: str, data_type: pa.DataType) -> Iterator[tuple[str, pa.DataType]]:

@@ -1,6 +1,6 @@
 """The content of a register of a replica: a line of JSON, and its checksum.
 
-A register decides over whole histories, and one flipped bit of its JSON may be JSON still.
+A register decides about whole histories, and its JSON may still be valid after a bit flip.
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ from isal import isal_zlib
 from stratalog.partitions.errors import InvalidCallError
 
 REGISTER_BYTES = 16 * 1024 * 1024
-"""At most: a hundred thousand producers of one partition."""
+"""The size limit: a hundred thousand producers of one partition."""
 EPOCH_BYTES = 1024 * 1024
-"""At most of an ``.epoch`` register: forty thousand elections of one partition, 12 MB in memory."""
+"""The size limit of an ``.epoch`` register: forty thousand elections of one partition, 12 MB in memory."""
 
 
 def sealed(line: bytes, most: int = REGISTER_BYTES) -> bytes:
-    """The content of a register with that line: a second one is its CRC-32, in hexadecimal.
+    """The content of a register with this line, and its CRC-32 in hexadecimal as a second line.
 
-    Raises: InvalidCallError for one that would be too large to be read again.
+    Raises: InvalidCallError if the register would be too large to be read again.
     """
     if len(line) + 9 > most:
         raise InvalidCallError(
@@ -28,7 +28,7 @@ def sealed(line: bytes, most: int = REGISTER_BYTES) -> bytes:
 
 
 def unsealed(content: bytes) -> bytes:
-    """The line of a register. Raises: ValueError when it is not the one that was written."""
+    """The line of a register. Raises: ValueError if its checksum is wrong."""
     line, _, checksum = content.rpartition(b"\n")
     if checksum != b"%08x" % isal_zlib.crc32(line):
         raise ValueError("the checksum differs")

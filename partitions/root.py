@@ -1,6 +1,4 @@
-"""The root of a broker: what it says of itself in ``broker.json``, what tells it from any other, how it becomes a
-broker's.
-"""
+"""The root of a broker: its description in ``broker.json``, its identity, and its formatting for a broker."""
 
 from __future__ import annotations
 
@@ -23,7 +21,7 @@ from stratalog.partitions.numbers import Int64
 from stratalog.partitions.store.protocol import Store, StoredObject
 
 BROKER_FILE_BYTES = 64 * 1024
-"""Of a ``broker.json``; it has some 150."""
+"""The size limit of a ``broker.json``, which has some 150 bytes."""
 
 _KIND = "broker"
 
@@ -36,13 +34,13 @@ class BrokerFile(msgspec.Struct, frozen=True, kw_only=True):
     directory_id: str
     version: int = 1
     tag: str = ""
-    """The tag by which a holder of the cluster's key knows that another one wrote this (``check_signed``)."""
+    """The signature with the cluster key (``check_signed``)."""
 
 
 def read_broker_file(store: Store) -> BrokerFile | None:
-    """The root's ``broker.json``; None without one (unmounted, or never formatted).
+    """The root's ``broker.json``; None if it does not exist (unmounted, or never formatted).
 
-    Raises: CorruptionError when ``broker.json`` is there and cannot be understood.
+    Raises: CorruptionError if ``broker.json`` exists but is not valid.
     """
     try:
         data = read_bounded(store, paths.BROKER_FILE, BROKER_FILE_BYTES)
@@ -60,23 +58,23 @@ def _decode_broker_file(store: Store, data: bytes) -> BrokerFile:
 
 
 def root_identity(broker_file: StoredObject) -> str:
-    """An identity that tells this root from any other that ever has its address: its ``broker.json`` as an object,
-    as ``Store.stat`` found it. The file is written once, with the root."""
+    """An identity that distinguishes this root from every other one that ever has its address: that of the object
+    ``broker.json``, from ``Store.stat``. The file is written once, with the root."""
     born = f"+{broker_file.born}" if broker_file.born else ""
     return f"{broker_file.version}@{broker_file.modified_ms}{born}"
 
 
 @dataclass(frozen=True, slots=True)
 class Root:
-    """A root as it was found: what it says of itself, and its identity."""
+    """A root as it was found: its description and its identity."""
 
     file: BrokerFile
     identity: str
 
 
 def inspect_root(store: Store) -> Root | None:
-    """The root now; None when it says nothing (unmounted, or never formatted). Asks for ``broker.json`` and
-    reads the very object that was found.
+    """The present root; None without a description (unmounted, or never formatted). Looks up ``broker.json``, and
+    reads exactly the object that was found.
 
     Raises: CorruptionError as ``read_broker_file``; SourceChangedError, StorageError.
     """
@@ -114,7 +112,7 @@ def _fields(file: BrokerFile) -> dict[str, object]:
 
 
 def check_broker_file(found: BrokerFile, store: Store, cluster_id: str, broker_id: int) -> None:
-    """Raises: InconsistentClusterIdError, LogDirError when the root belongs to somebody else."""
+    """Raises: InconsistentClusterIdError, LogDirError if the root belongs to another cluster or broker."""
     if found.cluster_id != cluster_id:
         raise InconsistentClusterIdError(
             f"log dir {store.uri} of broker {broker_id} belongs to cluster {found.cluster_id!r}, "
@@ -130,9 +128,9 @@ def check_broker_file(found: BrokerFile, store: Store, cluster_id: str, broker_i
 def format_root(
     store: Store, cluster_id: str, broker_id: int, new_id: NewId, key: ClusterKey | None = None
 ) -> BrokerFile:
-    """Make the root a broker's, or find that it is already. With ``key`` its ``broker.json`` is signed.
+    """Format the root for a broker, unless it already is. With ``key`` its ``broker.json`` is signed.
 
-    Raises: LogDirError, UnsupportedStoreError, InconsistentClusterIdError; nothing is changed then.
+    Raises: LogDirError, UnsupportedStoreError, InconsistentClusterIdError; then nothing is changed.
     """
     found = read_broker_file(store)
     if found is None:

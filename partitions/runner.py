@@ -1,4 +1,4 @@
-"""How independent pieces of work are run: one after the other, in threads, or (in ``engine``) by Spark."""
+"""Runners of independent pieces of work: one after the other, in threads, or (in ``engine``) by Spark."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ R = TypeVar("R")
 
 SPARK, THREADS = "spark", "threads"
 RUNNERS = (SPARK, THREADS)
-"""Names of ``runner``: the executors of the Spark session, where there is one; or threads of this process in any
-case, for executors that may not reach the storage. Of an append the driver then fetches all rows."""
+"""Values of ``runner``: the executors of the Spark session, if there is one; or always threads of this process,
+for executors that cannot reach the storage. An append then fetches all rows to the driver."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Done(Generic[T, R]):
 
 @dataclass(frozen=True, slots=True)
 class Failed(Generic[T]):
-    """The work on ``item`` ended with one of our errors."""
+    """The work on ``item`` ended with a StratalogError."""
 
     item: T
     error: StratalogError
@@ -52,9 +52,9 @@ class Runner(Protocol):
     def run(
         self, function: Callable[[T], R], items: Iterable[T], weigh: Callable[[T], int] = _one
     ) -> Iterator[Outcome[T, R]]:
-        """One outcome per item, in any order, as they come. An error of ours (``StratalogError``) is
-        the outcome of its item and stops no other; anything else is a bug and is raised. ``weigh``
-        tells how much work an item is, for those who pack items together.
+        """One outcome per item, in any order, as they finish. A ``StratalogError`` is the outcome of its item and
+        stops no other; any other exception is a bug and is raised. ``weigh`` gives the amount of work of an item,
+        for runners that pack items together.
         """
         ...
 
@@ -78,11 +78,11 @@ class SerialRunner:
 
 
 class ThreadRunner:
-    """In up to ``threads`` threads, of which the caller's is one.
+    """Runs items in up to ``threads`` threads, including the caller's.
 
-    The others wait in a pool for as long as the runner lives: a run of a few small items costs no new threads.
-    Because the caller works, too, an item may itself run others on the same runner, however many threads are
-    busy. A pickled runner begins with a pool of its own where it arrives.
+    The others wait in a pool as long as the runner lives, so a run of a few small items needs no new threads.
+    Because the caller works as well, an item may itself run others on the same runner, however many threads are
+    busy. An unpickled runner has a new pool.
     """
 
     def __init__(self, threads: int) -> None:
@@ -127,7 +127,7 @@ class _Run(Generic[T, R]):
         self._done: SimpleQueue[Outcome[T, R] | BaseException] = SimpleQueue()
 
     def call(self, pool: ThreadPoolExecutor, helpers: int) -> None:
-        """Call ``helpers`` idle threads to work, too."""
+        """Start work in ``helpers`` idle threads as well."""
         self._called += (pool.submit(self._help) for _ in range(helpers))
 
     def next_outcome(self) -> Outcome[T, R]:
@@ -142,7 +142,7 @@ class _Run(Generic[T, R]):
         return outcome
 
     def end(self) -> None:
-        """Begin nothing any more, and wait for what has begun."""
+        """Start no more items, and wait for those that have started."""
         self._waiting.clear()
         # One that has not started yet may have to wait for the threads of the very runs that wait here.
         wait([helper for helper in self._called if not helper.cancel()])

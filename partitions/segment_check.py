@@ -1,6 +1,6 @@
-"""Every byte of a data file against its checksums.
+"""Checks of every byte of a data file against its checksums.
 
-    copied      ``check_copy``: the bytes on their way, before the copy gets a name. No request, no second read
+    copied      ``check_copy``: the bytes in transit, before the copy gets a name. No request, no second read
     stored      ``verify_bytes``: one sequential read, nothing decoded. It finds *whether* a file is damaged
     stored      ``check_segment``: one sequential read, every page decoded. It finds *which records* of a damaged
                 file are lost, and whether the good ones have the right offsets
@@ -34,7 +34,7 @@ _PIECE_BYTES = 8 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class BadRange:
-    """Records ``[start, end)`` of a file that cannot be had from it as they were written."""
+    """Records ``[start, end)`` of a file that cannot be read as they were written."""
 
     start: int
     end: int
@@ -43,26 +43,26 @@ class BadRange:
 
 @dataclass(frozen=True, slots=True)
 class CheckedSegment:
-    """A file of which every byte was read. The bytes of a good one have the checksum ``segment.crc32``."""
+    """A file whose bytes were all read. The bytes of a good file have the checksum ``segment.crc32``."""
 
     segment: Segment
     bad: tuple[BadRange, ...]
-    """The damaged ranges, by offset, not touching each other; empty for a good file."""
+    """The damaged offset ranges, in order and not adjacent; empty for a good file."""
 
 
 def check_copy(source: Readable, segment: Segment, copied: StagedCopy) -> None:
-    """A copy of ``segment``, as ``source`` gave it, has all the bytes that were once written.
+    """Check that a copy of ``segment``, read from ``source``, has all the bytes that were written originally.
 
-    Raises: CorruptSegmentError naming the source, for it gave out other bytes (or this process mixed them up). The
-        caller gives the copy no name, and says whose storage the source is.
+    Raises: CorruptSegmentError, which names the source, because it returned other bytes (or this process corrupted
+        them). The caller gives the copy no name, and adds whose storage the source is.
     """
     _compare(source, segment, copied.crc32)
 
 
 def verify_bytes(store: Readable, file: DataFile) -> Segment:
-    """A data file of which storage gives every byte as it was written: read once, decoded by nobody.
+    """Check that storage returns every byte of a data file as it was written. The file is read once, not decoded.
 
-    Raises: CorruptSegmentError; SourceChangedError when the file is gone, or is another one now.
+    Raises: CorruptSegmentError; SourceChangedError if the file was deleted or replaced.
     """
     segment = read_segment(store, file, remembered=False)
     what, size, crc32 = store.uri_of(file.object.name), file.object.size_bytes, 0
@@ -83,10 +83,10 @@ def _compare(store: Readable, segment: Segment, crc32: int) -> None:
 
 
 def check_segment(store: Readable, file: DataFile) -> CheckedSegment:
-    """Read all of a data file and compare every checksum: footers, page index, pages, offsets.
+    """Read a whole data file and compare every checksum: footers, page index, pages, offsets.
 
-    Raises: CorruptSegmentError when its footer cannot be believed, so that nothing of it can;
-        SourceChangedError when the file is gone, or is another one now.
+    Raises: CorruptSegmentError if its footer is invalid, so that nothing in the file can be trusted;
+        SourceChangedError if the file was deleted or replaced.
     """
     what = store.uri_of(file.object.name)
     segment = read_segment(store, file, remembered=False)
@@ -110,9 +110,9 @@ def check_segment(store: Readable, file: DataFile) -> CheckedSegment:
 
 
 def verify_segment(store: Readable, file: DataFile) -> Segment:
-    """A data file all of whose checksums are right.
+    """Check that all checksums of a data file are right.
 
-    Raises: CorruptSegmentError naming the first thing that is wrong; SourceChangedError.
+    Raises: CorruptSegmentError, which names the first problem; SourceChangedError.
     """
     checked = check_segment(store, file)
     if checked.bad:

@@ -1,16 +1,16 @@
-"""Transactions in a log: what became of each, up to where all are decided, what readers get (KIP-98). Pure.
+"""Transactions in a log: their outcomes, the last stable offset, and what readers get (KIP-98). Pure.
 
-An append in a transaction is a file of its own, and so is the marker that ends the transaction in a partition;
-their footers say so. The last file's footer says where the transactions begin that are open there. A merged
-segment holds none that is open: its records say by themselves (``records``) what became of them. So footers are
-looked at only where something transactional was appended since the last merge.
+An append in a transaction is its own file, and so is the marker that ends the transaction in a partition; their
+footers say so. The footer of the last file contains the start of each open transaction. A merged segment has no
+open transaction: its records contain their own outcome (``records``). So footers are read only if something
+transactional was appended since the last merge.
 
     last stable offset    below it every transaction is decided, and its markers are committed: readers of
                           committed records stop there, and so do merges, the remote tier, and snapshots
-    fate of an append     the first marker of its producer behind it ended its transaction. It was committed if
-                          the marker's epoch is the next one: the decision raises the epoch by one. Any other
-                          marker is a later transaction's, and the append is the remainder of one that lost its
-                          own (an unclean election): aborted
+    fate of an append     the next marker of its producer after it ended its transaction. It was committed if the
+                          epoch of the marker is the next one: the decision raises the epoch by one. Any other
+                          marker belongs to a later transaction, and the append is the rest of a transaction that
+                          lost its own marker (in an unclean election): it counts as aborted
 """
 
 from __future__ import annotations
@@ -43,17 +43,17 @@ class Fate(Enum):
 
 @dataclass(frozen=True, slots=True)
 class LogTransactions:
-    """The transactions of a log, as far as they are not decided by merges."""
+    """The transactions of a log whose outcome is not yet in merged segments."""
 
     last_stable_offset: int
-    """At least the local start, at most the high watermark."""
+    """The last stable offset: at least the local start, at most the high watermark."""
     fates: Mapping[DataName, Fate] = field(default_factory=dict)
-    """Of unmerged appends in transactions, and of markers."""
+    """The fates of unmerged appends in transactions, and of markers."""
     gaps: frozenset[DataName] = frozenset()
-    """Unmerged appends with gaps (``records.GAP``): their rows say by themselves where."""
+    """Unmerged appends with gaps (``records.GAP``), which their rows mark."""
 
     def hidden(self, isolation: Isolation) -> frozenset[DataName]:
-        """The unmerged files of which such a reader gets nothing; of all others it gets every record."""
+        """The unmerged files that such a reader skips completely; it gets every record of all others."""
         unseen = {Fate.MARKER, Fate.ABORTED} if isolation is Isolation.READ_COMMITTED else {Fate.MARKER}
         return frozenset(name for name, fate in self.fates.items() if fate in unseen)
 

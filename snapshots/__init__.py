@@ -1,11 +1,11 @@
-"""Snapshots: how the prefix of a log leaves the disks and comes back, where a state stands for it (KIP-630).
+"""Snapshots: a state that replaces the prefix of a log, on disk and when it is read again (KIP-630).
 
 Purpose
     A log that is folded into a state (the cluster's metadata, committed offsets, the latest record of every key)
-    need not be kept: a snapshot of the state stands for the records ``[0, end offset)``. This package names,
-    writes, verifies and fetches snapshots, and decides when one is made, where a log starts, and which go.
+    need not be kept: a snapshot of the state replaces the records ``[0, end offset)``. This package names, writes,
+    verifies and fetches snapshots, and decides when to take one, where a log starts, and which ones to delete.
 
-KIP-630's pieces, and what they are here
+KIP-630's pieces, and their counterparts here
     SnapshotId                          ``snapshot_id``; the file ``<end offset>-<epoch>.checkpoint``
     snapshot format, control records    ``layout``, ``writer``, ``reader``: a data file of the log
     when to snapshot                    ``policy`` (with KIP-876's interval)
@@ -15,14 +15,14 @@ KIP-630's pieces, and what they are here
                                         ``stratalog.engine.quorum``
     FetchSnapshot                       ``fetch``: the leader's side ``Source``, the follower's ``fetch_snapshot``
     <SnapshotId>.checkpoint.part        one write-once file a chunk: ``chunks``
-    Kafka Controller, Metadata Cache    a ``state_machine``, and who holds it
+    Kafka Controller, Metadata Cache    a ``state_machine``, and its owner
 
 The invariant
-    A name is given to whole and verified bytes only, and never again. Nothing is deleted below a log start before
-    the snapshot that ends there is frozen; chunks go when the snapshot that they were is.
+    Only complete and verified bytes get a name, and only once. Nothing is deleted below a log start before the
+    snapshot that ends there is frozen; chunks are deleted once their snapshot is frozen.
 
 In and out
-    In: stores, listings, numbers that the layers above have gathered. Out: snapshots, plans, typed outcomes.
+    In: stores, listings, numbers gathered by the layers above. Out: snapshots, plans, typed outcomes.
 
 May not know
     pyspark, the cluster metadata, who leads. Pure modules (``snapshot_id``, ``policy``, ``start_offset``,

@@ -1,10 +1,10 @@
-"""FetchSnapshot: how a follower gets the snapshot of its leader (KIP-630, "Fetching Snapshots").
+"""FetchSnapshot: how a follower fetches the snapshot of its leader (KIP-630, "Fetching Snapshots").
 
-One driver runs both sides, over two folders. ``Source`` is the leader's: it checks at every chunk what a broker
-would check. ``fetch_snapshot`` is the follower's, in this order: hear of a snapshot; keep it chunk by chunk;
-verify the whole of it; give it its name; drop the chunks. A run that stops in between leaves chunks, which the
-next run goes on from or drops. The next steps, a log that starts at the snapshot's end and the state that is
-loaded from it, are the caller's.
+One driver runs both sides, over two folders. ``Source`` is the leader's side: for each chunk it checks what a
+broker would check. ``fetch_snapshot`` is the follower's side: it discovers a snapshot, stores it chunk by chunk,
+verifies the whole, gives it its name, and deletes the chunks. An interrupted run leaves chunks, which the next run
+continues or deletes. The caller does the next steps: a log that starts at the snapshot's end, and the state loaded
+from it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from stratalog.snapshots.snapshot_id import SnapshotId
 RESPONSE_MAX_BYTES = 10 * 1024 * 1024
 """``replica.fetch.response.max.bytes``, Kafka's default: the size of a chunk."""
 ATTEMPTS = 5
-"""How often a follower asks for a snapshot anew before it gives up."""
+"""The number of times that a follower discovers a snapshot again before it fails."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,13 +50,13 @@ class Source:
     folder: str
     snapshot_id: SnapshotId
     check_leader: Callable[[], None] = lambda: None
-    """Raises FencedLeaderEpochError, UnknownLeaderEpochError or UnknownTopicOrPartitionError when the folder is
-    not that of the leader that the follower knows."""
+    """Raises FencedLeaderEpochError, UnknownLeaderEpochError or UnknownTopicOrPartitionError if the folder does
+    not belong to the leader that the follower knows."""
 
     def chunk(self, position: int, max_bytes: int) -> SnapshotChunk:
-        """At most ``max_bytes`` bytes from ``position`` on; none at the end of the snapshot.
+        """At most ``max_bytes`` bytes from ``position``; empty at the end of the snapshot.
 
-        Raises: SnapshotNotFoundError when the snapshot is gone; PositionOutOfRangeError for a position behind its
+        Raises: SnapshotNotFoundError if the snapshot was deleted; PositionOutOfRangeError for a position after its
             end; as ``check_leader``; StorageError.
         """
         self.check_leader()
@@ -86,7 +86,7 @@ class FetchedSnapshot:
 
     snapshot_id: SnapshotId
     size_bytes: int
-    """Fetched by this run; 0 when it was there already."""
+    """The number of bytes that this run fetched; 0 if the snapshot already existed."""
 
 
 def fetch_snapshot(
@@ -99,14 +99,16 @@ def fetch_snapshot(
     check: Check = believed,
     max_bytes: int = RESPONSE_MAX_BYTES,
 ) -> FetchedSnapshot | None:
-    """Bring the snapshot that ``discover`` names into the follower's folder; None when it names none: the leader's
-    log has what the follower lacks. ``owner``, ``partition``, ``check`` as of ``read_snapshot``.
+    """Fetch the snapshot that ``discover`` names into the follower's folder; None if it names none, since the
+    leader's log has the records that the follower lacks. ``owner``, ``partition``, ``check`` are as in
+    ``read_snapshot``.
 
-    A snapshot that is gone in the middle is discovered anew; so is one whose parts do not fit together, and they
-    are dropped first (KIP-630, "Response Handling"). Whatever else fails is told at once.
+    If the snapshot is deleted meanwhile, the follower discovers one again. It also does so if the parts do not fit
+    together, after it deleted them (KIP-630, "Response Handling"). Any other failure is raised at once.
 
-    Raises: as ``discover``, ``Source.chunk``, ``read_snapshot``. Parts stay for the next run, but for those whose
-        whole is another log's.
+    Raises: as ``discover``, ``Source.chunk``, ``read_snapshot``. Parts are kept for the next run, except parts of
+        a
+        snapshot of another log.
     """
     failed: SnapshotNotFoundError | SourceChangedError | PositionOutOfRangeError | CorruptSegmentError
     for _ in range(ATTEMPTS):
@@ -141,7 +143,7 @@ def fetch_snapshot(
 
 
 def _fetch_parts(source: Source, partial: PartialSnapshot, max_bytes: int) -> int:
-    """Keep what is missing of the snapshot: how many bytes that was."""
+    """Fetch the missing parts of the snapshot. Returns their number of bytes."""
     fetched = 0
     while True:
         chunk = source.chunk(partial.position, max_bytes)

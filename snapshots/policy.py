@@ -1,4 +1,4 @@
-"""When a snapshot is made (KIP-630, "When to Snapshot"; KIP-876). Pure."""
+"""The policy of when to take a snapshot (KIP-630, "When to Snapshot"; KIP-876). Pure."""
 
 from __future__ import annotations
 
@@ -46,21 +46,21 @@ class SinceSnapshot:
     latest: SnapshotId
     """The latest snapshot; ``EMPTY`` before the first one."""
     next: SnapshotId
-    """The id of a new one: the greatest batch boundary up to the high watermark."""
+    """The id of a new snapshot: the greatest batch boundary up to the high watermark."""
     log_bytes: int
     """Size of the log between the two."""
     snapshot_records: int
-    """How many records the latest one holds; 0 before the first one."""
+    """The number of records in the latest snapshot; 0 before the first one."""
     changed_records: int
-    """How many records of snapshots were changed or deleted since: see ``changed_records``."""
+    """The number of snapshot records that were changed or deleted since: see ``changed_records``."""
     age_ms: int
-    """How long ago the latest one was made; before the first one, how long ago the log began."""
+    """The age of the latest snapshot; before the first one, the age of the log."""
 
 
 def reason_to_wait(policy: SnapshotPolicy, since: SinceSnapshot, *, by_hand: bool = False) -> str | None:
-    """Why no snapshot is to be made now; None: it is to be made. There must be something new for it to hold; then
-    one is due that is asked for by hand, or when enough of the log *and* of the state has changed (KIP-630, both
-    conditions), or when the latest one is old (KIP-876).
+    """The reason not to take a snapshot now; None if one is due. There must be new records. Then a snapshot is due
+    if it is requested by hand, or enough of the log *and* of the state has changed (KIP-630, both conditions), or
+    the latest one is old (KIP-876).
     """
     if since.next <= since.latest or since.next.end_offset <= since.latest.end_offset:
         return f"nothing was committed since snapshot {since.latest}"
@@ -80,7 +80,7 @@ def reason_to_wait(policy: SnapshotPolicy, since: SinceSnapshot, *, by_hand: boo
 
 
 def is_old(policy: SnapshotPolicy, age_ms: int) -> bool:
-    """Whether a snapshot of this age is reason enough for the next one (KIP-876)."""
+    """Whether the age of the latest snapshot alone makes the next one due (KIP-876)."""
     return 0 < policy.max_snapshot_interval_ms <= age_ms
 
 
@@ -93,8 +93,8 @@ def counts_as_changed(touched: int, *, held: bool) -> bool:
 
 
 def changed_records(held: Container[Key], touched: Iterable[Key]) -> int:
-    """How many records have changed: ``held`` are the keys of the latest snapshot, ``touched`` those that the log
-    has written or deleted since, in any order, each as often as it was. One record counts once.
+    """The number of changed records: ``held`` are the keys of the latest snapshot, ``touched`` those that the log
+    has written or deleted since, in any order and with repetitions. Each record counts once.
     """
     times: dict[Key, int] = {}
     for key in touched:

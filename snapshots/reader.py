@@ -1,4 +1,4 @@
-"""Reading a snapshot: every byte is verified before anything of it is given out (KIP-630, "Snapshot Format")."""
+"""Reading a snapshot: every byte is verified before any record is returned (KIP-630, "Snapshot Format")."""
 
 from __future__ import annotations
 
@@ -43,15 +43,15 @@ _ROWS_AT_ONCE = 16_384
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """A snapshot all of whose checksums are right."""
+    """A snapshot whose checksums are all correct."""
 
     snapshot_id: SnapshotId
     lineage: Lineage
-    """Of the records that it stands for."""
+    """The lineage of the records that the snapshot replaces."""
     last_contained_log_timestamp_ms: int
-    """When the last of these records was appended."""
+    """The time when the last of these records was appended."""
     records: int
-    """How many records it holds, without header and footer."""
+    """The number of its records, without header and footer."""
     size_bytes: int
     created_ms: int
     producers: Mapping[str, ProducerEntry]
@@ -59,7 +59,7 @@ class Snapshot:
     segment: Segment
     """The description in the file; ``segment.crc32`` is of all its bytes."""
     stored: StoredObject
-    """The very object that was verified, as it was listed."""
+    """The exact object that was verified, as it was listed."""
     signed: bool
     """Whether it has a tag (``stratalog.partitions.segment_signature``)."""
     _source: Readable = field(repr=False)
@@ -106,12 +106,13 @@ def believed(source: Readable, stored: StoredObject) -> None:
 def read_snapshot(
     store: Store, folder: str, stored: StoredObject, *, owner: str, partition: int, check: Check = believed
 ) -> Snapshot:
-    """The snapshot that a listing of ``folder`` saw, once all of it is verified: every checksum, its header and
-    footer, its name and its owner; first of all it passes ``check``.
+    """A snapshot of a listing of ``folder``, after full verification: first ``check``, then every checksum, its
+    header and footer, its name and its owner.
 
-    Raises: what ``check`` raises; CorruptSegmentError when it is damaged, truncated, or has no header or footer;
-        CorruptionError for a later version or another partition; InconsistentClusterIdError for another owner;
-        SourceChangedError when it is gone, or another object now; StorageError.
+    Raises: as ``check``; CorruptSegmentError if it is damaged, truncated, or has no header or footer;
+        CorruptionError
+        for a later version or another partition; InconsistentClusterIdError for another owner; SourceChangedError
+        if it was deleted or replaced; StorageError.
     """
     if folder_of(stored.name) != folder.strip("/"):
         raise InvalidCallError(f"{stored.name!r} is not in folder {folder!r}")
@@ -185,19 +186,20 @@ class Usable:
     """The usable snapshot of a replica, and its damaged ones."""
 
     snapshot: Snapshot | None
-    """The greatest one that verifies; None when none does."""
+    """The greatest snapshot that passes verification; None if there is no such snapshot."""
     damaged: tuple[tuple[StoredObject, CorruptSegmentError], ...]
-    """Greater ones, each with its error: for a report, and to be healed."""
+    """Greater snapshots that are damaged, each with its error, for reports and for repair."""
 
 
 def latest_usable(
     store: Store, folder: str, stored: Iterable[StoredObject], *, owner: str, partition: int
 ) -> Usable:
-    """The greatest snapshot that verifies, of those that a listing of ``folder`` saw. With the log after it, it
-    makes up for those that are damaged.
+    """The greatest snapshot of a listing of ``folder`` that passes verification. Together with the log after it,
+    it replaces the damaged ones.
 
-    Raises: CorruptionError for a later version or another partition, InconsistentClusterIdError: these are no
-        damage, and no older snapshot would make up for them; SourceChangedError, StorageError.
+    Raises: CorruptionError for a later version or another partition, InconsistentClusterIdError: these are not
+        damage,
+        and no older snapshot can replace them; SourceChangedError, StorageError.
     """
     found: list[tuple[SnapshotId, StoredObject]] = []
     for one in stored:

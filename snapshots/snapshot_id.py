@@ -1,4 +1,4 @@
-"""SnapshotId: which records of a log a snapshot stands for (KIP-630, "Terminology"). Pure."""
+"""SnapshotId: the records of a log that a snapshot replaces (KIP-630, "Terminology"). Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from stratalog.partitions.paths import CheckpointName
 class SnapshotId:
     """A snapshot of the records ``[0, end_offset)``, the last of which has leader epoch ``epoch``.
 
-    Ordered by epoch, then by end offset, as the ends of logs are: of two, the greater one holds more (KIP-630,
+    Ids are ordered by epoch, then by end offset, like the ends of logs: the greater of two holds more (KIP-630,
     "Snapshot Format", "Changes to Leader Election").
     """
 
@@ -44,7 +44,7 @@ class SnapshotId:
 
 
 EMPTY = SnapshotId(0, 0)
-"""The end of a log without records. No snapshot is ever made of it."""
+"""The end of a log without records. No snapshot of it is ever taken."""
 
 
 def lineage_up_to(end_offset: int, lineage: Lineage) -> Lineage:
@@ -61,10 +61,10 @@ def check_may_snapshot(
     is_boundary: bool,
     latest: SnapshotId,
 ) -> None:
-    """Whether a snapshot of that id may be made of a log: of committed records, up to a batch boundary that the
-    log still has, with the epoch of the last record, after ``latest``, the greatest one that is there.
+    """Check that a snapshot with this id may be taken: of committed records, up to a batch boundary that the log
+    still has, with the epoch of the last record, and after ``latest``, the greatest existing snapshot.
 
-    Raises: InvalidCallError saying which of these it is not.
+    Raises: InvalidCallError, which names the violated condition.
     """
     end = snapshot_id.end_offset
     epoch = lineage.epoch_at(end - 1) if end > 0 else None

@@ -1,5 +1,5 @@
-"""Where a log with snapshots starts, and which of them go (KIP-630, "When to Increase the LogStartOffset", "When
-to Delete Snapshots", "Validation of Snapshot and Log"). Pure.
+"""The start of a log with snapshots, and which snapshots to delete (KIP-630, "When to Increase the
+LogStartOffset", "When to Delete Snapshots", "Validation of Snapshot and Log"). Pure.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ class FrozenSnapshot:
 
     snapshot_id: SnapshotId
     frozen_ms: int
-    """When it was made, by the storage's clock (``StoredObject.modified_ms``)."""
+    """The creation time by the clock of the storage (``StoredObject.modified_ms``)."""
 
 
 def leader_start_offset(
@@ -28,12 +28,12 @@ def leader_start_offset(
     now_ms: int | None,
     lag_time_max_ms: int,
 ) -> int:
-    """How far the leader's log start may grow: to the end of its greatest snapshot that all live replicas have
-    fetched past, or that is ``lag_time_max_ms`` old (``metadata.start.offset.lag.time.max.ms``); ``log_start``
-    when none is. ``now_ms`` None: nobody knows how old any is.
+    """The greatest allowed log start of the leader: the end of its greatest snapshot that all live replicas have
+    fetched past, or that is ``lag_time_max_ms`` old (``metadata.start.offset.lag.time.max.ms``); ``log_start`` if
+    there is no such snapshot. ``now_ms`` None: the ages are unknown.
 
-    ``fetched`` are the log end offsets of the live replicas but the leader: unfenced followers, and whatever
-    observers are known. A driver that only reads is known to nobody, and not waited for: it loads the snapshot.
+    ``fetched`` are the log end offsets of the live replicas except the leader: unfenced followers, and any known
+    observers. A driver that only reads is not known and not waited for: it loads the snapshot.
     """
     slowest = min(fetched, default=None)
     allowed = (
@@ -47,22 +47,22 @@ def leader_start_offset(
 
 
 def follower_start_offset(log_start: int, leader_log_start: int, snapshots: Iterable[SnapshotId]) -> int:
-    """How far a follower's log start may grow: to its leader's, but never past its own greatest snapshot."""
+    """The greatest allowed log start of a follower: its leader's, but never beyond its own greatest snapshot."""
     own = max((snapshot.end_offset for snapshot in snapshots), default=0)
     return max(log_start, min(leader_log_start, own))
 
 
 def to_delete(snapshots: Iterable[SnapshotId], log_start: int) -> list[SnapshotId]:
-    """The snapshots that end below the log start, in order; the latest one is never among them."""
+    """The snapshots that end below the log start, in order, without the latest one."""
     ordered = sorted(snapshots)
     return [snapshot for snapshot in ordered[:-1] if snapshot.end_offset < log_start]
 
 
 def check_invariant(log_start: int, high_watermark: int, snapshots: Iterable[SnapshotId], what: str) -> None:
-    """The invariant of every replica: a log that does not start at 0 has a snapshot that ends between its start
-    and the high watermark.
+    """Check the invariant of every replica: a log that does not start at 0 has a snapshot that ends between its
+    start and the high watermark.
 
-    Raises: CorruptionError naming ``what``.
+    Raises: CorruptionError, which names ``what``.
     """
     ends = [snapshot.end_offset for snapshot in snapshots]
     if log_start > 0 and not any(log_start <= end <= high_watermark for end in ends):

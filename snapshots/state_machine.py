@@ -31,18 +31,18 @@ class StateMachine(Protocol[LogRecord_contra, SnapshotRecord_co]):
 
     @property
     def next_offset(self) -> int:
-        """The offset of the record that it waits for."""
+        """The offset of the next record."""
         ...
 
     def apply(self, offset: int, records: Iterable[LogRecord_contra]) -> Self:
-        """The state after these records too, the first of which stands at ``offset``, the next offset.
+        """The state after these records as well, which start at ``offset``, the next offset.
 
-        Raises: CorruptionError for records that the log cannot hold there.
+        Raises: CorruptionError for records that the log cannot contain there.
         """
         ...
 
     def dump(self) -> Iterator[SnapshotRecord_co]:
-        """The records of a snapshot of it, in an order that the state alone decides."""
+        """The records of a snapshot of the state, in an order that depends only on the state."""
         ...
 
 
@@ -63,7 +63,7 @@ class Codec(Generic[Record]):
 
 
 class Rows(Protocol):
-    """Where rows go: ``stratalog.snapshots.writer.SnapshotWriter``."""
+    """The receiver of rows: ``stratalog.snapshots.writer.SnapshotWriter``."""
 
     def append_rows(self, rows: list[tuple[bytes | None, bytes | None]]) -> None:
         """Add these rows."""
@@ -71,7 +71,7 @@ class Rows(Protocol):
 
 
 def write_dump(records: Iterable[Record], codec: Codec[Record], target: Rows) -> int:
-    """Write a machine's dump, a few thousand records in memory at a time. How many there were."""
+    """Write the dump of a state machine, with a few thousand records in memory at a time. Returns their number."""
     encoded = map(codec.encode, records)
     count = 0
     while rows := list(islice(encoded, RECORDS_AT_ONCE)):

@@ -1,4 +1,5 @@
-"""Writing a snapshot: in one streaming pass, under its name only when it is whole (KIP-630, "Snapshot Format")."""
+"""Writing a snapshot: in one streaming pass; it gets its name only when it is complete (KIP-630, "Snapshot
+Format")."""
 
 from __future__ import annotations
 
@@ -22,8 +23,8 @@ from stratalog.snapshots.snapshot_id import SnapshotId, lineage_up_to
 
 
 class SnapshotWriter:
-    """Writes one snapshot into ``folder``. Nothing of it is visible until ``freeze``. As a context it drops, at
-    its end, a snapshot that was not frozen.
+    """Writes one snapshot into ``folder``. It is invisible until ``freeze``. As a context manager it discards a
+    snapshot that was not frozen.
     """
 
     def __init__(
@@ -120,8 +121,8 @@ class SnapshotWriter:
         self.write(pa.RecordBatch.from_arrays(arrays, RECORD_COLUMNS))
 
     def freeze(self) -> bool:
-        """End the snapshot and give it its name, atomically. True: this call made it. False: a snapshot of that
-        id is there already, and stays as it is.
+        """End the snapshot and give it its name, atomically. True if this call created it; False if a snapshot
+        with this id already exists, which stays unchanged.
 
         Raises: StorageError, OutcomeUnknownError; InvalidCallError after ``freeze`` or ``abort``.
         """
@@ -137,7 +138,7 @@ class SnapshotWriter:
         return self._staged.commit()
 
     def abort(self) -> None:
-        """Give up; harmless after ``freeze``."""
+        """Discard the snapshot; harmless after ``freeze``."""
         self._done = True
         self._segment.abort()
         self._staged.abort()

@@ -1,19 +1,19 @@
-"""The remote tier: how the prefix of a log leaves the disks, and how a replica does without it (KIP-405).
+"""The remote tier: how the prefix of a log leaves the disks, and how a replica works without it (KIP-405).
 
 Purpose
     Sealed segments of a leader are copied into one folder per topic and listed in one Delta table there;
-    then they may leave the brokers. A follower that lost its disk begins where the remote log ends
-    (KIP-1023). The table is at once the metadata of the tier and the topic's history for any lake engine.
+    then they may leave the brokers. A follower that lost its disk starts at the end of the remote log
+    (KIP-1023). The table is both the metadata of the tier and the topic's history for any lake engine.
 
-KIP-405's pieces, and what they are here
+KIP-405's pieces, and their counterparts here
     RemoteStorageManager            a ``stratalog.partitions.store.Store``: stage, commit, read, delete
     RemoteLogMetadataManager        the Delta table (``delta_table``): adds and removes, atomic, versioned
     RemoteLogSegmentMetadata        an add action with its statistics (``remote_segment``, ``statistics``)
-    RemoteLogManager's task         ``plan`` (what is due, what goes), ``copier`` (bring it there)
-    unclean leader election         ``divergence``: the remote part of the leader's history, and who may say
-    leftovers of failed copies      ``remote_objects``: what of a folder is litter
-    none: others write the table    ``foreign_commits``: what that makes of the remote log
-    none: an object was damaged     ``rebuilder``: made anew from a replica, under a name of its own
+    RemoteLogManager's task         ``plan`` (due uploads, expiry), ``copier`` (the upload)
+    unclean leader election         ``divergence``: the remote part of the leader's history
+    leftovers of failed copies      ``remote_objects``: which objects of a folder are litter
+    none: others write the table    ``foreign_commits``: their effect on the remote log
+    none: an object was damaged     ``rebuilder``: rebuilt from a replica, under a new name
     its list of topic-partitions    ``schedule``: when each is due, and what failed, since when
     remote log index                none: Parquet's own statistics and page index, and the footer
     auxiliary state                 the footer of the last remote segment (``bootstrap``)
@@ -27,25 +27,25 @@ KIP-405's pieces, and what they are here
     DELETE_PARTITION_STARTED        the folder is emptied, the log of the table last
     DELETE_PARTITION_FINISHED       the folder is empty
 
-The table by the means of Delta
+The Delta table
     ``delta_reader`` and ``delta_table`` read and change it, through ``delta_entries`` (its log, checked before
-    delta-rs reads it), ``delta_commit`` (a version put, or none), ``delta_options`` (addresses) and
-    ``delta_schema``. ``remote_log`` is what it lists,
-    ``remote_change`` a batch of changes to it, ``listed_files`` the files by whom they are of,
-    ``foreign_files`` the records of those that others have written, ``remote_file`` a look into an object.
+    delta-rs reads it), ``delta_commit`` (one atomic version), ``delta_options`` (addresses) and
+    ``delta_schema``. ``remote_log`` is its content, ``remote_change`` a batch of changes to it, ``listed_files``
+    the files grouped by writer, ``foreign_files`` the records in files of other writers, ``remote_file`` a look
+    into an object.
 
 Tables of a topic
-    ``iceberg_table`` lists the segments of the remote log in a catalog of the user's, too
-    (``iceberg_files``: what its metadata may name).
-    ``topic_table`` is what they have in common. The remote log is one. The other, ``snapshot_table``, is of topics
-    that are not tiered: the latest record of each key, in files that ``published`` describes.
+    ``iceberg_table`` also lists the segments of the remote log in a catalog of the user
+    (``iceberg_files``: the files that its metadata may name).
+    ``topic_table`` is the common part of tables. One is the remote log. The other, ``snapshot_table``, is for
+    topics that are not tiered: the latest record of each key, in files that ``published`` describes.
 
 The invariant
     Copy -> commit -> delete, always in this order. An object exists before the table lists it; the table
-    lists it before a broker lets go of it; the table forgets it before the object goes. The remote holds
+    lists it before a broker deletes it; the table drops it before the object is deleted. The remote log holds
     every offset once, without gaps, and of one history: a commit that would break this is refused before it
-    is made. Changes of others to the table are no part of it: a rewrite is seen through and taken back, a write of
-    data is refused (``foreign_commits``).
+    is made. Changes of the table by other writers are not part of it: a rewrite is recognized and reverted, a
+    write of data is refused (``foreign_commits``).
 
 In and out
     In: the listing of a leader (``ReplicaLog``), a remote ``Store``, policies. Out: plans, uploads that

@@ -1,7 +1,7 @@
-"""Bringing a run of the leader's log into the remote tier (KIP-405, RLM task, step 2).
+"""The upload of a run of the leader's log to the remote tier (KIP-405, RLM task, step 2).
 
-Runs in a task, and only creates a file: the driver commits what came of it, in batches. A repeated,
-speculative or late upload is harmless, for names are exclusive and the table decides what counts.
+It runs in a task, and only creates a file: the driver commits the results in batches. A repeated, speculative or
+late upload is harmless, since names are exclusive and the table decides which objects count.
 
 Verification
     * while copying: the store reads the listed object and no other; the bytes that it gave out have the CRC-32
@@ -41,17 +41,16 @@ from stratalog.tiering.statistics import statistics_json
 
 
 def upload(leader: Replica, run: Run, remote: Store, folder: str, *, compression: str) -> Uploaded:
-    """Bring ``run`` into ``folder`` (the topic's) of ``remote``, under the name of its segment.
+    """Upload ``run`` to ``folder`` (the topic's) of ``remote``, under the name of its segment.
 
-    1. stage the bytes; 2. look at the leader again: the run must still be there; 3. give them their name;
-    4. look for the object, and read back. A crash leaves at most a file that is not committed; the next upload
-    reuses it. Where the bytes travel with their name (``StoreOptions.bytes_with_name``), step 2 comes before both:
-    a leader that is deposed meanwhile is found when the segment is committed
-    (``stratalog.engine.upkeep.tiering``).
+    1. Stage the bytes. 2. List the leader again: the run must still exist. 3. Give the bytes their name. 4. Look
+    up the object, and read it back. A crash leaves at most an uncommitted file, which the next upload reuses. If
+    bytes and name are sent together (``StoreOptions.bytes_with_name``), step 2 comes first: a leader that is
+    deposed meanwhile is detected when the segment is committed (``stratalog.engine.upkeep.tiering``).
 
-    Raises: SourceChangedError when the run left the leader's log meanwhile (nothing was uploaded; plan
-        again); CorruptionError when the remote has the name with other content, or, with the leader's
-        ``broker_id``, when the leader's storage is damaged; StorageError, OutcomeUnknownError.
+    Raises: SourceChangedError if the run left the leader's log meanwhile (nothing was uploaded; plan again);
+        CorruptionError if the remote has the name with other content, or, with the leader's ``broker_id``, if the
+        leader's storage is damaged; StorageError, OutcomeUnknownError.
     """
     with errors_of(leader):
         run = as_whole(leader, run)
@@ -126,7 +125,7 @@ def _check_same_object(leader: Replica, link: Link) -> None:
 
 
 def found_object(remote: Store, name: str) -> StoredObject:
-    """The object that was just given its name. Raises: SourceChangedError when it is gone."""
+    """The object that was just created. Raises: SourceChangedError if it was deleted."""
     try:
         return remote.stat(name)
     except FileNotFoundError as error:
@@ -134,7 +133,7 @@ def found_object(remote: Store, name: str) -> StoredObject:
 
 
 def _reused(leader: Replica, run: Run, remote: Store, there: StoredObject) -> Uploaded:
-    """The upload of another driver, or of a run that crashed, under the name, if it is as it should be."""
+    """The object that another driver, or a crashed run, has uploaded under the name, if it is correct."""
     what = remote.uri_of(there.name)
     found = verify_bytes(remote, DataFile(run.segment_name, there))
     if run.is_segment and not run.segment_name.merged:  # a merged one may have been uploaded from its appends
@@ -152,9 +151,9 @@ def _reused(leader: Replica, run: Run, remote: Store, there: StoredObject) -> Up
 
 
 def segment_of(leader: Replica, run: Run, footer: SegmentFooter, size_bytes: int) -> RemoteSegment:
-    """The table's entry for an uploaded run of a replica; ``footer`` is the one of the object.
+    """The table's entry for an uploaded run of a replica; ``footer`` is that of the object.
 
-    Raises: CorruptionError when it is of another partition.
+    Raises: CorruptionError if it belongs to another partition.
     """
     if footer.topic_id != leader.topic_id or footer.partition != leader.partition:
         raise CorruptionError(

@@ -1,10 +1,10 @@
 """The plan of copies to the remote tier and of expiry from it (KIP-405, the RLM task). Pure.
 
-Sealed runs below the high watermark, from the earliest on, one after the other without a gap, from the end
-of the remote log on, as far as the copy lag lets them go (KIP-1241). A run that is one whole file is copied as
-it is, under its own name; one that is several files, or begins inside one (a late zombie's merge straddles the
-end of the remote), is rewritten. So is what was appended in transactions: the remote tier stops at the last stable
-offset, and every segment there says by itself which of its records are committed (``control IS NULL``).
+Uploads are sealed runs below the high watermark, contiguous from the end of the remote log, as far as the copy lag
+allows (KIP-1241). A run that is one whole file is copied unchanged, under its own name. A run of several files, or
+one that begins inside a file (a late zombie's merge straddles the end of the remote log), is rewritten. So are
+appends in transactions: the remote tier stops at the last stable offset, and every segment there marks its
+committed records (``control IS NULL``).
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from stratalog.tiering.remote_log import RemoteLog
 from stratalog.tiering.remote_segment import RemoteSegment
 
 LatestMs = Callable[[Link], int]
-"""The largest timestamp of a file's records, in milliseconds: it stands in its footer."""
+"""The largest timestamp of a file's records, in milliseconds, from its footer."""
 
 
 @dataclass(frozen=True, slots=True)
 class CopyLag:
-    """How far the remote tier stays behind the log (remote.copy.lag.ms, remote.copy.lag.bytes; KIP-1241). Sealed
-    runs go when either of the two says so: 0 always does, -1 never.
+    """The lag of the remote tier behind the log (remote.copy.lag.ms, remote.copy.lag.bytes; KIP-1241). A sealed
+    run is uploaded when either limit allows it: 0 always does, -1 never.
     """
 
     ms: int
     size_bytes: int
 
     def eligible(self, run: Run, newer_bytes: int, now_ms: int, latest_ms: LatestMs) -> bool:
-        """Whether a sealed run may go that has ``newer_bytes`` bytes of the log behind it. A run with a timestamp
-        in the future goes at once: it would have to wait until then.
+        """Whether a sealed run may be uploaded if ``newer_bytes`` bytes of the log come after it. A run with a
+        timestamp in the future is uploaded at once: otherwise it would have to wait until then.
         """
         if self.ms == 0 or (self.size_bytes != UNLIMITED and newer_bytes >= self.size_bytes):
             return True
@@ -54,10 +54,10 @@ class UploadPlan:
     """The uploads of one partition, in order; ``runs`` are contiguous from ``start`` on."""
 
     start: int
-    """The earliest pending upload offset; where nothing of the log is tiered, the first one to upload."""
+    """The earliest pending upload offset; the first offset to upload if nothing of the log is tiered."""
     runs: tuple[Run, ...]
     held_bytes: int = 0
-    """Bytes that are sealed and committed, and held back by the copy lag."""
+    """Bytes that are sealed and committed, but held back by the copy lag."""
 
     @property
     def end(self) -> int:
@@ -71,21 +71,22 @@ class UploadPlan:
 
     @property
     def since_ms(self) -> int | None:
-        """When the oldest file that is due was made; None where none is."""
+        """The creation time of the oldest due file; None if no file is due."""
         return min((link.file.object.modified_ms for run in self.runs for link in run.links), default=None)
 
 
 def earliest_pending_upload(log: ReplicaLog, remote: Sequence[RemoteSegment], log_start: int, what: str) -> int:
-    """The offset on the leader that is the next to be uploaded (KIP-1023, "ListOffsets API").
+    """The next offset of the leader to upload (KIP-1023, "ListOffsets API").
 
-    It is the end of the remote log, if the log still reaches back that far. Otherwise it is the first offset that
-    the leader has, and the old remote segments must go in the same commit (``expiry.expired_segments``): nothing
+    It is the end of the remote log, if the log still reaches back that far. Otherwise it is the leader's first
+    offset, and the old remote segments must be removed in the same commit (``expiry.expired_segments``): nothing
     was ever tiered, or tiering was off for so long that "the leader's Log-Start-Offset is much ahead of the
     highest offset on the remote storage" (KIP-1023, "ReplicaFetcher Changes").
 
-    Raises: CorruptionError when the remote holds another history than the leader (an unclean election);
-        LogGapError when the leader has deleted what the remote lacks: its store is another one than before, or
-        not mounted, and an upload would begin a table that hides what is there.
+    Raises: CorruptionError if the remote log has another history than the leader (an unclean election);
+        LogGapError if
+        the leader has deleted records that the remote log lacks: the remote store is another one than before, or
+        is not mounted, and an upload would begin a table that hides the existing one.
     """
     if not remote or remote[-1].next_offset <= log_start:
         if log.local_start > log_start:
@@ -112,7 +113,7 @@ def earliest_pending_upload(log: ReplicaLog, remote: Sequence[RemoteSegment], lo
 
 
 def _way_out(log: ReplicaLog) -> str:
-    """For people, where the remote will not be again what it was."""
+    """The advice to an operator if the former remote tier cannot be restored."""
     return (
         "If the remote tier cannot be restored, heal uploads to an older copy the "
         "records that a replica still has; delete the rest with delete_records before "
@@ -175,7 +176,7 @@ def why_not_due(
     oldest_ms: Callable[[Link], int],
     transactions: LogTransactions | None = None,
 ) -> str:
-    """Why a plan has no uploads, for people. Raises: as ``oldest_ms``."""
+    """A readable reason why a plan has no uploads. Raises: as ``oldest_ms``."""
     left = [link for link in log.chain if link.end > plan.end]
     size_bytes = sum(link.file.object.size_bytes for link in left)
     if not left:
@@ -193,8 +194,8 @@ def why_not_due(
 
 
 def waiting_as_before(pending_bytes: int, end: int, policy: MergePolicy) -> str:
-    """The same of a log, tiered up to ``end``, in which nothing has changed since an earlier plan found nothing
-    due of its ``pending_bytes``.
+    """The same reason for a log, tiered up to ``end``, that is unchanged since an earlier plan found that none of
+    its ``pending_bytes`` were due.
     """
     if not pending_bytes:
         return "all of it is in the remote tier" if end else "no records"
@@ -212,8 +213,8 @@ def changes_at_ms(
     latest_ms: LatestMs = lambda _: 0,
     oldest_ms: Callable[[Link], int] = made_ms,
 ) -> int:
-    """When the plan may become another one at the earliest, by the time alone; ``now_ms`` where it already may.
-    Only asked of a plan without uploads. Raises: as ``latest_ms``.
+    """The earliest time at which the plan may change by time alone; ``now_ms`` if it already may. Only for a plan
+    without uploads. Raises: as ``latest_ms``.
     """
     left = [link for link in log.chain if link.end > plan.end]
     if not left:
@@ -237,8 +238,8 @@ def waiting_since_ms(log: ReplicaLog, start: int, oldest_ms: Callable[[Link], in
 
 
 def expired_segments(remote: RemoteLog, log_starts: Mapping[int, int]) -> list[RemoteSegment]:
-    """The segments that lie wholly below the log start offset of their partition, in order. One that only
-    begins below it stays, readers skip its first records: files are never cut for retention.
+    """The segments wholly below the log start offset of their partition, in order. A segment that only begins
+    below it is kept, and readers skip its first records: files are never cut for retention.
     """
     return [
         segment
@@ -249,10 +250,10 @@ def expired_segments(remote: RemoteLog, log_starts: Mapping[int, int]) -> list[R
 
 
 def both_tiers(remote: Sequence[RemoteSegment], local: Sequence[LogFile]) -> list[LogFile]:
-    """A partition's whole log as total retention looks at it: every offset once, the remote part first.
+    """The whole log of a partition for total retention: every offset once, the remote part first.
 
-    ``local`` are the leader's files in order. Those that the remote holds are left out, one that straddles
-    its end is counted whole from there on.
+    ``local`` are the leader's files in order. Files that the remote log holds are left out; a file that straddles
+    its end counts with its whole size from there on.
     """
     end = remote[-1].next_offset if remote else 0
     rest = [replace(extent, start=max(extent.start, end)) for extent in local if extent.end > end]

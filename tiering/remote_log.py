@@ -1,8 +1,8 @@
 """The remote part of a topic's logs: the fold of its Delta table at one version. Pure.
 
 ``RemoteLog.of`` builds it from the live files; ``after`` is the same log with a commit's adds and removes
-applied, by which a commit is checked before it is made. Both go through one gateway, so that a remote log
-with a gap or an overlap exists nowhere: the remote holds every offset once.
+applied, which checks a commit before it is made. Both use one constructor, so that no remote log with a gap or an
+overlap can exist: it holds every offset once.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from stratalog.tiering.remote_segment import RemoteSegment
 
 @dataclass(frozen=True, slots=True)
 class RemoteLog:
-    """Segments per partition in offset order, contiguous and disjoint; partitions without are absent."""
+    """Segments per partition in offset order, contiguous and disjoint; partitions without segments are absent."""
 
     what: str
-    """The table, for messages."""
+    """The name of the table in messages."""
     version: int
     """The version of the table; -1 before the first one."""
     segments: Mapping[int, tuple[RemoteSegment, ...]] = field(default_factory=dict)
     rewrite: Rewrite | None = None
-    """Files that others have put in the place of some of them; None where the table lists exactly them."""
+    """Files with which other writers replaced some segments; None if the table lists exactly the segments."""
 
     @classmethod
     def of(
@@ -37,7 +37,7 @@ class RemoteLog:
     ) -> RemoteLog:
         """The log of these segments, in any order.
 
-        Raises: LogGapError for missing offsets, CorruptionError for offsets that are there twice.
+        Raises: LogGapError for missing offsets, CorruptionError for duplicate offsets.
         """
         by_partition: dict[int, list[RemoteSegment]] = {}
         for segment in segments:
@@ -51,12 +51,12 @@ class RemoteLog:
 
     @classmethod
     def empty(cls, what: str) -> RemoteLog:
-        """The log of a topic of which nothing was ever tiered."""
+        """The remote log of a topic that was never tiered."""
         return cls(what, -1)
 
     @property
     def memory_bytes(self) -> int:
-        """Its size in memory without the rewrite, roughly: a segment is two objects, and numbers."""
+        """The approximate size in memory, without the rewrite: a segment is two objects, and numbers."""
         return 1024 + 500 * sum(map(len, self.segments.values()))
 
     def of_partition(self, partition: int) -> tuple[RemoteSegment, ...]:
@@ -96,7 +96,7 @@ class RemoteLog:
     def after(self, adds: Iterable[RemoteSegment], removes: Iterable[RemoteSegment], version: int) -> RemoteLog:
         """This log with a commit applied.
 
-        Raises: LogGapError, CorruptionError when the result would be no remote log.
+        Raises: LogGapError, CorruptionError if the result would not be a valid remote log.
         """
         removes = tuple(removes)
         gone = {segment.path for segment in removes}

@@ -88,7 +88,7 @@ def test_only_one_footer_is_asked_for() -> None:
 
 
 def test_a_footer_that_ends_where_its_file_starts_is_corruption() -> None:
-    with pytest.raises(CorruptionError, match="ends at 3"):
+    with pytest.raises(CorruptionError, match="claims to end at 3"):
         log_of("0.1 3.1", end=3)
 
 

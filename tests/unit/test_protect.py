@@ -97,9 +97,9 @@ def test_a_protection_lasts_over_a_default_of_the_cluster_and_can_be_lengthened(
     far = live.clock.now_ms() + 10 * DAY_MS
     live.cluster.topics.alter_configs(None, {"protect.until.ms": far})
     for changes in ({"protect.until.ms": None}, {"protect.until.ms": far - 1}):
-        with live.unchanged(), pytest.raises(PolicyViolationError, match="not sooner"):
+        with live.unchanged(), pytest.raises(PolicyViolationError, match="not earlier"):
             live.cluster.topics.alter_configs(None, changes)
-    with live.unchanged(), pytest.raises(PolicyViolationError, match="not sooner"):
+    with live.unchanged(), pytest.raises(PolicyViolationError, match="not earlier"):
         live.cluster.topics.protect("t", days=1)
     live.cluster.topics.protect("t", days=20)
     live.cluster.groups.commit("g", {("u", 0): 1})
