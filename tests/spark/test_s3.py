@@ -16,6 +16,7 @@ import pytest
 from stratalog import Cluster, load_cluster_file
 from stratalog.jobs.hadoop import reach_stores
 from stratalog.partitions.store import StoreOptions, open_store
+from stratalog.partitions.store.s3_connection import client_of
 from tests.s3_server import SECRET_KEY, S3Endpoint
 from tests.spark.standalone import spark_submit
 
@@ -67,6 +68,38 @@ def file(s3_endpoint: S3Endpoint, tmp_path: Path) -> Path:
 def cluster(spark: SparkSession, s3_endpoint: S3Endpoint, file: Path) -> Cluster:
     reach_stores(spark, load_cluster_file(file).roots)
     return Cluster.format(file, spark)
+
+
+@pytest.fixture
+def named_by_environment(s3_endpoint: S3Endpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cluster in a bucket that no test has opened. The environment of the driver alone names the server."""
+    client = client_of(StoreOptions(s3_endpoint.url, s3_endpoint.region))
+    client.create_bucket(Bucket="named-by-the-environment")
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", s3_endpoint.url)
+    file = tmp_path / "cluster.toml"
+    text = CLUSTER.partition("[s3]")[0].replace('"broker-1"', '"s3://{bucket}/{prefix}/broker-1"')
+    names = {"bucket": "named-by-the-environment", "remote": "named-by-the-environment"}
+    file.write_text(text.format(prefix=tmp_path.name, **names))
+    return file
+
+
+def test_a_server_that_the_environment_alone_names(spark: SparkSession, named_by_environment: Path) -> None:
+    """Spark's tasks, its Parquet reader and its Delta tables go there."""
+    roots = load_cluster_file(named_by_environment).roots
+    reach_stores(spark, roots)
+    cluster = Cluster.format(named_by_environment, spark)
+    configs = {"remote.storage.enable": "true", "segment.bytes": "1", "local.retention.bytes": "0"}
+    cluster.topics.create("t", partitions=1, replication_factor=2, configs={**configs, "retention.ms": "-1"})
+    for first in (0, 50):
+        frame = spark.range(first, first + 50).selectExpr("cast(id AS STRING) AS value")
+        cluster.append(frame, "t").raise_for_failures()
+    for operation in (cluster.replicate, cluster.tier, cluster.retain):
+        operation().raise_for_failures()
+    assert any(part.remote for part in cluster.plan_read("t"))
+    assert cluster.read("t").count() == 100
+    table = f"{cluster.file.remote}/t-{cluster.image.topic('t').topic_id}"
+    assert spark.read.format("delta").load(table).count() > 0
+    cluster.verify(deep=True).raise_for_failures()
 
 
 def rows(frame: DataFrame) -> Counter[tuple[object, ...]]:
