@@ -40,8 +40,8 @@ def s3_session(options: StoreOptions) -> botocore.session.Session:
 
 def named_by_aws(options: StoreOptions) -> NamedByAws:
     """The endpoint and the region, in the order in which botocore looks for them; AWS_REGION, which it does not
-    know and other clients do, comes after AWS_DEFAULT_REGION. A profile that is missing names nothing here:
-    requests tell it.
+    know and other clients do, comes after AWS_DEFAULT_REGION. Where the options name an endpoint, no other counts.
+    A profile that is missing names nothing here: requests tell it.
 
     Raises: UnsupportedStoreError for an endpoint whose address is refused, or files that cannot be read.
     """
@@ -55,7 +55,7 @@ def named_by_aws(options: StoreOptions) -> NamedByAws:
         ignored = os.environ.get("AWS_IGNORE_CONFIGURED_ENDPOINT_URLS") or profile.get(
             "ignore_configured_endpoint_urls", ""
         )
-        if str(ignored).lower() == "true":
+        if options.endpoint_url is not None or str(ignored).lower() == "true":
             return NamedByAws(None, region)
         services = session.full_config.get("services", {}) if "services" in profile else {}
     except BotoCoreError as error:

@@ -45,17 +45,26 @@ def begun(folder: Path, root: str, table: str) -> Path:
     return file
 
 
+@pytest.mark.parametrize("named_by", ["file", "environment"])
 def test_spark_reads_both_tiers_on_azure_and_google(
-    azure_endpoint: CloudEndpoint, gcs_endpoint: CloudEndpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    named_by: str,
+    azure_endpoint: CloudEndpoint,
+    gcs_endpoint: CloudEndpoint,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     if any(missing_jars(jar_folder(), pins) for pins in CLOUDS):
         pytest.skip("python -m stratalog.jobs.jars azure, and gcs: they are fetched when they are asked for")
-    monkeypatch.delenv("AZURE_STORAGE_CONNECTION_STRING")
-    monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_KEY", ACCOUNT_KEY)
+    tables = {"azure": "", "gcs": ""}
+    if named_by == "file":
+        monkeypatch.delenv("AZURE_STORAGE_CONNECTION_STRING")
+        monkeypatch.delenv("STORAGE_EMULATOR_HOST")
+        monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_KEY", ACCOUNT_KEY)
+        tables = {e.kind: f'[{e.kind}]\nendpoint_url = "{e.url}"\n' for e in (azure_endpoint, gcs_endpoint)}
     azure = f"abfss://{BUCKET}@{ACCOUNT}.dfs.core.windows.net/{tmp_path.name}"
     files = [
-        begun(tmp_path / "azure", azure, f'[azure]\nendpoint_url = "{azure_endpoint.url}"\n'),
-        begun(tmp_path / "gcs", f"gs://{BUCKET}/{tmp_path.name}", f'[gcs]\nendpoint_url = "{gcs_endpoint.url}"\n'),
+        begun(tmp_path / "azure", azure, tables["azure"]),
+        begun(tmp_path / "gcs", f"gs://{BUCKET}/{tmp_path.name}", tables["gcs"]),
     ]
     done = subprocess.run(
         [sys.executable, "-m", "tests.spark.reading_clouds", *map(str, files)],
