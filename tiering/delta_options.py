@@ -107,7 +107,7 @@ def _of_azure(here: Reached) -> dict[str, str]:
 
 
 def _of_google(here: Reached) -> dict[str, str]:
-    if "token" in here.shown:
+    if "token" in here.shown and "service_account" not in here.shown:
         raise StorageAuthenticationError(
             f"open a table at {here.server}: {here.options.credentials} gave a token alone, and delta-rs, which "
             "writes the remote tier's tables, takes none: give a service_account, or no provider where the "
@@ -117,8 +117,11 @@ def _of_google(here: Reached) -> dict[str, str]:
     if here.plain:  # nobody's credentials, and delta-rs looks for none
         nobody = {"client_email": "", "private_key": "", "private_key_id": "", "disable_oauth": True}
         return found | {"google_service_account_key": json.dumps({"gcs_base_url": here.server, **nobody})}
-    names = {"service_account": "google_service_account_key"}
-    return found | {names.get(name, f"google_{name}"): value for name, value in here.shown.items()}
+    names = {
+        "service_account": "google_service_account_key",
+        "application_credentials": "google_application_credentials",
+    }
+    return found | {option: here.shown[name] for name, option in names.items() if name in here.shown}
 
 
 def _refuse_others(here: Reached, environ: Mapping[str, str]) -> None:

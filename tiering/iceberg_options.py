@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from stratalog.partitions.errors import StorageAuthenticationError
 from stratalog.partitions.store.address import OBJECT_SCHEMES
 from stratalog.partitions.store.protocol import StoreOptions
 from stratalog.partitions.store.reached import Reached, reached
@@ -28,10 +27,8 @@ def iceberg_properties(uri: str, options: StoreOptions) -> dict[str, str]:
 
 
 def properties_of(here: Reached) -> dict[str, str]:
-    """All that pyiceberg's file systems would else look for in their environment.
-
-    Raises: StorageAuthenticationError for a service account of a provider's.
-    """
+    """All that pyiceberg's file systems would else look for in their environment, but for Google's file of
+    credentials and the identity of the machine, which they find there as brokers do."""
     options, shown = here.options, here.shown
     if here.scheme == "s3":
         return {
@@ -43,11 +40,6 @@ def properties_of(here: Reached) -> dict[str, str]:
             **({"s3.region": options.region} if options.region else {}),
         }
     if here.scheme == "gs":
-        if "service_account" in shown:
-            raise StorageAuthenticationError(
-                f"open an Iceberg table at {here.server}: {options.credentials} gave a service account, and "
-                "pyiceberg takes none: set GOOGLE_APPLICATION_CREDENTIALS, or use the identity of the machine"
-            )
         token = "anonymous" if here.plain else shown.get("token")
         of_token = {"gcs.oauth2.token": token, "gcs.oauth2.token-expires-at": _NEVER_MS} if token else {}
         return {"gcs.service.host": here.server, **of_token}

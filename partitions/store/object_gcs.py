@@ -115,16 +115,15 @@ class GcsSession:
             if credentials.credentials is not None and not credentials._credentials_valid(LOCAL_REFRESH_BUFFER):
                 await asyncio.to_thread(credentials.maybe_refresh)
             signed: dict[str, str] = self.fs._get_headers(headers)
-        except google.auth.exceptions.TransportError:
-            raise ConnectionError("credentials could not be renewed") from None
         except google.auth.exceptions.GoogleAuthError as error:
-            raise NoCredentialsFoundError(f"credentials could not be renewed ({type(error).__name__})") from None
+            raise _not_renewed(error) from None
         return signed
 
     def shown(self) -> dict[str, str]:
-        """See ``Reached.shown``; the machine's identity is in none of it.
+        """See ``Reached.shown``; the machine's identity is in none of it. A service account comes with its token,
+        for clients that take no account.
 
-        Raises: NoCredentialsFoundError.
+        Raises: NoCredentialsFoundError, ConnectionError.
         """
         if self.fs.credentials.credentials is None:
             return {}
@@ -135,7 +134,18 @@ class GcsSession:
         account = values.get("service_account")
         if not account:
             return {"token": values["token"]}
-        return {"service_account": account if isinstance(account, str) else json.dumps(account)}
+        try:
+            self.fs.credentials.maybe_refresh()
+        except google.auth.exceptions.GoogleAuthError as error:
+            raise _not_renewed(error) from None
+        token = self.fs.credentials.credentials.token
+        return {"service_account": account if isinstance(account, str) else json.dumps(account), "token": token}
+
+
+def _not_renewed(error: google.auth.exceptions.GoogleAuthError) -> Exception:
+    if isinstance(error, google.auth.exceptions.TransportError):
+        return ConnectionError("credentials could not be renewed")
+    return NoCredentialsFoundError(f"credentials could not be renewed ({type(error).__name__})")
 
 
 def _token(options: StoreOptions) -> Any:

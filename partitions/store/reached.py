@@ -27,7 +27,7 @@ class Reached:
     """As ``resolved`` gives them."""
     shown: Mapping[str, str] = field(repr=False)
     """The credentials, by the names that a provider gives them; ``application_credentials`` is the path of
-    Google's file. Empty: nobody's, or the identity of the machine on Google."""
+    Google's file. Empty: nobody's, or on Google the identity of the machine."""
 
     @property
     def plain(self) -> bool:

@@ -391,14 +391,15 @@ def test_googles_own_server_has_its_credentials(monkeypatch: pytest.MonkeyPatch)
     told = delta_storage_options(to_google(options, {"application_credentials": "/etc/key.json"}))
     assert told["google_application_credentials"] == "/etc/key.json"
     assert (told["google_base_url"], told["google_allow_http"]) == ("https://storage.example.org", "false")
-    told = delta_storage_options(to_google(options, {"service_account": '{"private_key": "x"}'}))
+    account = {"service_account": '{"private_key": "x"}', "token": "a-token"}
+    told = delta_storage_options(to_google(options, account))
     assert told["google_service_account_key"] == '{"private_key": "x"}'
+    assert "a-token" not in told.values()
+    assert properties_of(to_google(options, account))["gcs.oauth2.token"] == "a-token"
     told = gcs_settings(options, {"GOOGLE_APPLICATION_CREDENTIALS": "/etc/key.json"})
     assert told["fs.gs.auth.service.account.json.keyfile"] == "/etc/key.json"
     with pytest.raises(StorageAuthenticationError, match="delta-rs"):
         delta_storage_options(to_google(options, {"token": SECRET}))
-    with pytest.raises(StorageAuthenticationError, match="pyiceberg takes none"):
-        properties_of(to_google(options, {"service_account": SECRET}))
 
 
 # ------------------------------------------------------------------------------------------------ refused
