@@ -111,11 +111,11 @@ def abfs_settings(host: str, options: StoreOptions, environ: Mapping[str, str]) 
         settings[f"fs.azure.account.key.{host}"] = _NO_KEY
         settings["fs.azure.shellkeyprovider.script"] = "sh -c " + command.replace(" ", "${IFS}")  # apart by spaces
     scheme, _, server = (options.endpoint_url or "").partition("://")
-    if scheme == "http":  # a server of one's own, which speaks as blobs do
+    if server not in {"", host, host.replace(".dfs.", ".blob.", 1)}:  # one's own, which speaks as blobs do
         settings["fs.abfss.impl"] = f"{_AZURE}.AzureBlobFileSystem"
         settings["fs.azure.abfs.endpoint"] = server.partition("/")[0]
         settings["fs.azure.account.hns.enabled"] = "false"
-        settings["fs.azure.always.use.https"] = "false"
+        settings["fs.azure.always.use.https"] = "true" if scheme == "https" else "false"
         settings["fs.azure.fns.account.service.type"] = "BLOB"
         settings["fs.azure.networking.library"] = "JDK_HTTP_URL_CONNECTION"
     return settings

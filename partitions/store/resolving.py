@@ -55,7 +55,8 @@ def resolved(uri: str, options: StoreOptions) -> StoreOptions:
     else:
         found = _azure(bucket.partition("@")[2], options, os.environ)
     check_connection(found.endpoint_url or "", found)
-    return replace(found, resolved=True)
+    protocol, separator, server = (found.endpoint_url or "").partition("://")
+    return replace(found, endpoint_url=f"{protocol.lower()}{separator}{server}" or None, resolved=True)
 
 
 def connection_string(environ: Mapping[str, str]) -> Mapping[str, str]:
@@ -128,16 +129,16 @@ def _azure(host: str, options: StoreOptions, environ: Mapping[str, str]) -> Stor
             raise another_account(account, of_string)
         said, of_string = {}, None  # the provider's credentials are those of the account
     account = account or of_string or environ.get("AZURE_STORAGE_ACCOUNT_NAME") or None
-    endpoint = options.endpoint_url or _endpoint_of(said)
+    endpoint = options.endpoint_url or _endpoint_of(said, host)
     if endpoint is None and account is not None:
         endpoint = f"https://{host.replace('.dfs.', '.blob.', 1) or f'{account}.blob.{AZURE_DOMAIN}'}"
     return replace(options, account=account, endpoint_url=endpoint and endpoint.rstrip("/"))
 
 
-def _endpoint_of(said: Mapping[str, str]) -> str | None:
-    """The server that a connection string names."""
+def _endpoint_of(said: Mapping[str, str], host: str) -> str | None:
+    """The server that a connection string names. Beside the ``host`` of an address its domain does not count."""
     url = said.get("BLOBENDPOINT")
-    if url is None and "ACCOUNTNAME" in said:
+    if url is None and not host and "ACCOUNTNAME" in said:
         domain = said.get("ENDPOINTSUFFIX", AZURE_DOMAIN)
         url = f"{said.get('DEFAULTENDPOINTSPROTOCOL', 'https')}://{said['ACCOUNTNAME']}.blob.{domain}"
     if url is not None:

@@ -274,8 +274,11 @@ def spark_told_of_azure(options: StoreOptions) -> tuple[str, str]:
     told = abfs_settings(HOST, options, os.environ)
     assert AZURE_KEY not in str(told)
     assert told[f"fs.azure.account.keyprovider.{HOST}"].endswith("ShellDecryptionKeyProvider")
-    server = told.get("fs.azure.abfs.endpoint")
-    return (f"http://{server}/lake" if server else str(options.endpoint_url)), str(options.account)
+    if "fs.azure.abfs.endpoint" not in told:
+        return "https://lake.blob.core.windows.net", str(options.account)  # the one of the address
+    scheme = "https" if told["fs.azure.always.use.https"] == "true" else "http"
+    path = "/lake" if scheme == "http" else ""  # Hadoop adds it
+    return f"{scheme}://{told['fs.azure.abfs.endpoint']}{path}", str(options.account)
 
 
 def pyiceberg_told_of_azure(options: StoreOptions) -> tuple[str, str]:
@@ -301,6 +304,8 @@ def test_azure(root: str, way: str, client: str, tmp_path: Path, monkeypatch: py
     if root.startswith("abfss") and "account = " in named.file:
         named = Way(named.file.replace('account = "lake"\n', ""), named.environment)
     options = options_of(named, root, tmp_path, monkeypatch)
+    if root.startswith("abfss") and "suffix" in way:
+        server = "https://lake.blob.core.windows.net"  # the domain of the address
     assert AZURE_CLIENTS[client](options) == (server, "lake")
 
 
@@ -467,6 +472,11 @@ def test_without_credentials_delta_is_not_let_loose(tmp_path: Path) -> None:
     """It would look for an instance's, or another profile's."""
     with pytest.raises(StorageAuthenticationError, match="find credentials for s3://b: no credentials were found"):
         storage_options("s3://b/t", StoreOptions(PRIVATE, retries=0))
+
+
+def test_a_protocol_is_spelt_in_one_way() -> None:
+    """Whether credentials are shown depends on it."""
+    assert resolved("gs://b", StoreOptions("HTTP://127.0.0.1:1")).endpoint_url == "http://127.0.0.1:1"
 
 
 def test_a_folder_names_nothing(tmp_path: Path) -> None:
