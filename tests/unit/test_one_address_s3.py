@@ -11,7 +11,7 @@ import pytest
 from deltalake import DeltaTable
 
 from bench.s3_server import ACCESS_KEY, HOST, OTHER_CREDENTIALS, SECRET_KEY, credentials
-from stratalog.engine.cluster import Cluster
+from stratalog import Cluster
 from stratalog.partitions.store import s3_connection, s3_session
 from stratalog.tiering.delta_options import storage_options
 from stratalog.tiering.iceberg_options import iceberg_properties
