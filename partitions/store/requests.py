@@ -25,10 +25,15 @@ from stratalog.partitions.errors import (
 )
 from stratalog.partitions.store.credentials import NoCredentialsFoundError, renewing
 from stratalog.partitions.store.protocol import StoreOptions
+from stratalog.partitions.unwritable import UnwritableStorageError
 
 CONNECT_TIMEOUT_S = 10.0
 BACKOFF = Backoff(first_s=0.1, longest_s=10.0, least=0.5)
 CONFLICT_ATTEMPTS = 5
+FULL_STATUS = 507
+FULL_CODES = frozenset({"XMinioStorageFull", "XMinioAdminBucketQuotaExceeded", "QuotaExceeded"})
+"""Answers of storage that has no room, or whose quota is used up: of MinIO and Ceph."""
+FULL = "the storage is full, or its quota is used up. Free or add space there, or raise the quota"
 
 T = TypeVar("T")
 
@@ -40,7 +45,18 @@ class Answer:
     status: int
     code: str
     ambiguous: bool
-    """Whether an earlier attempt of the same request went without an answer: it may have taken effect."""
+    """Whether the request may have taken effect: an earlier attempt of it went without an answer, or this answer
+    may come from half way."""
+
+    @property
+    def full(self) -> bool:
+        """Whether the storage has no room."""
+        return is_full(self.status, self.code)
+
+
+def is_full(status: int, code: str) -> bool:
+    """Whether an answer says that the storage has no room, or that a quota is used up. No other attempt helps."""
+    return status == FULL_STATUS or code in FULL_CODES
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +86,8 @@ class Refusal(Exception):  # noqa: N818 - an answer, not a failure: the store kn
         """The error of the action ``what``, of its own kind where the caller is refused: that lacks ``right`` on
         ``path``."""
         status, code, wording = self.answer.status, self.answer.code, self._wording
+        if self.answer.full:
+            return UnwritableStorageError(f"{what}: {self}: {FULL}", path, full=True)
         if status == 401 or code in wording.unknown_caller:
             return StorageAuthenticationError(
                 f"{what}: {self}: the server does not accept the credentials: {wording.credentials}"
@@ -191,7 +209,8 @@ class Requests(ABC):
                     if not renewed and self._others_than(shown, failure):
                         renewed, tries = True, tries - 1
                         continue
-                    raise Refusal(Answer(failure.status, failure.code, ambiguous), self.wording) from None
+                    unsure = ambiguous or failure.status >= 500
+                    raise Refusal(Answer(failure.status, failure.code, unsure), self.wording) from None
                 ambiguous = ambiguous or failure.status >= 500  # it may come from half way
             elif failure.passing:
                 ambiguous = ambiguous or failure.sent
