@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Self
+
 from stratalog.partitions.errors import StorageRefusedError
+
+_FILE = "file://"
 
 
 class UnwritableStorageError(StorageRefusedError):
@@ -15,6 +19,16 @@ class UnwritableStorageError(StorageRefusedError):
         self.path, self.full = path, full
         self.broker_id: int | None = None
         """The broker whose root it is, where that is known."""
+
+    def of_broker(self, broker_id: int) -> Self:
+        """The same error, with the broker whose root it is."""
+        self.broker_id = broker_id
+        return self
+
+    def is_below(self, uri: str) -> bool:
+        """Whether it was the root of this address that took no writes."""
+        root = uri.removeprefix(_FILE)
+        return f"{self.path.removeprefix(_FILE)}/".startswith(f"{root}/")
 
     def __str__(self) -> str:
         if self.broker_id is None:

@@ -45,7 +45,7 @@ from stratalog.partitions.listing import (
 )
 from stratalog.partitions.paths import DataName, LocalStartName
 from stratalog.partitions.producers import ProducerEntry, encode
-from stratalog.partitions.replica import Replica, errors_of
+from stratalog.partitions.replica import Replica, errors_of, writes_of
 from stratalog.partitions.runner import Done, Failed, Outcome, Runner, SerialRunner
 from stratalog.partitions.segment_check import check_copy
 from stratalog.partitions.store import Staged, Store
@@ -171,7 +171,8 @@ def _sync(
 
     for _ in range(_ATTEMPTS):
         try:
-            done = _sync_once(replicas, follower_id, options, before, log, copied)
+            with writes_of(replicas.replica(follower_id), replicas.leader):
+                done = _sync_once(replicas, follower_id, options, before, log, copied)
             return replace(done, copied_files=files, copied_bytes=size_bytes)
         except SourceChangedError as error:  # a file is gone from the leader: start again, never skip
             change = error

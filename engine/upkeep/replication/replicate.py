@@ -36,6 +36,7 @@ from stratalog.engine.replicas.in_sync import (
     propose,
     without,
 )
+from stratalog.engine.replicas.taking_writes import FailedCreates, unwritable_leaders
 from stratalog.engine.replication.partition import PartitionReplicas
 from stratalog.engine.replication.remote_end import LogBehindRemoteError, RemoteTail
 from stratalog.engine.replication.sync import SyncOptions
@@ -269,12 +270,15 @@ def _blame_registers(context: Context, states: Iterable[Progressed]) -> None:
 
 
 def _replace_leaders(context: Context, states: Mapping[TopicIdPartition, Progressed]) -> None:
-    """Leaders that have lost data resign; what they lost is copied to them in the next round."""
+    """Leaders that have lost data, or that take no writes, resign; what they lost is copied to them in the next
+    round."""
     damaged = {
         key: (state.replicas.view, state.leader_error)
         for key, state in states.items()
         if isinstance(state.leader_error, CorruptionError)
     }
+    unwritable = unwritable_leaders((state.replicas.view, state.leader_error) for state in states.values())
+    resigned = FailedCreates(context).resign(unwritable)[0] if unwritable else {}
     replaced = replace_leaders(context, damaged) if damaged else {}
     behind = {
         key: (view, error)
@@ -282,7 +286,7 @@ def _replace_leaders(context: Context, states: Mapping[TopicIdPartition, Progres
         if key not in replaced and isinstance(error, LogBehindRemoteError)
     }
     gone_on, refused = go_on_from_remote(context, behind) if behind else ({}, {})
-    for key, note in {**replaced, **gone_on}.items():
+    for key, note in {**resigned, **replaced, **gone_on}.items():
         states[key].notes.append(note)
         states[key].again = True
     for key, error in refused.items():
