@@ -23,8 +23,8 @@ from stratalog.engine.replication.leader import (
 )
 from stratalog.engine.replication.partition import PartitionReplicas
 from stratalog.engine.replication.remote_end import RemoteTail
+from stratalog.engine.replication.shared_throttle import SharedThrottle
 from stratalog.engine.replication.snapshots import fetch_latest, newest_id, usable_snapshot
-from stratalog.engine.replication.throttle import Throttle
 from stratalog.engine.replication.watermark import record_high_watermark
 from stratalog.partitions.cache import BoundedCache
 from stratalog.partitions.errors import (
@@ -77,7 +77,8 @@ class SyncOptions:
     """The remote log; None when the topic is not tiered, or when no follower can need it (members of the ISR)."""
     last_tiered: LastTiered = LastTiered.NEVER
     """The settings ``follower.fetch.last.tiered.offset.enable`` and ``...always.enable``."""
-    throttle: Throttle | None = None
+    throttle: SharedThrottle | None = None
+    """Bounds the copies to followers that are joining by a reassignment."""
     snapshots: bool = False
     """The topic has cleanup.policy=snapshot, and followers get the leader's latest snapshot too. (False where no
     follower can need it: an append does not wait for snapshots.)"""
@@ -230,8 +231,8 @@ def _sync_once(
             end = group[0].start
             return Synced(follower_id, end, mine.high_watermark, 0, 0, avoided, left)
         left -= len(group)
-        if options.throttle is not None:
-            options.throttle.spend(sum(link.file.object.size_bytes for link in group))
+        if options.throttle is not None and follower_id in replicas.view.joining:
+            options.throttle.spend(follower, sum(link.file.object.size_bytes for link in group))
         _copy(leader, follower, group, options.copies)
         for link in group:
             copied(link)

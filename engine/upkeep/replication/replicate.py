@@ -21,10 +21,12 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from stratalog.engine.brokers.probe import probe_brokers
+from stratalog.engine.config.cluster_config import NO_LIMIT
 from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.report import Failure, Report, Value
 from stratalog.engine.driver.run import OperationRun
 from stratalog.engine.metadata.image import ClusterImage, PartitionView, TopicImage
+from stratalog.engine.metadata.reassignment_commands import THROTTLED_RATE, EndThrottle
 from stratalog.engine.records.transactions import finish_due
 from stratalog.engine.replicas.behind_remote import go_on_from_remote
 from stratalog.engine.replicas.damaged import ahead_of_metadata, replace_leaders
@@ -39,8 +41,8 @@ from stratalog.engine.replicas.in_sync import (
 from stratalog.engine.replicas.taking_writes import FailedCreates, unwritable_leaders
 from stratalog.engine.replication.partition import PartitionReplicas
 from stratalog.engine.replication.remote_end import LogBehindRemoteError, RemoteTail
+from stratalog.engine.replication.shared_throttle import SharedThrottle
 from stratalog.engine.replication.sync import SyncOptions
-from stratalog.engine.replication.throttle import Throttle
 from stratalog.engine.replication.watermark import advance_high_watermark
 from stratalog.engine.state.internal_topics import TRANSACTIONS_TOPIC
 from stratalog.engine.upkeep.replication.elect import elect_uncleanly_where_allowed
@@ -68,13 +70,12 @@ def replicate(
     *,
     only: Collection[TopicIdPartition] | None = None,
     brokers: Sequence[int] | None = None,
-    throttle: Throttle | None = None,
     over: Callable[[], bool] | None = None,
     dry_run: bool = False,
 ) -> Report:
     """Replicate the topics (all when None; of them the partitions in ``only``, where it is given), to the given
-    followers only where ``brokers`` is not None. ``throttle`` bounds what each task copies. Of partitions that
-    ``over`` keeps from catching up (``sync_all``), ``totals["cut_off"]`` is the number.
+    followers only where ``brokers`` is not None. Of partitions that ``over`` keeps from catching up
+    (``sync_all``), ``totals["cut_off"]`` is the number.
 
     Raises: UnknownTopicOrPartitionError, UnknownBrokerError; errors of reading the metadata. Everything
         else is a failure of its partition in the report.
@@ -89,7 +90,7 @@ def replicate(
             probed = probe_brokers(context, image)
             image, elected = elect_uncleanly_where_allowed(context, probed.image)
             run.notes += [*probed.notes, *elected]
-        works = plan(context, image, topics, only, brokers, throttle, run)
+        works = plan(context, image, topics, only, brokers, run)
         if dry_run:
             run.rows += [_planned(work) for work in works]
         else:
@@ -100,6 +101,8 @@ def replicate(
             run.settled |= {state.replicas.view.key: FOREVER_MS for state in states if _is_settled(state)}
             _finish_transactions(context, states, run)
             cut_off = sum(bool(state.cut_off) for state in states)
+            if any(work.replicas.view.target for work in works):
+                end_throttle(context, image)
     copied, avoided = (_total(run.rows, column) for column in ("copied_bytes", "avoided_bytes"))
     run.totals |= {"partitions": len(run.rows), "copied_bytes": copied, "avoided_bytes": avoided}
     if cut_off:
@@ -142,7 +145,6 @@ def plan(
     topics: Sequence[str] | None,
     only: Collection[TopicIdPartition] | None,
     brokers: Sequence[int] | None,
-    throttle: Throttle | None,
     run: OperationRun,
 ) -> list[SyncWork]:
     """One piece of work a partition, with the followers that are not fenced. A topic whose remote log cannot be
@@ -155,6 +157,7 @@ def plan(
     last_tiered = LastTiered.of(
         cluster.follower_fetch_last_tiered_offset_enable, cluster.follower_fetch_last_tiered_offset_always_enable
     )
+    throttle = _throttle(context, cluster.follower_replication_throttled_rate)
     chosen = context.partitions(image, topics, only)
     remote_logs = _remote_logs(context, image, [topic for topic, _ in chosen], run)
     for topic, views in chosen:
@@ -181,6 +184,18 @@ def plan(
             )
             works.append(SyncWork(replicas, followers, options, config.min_insync_replicas))
     return works
+
+
+def _throttle(context: Context, rate: int) -> SharedThrottle | None:
+    if rate == NO_LIMIT:
+        return None
+    return SharedThrottle(rate, context.clock, context.tasks.processes)
+
+
+def end_throttle(context: Context, image: ClusterImage) -> None:
+    """The throttle, which ``image`` may have, goes with the last reassignment."""
+    if THROTTLED_RATE in image.configs:
+        context.metadata.submit(EndThrottle())
 
 
 def _remote_logs(
