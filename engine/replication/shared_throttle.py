@@ -10,6 +10,7 @@ The files are hints: where they cannot be read or written, each process keeps to
 
 from __future__ import annotations
 
+import threading
 from contextlib import suppress
 
 from stratalog.engine.replication.throttle import BURST_S, Throttle
@@ -23,36 +24,54 @@ from stratalog.partitions.store import Store
 _MOST_BYTES = 8 * 1024**3
 """A bucket in which more is to be paid for was written by a stranger."""
 _MOST_DIGITS = 20
+_TOO_LONG = -1.0
 _KEPT = 8
 """Versions that stay: a driver that has listed them a moment ago does not create an old one again."""
 
 
 class SharedThrottle:
     """At most ``bytes_per_s`` to one broker by all drivers together, after a first second's worth at once.
-    Picklable."""
+    Picklable: each copy waits as long as this one."""
 
-    def __init__(self, bytes_per_s: float, clock: Clock, processes: int = 1) -> None:
-        """``processes``: how many of this driver copy at once."""
+    def __init__(self, bytes_per_s: float, clock: Clock, processes: int = 1, most_s: float | None = None) -> None:
+        """``processes``: how many of this driver copy at once. ``most_s``: how many seconds it waits, in all;
+        None: as long as it takes."""
         self.bytes_per_s = bytes_per_s
         self._clock = clock
+        self._processes = processes
         self._own = Throttle(bytes_per_s, clock).shared_by(processes)
+        self._left_s = self._most_s = most_s
+        self._waiting = threading.Lock()
 
-    def spend(self, follower: Replica, size_bytes: int) -> None:
-        """Wait until ``size_bytes`` bytes may be copied to the follower's broker."""
+    def __reduce__(self) -> tuple[type[SharedThrottle], tuple[float, Clock, int, float | None]]:
+        return SharedThrottle, (self.bytes_per_s, self._clock, self._processes, self._most_s)
+
+    def spend(self, follower: Replica, size_bytes: int) -> bool:
+        """Wait until ``size_bytes`` bytes may be copied to the follower's broker. False, with nothing booked,
+        where that would be longer than this throttle waits."""
         store, home = follower.store, follower.incarnation_folder or follower.directory_id
-        until_ms = None
         try:
-            while until_ms is None:
-                until_ms = self._book(store, home, size_bytes)
+            wait_s = None
+            while wait_s is None:
+                wait_s = self._book(store, home, size_bytes)
         except StratalogError:
+            if self._left_s is not None:
+                return self._own.borrow(size_bytes, self._left_s)
             self._own.spend(size_bytes)
-            return
-        wait_ms = until_ms - self._now_ms(store)
-        if wait_ms > 0:
-            self._clock.sleep(wait_ms / 1000)
+            return True
+        if wait_s == _TOO_LONG:
+            return False
+        if wait_s > 0:
+            self._clock.sleep(wait_s)
+        if self._left_s is not None:
+            with self._waiting:
+                self._left_s -= wait_s
+        return True
 
-    def _book(self, store: Store, home: str, size_bytes: int) -> int | None:
-        """Until when the bytes are paid for; None where another driver was faster.
+    def _book(self, store: Store, home: str, size_bytes: int) -> float | None:
+        """How many seconds to wait before the copy; None where another driver was faster. A copy waits until it is
+        paid for itself. One that must not wait for long goes when all before it is paid for, and others wait for
+        it.
 
         Raises: StratalogError.
         """
@@ -66,14 +85,17 @@ class SharedThrottle:
         latest = versions[-1] if versions else 0
         now_ms = self._now_ms(store)
         paid_ms = _read(store, path(latest)) if latest else 0
-        paid_ms = min(paid_ms, now_ms + self._ms(_MOST_BYTES))
-        until_ms = max(paid_ms, now_ms - round(1000 * BURST_S)) + self._ms(size_bytes)
+        paid_ms = max(min(paid_ms, now_ms + self._ms(_MOST_BYTES)), now_ms - round(1000 * BURST_S))
+        until_ms = paid_ms + self._ms(size_bytes)
+        wait_s = max(0, (until_ms if self._left_s is None else paid_ms) - now_ms) / 1000
+        if self._left_s is not None and wait_s > self._left_s:
+            return _TOO_LONG
         if not store.create(path(latest + 1), str(until_ms).encode()):
             return None
         if old := versions[:-_KEPT]:
             with suppress(StratalogError):
                 store.delete([path(version) for version in old])
-        return until_ms
+        return wait_s
 
     def _ms(self, size_bytes: int) -> int:
         return round(1000 * size_bytes / self.bytes_per_s)

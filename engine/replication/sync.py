@@ -100,7 +100,9 @@ class Synced:
     """Bytes of the leader's local files that it did not take, because it began at the earliest pending upload
     offset."""
     left: int = 0
-    """Files that it lacks still, behind ``SyncOptions.most_groups``."""
+    """Files that it lacks still, behind ``SyncOptions.most_groups``, or where the throttle let nothing pass."""
+    throttled: bool = False
+    """The throttle did not: they are left to the next run."""
 
 
 def sync_followers(
@@ -226,13 +228,16 @@ def _sync_once(
                 broker_id=follower.broker_id,
             )
     left = len(missing)
+    throttle = options.throttle if _is_throttled(replicas, follower_id) else None
     for number, group in enumerate(_groups(missing)):
         if number == options.most_groups:
             end = group[0].start
             return Synced(follower_id, end, mine.high_watermark, 0, 0, avoided, left)
+        size_bytes = sum(link.file.object.size_bytes for link in group)
+        if throttle is not None and not throttle.spend(follower, size_bytes):
+            end = group[0].start
+            return Synced(follower_id, end, mine.high_watermark, 0, 0, avoided, left, throttled=True)
         left -= len(group)
-        if options.throttle is not None and follower_id in replicas.view.joining:
-            options.throttle.spend(follower, sum(link.file.object.size_bytes for link in group))
         _copy(leader, follower, group, options.copies)
         for link in group:
             copied(link)
@@ -253,6 +258,11 @@ def _sync_once(
         given = _given(replicas, options)
         _done.put((follower.store, follower.folder), _Done(given, weakref.ref(before), weakref.ref(log), synced))
     return synced
+
+
+def _is_throttled(replicas: PartitionReplicas, follower_id: int) -> bool:
+    """A replica that is joining, and that no append waits for yet."""
+    return follower_id in replicas.view.joining and follower_id not in replicas.acknowledging
 
 
 @dataclass(frozen=True, slots=True)

@@ -71,11 +71,13 @@ def replicate(
     only: Collection[TopicIdPartition] | None = None,
     brokers: Sequence[int] | None = None,
     over: Callable[[], bool] | None = None,
+    throttled_s: float | None = None,
     dry_run: bool = False,
 ) -> Report:
     """Replicate the topics (all when None; of them the partitions in ``only``, where it is given), to the given
-    followers only where ``brokers`` is not None. Of partitions that ``over`` keeps from catching up
-    (``sync_all``), ``totals["cut_off"]`` is the number.
+    followers only where ``brokers`` is not None. Copies that a reassignment's throttle holds up are waited for
+    ``throttled_s`` seconds in each task (None: as long as it takes), and then left to the next run. Of partitions
+    that this, or ``over``, keeps from catching up (``sync_all``), ``totals["cut_off"]`` is the number.
 
     Raises: UnknownTopicOrPartitionError, UnknownBrokerError; errors of reading the metadata. Everything
         else is a failure of its partition in the report.
@@ -90,7 +92,7 @@ def replicate(
             probed = probe_brokers(context, image)
             image, elected = elect_uncleanly_where_allowed(context, probed.image)
             run.notes += [*probed.notes, *elected]
-        works = plan(context, image, topics, only, brokers, run)
+        works = plan(context, image, topics, only, brokers, run, throttled_s)
         if dry_run:
             run.rows += [_planned(work) for work in works]
         else:
@@ -146,6 +148,7 @@ def plan(
     only: Collection[TopicIdPartition] | None,
     brokers: Sequence[int] | None,
     run: OperationRun,
+    throttled_s: float | None = None,
 ) -> list[SyncWork]:
     """One piece of work a partition, with the followers that are not fenced. A topic whose remote log cannot be
     read is a failure, and only followers that have to start there wait for it; one that is damaged is left alone.
@@ -157,7 +160,9 @@ def plan(
     last_tiered = LastTiered.of(
         cluster.follower_fetch_last_tiered_offset_enable, cluster.follower_fetch_last_tiered_offset_always_enable
     )
-    throttle = _throttle(context, cluster.follower_replication_throttled_rate)
+    rate, throttle = cluster.follower_replication_throttled_rate, None
+    if rate != NO_LIMIT:
+        throttle = SharedThrottle(rate, context.clock, context.tasks.processes, throttled_s)
     chosen = context.partitions(image, topics, only)
     remote_logs = _remote_logs(context, image, [topic for topic, _ in chosen], run)
     for topic, views in chosen:
@@ -184,12 +189,6 @@ def plan(
             )
             works.append(SyncWork(replicas, followers, options, config.min_insync_replicas))
     return works
-
-
-def _throttle(context: Context, rate: int) -> SharedThrottle | None:
-    if rate == NO_LIMIT:
-        return None
-    return SharedThrottle(rate, context.clock, context.tasks.processes)
 
 
 def end_throttle(context: Context, image: ClusterImage) -> None:
