@@ -248,7 +248,9 @@ class LocalStore:
         ):
             now_ms = agreed_ms(self._clock, self)
             if now_ms is None and not os.access(".", os.W_OK, dir_fd=staging):
-                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+                read_only = os.statvfs(staging).f_flag & os.ST_RDONLY
+                number = errno.EROFS if read_only else errno.EACCES
+                raise OSError(number, os.strerror(number))
             for entry in entries if now_ms is not None else ():
                 with suppress(FileNotFoundError):
                     now = entry.stat(follow_symlinks=False)

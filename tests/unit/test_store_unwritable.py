@@ -80,6 +80,7 @@ CALLS: dict[str, Callable[[LocalStore, LocalStore], object]] = {
     "stage": lambda store, source: store.stage_writer("new"),
     "copy": lambda store, source: store.stage_copy(source, source.list("")[0], "new").commit(),
     "delete": lambda store, source: store.delete(["old"]),
+    "sweep": lambda store, source: store.sweep_staging(0),
 }
 
 
