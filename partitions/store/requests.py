@@ -45,8 +45,7 @@ class Answer:
     status: int
     code: str
     ambiguous: bool
-    """Whether the request may have taken effect: an earlier attempt of it went without an answer, or this answer
-    may come from half way."""
+    """Whether an earlier attempt of the same request went without an answer: it may have taken effect."""
 
     @property
     def full(self) -> bool:
@@ -86,7 +85,7 @@ class Refusal(Exception):  # noqa: N818 - an answer, not a failure: the store kn
         """The error of the action ``what``, of its own kind where the caller is refused: that lacks ``right`` on
         ``path``."""
         status, code, wording = self.answer.status, self.answer.code, self._wording
-        if self.answer.full:
+        if self.answer.full and right == "create":
             return UnwritableStorageError(f"{what}: {self}: {FULL}", path, full=True)
         if status == 401 or code in wording.unknown_caller:
             return StorageAuthenticationError(
@@ -209,8 +208,7 @@ class Requests(ABC):
                     if not renewed and self._others_than(shown, failure):
                         renewed, tries = True, tries - 1
                         continue
-                    unsure = ambiguous or failure.status >= 500
-                    raise Refusal(Answer(failure.status, failure.code, unsure), self.wording) from None
+                    raise Refusal(Answer(failure.status, failure.code, ambiguous), self.wording) from None
                 ambiguous = ambiguous or failure.status >= 500  # it may come from half way
             elif failure.passing:
                 ambiguous = ambiguous or failure.sent
@@ -252,10 +250,11 @@ def name_exclusively(
                     return False
                 requests.back_off()
                 continue
-            if answer.ambiguous:
+            if answer.ambiguous or answer.status >= 500:
                 if _is_there(uri, look):
                     return False
-                raise OutcomeUnknownError(f"create {uri}: {refused}; read before you retry") from refused
+                if answer.ambiguous or answer.code not in FULL_CODES:  # else the storage itself has answered
+                    raise OutcomeUnknownError(f"create {uri}: {refused}; read before you retry") from refused
             raise refused.as_error(f"cannot create {uri}", "create", uri) from refused
         else:
             return True

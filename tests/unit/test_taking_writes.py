@@ -9,8 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from stratalog.engine.records.append import end_appends
 from stratalog.engine.replicas.taking_writes import FAILED_CREATES
+from stratalog.engine.replication.append import NotAppended
+from stratalog.partitions.producers import ProducerAppend
 from stratalog.partitions.store.local_rights import failure_of
+from stratalog.partitions.unwritable import UnwritableStorageError
+from tests.contexts import context_of
 from tests.unit.cluster_harness import LiveCluster, codes, report_of, rows_of, the_failure
 from tests.unit.faulty_store import CHANGES, Faults
 from tests.unit.mounts import fill_up, remount, tmpfs
@@ -66,6 +71,29 @@ def test_a_leader_that_takes_no_writes_resigns_and_the_append_goes_on_elsewhere(
     live.append("d", driver=live.driver()).raise_for_failures()
     assert live.read() == {0: list("abcd")}
     assert len(broken.refused) == FAILED_CREATES, "nobody tries it again"
+
+
+def test_a_leader_resigns_for_an_append_that_waits_for_nobody(tmp_path: Path) -> None:
+    broken = Broken(tmp_path)
+    live = broken.live
+    before = lead_by_another_than_the_voter(live)
+    broken.root(before)
+    live.append("c", acks="leader").raise_for_failures()
+    assert live.leader() != before
+
+
+def test_a_leader_resigns_where_tasks_elsewhere_have_failed(tmp_path: Path) -> None:
+    """Those of a stream, whose batch Spark tries again."""
+    broken = Broken(tmp_path)
+    live = broken.live
+    before = lead_by_another_than_the_voter(live)
+    broken.root(before)
+    failed = NotAppended(UnwritableStorageError("cannot create 'x': no"), tried=False, ours=False)
+    outcomes = {0: (live.replicas().view, failed)}
+    report = end_appends(context_of(live.cluster), "t", ProducerAppend("p", 0, 0), outcomes)
+    assert the_failure(report) == "t-0: KAFKA_STORAGE_ERROR: cannot create 'x': no"
+    assert live.leader() != before
+    assert [note for note in report.notes if f"broker {before} leaves the ISR, broker" in note]
 
 
 def test_one_failed_create_is_no_reason_to_resign(tmp_path: Path) -> None:
