@@ -1,7 +1,8 @@
 """Move replicas to other brokers: by a plan in Kafka's JSON format, or by a wish; tell how far it is; cancel it.
 
 Newcomers are copied to first (--throttle) and the old replicas go when all newcomers are in sync. A run that is
-stopped half-way harms nothing: the next replicate goes on, --cancel takes everything back.
+stopped half-way harms nothing: the next replicate goes on, no faster than the throttle; --cancel takes everything
+back.
 
   stratalog reassign --drain 3 --dry-run --write-plan plan.json     work a plan out, look at it, keep it
   stratalog reassign --plan plan.json --throttle 50MiB              carry it out
@@ -48,7 +49,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     )
     wish.add_argument("--replication-factor", metavar="N", type=count, help="N replicas of each partition")
     how = parser.add_argument_group("how")
-    how.add_argument("--throttle", metavar="BYTES", type=rate, help="copy at most BYTES a second: 50MiB")
+    how.add_argument(
+        "--throttle", metavar="BYTES", type=rate, help="copy at most BYTES a second to a broker: 50MiB"
+    )
     how.add_argument(
         "--force",
         action="store_true",

@@ -9,7 +9,7 @@ Purpose
 Rooms
     Names and numbers: ``paths`` (every name in storage), ``identity`` (ids), ``numbers``, ``offsets``,
     ``isolation``, ``spelling``, ``printable``, ``html_table``, ``amounts`` (of bytes and time, for people),
-    ``version``, ``errors`` (every error, by what the caller must do).
+    ``version``, ``errors`` (every error, by what the caller must do), ``unwritable`` (one of them).
 
     The folder of a replica: ``listing`` (live files, chain, ends), ``lineage`` (which epoch wrote what),
     ``replica`` (one replica on one root), ``known_log`` (going on from an earlier look at it), ``root``

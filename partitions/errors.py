@@ -46,7 +46,11 @@ class StorageError(RetriableError):
     code = "KAFKA_STORAGE_ERROR"
 
 
-class StorageAuthorizationError(StorageError):
+class StorageRefusedError(StorageError):
+    """A store answers, and refuses a call until a person does something about it; nothing was changed."""
+
+
+class StorageAuthorizationError(StorageRefusedError):
     """A store does not allow the caller to do that; nothing was changed. It takes other rights, or credentials."""
 
     code = "CLUSTER_AUTHORIZATION_FAILED"
@@ -130,15 +134,13 @@ class UnstableOffsetCommitError(RetriableError):
 
 
 class CoordinatorNotAvailableError(RetriableError):
-    """The partition of an internal topic that a group, or a transactional id, belongs to cannot be appended to at
-    present; nothing was changed."""
+    """The internal topic's partition of a group, or of a transactional id, takes no appends at present."""
 
     code = "COORDINATOR_NOT_AVAILABLE"
 
 
 class OffsetNotAvailableError(RetriableError):
-    """The offset is in the log, but its recently elected leader does not yet know the high watermark. The next
-    append or ``replicate`` finds it (KIP-207, KIP-392)."""
+    """A recently elected leader does not know the high watermark yet; an append finds it (KIP-207, KIP-392)."""
 
     code = "OFFSET_NOT_AVAILABLE"
 
@@ -189,8 +191,7 @@ class IneligibleReplicaError(StaleMetadataError):
 
 
 class StaleBrokerError(StaleMetadataError):
-    """The root of a broker is another incarnation than the registered one, or the broker has been registered
-    anew since: register it, or read the metadata again."""
+    """A broker's root is not the incarnation that is registered: register it, or read the metadata again."""
 
     code = "STALE_BROKER_EPOCH"
 
@@ -363,8 +364,7 @@ class OffsetOutOfRangeError(InvalidCallError):
 
 
 class LogTruncationError(OffsetOutOfRangeError):
-    """The records that the consumer has read are not in the log any more: an unclean election has put other
-    records there, or none (KIP-320)."""
+    """An unclean election has put other records, or none, where the consumer has read (KIP-320)."""
 
     code = "LOG_TRUNCATION"
 

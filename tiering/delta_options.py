@@ -10,15 +10,24 @@ from contextlib import contextmanager
 
 from deltalake.exceptions import DeltaError
 
-from stratalog.partitions.errors import InvalidCallError, StorageAuthenticationError, UnsupportedStoreError
+from stratalog.partitions.errors import (
+    InvalidCallError,
+    Right,
+    StorageAuthenticationError,
+    StorageAuthorizationError,
+    StorageRefusedError,
+    UnsupportedStoreError,
+)
 from stratalog.partitions.store.address import OBJECT_SCHEMES
-from stratalog.partitions.store.local_rights import NOT_ALLOWED
+from stratalog.partitions.store.local_rights import refusal
 from stratalog.partitions.store.protocol import Store, StoreOptions
 from stratalog.partitions.store.reached import Reached, reached
+from stratalog.partitions.store.requests import FULL, FULL_CODES
 from stratalog.partitions.store.resolving import REGION_OF_OTHERS
+from stratalog.partitions.unwritable import UnwritableStorageError
 
 _COLOURS = re.compile(r"\x1b\[\d*m")
-_ERRNO = re.compile(r"\(os error (\d+)\)")
+_ERRNO = re.compile(r"\(os error (\d+)\)|\bOs \{ code: (\d+)")
 _CODE = re.compile(r"<Code>([^<]*)</Code>")
 _AZURE_KEYS = ("AZURE_STORAGE_ACCOUNT_KEY", "AZURE_STORAGE_ACCESS_KEY", "AZURE_STORAGE_MASTER_KEY")
 _BODY = re.compile(r"<(\?xml|Error|html).*", re.DOTALL | re.IGNORECASE)
@@ -156,15 +165,24 @@ def panics() -> Iterator[None]:
         raise DeltaError(f"delta-rs gave up: {error}") from None
 
 
-def is_refused(error: Exception) -> bool:
-    """Whether the caller lacks the right. Delta's errors tell it by their text alone: the number of
-    the system's error, the code of the server's answer, or what object_store says in its place.
+def refusal_of(error: Exception, right: Right, what: str, uri: str) -> StorageRefusedError | None:
+    """The error, in the words ``what``, where the caller lacks the ``right`` on a table, or the storage takes no
+    writes; None for all others. Delta's errors tell it by their text alone: the number of the system's error, the
+    code of the server's answer, or what object_store says in its place.
     """
     text = str(error)
     number, code = _ERRNO.search(text), _CODE.search(text)
+    lacks_right = f"{what}: let its owner {right} there"
     if number is not None:
-        return int(number[1]) in NOT_ALLOWED
-    return "lacked the necessary privileges" in text or (code is not None and code[1] == "AccessDenied")
+        told = refusal(right, uri, what, int(number[1] or number[2]))
+        if isinstance(told, StorageAuthorizationError):
+            return StorageAuthorizationError(lacks_right, right, uri)
+        return told if isinstance(told, StorageRefusedError) else None
+    if code is not None and code[1] in FULL_CODES:
+        return UnwritableStorageError(f"{what}: {FULL}", uri, full=True)
+    if "lacked the necessary privileges" in text or (code is not None and code[1] == "AccessDenied"):
+        return StorageAuthorizationError(lacks_right, right, uri)
+    return None
 
 
 def is_catalog_managed(error: Exception) -> bool:

@@ -48,6 +48,13 @@ class ClusterConfig:
         doc="With follower.fetch.last.tiered.offset.enable: an empty follower does so even where the leader "
         "still holds the whole log. Kafka copies all of it then.",
     )
+    follower_replication_throttled_rate: int = key(
+        NO_LIMIT,
+        at_least(1),
+        unit="bytes/s",
+        doc="Bound on what all drivers together copy to one broker for replicas that join by a reassignment. "
+        "reassign --throttle sets it, and the end of the last reassignment deletes it. The default is no limit.",
+    )
     health_consumer_max_lag_records: int = key(
         -1,
         at_least(-1),

@@ -8,7 +8,7 @@ from shlex import join
 from stratalog.engine.health.finding import HealthFinding, Severity
 from stratalog.engine.health.sight import Sight
 from stratalog.engine.metadata.probed_roots import Another, Blocked, NotOurs, Same, Unreachable
-from stratalog.partitions.store.local_space import folder_path
+from stratalog.partitions.store.local_space import folder_path, mount_point
 from stratalog.partitions.store.rules import STAGING_FOLDER
 
 
@@ -116,13 +116,24 @@ def folder_findings(sight: Sight) -> Iterator[HealthFinding]:
     """
     limit = sight.config.health_log_dir_max_used_ratio
     for broker_id, folder in sorted(sight.folders.items()):
+        if folder.unwritable is not None:
+            full = folder.unwritable.full
+            remount = join(["mount", "-o", "remount,rw", mount_point(folder.path)])
+            yield HealthFinding(
+                severity=Severity.ERROR,
+                kind="log-dir-used-ratio" if full else "read-only-log-dir",
+                subjects=(f"broker {broker_id}",),
+                what=str(folder.unwritable),
+                do=sight.commands("maintain", "--only", "merge,retain,vacuum") if full else remount,
+            )
+            continue
         if folder.read_only:
             yield HealthFinding(
                 severity=Severity.ERROR,
                 kind="read-only-log-dir",
                 subjects=(f"broker {broker_id}",),
                 what=f"{len(folder.read_only):,} of its folders take no files from this user, first "
-                f"{folder.read_only[0]}. If its mount is read-only, mount it again; else give the rights back",
+                f"{folder.read_only[0]}. Give the rights back",
                 do=join(["chmod", "-R", "u+rwX", folder.path]),
             )
         space = folder.space

@@ -33,7 +33,14 @@ from stratalog.partitions.listing import Listing, parse
 from stratalog.partitions.paths import MAINTENANCE
 from stratalog.partitions.runner import Done
 from stratalog.partitions.store import StoredObject
-from stratalog.partitions.store.local_space import FolderSpace, folder_path, folder_space, takes_writes
+from stratalog.partitions.store.local_space import (
+    FolderSpace,
+    folder_path,
+    folder_space,
+    takes_no_files,
+    takes_writes,
+)
+from stratalog.partitions.unwritable import UnwritableStorageError
 from stratalog.tiering.schedule import Entry
 
 Seen = Listing | CorruptionError
@@ -70,6 +77,8 @@ class SeenFolder:
     space: FolderSpace | None
     read_only: tuple[str, ...]
     """It, or folders of ours in it, where this process may make no files."""
+    unwritable: UnwritableStorageError | None = None
+    """Why nobody may: the file system is read-only, or full."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +191,9 @@ def _folders(
             return None
         inside = (name for name in listed.get(broker_id, {}) if paths.is_log_folder(name))
         ours = [path, *(f"{path}/{name}" for name in sorted(inside))]
+        unwritable = takes_no_files(context.stores[broker_id].uri)
+        if unwritable is not None:
+            return SeenFolder(path, folder_space(path), (), unwritable.of_broker(broker_id))
         return SeenFolder(path, folder_space(path), tuple(one for one in ours if not takes_writes(one)))
 
     outcomes = context.threads.run(seen, sorted(answering))

@@ -37,7 +37,7 @@ from botocore.parsers import ResponseParserError
 from stratalog.partitions.errors import Right
 from stratalog.partitions.store.encryption import check_key
 from stratalog.partitions.store.protocol import StoreOptions
-from stratalog.partitions.store.requests import CONNECT_TIMEOUT_S, FailedAttempt, Requests, Wording
+from stratalog.partitions.store.requests import CONNECT_TIMEOUT_S, FailedAttempt, Requests, Wording, is_full
 from stratalog.partitions.store.s3_session import s3_session
 from stratalog.partitions.store.storage_time import StorageTime
 
@@ -129,6 +129,7 @@ class S3Connection(Requests):
             status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
             code = error.response.get("Error", {}).get("Code", "")
             passing = status >= 500 or status == 429 or code in PASSING_CODES
+            passing = passing and not is_full(status, code)
             return FailedAttempt(str(error), status, code, passing)
         if not isinstance(error, BotoCoreError | ResponseParserError):
             return None

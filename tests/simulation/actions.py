@@ -225,7 +225,10 @@ def _one_acknowledged(world: World, producer: str, number: int) -> tuple[int, in
 def _append(
     actor: Actor, partition: int, tokens: Sequence[bytes], who: ProducerAppend | None, acks: str = "all"
 ) -> Report:
-    return append_batches(actor.context, TOPIC, {partition: [batch(tokens)]}, who, acks=acks)
+    report = append_batches(actor.context, TOPIC, {partition: [batch(tokens)]}, who, acks=acks)
+    if any("is full" in note and "leads:" in note for note in report.notes):
+        actor.world.ledger.count("full leaders resigned")
+    return report
 
 
 def append_once(actor: Actor, number: int, partition: int, records: int, acks: str) -> str:

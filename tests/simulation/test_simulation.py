@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import re
 from collections import Counter
 from collections.abc import Callable
@@ -69,6 +70,23 @@ def test_replicas_that_were_put_back_go_on_from_the_end_of_the_remote_log() -> N
         assert result.violation is None, f"seed {seed}: {result.violation}"
         counts += result.counts
     assert counts["put back behind the remote log"] >= 5
+
+
+@pytest.mark.slow
+def test_leaders_that_answer_reads_and_refuse_creates_resign() -> None:
+    """Roots are full, and empty again, in any order with all else. Every invariant holds."""
+    counts: Counter[str] = Counter()
+    for seed in range(1, 1 + at_depth(test=15, nightly=1000)):
+        configuration = configuration_of(seed, "base")
+        rng = random.Random(f"full {seed}")
+        brokers = rng.choices(range(1, configuration.shape.brokers + 1), k=3)
+        fills = [(rng.randrange(configuration.horizon // 2), "fill", broker) for broker in brokers]
+        mends = [(at + rng.choice((20, 60, 200)), "mend", broker) for at, _, broker in fills]
+        events = tuple(sorted((*configuration.events, *fills, *mends)))
+        result = run_configuration(replace(configuration, events=events))
+        assert result.violation is None, f"seed {seed}: {result.violation}"
+        counts += result.counts
+    assert counts["full leaders resigned"] > 0
 
 
 def test_all_kinds_of_runs_have_their_turn() -> None:

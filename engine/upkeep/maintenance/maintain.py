@@ -77,6 +77,9 @@ STEPS = ("replicate", "elect", "merge", "tier", "retain", "snapshot", "vacuum", 
 _FEW, _SMALL_BYTES = 32, 256 * 1024 * 1024
 """Work that threads of this process do faster than executors are told of it: partitions and bytes."""
 
+_THROTTLED_S = 10.0
+"""How long a run waits for the throttle of a reassignment: the other steps are not to be late for it."""
+
 MakeSnapshots = Callable[[Context, Collection[TopicIdPartition], bool], Report]
 """The step snapshot, for these partitions and the metadata log; whether it is a dry run."""
 
@@ -242,7 +245,7 @@ class _Maintenance:
         over = self._spending.over if self._spending.limited else None
         match name:
             case "replicate":
-                return replicate(context, only=piece, over=over)
+                return replicate(context, only=piece, over=over, throttled_s=_THROTTLED_S)
             case "merge":
                 return merge(context, only=piece, over=over)
             case "tier":
