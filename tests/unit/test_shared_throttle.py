@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from stratalog.engine.cluster import Cluster
+from stratalog import Cluster
 from stratalog.engine.replication import shared_throttle, sync
 from stratalog.engine.replication.shared_throttle import SharedThrottle
 from stratalog.partitions.clock import ManualClock
