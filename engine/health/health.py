@@ -15,7 +15,7 @@ from stratalog.engine.health.finding import (
     figures_of,
     grouped,
 )
-from stratalog.engine.health.partitions import copies_findings, isr_findings
+from stratalog.engine.health.partitions import DAMAGED, copies_findings, isr_findings
 from stratalog.engine.health.remote import remote_findings
 from stratalog.engine.health.sight import Sight, look
 from stratalog.engine.health.state import group_findings, transaction_findings
@@ -49,6 +49,7 @@ def examine(context: Context) -> Examined:
         sight = look(context, run)
         isr, figures = isr_findings(sight)
         copies, lag = copies_findings(context, sight, run)
+        damaged = {subject for one in copies if one.kind == DAMAGED for subject in one.subjects}
         remote, backlog, remotes = remote_findings(context, sight)
         groups, lags, most = group_findings(context, sight, run)
         of_brokers = list(broker_findings(sight))
@@ -65,7 +66,7 @@ def examine(context: Context) -> Examined:
                 *expiry_findings(context, sight, run),
                 *late,
                 *groups,
-                *upkeep_findings(sight),
+                *upkeep_findings(sight, damaged),
             ]
         )
         figures |= {

@@ -24,7 +24,7 @@ from stratalog.engine.metadata.image import BrokerImage, ClusterImage, Partition
 from stratalog.engine.metadata.probed_roots import Finding, Same
 from stratalog.engine.quorum.inspection import QuorumFound, inspect
 from stratalog.engine.upkeep.maintenance.sweep import walk, where
-from stratalog.engine.upkeep.maintenance.times import Times, decode
+from stratalog.engine.upkeep.memory.times import Times, decode
 from stratalog.engine.upkeep.tiering.schedule import load_schedule
 from stratalog.partitions import paths
 from stratalog.partitions.errors import CorruptionError, StratalogError

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from stratalog.engine.health.finding import HealthFinding, Severity
 from stratalog.engine.health.sight import Sight
+from stratalog.engine.upkeep.memory.trouble import DAMAGE
 
 _EVERY_RUN = ("replicate", "tier")
 
 
-def upkeep_findings(sight: Sight) -> Iterator[HealthFinding]:
-    """Steps that a run of ``maintain`` has begun at least once. Others may be jobs of their own."""
+def upkeep_findings(sight: Sight, damaged: Collection[str]) -> Iterator[HealthFinding]:
+    """Steps that a run of ``maintain`` has begun at least once. Others may be jobs of their own. ``damaged``:
+    partitions whose damage is a finding already.
+    """
     if not sight.remembered:
         yield HealthFinding(
             severity=Severity.WARNING,
@@ -55,17 +58,31 @@ def upkeep_findings(sight: Sight) -> Iterator[HealthFinding]:
             do=sight.commands("maintain", "--only", "scrub"),
             since_ms=due_ms,
         )
+    yield from _failing(sight, damaged)
+
+
+def _failing(sight: Sight, damaged: Collection[str]) -> Iterator[HealthFinding]:
+    """Steps whose last run had failures, but for those by damage of ``damaged`` partitions."""
+    topics = {topic.name for topic in sight.image.topics.values()}
     for step, trouble in sorted(sight.times.failing.items()):
-        if trouble.is_there and step != "scrub":  # of which the partitions are told
-            more = f" (and {trouble.failures - 1:,} more)" if trouble.failures > 1 else ""
-            yield HealthFinding(
-                severity=Severity.ERROR,
-                kind="upkeep-failing",
-                subjects=(step,),
-                what=f"it failed when it last ran: {trouble.item}: {trouble.code}: {trouble.message}{more}",
-                do=sight.commands("maintain", "--only", step),
-                since_ms=trouble.since_ms,
-            )
+        told = [one for one in trouble.told if one.code not in DAMAGE or not one.is_of(damaged)]
+        if not told or not trouble.is_there:
+            continue
+        first, more = told[0], trouble.failures - (len(trouble.told) - len(told)) - 1
+        do = sight.commands("maintain", "--only", step)
+        if first.code in DAMAGE:
+            of = [one.item.partition(" ")[0] for one in told if one.code in DAMAGE]
+            names = {name if name in topics else name.rpartition("-")[0] for name in of}
+            do = sight.commands("verify", "--deep", "--heal", topics=names & topics)
+        yield HealthFinding(
+            severity=Severity.ERROR,
+            kind="upkeep-failing",
+            subjects=(step,),
+            what=f"it failed when it last ran: {first.item}: {first.code}: {first.message}"
+            + (f" (and {more:,} more)" if more else ""),
+            do=do,
+            since_ms=trouble.since_ms,
+        )
 
 
 def upkeep_figures(sight: Sight) -> dict[str, int | None]:

@@ -288,7 +288,7 @@ def test_damage_that_no_copy_can_mend_stays_named_until_it_is_read_well(patient:
     live.clock.advance_ms(-week)
     found = patient.found()["damaged-replicas"]
     assert found["subjects"] == "t-0"
-    assert "--only scrub" in found["do"]
+    assert "verify --deep --heal --topics t" in found["do"]
     patient.follow(found)
     assert "damaged-replicas" in patient.found()
     for file, content in kept.items():
@@ -546,7 +546,7 @@ def test_a_look_costs_the_same_for_few_partitions_and_for_many(tmp_path: Path) -
         assert behind.totals["MaxLag"] == 1
         costs.append((idle, behind.counts.requests - idle))
     assert costs[0] == costs[1]
-    assert costs[0][0] <= 30
+    assert costs[0][0] <= 35
     assert costs[0][1] <= 12
 
 
