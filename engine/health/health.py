@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from stratalog.engine.driver.context import Context
 from stratalog.engine.health.brokers import broker_findings, clock_findings, folder_findings, quorum_findings
+from stratalog.engine.health.cause import by_cause
 from stratalog.engine.health.expiry import expiry_findings
 from stratalog.engine.health.finding import (
     HealthFinding,
@@ -54,21 +55,19 @@ def examine(context: Context) -> Examined:
         groups, lags, most = group_findings(context, sight, run)
         of_brokers = list(broker_findings(sight))
         late, transactions = transaction_findings(context, sight)
-        found = grouped(
-            [
-                *quorum_findings(sight),
-                *of_brokers,
-                *clock_findings(sight),
-                *isr,
-                *folder_findings(sight),
-                *copies,
-                *remote,
-                *expiry_findings(context, sight, run),
-                *late,
-                *groups,
-                *upkeep_findings(sight, damaged),
-            ]
-        )
+        others = [
+            *quorum_findings(sight),
+            *clock_findings(sight),
+            *isr,
+            *folder_findings(sight),
+            *copies,
+            *remote,
+            *expiry_findings(context, sight, run),
+            *late,
+            *groups,
+            *upkeep_findings(sight, damaged),
+        ]
+        found = grouped(by_cause(of_brokers, others))
         figures |= {
             **_broker_figures(sight, of_brokers),
             **lag,

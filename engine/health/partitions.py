@@ -90,14 +90,16 @@ def _offline(sight: Sight, isr: tuple[int, ...], views: list[PartitionView]) -> 
             "run this; where all of them are lost for good: elect --unclean"
         )
         do = root_remedy(sight, isr[0])
-    return _of_views(Severity.ERROR, OFFLINE, views, what, do)
+    found = _of_views(Severity.ERROR, OFFLINE, views, what, do)
+    return replace(found, because=sight.keeping_offline(views[0]))
 
 
 def _too_few(sight: Sight, kind: str, missing: tuple[int, ...], views: list[PartitionView]) -> HealthFinding:
     away = [broker for broker in missing if not sight.usable(broker)]
     what = f"{_SAID[kind]}not in sync: the replicas on {_brokers(missing)}"
     if away:
-        return _of_views(Severity.ERROR, kind, views, what, root_remedy(sight, away[0]))
+        found = _of_views(Severity.ERROR, kind, views, what, root_remedy(sight, away[0]))
+        return replace(found, because=frozenset(away))
     severity = Severity.ERROR if kind == UNDER_MIN else Severity.WARNING
     return _of_views(
         severity, kind, views, what, sight.commands("replicate", topics={view.topic for view in views})

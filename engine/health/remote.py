@@ -91,6 +91,7 @@ def _failing(sight: Sight, tiered: list[SeenPartition]) -> Iterator[HealthFindin
                 + (", time after time" if entry.attempts > 1 else ""),
                 do=sight.commands("tier", topics=[seen.view.topic]),
                 since_ms=entry.failing_since_ms,
+                because=sight.keeping_offline(seen.view),
             )
 
 

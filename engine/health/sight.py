@@ -103,6 +103,11 @@ class Sight:
         broker = self.image.brokers.get(broker_id)
         return broker is not None and not broker.fenced and isinstance(self.roots.get(broker_id), Same)
 
+    def keeping_offline(self, view: PartitionView) -> frozenset[int]:
+        """The brokers that keep a partition from being led: the members of its ISR, where all of them are away."""
+        away = frozenset(broker_id for broker_id in view.isr if not self.usable(broker_id))
+        return away if len(away) == len(view.isr) else frozenset()
+
     @property
     def max_delay_ms(self) -> int:
         """How late upkeep may be."""

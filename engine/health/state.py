@@ -45,23 +45,25 @@ def _states(
 ) -> tuple[list[M], list[HealthFinding]]:
     """The states of a topic's partitions, and one finding for all that cannot be read."""
     read: list[M] = []
-    unread: dict[str, StratalogError] = {}
+    unread: list[tuple[PartitionView, StratalogError]] = []
     for outcome in context.threads.run(lambda view: look_at_state(context, view, form), _used(sight, topic)):
         match outcome:
             case Done(_, found):
                 read.append(found.state)
             case Failed(view, error):
-                unread[str(view)] = error
+                unread.append((view, error))
     if not unread:
         return read, []
-    first = next(iter(unread.values()))
+    (_, first), *_ = unread
+    causes = [sight.keeping_offline(view) for view, _ in unread]
     return read, [
         HealthFinding(
             severity=Severity.ERROR,
             kind="state-unread",
-            subjects=tuple(unread),
+            subjects=tuple(str(view) for view, _ in unread),
             what=f"{what} cannot be read: no member of the ISR answers ({first.code}: {first})",
             do=sight.commands("describe", topics=[topic]),
+            because=frozenset().union(*causes) if all(causes) else frozenset(),
         )
     ]
 

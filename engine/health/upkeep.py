@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+import re
+from collections.abc import Collection, Iterator, Mapping
 
 from stratalog.engine.health.finding import HealthFinding, Severity
 from stratalog.engine.health.sight import Sight
-from stratalog.engine.upkeep.memory.trouble import DAMAGE
+from stratalog.engine.upkeep.memory.trouble import DAMAGE, Told
 
+_BROKER = re.compile(r"\bbroker (\d+)\b")
 _EVERY_RUN = ("replicate", "tier")
 
 
@@ -64,10 +66,15 @@ def upkeep_findings(sight: Sight, damaged: Collection[str]) -> Iterator[HealthFi
 def _failing(sight: Sight, damaged: Collection[str]) -> Iterator[HealthFinding]:
     """Steps whose last run had failures, but for those by damage of ``damaged`` partitions."""
     topics = {topic.name for topic in sight.image.topics.values()}
+    offline = {str(seen): sight.keeping_offline(seen.view) for seen in sight.partitions}
     for step, trouble in sorted(sight.times.failing.items()):
         told = [one for one in trouble.told if one.code not in DAMAGE or not one.is_of(damaged)]
         if not told or not trouble.is_there:
             continue
+        away = [_away(sight, offline, one) for one in told]
+        other = [one for one, brokers in zip(told, away, strict=True) if not brokers]
+        because = frozenset[int]() if other else frozenset[int]().union(*away)
+        told = other or told
         first, more = told[0], trouble.failures - (len(trouble.told) - len(told)) - 1
         do = sight.commands("maintain", "--only", step)
         if first.code in DAMAGE:
@@ -82,7 +89,18 @@ def _failing(sight: Sight, damaged: Collection[str]) -> Iterator[HealthFinding]:
             + (f" (and {more:,} more)" if more else ""),
             do=do,
             since_ms=trouble.since_ms,
+            because=because,
         )
+
+
+def _away(sight: Sight, offline: Mapping[str, frozenset[int]], told: Told) -> frozenset[int]:
+    """The brokers whose absence explains a failure, if any: that of a broker or a replica, or of a partition that
+    nobody leads.
+    """
+    named = _BROKER.search(told.item)
+    if named is not None and int(named[1]) in sight.image.brokers and not sight.usable(int(named[1])):
+        return frozenset({int(named[1])})
+    return offline.get(told.item.partition(" ")[0], frozenset())
 
 
 def upkeep_figures(sight: Sight) -> dict[str, int | None]:

@@ -66,7 +66,7 @@ def test_they_are_printed(live: LiveCluster, capsys: pytest.CaptureFixture[str])
     assert found[of("stratalog_OfflinePartitionsCount")] == 0
     assert found[of("stratalog_RemoteCopyLagBytes")] > 0
     assert found[of("stratalog_records_lag", group="g", topic="t")] == 3
-    assert found[of("stratalog_findings", severity="error", finding="UnderReplicatedPartitions")] == 2
+    assert found[of("stratalog_findings", severity="error", finding="OfflineLogDirectoryCount")] == 1
     assert found[of("stratalog_step_age_seconds", step="replicate")] >= 0
 
 
