@@ -16,10 +16,12 @@ from stratalog.engine.state.consumer_offsets import GroupState
 from stratalog.engine.state.internal_topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from stratalog.engine.state.keyed import OFFSETS, TRANSACTIONS, KeyedMachine, StateFormat
 from stratalog.engine.state.transaction_state import ENDING, State, Transaction
+from stratalog.engine.upkeep.memory.trouble import DAMAGE
 from stratalog.partitions.errors import StratalogError
 from stratalog.partitions.listing import Listing
 from stratalog.partitions.runner import Done, Failed
 
+_PUT_BACK = ". This mends what has a good copy; where none is left, put one back first"
 M = TypeVar("M", bound=KeyedMachine[Any])
 
 
@@ -55,14 +57,16 @@ def _states(
     if not unread:
         return read, []
     (_, first), *_ = unread
+    damaged, heal = first.code in DAMAGE, sight.commands("verify", "--deep", "--heal", topics=[topic])
     causes = [sight.keeping_offline(view) for view, _ in unread]
     return read, [
         HealthFinding(
             severity=Severity.ERROR,
             kind="state-unread",
             subjects=tuple(str(view) for view, _ in unread),
-            what=f"{what} cannot be read: no member of the ISR answers ({first.code}: {first})",
-            do=sight.commands("describe", topics=[topic]),
+            what=f"{what} cannot be read from any member of the ISR ({first.code}: {first})"
+            + (_PUT_BACK if damaged else ""),
+            do=heal if damaged else sight.commands("describe", topics=[topic]),
             because=frozenset().union(*causes) if all(causes) else frozenset(),
         )
     ]

@@ -47,6 +47,8 @@ class Patient:
         self.live = LiveCluster(folder, on_disk=True, **of_cluster)
         self._capsys = capsys
         self.live.cluster.topics.alter_configs(None, SMALL)
+        self.monkeypatch = pytest.MonkeyPatch()
+        """For breaks that no file can play; of the test."""
 
     def job(self, *argv: str) -> int:
         status = main([*argv, "--cluster", str(self.live.file)])
