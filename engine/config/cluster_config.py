@@ -48,6 +48,13 @@ class ClusterConfig:
         doc="With follower.fetch.last.tiered.offset.enable: an empty follower does so even where the leader "
         "still holds the whole log. Kafka copies all of it then.",
     )
+    health_consumer_max_lag_ms: int = key(
+        60 * 60 * 1000,
+        at_least(-1),
+        unit="ms",
+        doc="health warns of a consumer group whose oldest unprocessed record has been in the log for longer. -1: "
+        "never.",
+    )
     health_consumer_max_lag_records: int = key(
         -1,
         at_least(-1),

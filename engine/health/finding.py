@@ -134,6 +134,8 @@ class HealthReport(Report):
     """Of the failures those that are no findings: this could not be looked at."""
     lags: Mapping[tuple[str, str], int] = field(default_factory=dict)
     """By group and topic: the records that the group has not processed."""
+    used_ratios: Mapping[int, float] = field(default_factory=dict)
+    """By broker, of those on a file system that is known: the part of it that is used, from 0 to 1."""
     now_ms: int = 0
 
     def _state(self) -> str:

@@ -52,7 +52,7 @@ def examine(context: Context) -> Examined:
         copies, lag = copies_findings(context, sight, run)
         damaged = {subject for one in copies if one.kind == DAMAGED for subject in one.subjects}
         remote, backlog, remotes = remote_findings(context, sight)
-        groups, lags, most = group_findings(context, sight, run)
+        groups = group_findings(context, sight, run)
         of_brokers = list(broker_findings(sight))
         late, transactions = transaction_findings(context, sight)
         others = [
@@ -64,7 +64,7 @@ def examine(context: Context) -> Examined:
             *remote,
             *expiry_findings(context, sight, run),
             *late,
-            *groups,
+            *groups.findings,
             *upkeep_findings(sight, damaged),
         ]
         found = grouped(by_cause(of_brokers, others))
@@ -72,7 +72,7 @@ def examine(context: Context) -> Examined:
             **_broker_figures(sight, of_brokers),
             **lag,
             **backlog,
-            "records-lag-max": most,
+            **groups.figures,
             **transactions,
             **upkeep_figures(sight),
         }
@@ -85,7 +85,8 @@ def examine(context: Context) -> Examined:
         counts=run.measure.counts,
         findings=tuple(found),
         unread=tuple(run.failures),
-        lags=lags,
+        lags=groups.lags,
+        used_ratios={b: of.space.used_ratio for b, of in sight.folders.items() if of.space is not None},
         now_ms=sight.now_ms,
     )
     return Examined(report, sight, remotes)

@@ -104,11 +104,16 @@ def _away(sight: Sight, offline: Mapping[str, frozenset[int]], told: Told) -> fr
 
 
 def upkeep_figures(sight: Sight) -> dict[str, int | None]:
-    """How long ago each step was begun, in ms."""
+    """How long ago each step was begun, and since when bytes should have been read again, in ms."""
+    oldest_ms = min(sight.times.scrubbed.values(), default=None)
+    late_ms = None if oldest_ms is None else max(0, sight.now_ms - oldest_ms - sight.config.scrub_interval_ms)
     return {
-        f"{step}-age-ms": max(0, sight.now_ms - last_ms)
-        for step, last_ms in sorted(sight.times.steps.items())
-        if not step.startswith("__")
+        "scrub-lag-ms": late_ms,
+        **{
+            f"{step}-age-ms": max(0, sight.now_ms - last_ms)
+            for step, last_ms in sorted(sight.times.steps.items())
+            if not step.startswith("__")
+        },
     }
 
 

@@ -356,6 +356,7 @@ def test_uploads_that_fail(no_remote: Patient) -> None:
     found = no_remote.found()
     assert found["RemoteCopyErrorsPerSec"]["severity"] == "error"
     assert found["RemoteCopyErrorsPerSec"]["since"] is not None
+    assert "is its volume mounted?" in found["RemoteCopyErrorsPerSec"]["what"], "the sentence, not the code alone"
     assert found["remote-table"]["subjects"] == "t"
     assert no_remote.figures()["RemoteCopyLagBytes"] > 0
     assert no_remote.job("describe", "--topics", "t") == 1
@@ -472,6 +473,41 @@ def test_a_group_that_lags(patient: Patient) -> None:
     patient.follow(found)
     live.cluster.groups.commit("g", {("t", 0): 3}).raise_for_failures()
     assert patient.found() == {}
+
+
+@pytest.mark.parametrize(
+    ("committed", "old", "limit", "late"),
+    [
+        (0, [0, 1, 2], "3600000", True),
+        (1, [1], "3600000", True),
+        (2, [0, 1], "3600000", False),
+        (1, [0, 2], "3600000", True),
+        (3, [0, 1, 2], "3600000", False),
+        (0, [0, 1, 2], "-1", False),
+        (0, [0, 1, 2], "90000000", False),
+    ],
+    ids=[
+        *("all", "the next", "only what it has processed", "written anew, as merging does", "it has all"),
+        *("never", "a longer limit"),
+    ],
+)
+def test_a_group_that_lags_for_too_long(
+    tmp_path: Path, committed: int, old: list[int], limit: str, late: bool
+) -> None:
+    live = LiveCluster(tmp_path, on_disk=True)
+    live.cluster.topics.alter_configs(None, {**SMALL, "health.consumer.max.lag.ms": limit})
+    live.topic()
+    live.fill("abc")
+    live.cluster.groups.commit("g", {("t", 0): committed}).raise_for_failures()
+    long_ago_s = live.clock.now_ms() / 1000 - 7200
+    for number in old:
+        os.utime(files(live, live.leader())[number], (long_ago_s, long_ago_s))
+    report = live.driver().health()
+    found = [one for one in report.findings if one.kind == "records-lag-max"]
+    assert [(one.subjects, one.severity) for one in found] == ([(("g",), Severity.WARNING)] if late else [])
+    lag_ms = report.totals["records-lag-max-ms"]
+    assert isinstance(lag_ms, int)
+    assert (lag_ms >= HOUR_MS) == (late or limit != "3600000")
 
 
 @pytest.mark.slow

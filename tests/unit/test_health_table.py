@@ -261,6 +261,13 @@ def late_group(patient: Patient) -> Callable[[], object]:
     return lambda: groups.commit("g", {("t", 0): 3}).raise_for_failures()
 
 
+def stopped_group(patient: Patient) -> Callable[[], object]:
+    live, groups = patient.live, patient.live.cluster.groups
+    groups.commit("g", {("t", 0): 1}).raise_for_failures()
+    age(*files(live, live.leader())[1:])
+    return lambda: groups.commit("g", {("t", 0): 3}).raise_for_failures()
+
+
 def unread_group(patient: Patient) -> Callable[[], object]:
     patient.live.cluster.topics.alter_configs(None, {"offsets.topic.replication.factor": "1"})
     patient.live.cluster.groups.commit("g", {("t", 0): 3}).raise_for_failures()
@@ -339,6 +346,7 @@ CASES = {
     "OPTIMIZE": Case("remote-table", optimized, do="verify --deep --heal", tiered=True),
     "a foreign append": Case("remote-table", written, do="python -c", tiered=True),
     "a slow group": Case("records-lag-max", late_group, do="groups describe g"),
+    "a group that stopped": Case("records-lag-max", stopped_group, do="groups describe g"),
     "offsets out of reach": Case("state-unread", unread_group, shown="OfflineLogDirectoryCount"),
     "offsets damaged everywhere": Case("state-unread", damaged_group, do="verify --deep --heal"),
     "a dead transaction": Case("PartitionsWithLateTransactionsCount", abandoned, do="transactions finish"),
@@ -373,6 +381,38 @@ def test_the_command_of_a_finding_mends_it(
     for _ in range(case.then):
         patient.follow(next(iter(patient.found().values())))
     assert patient.found() == {}
+
+
+ALERTED = {
+    "current-leader": "stratalog_up",
+    "OfflinePartitionsCount": "stratalog_OfflinePartitionsCount",
+    "UnderMinIsrPartitionCount": "stratalog_UnderMinIsrPartitionCount",
+    "UnderReplicatedPartitions": "stratalog_UnderReplicatedPartitions",
+    "MaxLag": "stratalog_replication_lag_seconds",
+    "damaged-replicas": 'stratalog_findings{finding="damaged-replicas"}',
+    "OfflineLogDirectoryCount": "stratalog_OfflineLogDirectoryCount",
+    "FencedBrokerCount": "stratalog_FencedBrokerCount",
+    "log-dir-used-ratio": "stratalog_log_dir_used_ratio",
+    "RemoteCopyErrorsPerSec": 'stratalog_findings{finding="RemoteCopyErrorsPerSec"}',
+    "RemoteCopyLagBytes": "stratalog_remote_copy_lag_seconds",
+    "remote-table": 'stratalog_findings{finding="remote-table"}',
+    "records-lag-max": "stratalog_records_lag_max_seconds",
+    "PartitionsWithLateTransactionsCount": "stratalog_PartitionsWithLateTransactionsCount",
+    "upkeep": "stratalog_scrub_lag_seconds",
+    "upkeep-failing": 'stratalog_findings{finding="upkeep-failing"}',
+}
+NO_FIGURE = {
+    *("offline-voter", "ActiveBrokerCount", "clock-skew", "read-only-log-dir", "retention-lag", "behind-remote"),
+    "state-unread",
+}
+"""Whose alert is that of ``stratalog_healthy``."""
+
+
+def test_each_row_with_a_figure_has_an_alert() -> None:
+    rules = (ROOT / "conf/prometheus/alerts.yml").read_text()
+    expressions = re.findall(r"expr: (.+)", rules)
+    assert [kind for kind, metric in ALERTED.items() if not any(metric in one for one in expressions)] == []
+    assert {case.kind for case in CASES.values()} | NEVER_FOLLOWED.keys() == ALERTED.keys() | NO_FIGURE
 
 
 def test_each_row_of_the_documentation_is_broken_and_mended() -> None:
