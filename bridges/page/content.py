@@ -9,7 +9,7 @@ from typing import Any
 from stratalog.bridges.page.activity import Row, activity, runs
 from stratalog.bridges.page.tiers import PENDING, TIERS, TieredLog, tiered_log
 from stratalog.engine.admin.describe_cluster import broker_state
-from stratalog.engine.health.finding import HealthReport
+from stratalog.engine.health.finding import HealthFinding, HealthReport
 from stratalog.engine.health.health import Examined
 from stratalog.engine.health.partitions import known_end
 from stratalog.engine.health.sight import SeenPartition, Sight
@@ -115,23 +115,29 @@ def _health(report: HealthReport) -> dict[str, Any]:
             {
                 "severity": str(one.severity),
                 "kind": one.kind,
-                "subjects": one.subjects[:MOST_SUBJECTS],
-                "count": len(one.subjects),
+                "subjects": names[:MOST_SUBJECTS],
+                "count": len(names),
                 "since_ms": one.since_ms,
                 "what": one.what,
                 "do": one.do,
             }
             for one in report.findings
+            for names in (_subjects(one),)
         ],
         "unread": [*map(str, report.unread)],
     }
+
+
+def _subjects(one: HealthFinding) -> list[str]:
+    """Its own, and those that it affects."""
+    return [*dict.fromkeys((*one.subjects, *(name for names in one.affected.values() for name in names)))]
 
 
 def _of_partitions(report: HealthReport) -> dict[str, list[int]]:
     """By the name of a partition: which findings are of it."""
     found: dict[str, list[int]] = {}
     for number, one in enumerate(report.findings):
-        for subject in one.subjects if one.kind != _TABLES else ():
+        for subject in _subjects(one) if one.kind != _TABLES else ():
             found.setdefault(subject, []).append(number)
     return found
 

@@ -55,6 +55,13 @@ class ClusterConfig:
         doc="Bound on what all drivers together copy to one broker for replicas that join by a reassignment. "
         "reassign --throttle sets it, and the end of the last reassignment deletes it. The default is no limit.",
     )
+    health_consumer_max_lag_ms: int = key(
+        60 * 60 * 1000,
+        at_least(-1),
+        unit="ms",
+        doc="health warns of a consumer group whose oldest unprocessed record has been in the log for longer. -1: "
+        "never.",
+    )
     health_consumer_max_lag_records: int = key(
         -1,
         at_least(-1),

@@ -7,6 +7,7 @@
     remote       failing uploads, what waits for the remote tier, tables that others have written to
     expiry       what should have left the log
     state        consumer groups and transactions
+    cause        what hangs on a broker that is away is part of its finding
     upkeep       steps of ``maintain`` that failed, or have not run
     health       the operation
 

@@ -24,7 +24,7 @@ from stratalog.engine.metadata.image import BrokerImage, ClusterImage, Partition
 from stratalog.engine.metadata.probed_roots import Finding, Same
 from stratalog.engine.quorum.inspection import QuorumFound, inspect
 from stratalog.engine.upkeep.maintenance.sweep import walk, where
-from stratalog.engine.upkeep.maintenance.times import Times, decode
+from stratalog.engine.upkeep.memory.times import Times, decode
 from stratalog.engine.upkeep.tiering.schedule import load_schedule
 from stratalog.partitions import paths
 from stratalog.partitions.errors import CorruptionError, StratalogError
@@ -111,6 +111,11 @@ class Sight:
         """Whether a broker is in service, and its root is the registered one."""
         broker = self.image.brokers.get(broker_id)
         return broker is not None and not broker.fenced and isinstance(self.roots.get(broker_id), Same)
+
+    def keeping_offline(self, view: PartitionView) -> frozenset[int]:
+        """The brokers that keep a partition from being led: the members of its ISR, where all of them are away."""
+        away = frozenset(broker_id for broker_id in view.isr if not self.usable(broker_id))
+        return away if len(away) == len(view.isr) else frozenset()
 
     @property
     def max_delay_ms(self) -> int:

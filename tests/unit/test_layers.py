@@ -31,7 +31,14 @@ MAY_IMPORT = {
 
 FLOORS = (
     *("config", "state", "metadata", "quorum", "replication", "driver", "brokers", "replicas", "records"),
-    *("reading", "upkeep.tiering", "upkeep.verification", "upkeep.retention", "upkeep.replication"),
+    *(
+        "reading",
+        "upkeep.memory",
+        "upkeep.tiering",
+        "upkeep.verification",
+        "upkeep.retention",
+        "upkeep.replication",
+    ),
     *(
         "upkeep.healing",
         "upkeep.snapshots",

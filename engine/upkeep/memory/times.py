@@ -1,6 +1,6 @@
-"""The memory of the maintenance from run to run: when a step was last begun, and what failed in it; when the bytes
-of a partition were last read, and what damage stayed; for which partitions a step has nothing to do before when.
-Pure.
+"""The memory of upkeep from run to run: when a step was last begun, and what failed in it; when the bytes of a
+partition were last read, and what damage the last look found; for which partitions a step has nothing to do before
+when. Pure.
 
 A hint, never truth: what is forgotten makes its work due at once, and nothing is believed for longer than
 ``LONGEST_MS``.
@@ -8,12 +8,14 @@ A hint, never truth: what is forgotten makes its work due at once, and nothing i
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 import msgspec
 
+from stratalog.engine.driver.report import Failure
+from stratalog.engine.upkeep.memory.trouble import DAMAGE, NO_TROUBLE, Trouble, trouble_of
 from stratalog.partitions.bounded import parse_json
 from stratalog.partitions.identity import TopicIdPartition
 from stratalog.partitions.numbers import Int64
@@ -38,33 +40,17 @@ class Settled:
         return Settled(later.digest, {**(self.until_ms if self.digest == later.digest else {}), **later.until_ms})
 
 
-MOST_TEXT = 500
-"""Characters of a message that are kept."""
+@dataclass(frozen=True, slots=True)
+class Looked:
+    """The result of a look at partitions."""
 
-
-class Trouble(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """Failures that have come again in each run since."""
-
-    since_ms: Int64
-    failures: Int64
-    """In the last run."""
-    item: str
-    """The subject of the first of them; ``code`` and ``message`` are its own."""
-    code: str
-    message: str
-
-    @property
-    def is_there(self) -> bool:
-        """Whether anything failed."""
-        return self.failures > 0
-
-    def again(self, later: Trouble) -> Trouble:
-        """The same trouble after a later run."""
-        since_ms = min(self.since_ms, later.since_ms) if self.is_there else later.since_ms
-        return msgspec.structs.replace(later, since_ms=since_ms)
-
-
-NO_TROUBLE = Trouble(0, 0, "", "", "")
+    found: Mapping[TopicIdPartition, Sequence[Failure]]
+    """Of each that was looked at; nothing: it is sound."""
+    sound: frozenset[str]
+    """The names of those where nothing was found, and of topics that are sound as a whole."""
+    deep: bool
+    """Whether every byte was read."""
+    now_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +66,7 @@ class Times:
     failing: Mapping[str, Trouble] = field(default_factory=dict)
     """By step: what failed in its last run. As what is later, ``NO_TROUBLE`` says that nothing did."""
     damaged: Mapping[TopicIdPartition, Trouble] = field(default_factory=dict)
-    """Partitions of which the last reading found damage that it could not mend. As above."""
+    """Partitions, and the metadata log, of which the last look found damage that it did not mend. As above."""
 
     def updated(self, later: Times, present: Iterable[TopicIdPartition]) -> Times:
         """These times with the ``later`` ones in their places, of the partitions that are ``present`` alone."""
@@ -97,6 +83,26 @@ class Times:
             {key: settled[key] for key in here if key in settled},
             _updated(self.failing, later.failing),
             {key: damaged[key] for key in here if key in damaged},
+        )
+
+    def after(self, looked: Looked, present: Iterable[TopicIdPartition]) -> Times:
+        """These times after a look. One that reads no bytes neither tells that damage in them is gone, nor where a
+        broker did not answer what is there. Damage that a step failed by is gone with it.
+        """
+        damaged = {}
+        for key, failures in looked.found.items():
+            damage = [one for one in failures if one.code in DAMAGE]
+            known = self.damaged.get(key, NO_TROUBLE)
+            if (known.deep and not looked.deep) or (failures and not damage):
+                continue
+            damaged[key] = trouble_of(damage, looked.now_ms, deep=looked.deep)
+        sound = looked.sound if looked.deep else frozenset()
+        failing = {step: trouble.without_damage_of(sound) for step, trouble in self.failing.items()}
+        later = self.updated(Times(damaged=damaged), present)
+        return replace(
+            later,
+            failing={step: one for step, one in failing.items() if one.is_there},
+            damaged={key: one for key, one in later.damaged.items() if one.is_there},
         )
 
     def is_settled(self, step: str, key: TopicIdPartition, digest: int, now_ms: int) -> bool:
@@ -121,7 +127,7 @@ def wait_ms(last_ms: int | None, interval_ms: int, now_ms: int) -> int:
     return max(0, last_ms + interval_ms - now_ms)
 
 
-VERSION = 2
+VERSION = 3
 
 
 class _File(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
