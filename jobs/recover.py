@@ -2,12 +2,16 @@
 
   stratalog recover --topics flights --to recovered
   stratalog recover --topics flights --keep remote --dry-run
+
 The log is not changed, and running it again is harmless. verify --discarded shows what there is. To have the
 records in the log again, append them: recovered/manifest.json says how.
 
 --keep is for partitions whose leaders and remote logs hold other records at the same offsets (verify, health
 and appends say so): it keeps one side, and gives up what the other has from where the two part. With
 --dry-run it shows both by their offsets.
+
+--keep brokers also is for partitions that had records, and have none on any broker nor in a remote log (LOG_LOST):
+the log begins again, at the last offset that is known.
 """
 
 from __future__ import annotations

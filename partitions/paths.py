@@ -337,7 +337,7 @@ def parse_schedule_name(text: str) -> int | None:
 
 def remote_segment_path(partition: int, name: DataName, rebuilt: int = 0) -> str:
     """A segment in the remote tier, relative to the topic's folder there; ``rebuilt`` counts from 1 on the objects
-    that stand for a damaged one, 0 is the first upload.
+    that stand for a damaged one, or one of other content; 0 is the first upload.
     """
     return f"{partition}/{rebuilt}/{name}" if rebuilt else f"{partition}/{name}"
 

@@ -290,7 +290,8 @@ class Jobs:
     ) -> Report:
         """Export what replicas (of ``broker`` only, where it is given) hold of other histories, as Parquet files
         in the folder or bucket ``to``. Or ``keep`` one side where a leader and its remote log hold other records
-        at the same offsets: with ``dry_run`` both sides are shown.
+        at the same offsets: with ``dry_run`` both sides are shown. To keep that of the brokers also lets a log
+        begin again of which nobody has a record any more.
 
         Raises: InvalidCallError unless it is one of the two.
         """

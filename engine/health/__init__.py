@@ -4,6 +4,7 @@
     sight        one look at the cluster: metadata, roots, one listing of each broker, what is remembered
     brokers      roots, folders, voters
     partitions   leaders, the ISR, lag, damage
+    lost         logs that are gone
     remote       failing uploads, what waits for the remote tier, tables that others have written to
     expiry       what should have left the log
     state        consumer groups and transactions

@@ -16,6 +16,7 @@ from stratalog.engine.health.finding import (
     figures_of,
     grouped,
 )
+from stratalog.engine.health.lost import lost_findings
 from stratalog.engine.health.partitions import DAMAGED, copies_findings, isr_findings
 from stratalog.engine.health.remote import remote_findings
 from stratalog.engine.health.sight import Sight, look
@@ -61,6 +62,7 @@ def examine(context: Context) -> Examined:
             *isr,
             *folder_findings(sight),
             *copies,
+            *lost_findings(context, sight),
             *remote,
             *expiry_findings(context, sight, run),
             *late,

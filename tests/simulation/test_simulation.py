@@ -89,6 +89,29 @@ def test_leaders_that_answer_reads_and_refuse_creates_resign() -> None:
     assert counts["full leaders resigned"] > 0
 
 
+@pytest.mark.slow
+def test_brokers_that_were_put_back_with_their_metadata_take_no_upload_of_before_for_theirs() -> None:
+    """I14; and what nobody committed is not what has its name."""
+    counts: Counter[str] = Counter()
+    for seed in range(1, 1 + at_depth(test=30, nightly=1000)):
+        result = run_configuration(configuration_of(seed, "earlier"))
+        assert result.violation is None, f"seed {seed}: {result.violation}"
+        counts += result.counts
+    assert counts["put back to an earlier moment"] >= 20
+    assert counts["put back behind the remote log, with the metadata"] >= 3
+
+
+@pytest.mark.slow
+def test_logs_that_are_lost_begin_again_where_they_were_known_to_end() -> None:
+    """I15: no offset is acknowledged with other records while the metadata know of the first."""
+    counts: Counter[str] = Counter()
+    for seed in range(1, 1 + at_depth(test=30, nightly=1000)):
+        result = run_configuration(configuration_of(seed, "lost"))
+        assert result.violation is None, f"seed {seed}: {result.violation}"
+        counts += result.counts
+    assert counts["lost, and known to have been written to"] >= 5
+
+
 def test_all_kinds_of_runs_have_their_turn() -> None:
     configurations = [configuration_of(seed) for seed in range(1, SEEDS + 1)]
     themes = Counter(tag for configuration in configurations for tag in configuration.tags)

@@ -12,7 +12,8 @@
    (the two commits of the protocol's Expand), one commit for all partitions each; where others go with the
    second one, what stands for them is read first (``letting_go``)
 6. partitions whose view has changed on the way, or whose ISR is large enough only now, start again from 1
-7. transactions that somebody left behind are brought to their end, with ``__transaction_state``
+7. partitions that have records, or twice as many offsets as were known: the metadata note it, one commit for all
+8. transactions that somebody left behind are brought to their end, with ``__transaction_state``
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.report import Failure, Report, Value
 from stratalog.engine.driver.run import OperationRun
 from stratalog.engine.metadata.image import ClusterImage, PartitionView, TopicImage
+from stratalog.engine.metadata.partition_commands import MarkWritten, Written
 from stratalog.engine.metadata.reassignment_commands import THROTTLED_RATE, EndThrottle
 from stratalog.engine.records.transactions import finish_due
 from stratalog.engine.replicas.behind_remote import go_on_from_remote
@@ -100,6 +102,7 @@ def replicate(
             run.rows += [_row(state) for state in states]
             run.failures += [failure for state in states for failure in state.failures]
             run.notes += [note for state in states for note in state.notes]
+            _mark_written(context, states)
             run.settled |= {state.replicas.view.key: FOREVER_MS for state in states if _is_settled(state)}
             _finish_transactions(context, states, run)
             cut_off = sum(bool(state.cut_off) for state in states)
@@ -113,7 +116,7 @@ def replicate(
 
 
 def _finish_transactions(context: Context, states: Sequence[Progressed], run: OperationRun) -> None:
-    """Step 7, of the partitions that hold anything; what was done."""
+    """Step 8, of the partitions that hold anything; what was done."""
     views = [
         state.replicas.view
         for state in states
@@ -374,6 +377,20 @@ def _proven(state: Progressed) -> int:
             return 0
         ends.append(state.caught_up[broker].log_end)
     return min(ends)
+
+
+def _mark_written(context: Context, states: Iterable[Progressed]) -> None:
+    """Let the metadata know of records that are committed: one commit for all partitions that have twice as many
+    offsets as are known, and none later.
+    """
+    written = tuple(
+        Written(*view.key, state.high_watermark, view.leader_epoch)
+        for state in states
+        for view in [state.replicas.view]
+        if state.high_watermark > view.log_start_offset and state.high_watermark >= 2 * view.written_to
+    )
+    if written:
+        context.metadata.submit(MarkWritten(written))
 
 
 def _expand(
