@@ -26,6 +26,10 @@ AS_LOCAL = -1
 """Of the copy lag: the same as local retention."""
 SNAPSHOT = "snapshot"
 """The value of cleanup.policy."""
+SPARK_HASH, MURMUR2 = "spark_hash", "murmur2"
+"""The values of partitioner."""
+PARTITIONER = "partitioner"
+"""The key of ``TopicConfig.partitioner``."""
 MIRROR_SOURCE = "mirror.source"
 """The key of ``TopicConfig.mirror_source``."""
 
@@ -155,6 +159,14 @@ class TopicConfig:
         "CreateTime",
         one_of("CreateTime", "LogAppendTime"),
         doc="Whether a record's timestamp is the producer's or the time of the append.",
+    )
+    partitioner: str = key(
+        SPARK_HASH,
+        one_of(SPARK_HASH, MURMUR2),
+        doc="The hash of a key that chooses its partition. spark_hash: Spark's function hash. murmur2: the hash "
+        "of Kafka's Java producers and of librdkafka's murmur2_random; of a key that is not BINARY it hashes the "
+        "bytes that export writes. Mirrors of Kafka's topics have murmur2. It is set when a topic is created; "
+        "later it can be altered only while the topic is a mirror.",
     )
     cleanup_policy: str = key(
         "delete",

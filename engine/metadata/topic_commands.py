@@ -10,6 +10,7 @@ from stratalog.engine.config.definition import Scope
 from stratalog.engine.config.settings import (
     check_config,
     check_disabling,
+    check_partitioner,
     cluster_config,
     find_config,
     topic_config,
@@ -27,7 +28,7 @@ from stratalog.engine.metadata.records import (
     TopicRecord,
     TopicSchemaRecord,
 )
-from stratalog.engine.state.internal_topics import OPERATIONS_TOPIC, check_not_internal
+from stratalog.engine.state.internal_topics import INTERNAL_TOPICS, OPERATIONS_TOPIC, check_not_internal
 from stratalog.engine.state.latest_by_key import check_key
 from stratalog.partitions.errors import (
     InvalidCallError,
@@ -319,16 +320,24 @@ class AlterConfigs:
         if self.topic is None:
             topic_config({}, after, what)
             # One topic for all that have the same configs: there are few kinds, and any number of topics.
-            for topic in {frozenset(topic.configs.items()): topic for topic in image.topics.values()}.values():
+            kinds = {
+                (frozenset(topic.configs.items()), topic.name in INTERNAL_TOPICS): topic
+                for topic in image.topics.values()
+            }
+            for (_, internal), topic in kinds.items():
                 whose = f"{what}: topic {topic.name!r}"
-                check_disabling(
+                before_and_after = (
                     topic_config(topic.configs, image.configs, whose),
                     topic_config(topic.configs, after, whose),
-                    whose,
                 )
+                check_disabling(*before_and_after, whose)
+                if not internal:  # the engine deals their records out in ways of its own
+                    check_partitioner(*before_and_after, whose)
         else:
             config = topic_config(after, image.configs, what)
-            check_disabling(topic_config(present, image.configs, what), config, what)
+            before = topic_config(present, image.configs, what)
+            check_disabling(before, config, what)
+            check_partitioner(before, config, what)
             if config.snapshots:
                 check_key(image.topic(self.topic).key_schema, what)
         records = tuple(

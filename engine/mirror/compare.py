@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from stratalog.engine.config.topic_config import MIRROR_SOURCE
 from stratalog.engine.driver.context import Context
-from stratalog.engine.driver.plain_values import raw_bytes
+from stratalog.engine.driver.plain_values import raw_bytes, raw_column
 from stratalog.engine.driver.report import Failure, Report, Value
 from stratalog.engine.formats.typed import TypedValues, canonical
 from stratalog.engine.mirror.compared import DECODED, Compared
@@ -198,7 +198,7 @@ def _as_there(records: pa.RecordBatch, in_bytes: Callable[[object], bytes | None
     columns = [
         records.column("offset"),
         pc.floor_temporal(stamps, unit="millisecond").cast(pa.int64()).cast(TIMESTAMP),
-        _bytes_of(records.column("key"), raw_bytes),
+        raw_column(records.column("key")),
         _bytes_of(records.column("value"), in_bytes),
         records.column("headers").cast(HEADERS),
     ]
@@ -213,10 +213,12 @@ def records_of(table: pa.Table) -> Iterator[SourceRecord]:
     """Records of a fetch, as the source has them. Typed keys and values are text as UTF-8, or JSON."""
     for batch in table.to_batches():
         stamps = batch.column("timestamp").cast(pa.int64()).to_pylist()
-        columns = [batch.column(name).to_pylist() for name in ("offset", "key", "value", "headers")]
-        for at, name in ((1, "key"), (2, "value")):
-            if batch.schema.field(name).type != pa.binary():
-                columns[at] = list(map(raw_bytes, columns[at]))
+        columns = [
+            batch.column("offset").to_pylist(),
+            raw_column(batch.column("key")).to_pylist(),
+            raw_column(batch.column("value")).to_pylist(),
+            batch.column("headers").to_pylist(),
+        ]
         for stamp, offset, key, value, headers in zip(stamps, *columns, strict=True):
             pairs = [(header["key"], header["value"]) for header in headers or ()]
             stamp_ms = None if stamp is None else stamp // 1000

@@ -1,6 +1,6 @@
 """Produce: rows and frames of this process as records, dealt out to partitions, appended without Spark.
 
-Rows with a key go where Spark would deal them out (``partitioner``). Rows without go to one partition a call, as
+Rows with a key go where Spark deals them out, too (``partitioner``). Rows without go to one partition a call, as
 those of Kafka's producer do a batch: the same one for the same producer and sequence, so that a retry is one.
 """
 
@@ -103,7 +103,9 @@ def produce(
         keys = records.table.column("key").combine_chunks()
         chosen = np.full(len(keys), keyless, np.int64)
         if keys.null_count < len(keys):
-            chosen = np.where(keys.is_valid().to_numpy(zero_copy_only=False), partitions_of(keys, dealt), keyless)
+            partitioner = context.topic_config(image, of_topic).partitioner
+            of_keys = partitions_of(keys, dealt, partitioner)
+            chosen = np.where(keys.is_valid().to_numpy(zero_copy_only=False), of_keys, keyless)
     else:
         chosen = records.partitions
         if len(wrong := np.flatnonzero((chosen < 0) | (chosen >= count))):

@@ -351,3 +351,25 @@ def test_mirrors_are_killed_and_one_stands_still_and_there_is_one_copy(
     mirrored(cluster, topic)
     assert mirrored(cluster, topic).totals["records"] == 0
     cluster.verify(deep=True).raise_for_failures()
+
+
+def test_keys_keep_their_partition_when_producers_move_over(
+    cluster: Cluster, clients: KafkaClients, prefix: str
+) -> None:
+    """A producer of librdkafka with Java's partitioner, and then ``produce``: each key in one partition."""
+    topic = Topic(clients, f"{prefix}keys", partitions=7)
+    rng = random.Random(1)
+    keys = [b"", b"21", b"foobar", *(rng.randbytes(rng.randrange(60)) for _ in range(300))]
+    producer = Producer({**clients.server, **PRODUCER, "partitioner": "murmur2_random"})
+    for key in keys:
+        producer.produce(topic.name, b"there", key)
+    assert producer.flush(WAIT_S) == 0
+    mirrored(cluster, topic)
+    cluster.end_mirror(topic.name).raise_for_failures()
+    cluster.produce(topic.name, [{"key": key, "value": b"here"} for key in keys], key="key").raise_for_failures()
+    found: dict[bytes, dict[bytes, int]] = {b"there": {}, b"here": {}}
+    for partition in range(7):
+        for row in cluster.fetch(topic.name, partition, 0).records.select(["key", "value"]).to_pylist():
+            found[row["value"]][row["key"]] = partition
+    assert found[b"here"] == found[b"there"]
+    assert len(set(found[b"here"].values())) == 7
