@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from stratalog.engine.config.definition import (
     ICEBERG_NAME,
     SOURCE_TOPIC,
+    TOPIC_OF_CLUSTER,
     TRUE_OR_FALSE,
     Scope,
     at_least,
@@ -32,6 +33,8 @@ PARTITIONER = "partitioner"
 """The key of ``TopicConfig.partitioner``."""
 MIRROR_SOURCE = "mirror.source"
 """The key of ``TopicConfig.mirror_source``."""
+MIRROR_SOURCE_TOPIC = "mirror.source.topic"
+"""The key of ``TopicConfig.mirror_source_topic``."""
 
 _DAY_MS = 24 * 60 * 60 * 1000
 _SEVEN_DAYS_MS = 7 * _DAY_MS
@@ -237,6 +240,13 @@ class TopicConfig:
         SOURCE_TOPIC,
         doc="The topic of a Kafka cluster that this one mirrors: cluster id and topic id. Only `stratalog mirror` "
         "appends then. It is set when the topic is created, and taken away by `mirror --end`.",
+    )
+    mirror_source_topic: str = key(
+        "",
+        TOPIC_OF_CLUSTER,
+        doc="Of a mirror whose topic has another name in the Kafka cluster: cluster id and name there. `mirror` "
+        "and `compare` go by it. It is set when the topic is created, and stays after `mirror --end`: while it is "
+        "there, only a run with `--as` mirrors that topic a second time.",
     )
     mirror_archive_enable: bool = key(
         False,

@@ -15,7 +15,7 @@ from stratalog.engine.config.settings import (
     find_config,
     topic_config,
 )
-from stratalog.engine.config.topic_config import MIRROR_SOURCE
+from stratalog.engine.config.topic_config import MIRROR_SOURCE, MIRROR_SOURCE_TOPIC
 from stratalog.engine.metadata.commands import Decision
 from stratalog.engine.metadata.image import ClusterImage, TopicImage
 from stratalog.engine.metadata.placement import Placer, place_replicas
@@ -312,10 +312,16 @@ class AlterConfigs:
                 after.pop(name, None)
             else:
                 after[name] = check_config(scope, name, text, what)
-        if (source := after.get(MIRROR_SOURCE, "")) not in ("", present.get(MIRROR_SOURCE, "")):
+        for name in (MIRROR_SOURCE, MIRROR_SOURCE_TOPIC):
+            if (source := after.get(name, "")) not in ("", present.get(name, "")):
+                raise InvalidConfigError(
+                    f"{what}: {name} = {source!r}: a topic mirrors another from its beginning; create it by "
+                    "stratalog mirror"
+                )
+        if after.get(MIRROR_SOURCE) and after.get(MIRROR_SOURCE_TOPIC, "") != present.get(MIRROR_SOURCE_TOPIC, ""):
             raise InvalidConfigError(
-                f"{what}: {MIRROR_SOURCE} = {source!r}: a topic mirrors another from its beginning; create it by "
-                "stratalog mirror"
+                f"{what}: {MIRROR_SOURCE_TOPIC} cannot be taken away from a mirror, which goes by it: end the "
+                "mirror first"
             )
         if self.topic is None:
             topic_config({}, after, what)

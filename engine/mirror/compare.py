@@ -22,6 +22,7 @@ from stratalog.engine.driver.report import Failure, Report, Value
 from stratalog.engine.formats.typed import TypedValues, canonical
 from stratalog.engine.mirror.compared import DECODED, Compared
 from stratalog.engine.mirror.configs import compacts
+from stratalog.engine.mirror.renamed import names_here, renamed, under_names_here
 from stratalog.engine.mirror.rows import NO_RECORDS, offsets_of
 from stratalog.engine.mirror.source import (
     MirrorSource,
@@ -57,7 +58,7 @@ def compare(
     context: Context, source: MirrorSource, names: Sequence[str], values: TypedValues | None = None
 ) -> Report:
     """Compare topics there and here. A row a partition; one that differs is a failure, which names offsets.
-    ``values`` decodes those of the source, where those here are typed.
+    The names are those there. ``values`` decodes the values of the source, where those here are typed.
 
     Raises: InvalidCallError for no topics, and for typed values without ``values`` or the other way round;
         UnknownTopicOrPartitionError; errors of asking the source.
@@ -65,9 +66,12 @@ def compare(
     if not names:
         raise InvalidCallError("name the topics to compare: --topics a,b")
     with context.run("compare") as run:
-        there = source.topics(names)
+        of_source = source.topics(names)
         image = context.metadata.image()
-        for topic_here in map(image.topic, names):
+        known = names_here(image, of_source, {})
+        there = {here: renamed(of_source[name], here) for name, here in known.items()}
+        source = under_names_here(source, known)
+        for topic_here in map(image.topic, there):
             if values is not None or MIRROR_SOURCE in topic_here.configs:
                 check_typed(topic_here, values)
         keys = [(topic.name, partition) for topic in there.values() for partition in range(topic.partitions)]

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from stratalog.engine.config.topic_config import MIRROR_SOURCE, MURMUR2, PARTITIONER
+from stratalog.engine.config.topic_config import MIRROR_SOURCE, MIRROR_SOURCE_TOPIC, MURMUR2, PARTITIONER
 from stratalog.engine.mirror.source import SourceTopic
 
 _SAME = ("retention.ms", "retention.bytes", "segment.bytes", "segment.ms")
@@ -30,6 +30,8 @@ def configs_here(topic: SourceTopic, *, archive: bool) -> dict[str, str]:
         found["compression.type"] = there["compression.type"]
     if archive or not deletes(there):
         found |= _UNLIMITED
+    if topic.renamed is not None:
+        found[MIRROR_SOURCE_TOPIC] = topic.name_there
     found |= {
         MIRROR_SOURCE: topic.source,
         PARTITIONER: there.get(PARTITIONER, MURMUR2),

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import (
     AlterConfigOpType,
     ConfigEntry,
@@ -107,6 +107,23 @@ class Topic:
             self.now_ms += 100
             stamp = 1_700_000_000_000 + self.now_ms
             producer.produce(self.name, value, key, partition=partition, headers=headers, timestamp=stamp)
+
+
+def commit_there(clients: KafkaClients, group: str, topic: str, offset: int) -> None:
+    """Of partition 0. The coordinator of a broker that has just started may not be there yet."""
+
+    def committed() -> bool:
+        try:
+            consumer.commit(offsets=[TopicPartition(topic, 0, offset)], asynchronous=False)
+        except KafkaException as error:
+            if not error.args[0].retriable() and error.args[0].code() != KafkaError.NOT_COORDINATOR:
+                raise
+            return False
+        return True
+
+    settings = {**clients.server, **CLIENT, "group.id": group, "enable.auto.commit": False}
+    with closing(Consumer(settings)) as consumer:
+        wait_until(committed)
 
 
 def mirrored(cluster: Cluster, topic: Topic, *, archive: bool = False) -> Report:
@@ -211,9 +228,7 @@ def test_records_that_are_tiered_there_come_through_its_brokers(
 def test_groups_go_on_here_at_the_same_record(clients: KafkaClients, cluster: Cluster, prefix: str) -> None:
     topic = Topic(clients, f"{prefix}groups", 1)
     topic.append(*map(str, range(10)))
-    settings = {**clients.server, **CLIENT, "group.id": f"{prefix}readers", "enable.auto.commit": False}
-    with closing(Consumer(settings)) as consumer:
-        consumer.commit(offsets=[TopicPartition(topic.name, 0, 4)], asynchronous=False)
+    commit_there(clients, f"{prefix}readers", topic.name, 4)
     mirrored(cluster, topic)
     assert {key: one.offset for key, one in cluster.groups.committed(f"{prefix}readers").items()} == {
         (topic.name, 0): 4
@@ -373,3 +388,18 @@ def test_keys_keep_their_partition_when_producers_move_over(
             found[row["value"]][row["key"]] = partition
     assert found[b"here"] == found[b"there"]
     assert len(set(found[b"here"].values())) == 7
+
+
+def test_a_topic_with_the_longest_name_comes_under_another_one(
+    cluster: Cluster, clients: KafkaClients, prefix: str
+) -> None:
+    topic, group = Topic(clients, prefix.ljust(249, "x"), partitions=1), f"{prefix}readers"
+    topic.append("a", "b", "c")
+    commit_there(clients, group, topic.name, 2)
+    refused = cluster.mirror(clients.address, topic.name, check=False)
+    assert f"--as {topic.name}=NAME" in refused.failures[0].message
+    cluster.mirror(clients.address, topic.name, rename={topic.name: "t"}, replication_factor=2)
+    assert cluster.groups.committed(group)["t", 0].offset == 2
+    topic.append("d")
+    assert mirrored(cluster, topic).rows[0]["topic"] == "t"
+    assert cluster.describe("t").rows[0]["log_end"] == 4
