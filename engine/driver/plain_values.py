@@ -141,7 +141,7 @@ def _from_text(text: str, kind: pa.DataType) -> Any:
     try:
         if is_a.is_timestamp(kind):
             if text.endswith(" us"):
-                return int(text.removesuffix(" us"))
+                return pa.scalar(int(text.removesuffix(" us")), kind)
             found = datetime.fromisoformat(text)
             if kind.tz is None and found.tzinfo is not None:
                 raise ValueError
@@ -152,7 +152,7 @@ def _from_text(text: str, kind: pa.DataType) -> Any:
             return Decimal(text)
         if is_a.is_floating(kind) and text in ("NaN", "Infinity", "-Infinity"):
             return float(text)
-    except (ValueError, InvalidOperation):
+    except (ValueError, OverflowError, InvalidOperation):
         pass
     raise ValueError(f"{text[:100]!r} is no {kind}")
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from numbers import Number
 from typing import Any
 from zlib import crc32
 
@@ -293,6 +294,8 @@ def _built(rows: Sequence[Mapping[str, Any]], name: str, wanted: _Wanted, what: 
     values = [row.get(name) for row in rows]
     if wanted.kind == HEADERS:
         values = [_headers(value) for value in values]
+    if pa.types.is_timestamp(wanted.kind):
+        _check_times(values, name, what)
     try:
         return pa.array(values, wanted.kind)
     except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
@@ -303,6 +306,19 @@ def _built(rows: Sequence[Mapping[str, Any]], name: str, wanted: _Wanted, what: 
                 where = f"{what}: row {number}: column {name!r}"
                 raise InvalidRecordError(f"{where} is declared {wanted.kind}: {first_line(wrong)}") from error
         raise
+
+
+def _check_times(values: Iterable[Any], name: str, what: str) -> None:
+    """Raises: InvalidRecordError for what Arrow would take for microseconds, or cut to them."""
+    for number, value in enumerate(values):
+        where = f"{what}: row {number}: column {name!r}"
+        if isinstance(value, Number) and not isinstance(value, bool):
+            raise InvalidRecordError(
+                f"{where} is {value}, and a number does not say its unit: give a datetime, or a frame whose "
+                "column has a unit, such as pa.timestamp('ms', 'UTC')"
+            )
+        if getattr(value, "nanosecond", 0):  # of pandas
+            raise InvalidRecordError(f"{where} is {value}, and the log holds microseconds: round it")
 
 
 def _headers(value: Any) -> Any:
