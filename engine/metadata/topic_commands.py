@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from stratalog.engine.config.definition import Scope
+from stratalog.engine.config.mirrored import mirrored_topic
 from stratalog.engine.config.settings import (
     check_config,
     check_disabling,
@@ -101,6 +102,8 @@ class CreateTopic:
         configs = {name: check_config(Scope.TOPIC, name, text, what) for name, text in self.configs.items()}
         if topic_config(configs, image.configs, what).snapshots:
             check_key(self.key_schema, what)
+        if MIRROR_SOURCE in configs:
+            self._check_first_mirror(image, configs)
         leaf_types(schema_of(self.key_schema, self.value_schema))
         racks = {broker.broker_id: broker.rack for broker in image.brokers.values() if not broker.fenced}
         placed = place_replicas(racks, partitions, factor, random.Random(self.topic_id))
@@ -121,6 +124,19 @@ class CreateTopic:
             for number, replicas in enumerate(placed)
         )
         return Decision(tuple(records), TopicCreated(self.topic_id, partitions, factor))
+
+    def _check_first_mirror(self, image: ClusterImage, configs: Mapping[str, str]) -> None:
+        """Of two mirrors of one topic that begin at the same time, with two names, one goes on.
+
+        Raises: TopicAlreadyExistsError where another topic mirrors the same one of the source.
+        """
+        source = mirrored_topic(self.name, configs)
+        for topic in image.topics.values():
+            if MIRROR_SOURCE in topic.configs and mirrored_topic(topic.name, topic.configs) == source:
+                raise TopicAlreadyExistsError(
+                    f"topic {topic.name!r} mirrors {source} already, and {self.name!r} would be a second copy: go "
+                    "on without --as, or end that mirror first"
+                )
 
     def _exists_already(self, image: ClusterImage) -> Decision[TopicCreated]:
         """Fine when it is this very command that has created it, or when any that has its shape will do."""

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from stratalog.engine.config.topic_config import MIRROR_SOURCE, MIRROR_SOURCE_TOPIC
-from stratalog.engine.metadata.image import ClusterImage, TopicImage
+from stratalog.engine.config.mirrored import mirrored_topic
+from stratalog.engine.config.topic_config import MIRROR_SOURCE
+from stratalog.engine.metadata.image import ClusterImage
 from stratalog.engine.mirror.source import (
     MirrorSource,
     SourceBounds,
@@ -58,17 +59,9 @@ def names_here(
 
 def _mirror_of(image: ClusterImage, topic: SourceTopic) -> str | None:
     """The topic here that mirrors this one, or else one that has mirrored it under another name."""
-    found = [one for one in image.topics.values() if _mirrored_name(one) == topic.name_there]
+    found = [one for one in image.topics.values() if mirrored_topic(one.name, one.configs) == topic.name_there]
     found.sort(key=lambda one: (MIRROR_SOURCE not in one.configs, one.name))
     return found[0].name if found else None
-
-
-def _mirrored_name(topic: TopicImage) -> str | None:
-    """Cluster id and name of the topic that this one mirrors, or has mirrored; None where it is not known."""
-    if MIRROR_SOURCE_TOPIC in topic.configs:
-        return topic.configs[MIRROR_SOURCE_TOPIC]
-    source = topic.configs.get(MIRROR_SOURCE)
-    return None if not source else f"{source.rpartition('/')[0]}/{topic.name}"
 
 
 def check_length(topic: SourceTopic) -> None:

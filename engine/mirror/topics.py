@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from stratalog.engine.admin.topics import alter_topic, create_partitions, create_topic
+from stratalog.engine.config.mirrored import mirrored_topic
 from stratalog.engine.config.topic_config import MIRROR_SOURCE, MIRROR_SOURCE_TOPIC
 from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.run import OperationRun
@@ -81,7 +82,9 @@ def _create(
             dry_run=options.dry_run,
         )
     except TopicAlreadyExistsError:
-        return  # another mirror was faster: whether it is of the same source is looked at next
+        if topic.name not in context.metadata.image().topic_ids:
+            raise  # another mirror was faster, and gave it another name
+        # Otherwise it made this very topic: whether of the same source is looked at next.
 
 
 def _check_source(here: TopicImage, there: SourceTopic) -> None:
@@ -102,9 +105,10 @@ def _check_source(here: TopicImage, there: SourceTopic) -> None:
     cluster_id, _, topic_id = mirrored.rpartition("/")
     if cluster_id != there.cluster_id:
         raise InvalidTopicError(f"topic {here.name!r} mirrors {mirrored}, of another cluster than {there.source}")
-    if (name := here.configs.get(MIRROR_SOURCE_TOPIC, f"{cluster_id}/{here.name}")) != there.name_there:
+    mirrored_name = mirrored_topic(here.name, here.configs) or ""
+    if mirrored_name != there.name_there:
         raise InvalidTopicError(
-            f"topic {here.name!r} mirrors topic {name.rpartition('/')[2]!r} of that cluster, not "
+            f"topic {here.name!r} mirrors topic {mirrored_name.rpartition('/')[2]!r} of that cluster, not "
             f"{there.name_there.rpartition('/')[2]!r}: give that one another name here: "
             f"--as {there.renamed or there.name}=NAME"
         )

@@ -8,15 +8,17 @@ from pathlib import Path
 import pytest
 
 from stratalog.engine.driver.report import Report
+from stratalog.engine.metadata.topic_commands import AlterConfigs, CreateTopic
 from stratalog.engine.mirror.compare import compare
 from stratalog.engine.mirror.mirror import end_mirror, mirror
 from stratalog.engine.mirror.options import MirrorOptions
 from stratalog.engine.state.group_commits import OffsetAndMetadata
 from stratalog.jobs.mirror import main as job
-from stratalog.partitions.errors import InvalidCallError, InvalidConfigError
+from stratalog.partitions.errors import InvalidCallError, InvalidConfigError, TopicAlreadyExistsError
 from tests.contexts import context_of
 from tests.unit.cluster_harness import LiveCluster
-from tests.unit.memory_source import OTHER_ID, MemorySource
+from tests.unit.memory_source import OTHER_ID, TOPIC_ID, MemorySource
+from tests.unit.metadata_harness import Metadata, an_id
 from tests.unit.test_mirror_in_bulk import by_tasks
 
 LONG = "t" * 249
@@ -101,6 +103,18 @@ def test_a_topic_is_never_mirrored_twice_unasked(tmp_path: Path) -> None:
     assert run(live, short).raise_for_failures().rows[0]["topic"] == "again"
     compare(context_of(live.cluster), short, ["short"]).raise_for_failures()
     assert topics(live) == {"s", "same", "again"}
+
+
+def test_of_two_mirrors_that_begin_at_once_with_two_names_one_goes_on() -> None:
+    metadata = Metadata()
+    one = {"mirror.source": f"kafka-1/{TOPIC_ID}", "mirror.source.topic": "kafka-1/a"}
+    metadata.do(CreateTopic(name="x", topic_id=an_id(5), configs=one))
+    for name, configs in (("y", one), ("a", {"mirror.source": f"kafka-1/{OTHER_ID}"})):
+        with pytest.raises(TopicAlreadyExistsError, match=f"'x' mirrors kafka-1/a already, and '{name}' would be"):
+            CreateTopic(name=name, topic_id=an_id(6), configs=configs).decide(metadata.image)
+    metadata.do(CreateTopic(name="a", topic_id=an_id(6), configs={"mirror.source": f"kafka-2/{TOPIC_ID}"}))
+    metadata.do(AlterConfigs("x", {"mirror.source": None}))
+    metadata.do(CreateTopic(name="y", topic_id=an_id(7), configs=one))
 
 
 def test_a_name_that_is_taken_is_refused(tmp_path: Path) -> None:
