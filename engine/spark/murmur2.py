@@ -22,6 +22,8 @@ from stratalog.engine.config.topic_config import MURMUR2, PARTITIONER
 from stratalog.engine.records.partitioner import partitions_of
 from stratalog.engine.spark.versions import BY_ID, check_version, spark_version
 
+HASH_NAME = "stratalog_murmur2"
+"""The name of the function in Spark's plans."""
 _TEXT_IS_JSON = BooleanType | ByteType | ShortType | IntegerType | LongType
 """Types of which Spark's text is the JSON that is hashed."""
 
@@ -40,6 +42,7 @@ def by_murmur2(key: Column, key_type: DataType, partitions: int) -> Column:
         def of_arrow(keys: pa.Array) -> pa.Array:
             return pa.array(partitions_of(keys, partitions, MURMUR2).astype(np.int32))
 
+        of_arrow.__name__ = HASH_NAME
         hashed = cast(Any, arrow_udf)(of_arrow, "int")(key)
     else:
         if not isinstance(key_type, StringType | BinaryType | _TEXT_IS_JSON):
@@ -52,6 +55,7 @@ def by_murmur2(key: Column, key_type: DataType, partitions: int) -> Column:
         def of_pandas(keys: Any) -> Any:
             return pd.Series(partitions_of(pa.array(keys, pa.binary()), partitions, MURMUR2).astype(np.int32))
 
+        of_pandas.__name__ = HASH_NAME
         of_pandas.__annotations__ = dict.fromkeys(("keys", "return"), pd.Series)  # Spark goes by them
         hashed = cast(Any, pandas_udf)(of_pandas, "int")(key.cast("binary"))
     return cast(Column, hashed)
