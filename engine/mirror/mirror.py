@@ -130,7 +130,9 @@ def _follow_starts(
         moved = delete_records(context, wanted)
         run.failures += moved.failures
         starts |= {
-            (str(row["topic"]), int(row["partition"] or 0)): int(row["low_watermark"] or 0) for row in moved.rows
+            (str(row["topic"]), int(row["partition"] or 0)): int(row["low_watermark"] or 0)
+            for row in moved.rows
+            if row["low_watermark"] is not None
         }
     return starts
 

@@ -129,3 +129,19 @@ def test_usage_says_how_the_job_was_called(tmp_path: Path) -> None:
     assert usage("-m", "stratalog.jobs.tier").startswith("usage: python -m stratalog.jobs.tier [-h]")
     assert usage(script).startswith(f"usage: {script} [-h]")
     assert usage(script, PYSPARK_GATEWAY_PORT="1").startswith(f"usage: spark-submit {script} ")
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["topics"], "required: COMMAND; it is one of list, describe, create, alter, configs, delete"),
+        (["quorum", "--json"], "required: COMMAND; it is one of "),
+        (["read", "--topic", "t"], "did you mean '--topics'?"),
+        (["offsets", "--topic=t"], "did you mean '--topics'?"),
+    ],
+)
+def test_a_call_that_lacks_something_is_answered_with_what_it_takes(
+    words: list[str], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(words) == 2
+    assert says in capsys.readouterr().err

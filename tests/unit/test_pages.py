@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import builtins
 import importlib
 import re
 import shlex
@@ -25,6 +27,8 @@ _PACKAGES = "partitions|tiering|snapshots|engine|jobs|tests"
 _TEST = re.compile(r"`(test_\w+)`")
 _MODULE = re.compile(rf"`(?:stratalog\.)?((?:{_PACKAGES})(?:[./]\w+)*(?:\.py|/)?)`")
 LONGEST_README = 175
+GIVEN = {"docs/delta.md": ("spark", "cluster")}
+"""Names that a page takes over from the README."""
 
 
 def name(page: Path) -> str:
@@ -50,6 +54,21 @@ def test_every_python_block_is_run_by_some_test() -> None:
         RUN_WITH_ICEBERG,
         *RUN_WITH_SPARK,
     }
+
+
+@pytest.mark.parametrize("page", [name(page) for page in PAGES])
+def test_a_page_defines_each_name_before_it_uses_it(page: str) -> None:
+    known = {*dir(builtins), *GIVEN.get(page, ())}
+    for block in blocks(page, "python"):
+        for statement in ast.parse(block).body:
+            names = [node for node in ast.walk(statement) if isinstance(node, ast.Name)]
+            bound = {node.id for node in names if not isinstance(node.ctx, ast.Load)}
+            bound |= {node.arg for node in ast.walk(statement) if isinstance(node, ast.arg)}
+            imported = [node for node in ast.walk(statement) if isinstance(node, ast.alias)]
+            bound |= {(node.asname or node.name).partition(".")[0] for node in imported}
+            used = {node.id for node in names if isinstance(node.ctx, ast.Load)}
+            assert used <= known | bound, ast.unparse(statement)
+            known |= bound
 
 
 def commands() -> list[str]:
