@@ -27,7 +27,7 @@ AS_LOCAL = -1
 """Of the copy lag: the same as local retention."""
 SNAPSHOT = "snapshot"
 """The value of cleanup.policy."""
-SPARK_HASH, MURMUR2 = "spark_hash", "murmur2"
+SPARK_HASH, MURMUR2, CRC32 = PARTITIONERS = ("spark_hash", "murmur2", "crc32")
 """The values of partitioner."""
 PARTITIONER = "partitioner"
 """The key of ``TopicConfig.partitioner``."""
@@ -165,11 +165,12 @@ class TopicConfig:
     )
     partitioner: str = key(
         SPARK_HASH,
-        one_of(SPARK_HASH, MURMUR2),
-        doc="The hash of a key that chooses its partition. spark_hash: Spark's function hash. murmur2: the hash "
-        "of Kafka's Java producers and of librdkafka's murmur2_random; of a key that is not BINARY it hashes the "
-        "bytes that export writes. Mirrors of Kafka's topics have murmur2. It is set when a topic is created; "
-        "later it can be altered only while the topic is a mirror.",
+        one_of(*PARTITIONERS),
+        doc="The hash of a key that chooses its partition. spark_hash: Spark's function hash. murmur2: that of "
+        "Kafka's Java producers and of librdkafka's murmur2_random. crc32: that of librdkafka's default, "
+        "consistent_random. Of a key that is not BINARY both hash the bytes that export writes. Mirrors of "
+        "Kafka's topics have murmur2. It is set when a topic is created; later it can be altered only while the "
+        "topic is a mirror.",
     )
     cleanup_policy: str = key(
         "delete",

@@ -22,6 +22,7 @@ from stratalog.engine.driver.report import Failure, Report, Value
 from stratalog.engine.formats.typed import TypedValues, canonical
 from stratalog.engine.mirror.compared import DECODED, Compared
 from stratalog.engine.mirror.configs import compacts
+from stratalog.engine.mirror.key_places import KeyPlaces, note_of_keys
 from stratalog.engine.mirror.renamed import names_here, renamed, under_names_here
 from stratalog.engine.mirror.rows import NO_RECORDS, offsets_of
 from stratalog.engine.mirror.source import (
@@ -83,16 +84,23 @@ def compare(
         def one(key: TopicPartition) -> Compared:
             return _compare(context, source, there[key[0]], key, bounds[key], values)
 
+        places: dict[str, list[KeyPlaces]] = {}
         for outcome in context.threads.run(one, list(bounds)):
             what = f"{outcome.item[0]}-{outcome.item[1]}"
             if not isinstance(outcome, Done):
                 run.fail(what, outcome.error)
                 continue
             run.rows.append(_row(outcome.value))
+            if outcome.value.places is not None:
+                places.setdefault(outcome.item[0], []).append(outcome.value.places)
             if not outcome.value.equal:
                 more = outcome.value.differences - len(outcome.value.named)
                 said = ", ".join(outcome.value.named) + (f", and {more} more" if more else "")
                 run.failures.append(Failure(what, RecordsDifferError.code, f"offsets that differ: {said}"))
+        for name, of_topic in places.items():
+            partitioner = context.topic_config(image, image.topic(name)).partitioner
+            if (note := note_of_keys(name, partitioner, of_topic)) is not None:
+                run.notes.append(note)
         run.rows.sort(key=lambda row: (str(row["topic"]), int(row["partition"] or 0)))
     run.totals |= {name: sum(int(row[name] or 0) for row in run.rows) for name in ("there", "here", "differences")}
     return run.report()
@@ -128,6 +136,8 @@ def _compare(
     start = max(bounds.log_start, present.log_start_offset)
     end = max(start, min(bounds.stable_end, end_here))
     found = Compared(key, start, end, compacts(topic.configs))
+    if MIRROR_SOURCE in image.topic(key[0]).configs:
+        found.places = KeyPlaces(key[1], topic.partitions)
     if start < end:
         reads = source.read({key: SourceRange(start, end)})
         try:

@@ -22,6 +22,6 @@ format     the format of Spark: stream_source and batch_source read (stream_colu
            stream_sink and batch_sink append
 sink_tasks     the appends of sinks on executors
 stream_query   which query is running
-murmur2    Kafka's hash of keys, as a function of columns
+key_hash   hashes of keys by Kafka's clients, as a function of columns
 versions   differences of the versions of Spark that work
 """

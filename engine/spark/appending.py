@@ -20,12 +20,12 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 from pyspark.sql.types import DataType, StructType
 
-from stratalog.engine.config.topic_config import MURMUR2, SPARK_HASH
+from stratalog.engine.config.topic_config import SPARK_HASH
 from stratalog.engine.records.bad_record_lane import LeaveOut
 from stratalog.engine.records.bad_records import ERRORS, NO_PARTITION, UNKNOWN_PARTITION
 from stratalog.engine.spark.bad_rows import REFUSED, RowRules, nullable
 from stratalog.engine.spark.given_up import given_up
-from stratalog.engine.spark.murmur2 import by_murmur2
+from stratalog.engine.spark.key_hash import by_key_hash
 from stratalog.engine.spark.runner import RESULT, result, results
 from stratalog.engine.spark.sql import identifier
 from stratalog.engine.spark.unknown_columns import without_unknown
@@ -252,7 +252,9 @@ def _dealt(
             column = F.to_json(F.struct(column))
         return F.pmod(F.hash(column), F.lit(partitions))
 
-    of_key = by_murmur2(key, key_type, partitions) if partitioner == MURMUR2 else by_hash(key, key_type)
+    of_key = by_hash(key, key_type)
+    if partitioner != SPARK_HASH:
+        of_key = by_key_hash(key, key_type, partitions, partitioner)
     return F.when(key.isNotNull(), of_key).otherwise(by_hash(value, value_type))
 
 

@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame
 
 from stratalog.engine.spark.appending import PARTITION, by_partition, in_order, refusals
 from stratalog.engine.spark.given_up import given_up
-from stratalog.engine.spark.murmur2 import HASH_NAME
+from stratalog.engine.spark.key_hash import HASH_NAME
 from stratalog.engine.spark.narrow import bounded_by_records
 from stratalog.engine.spark.versions import repartition_by_id
 from stratalog.partitions.errors import RetriableError

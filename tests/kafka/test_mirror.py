@@ -368,18 +368,25 @@ def test_mirrors_are_killed_and_one_stands_still_and_there_is_one_copy(
     cluster.verify(deep=True).raise_for_failures()
 
 
+@pytest.mark.parametrize(("theirs", "ours"), [("murmur2_random", "murmur2"), ("consistent_random", "crc32")])
 def test_keys_keep_their_partition_when_producers_move_over(
-    cluster: Cluster, clients: KafkaClients, prefix: str
+    theirs: str, ours: str, cluster: Cluster, clients: KafkaClients, prefix: str
 ) -> None:
-    """A producer of librdkafka with Java's partitioner, and then ``produce``: each key in one partition."""
+    """A producer of librdkafka with Java's partitioner, or its own, and then ``produce``: a key has one place."""
     topic = Topic(clients, f"{prefix}keys", partitions=7)
     rng = random.Random(1)
-    keys = [b"", b"21", b"foobar", *(rng.randbytes(rng.randrange(60)) for _ in range(300))]
-    producer = Producer({**clients.server, **PRODUCER, "partitioner": "murmur2_random"})
+    keys = [b"21", b"foobar", *(rng.randbytes(rng.randrange(1, 60)) for _ in range(300))]
+    if theirs == "murmur2_random":
+        keys.append(b"")  # the other one spreads it
+    producer = Producer({**clients.server, **PRODUCER, "partitioner": theirs})
     for key in keys:
         producer.produce(topic.name, b"there", key)
     assert producer.flush(WAIT_S) == 0
     mirrored(cluster, topic)
+    notes = cluster.compare(clients.address, topic.name).notes
+    assert [f"partitioner={ours}" in note for note in notes] == [True] * (ours != "murmur2")
+    if ours != "murmur2":
+        cluster.topics.alter_configs(topic.name, {"partitioner": ours})
     cluster.end_mirror(topic.name).raise_for_failures()
     cluster.produce(topic.name, [{"key": key, "value": b"here"} for key in keys], key="key").raise_for_failures()
     found: dict[bytes, dict[bytes, int]] = {b"there": {}, b"here": {}}

@@ -15,10 +15,10 @@ from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 from pyspark.sql.types import DoubleType
 
 from stratalog import Cluster
-from stratalog.engine.config.topic_config import MURMUR2, SPARK_HASH
+from stratalog.engine.config.topic_config import CRC32, MURMUR2, SPARK_HASH
 from stratalog.engine.records.partitioner import partitions_of
-from stratalog.engine.spark import murmur2, versions
-from stratalog.engine.spark.murmur2 import by_murmur2
+from stratalog.engine.spark import key_hash, versions
+from stratalog.engine.spark.key_hash import by_key_hash
 from stratalog.engine.spark.versions import spark_version
 from stratalog.partitions.errors import InvalidCallError, InvalidRecordError
 from tests.spark.spark_cluster import files, format_cluster, ordered
@@ -118,12 +118,13 @@ def test_produce_deals_keys_out_as_spark_does(spark: SparkSession) -> None:
 
 
 @pytest.mark.parametrize("version", [(4, 0), (4, 1)])
-def test_spark_deals_keys_out_by_murmur2_as_produce_does(
-    spark: SparkSession, version: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("partitioner", [MURMUR2, CRC32])
+def test_spark_deals_keys_out_by_hashes_of_kafka_as_produce_does(
+    spark: SparkSession, version: tuple[int, int], partitioner: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if spark_version() < version:
         pytest.skip("this Spark is older")
-    monkeypatch.setattr(murmur2, "spark_version", lambda: version)
+    monkeypatch.setattr(key_hash, "spark_version", lambda: version)
     keys = {
         **KEYS,
         "tags": pa.array([["a", "ß"], None, *([] for _ in TEXTS[2:])], pa.list_(pa.string())),
@@ -133,18 +134,19 @@ def test_spark_deals_keys_out_by_murmur2_as_produce_does(
     names = simple if version == (4, 0) else list(keys)
     frame = spark.createDataFrame(pa.table(keys))
     types = {field.name: field.dataType for field in frame.schema}
-    found = frame.select(*(by_murmur2(frame[name], types[name], 997).alias(name) for name in names)).toArrow()
+    hashed = (by_key_hash(frame[name], types[name], 997, partitioner).alias(name) for name in names)
+    found = frame.select(*hashed).toArrow()
     for name in names:
         there = keys[name].is_valid().to_numpy(zero_copy_only=False)
-        wanted = partitions_of(keys[name], 997, MURMUR2)
+        wanted = partitions_of(keys[name], 997, partitioner)
         assert list(found[name].to_numpy()[there]) == list(wanted[there]), name
 
 
 def test_a_key_that_spark_4_0_cannot_hash_is_refused(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (murmur2, versions):
+    for module in (key_hash, versions):
         monkeypatch.setattr(module, "spark_version", lambda: (4, 0))
     with pytest.raises(InvalidCallError, match=r"murmur2 of a key of double needs Spark 4\.1 .*: give partition="):
-        by_murmur2(F.lit(1.5), DoubleType(), 3)
+        by_key_hash(F.lit(1.5), DoubleType(), 3, MURMUR2)
 
 
 def test_a_frame_goes_where_producers_of_kafka_send_its_keys(spark: SparkSession, tmp_path: Path) -> None:

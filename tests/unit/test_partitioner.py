@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import zlib
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -11,11 +12,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from stratalog.engine.config.topic_config import MURMUR2, SPARK_HASH
+from stratalog.engine.config.topic_config import CRC32, MURMUR2, PARTITIONERS, SPARK_HASH
+from stratalog.engine.driver.report import Report
 from stratalog.engine.metadata.topic_commands import AlterConfigs, CreateTopic
+from stratalog.engine.mirror.compare import compare
 from stratalog.engine.mirror.mirror import end_mirror, mirror
 from stratalog.engine.mirror.options import MirrorOptions
-from stratalog.engine.records.murmur2 import murmur2_of
+from stratalog.engine.records.kafka_hash import crc32_of, murmur2_of
 from stratalog.engine.records.partitioner import partitions_of
 from stratalog.partitions.errors import InvalidConfigError
 from tests.contexts import context_of
@@ -65,6 +68,13 @@ def test_murmur2_of_keys_of_all_lengths(count: int) -> None:
     assert murmur2_of(column)[1 : count + 1].tolist() == list(map(plainly, keys))
 
 
+def test_crc32_is_that_of_zlib() -> None:
+    keys = [b"before", b"", b"123456789", b"a" * 1000, None]
+    found = crc32_of(pa.array(keys, pa.binary()).slice(1))
+    assert found[:3].tolist() == [0, 0xCBF43926, zlib.crc32(b"a" * 1000)]
+    assert partitions_of(pa.array(["123456789"]), 7, CRC32)[0] == 0xCBF43926 % 7
+
+
 def test_a_negative_hash_is_made_positive_as_kafka_does() -> None:
     """Its sign is taken away, which is not its absolute value."""
     keys = pa.array(list(VECTORS), pa.binary())
@@ -94,7 +104,7 @@ def test_a_typed_key_is_hashed_as_export_writes_it(key: Any, kind: pa.DataType, 
 def test_partitions_of_a_slice_are_those_of_its_keys() -> None:
     keys = pa.array([b"abcdefg", None, b"", b"h" * 9, b"\xff\xfe\xfd"])
     decimals = pa.array([Decimal("1.5"), Decimal("-2")], pa.decimal128(9, 2))
-    for name in (SPARK_HASH, MURMUR2):
+    for name in PARTITIONERS:
         for column in (keys, decimals):
             whole = partitions_of(column, 1000, name)
             assert list(partitions_of(column.slice(1), 1000, name)) == list(whole[1:])
@@ -113,7 +123,7 @@ ROWS = [{"k": f"key-{n}", "value": str(n)} for n in range(30)] + [{"k": None, "v
 KEYS = pa.array([row["k"] for row in ROWS[:30]])
 
 
-@pytest.mark.parametrize("configs", [{}, {"partitioner": SPARK_HASH}, {"partitioner": MURMUR2}])
+@pytest.mark.parametrize("configs", [{}, *({"partitioner": name} for name in PARTITIONERS)])
 def test_produce_deals_keys_out_by_the_partitioner_of_the_topic(configs: dict[str, str], tmp_path: Path) -> None:
     live = LiveCluster(tmp_path)
     live.cluster.topics.create("u", partitions=5, replication_factor=1, configs=configs)
@@ -133,6 +143,41 @@ def test_keys_of_a_mirrored_topic_keep_their_partitions(told: dict[str, str], wa
     live.cluster.produce("t", ROWS, key="k").raise_for_failures()
     found = dealt(live, "t")
     assert [found[row["value"]] for row in ROWS[:30]] == partitions_of(KEYS, 5, wanted).tolist()
+
+
+def mirrored_by(live: LiveCluster, partitioner: str, extra: int | None = None) -> tuple[MemorySource, Report]:
+    """A topic whose producers have a partitioner, and a key elsewhere; mirrored, and compared."""
+    source = MemorySource(5)
+    for number, (key, partition) in enumerate(zip(KEYS, partitions_of(KEYS, 5, partitioner), strict=True)):
+        log = source.logs[partition if number or extra is None else extra]
+        log.append("v")
+        log.records[log.end - 1] = log.records[log.end - 1]._replace(key=key.as_py().encode())
+    mirror(context_of(live.cluster), source, ["t"], MirrorOptions(replication_factor=1)).raise_for_failures()
+    return source, compare(context_of(live.cluster), source, ["t"]).raise_for_failures()
+
+
+def test_a_comparison_says_where_keys_would_go_elsewhere(tmp_path: Path) -> None:
+    """While the partitioner of the mirror can still be altered."""
+    live = LiveCluster(tmp_path)
+    source, report = mirrored_by(live, CRC32)
+    (note,) = report.notes
+    assert note.startswith("t: ")
+    assert "of 30 keys that were looked at are in other partitions than partitioner = murmur2 sends" in note
+    assert note.endswith(
+        "30 are where crc32 sends them: before mirror --end, stratalog topics configs "
+        "--topic t --set partitioner=crc32"
+    )
+    live.cluster.topics.alter_configs("t", {"partitioner": CRC32})
+    assert compare(context_of(live.cluster), source, ["t"]).notes == []
+
+
+def test_a_comparison_says_that_no_partitioner_fits(tmp_path: Path) -> None:
+    home = int(partitions_of(KEYS, 5, MURMUR2)[0])
+    _, report = mirrored_by(LiveCluster(tmp_path), MURMUR2, extra=(home + 1) % 5)
+    assert report.notes == [
+        "t: 1 of 30 keys that were looked at are in other partitions than partitioner = murmur2 sends them to: "
+        "after mirror --end their records go to others, unless each one names its partition"
+    ]
 
 
 def test_a_topic_keeps_its_partitioner() -> None:

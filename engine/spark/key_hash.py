@@ -1,4 +1,4 @@
-"""The partition of a key by Kafka's murmur2, as a function of columns: Spark has no such hash of its own."""
+"""The partition of a key by a hash of Kafka's clients, as a function of columns: Spark has none of them."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from pyspark.sql.types import (
     StringType,
 )
 
-from stratalog.engine.config.topic_config import MURMUR2, PARTITIONER
+from stratalog.engine.config.topic_config import PARTITIONER
 from stratalog.engine.records.partitioner import partitions_of
 from stratalog.engine.spark.versions import BY_ID, check_version, spark_version
 
-HASH_NAME = "stratalog_murmur2"
+HASH_NAME = "stratalog_partition"
 """The name of the function in Spark's plans."""
 _TEXT_IS_JSON = BooleanType | ByteType | ShortType | IntegerType | LongType
 """Types of which Spark's text is the JSON that is hashed."""
 
 
-def by_murmur2(key: Column, key_type: DataType, partitions: int) -> Column:
+def by_key_hash(key: Column, key_type: DataType, partitions: int, partitioner: str) -> Column:
     """The partition of each key, as ``partitions_of`` has it. Keys travel to a Python process in columns of Arrow;
     Spark 4.0 hands over those of pandas, and not of all types.
 
@@ -40,20 +40,20 @@ def by_murmur2(key: Column, key_type: DataType, partitions: int) -> Column:
         from pyspark.sql.pandas.functions import arrow_udf
 
         def of_arrow(keys: pa.Array) -> pa.Array:
-            return pa.array(partitions_of(keys, partitions, MURMUR2).astype(np.int32))
+            return pa.array(partitions_of(keys, partitions, partitioner).astype(np.int32))
 
         of_arrow.__name__ = HASH_NAME
         hashed = cast(Any, arrow_udf)(of_arrow, "int")(key)
     else:
         if not isinstance(key_type, StringType | BinaryType | _TEXT_IS_JSON):
             check_version(
-                BY_ID, f"{PARTITIONER} = {MURMUR2} of a key of {key_type.simpleString()}", "give partition="
+                BY_ID, f"{PARTITIONER} = {partitioner} of a key of {key_type.simpleString()}", "give partition="
             )
         import pandas as pd
         from pyspark.sql.pandas.functions import pandas_udf
 
         def of_pandas(keys: Any) -> Any:
-            return pd.Series(partitions_of(pa.array(keys, pa.binary()), partitions, MURMUR2).astype(np.int32))
+            return pd.Series(partitions_of(pa.array(keys, pa.binary()), partitions, partitioner).astype(np.int32))
 
         of_pandas.__name__ = HASH_NAME
         of_pandas.__annotations__ = dict.fromkeys(("keys", "return"), pd.Series)  # Spark goes by them

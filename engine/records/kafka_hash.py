@@ -1,12 +1,18 @@
-"""Kafka's hash of a key's bytes: Murmur2 of 32 bits, as ``org.apache.kafka.common.utils.Utils.murmur2``. Pure."""
+"""Hashes of a key's bytes by Kafka's clients. Pure.
+
+murmur2  of Java's, ``org.apache.kafka.common.utils.Utils.murmur2``; of 32 bits
+crc32    librdkafka's default, that of zlib
+"""
 
 from __future__ import annotations
 
 import struct
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+from isal import isal_zlib
 
 _SEED, _FACTOR = 0x9747B28C, 0x5BD1E995
 _MASK = 0xFFFFFFFF
@@ -33,6 +39,13 @@ def murmur2_of(keys: pa.Array) -> npt.NDArray[np.int32]:
         found *= np.uint32(_FACTOR)
         found ^= found >> np.uint32(15)
     return found.view(np.int32)
+
+
+def crc32_of(keys: pa.Array) -> npt.NDArray[np.uint32]:
+    """As ``murmur2_of``."""
+    at = np.frombuffer(keys.buffers()[1], np.int32)[keys.offset : keys.offset + len(keys) + 1].tolist()
+    data = memoryview(keys.buffers()[2] or b"")
+    return np.fromiter((isal_zlib.crc32(data[start:end]) for start, end in pairwise(at)), np.uint32, len(keys))
 
 
 def _mix_words(
