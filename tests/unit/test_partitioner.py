@@ -12,12 +12,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from stratalog.bridges.mirror.compare import compare
+from stratalog.bridges.mirror.mirror import end_mirror, mirror
+from stratalog.bridges.mirror.options import MirrorOptions
 from stratalog.engine.config.topic_config import CRC32, MURMUR2, PARTITIONERS, SPARK_HASH
 from stratalog.engine.driver.report import Report
 from stratalog.engine.metadata.topic_commands import AlterConfigs, CreateTopic
-from stratalog.engine.mirror.compare import compare
-from stratalog.engine.mirror.mirror import end_mirror, mirror
-from stratalog.engine.mirror.options import MirrorOptions
 from stratalog.engine.records.kafka_hash import crc32_of, murmur2_of
 from stratalog.engine.records.partitioner import partitions_of
 from stratalog.partitions.errors import InvalidConfigError
