@@ -48,6 +48,7 @@ class Kafka:
         configs: Mapping[str, str] | None = None,
         replication_factor: int | None = None,
         archive: bool = False,
+        rename: Mapping[str, str] | None = None,
         groups: bool = True,
         value_format: str | None = None,
         schema_file: str | None = None,
@@ -59,9 +60,10 @@ class Kafka:
     ) -> Report:
         """Mirror topics of a Kafka cluster once: what they have got since the last run, at the same offsets, and
         what their consumer groups have committed (``groups``). Topics that are not here are made, with
-        ``replication_factor``; of an ``archive`` records stay when the source's go. ``throttle``: bytes a second;
-        ``budget_s``: no further piece is begun after these seconds. Any number of mirrors may run. Where much is
-        new, the executors of the cluster's session read and append.
+        ``replication_factor``; of an ``archive`` records stay when the source's go. ``rename`` gives topics other
+        names here, by their names there; later runs know them. ``throttle``: bytes a second; ``budget_s``: no
+        further piece is begun after these seconds. Any number of mirrors may run. Where much is new, the executors
+        of the cluster's session read and append.
 
         Values are bytes, or decoded: ``value_format`` is ``avro``, ``confluent-avro``, ``json`` or ``protobuf``,
         and ``schema_file`` one of Avro; with a type as DDL; with descriptors, of which ``message`` is one. Bytes
@@ -71,13 +73,15 @@ class Kafka:
 
             cluster.mirror("kafka-1:9092", ["trips"])
 
-        Raises: EnvironmentUnusableError without confluent-kafka; InvalidCallError, UnknownTopicOrPartitionError;
-            RetriableError where the source does not answer.
+        Raises: EnvironmentUnusableError without confluent-kafka; InvalidCallError, also for a topic that is
+            mirrored under another name than ``rename`` says; UnknownTopicOrPartitionError; RetriableError where
+            the source does not answer.
         """
         there, registry = _divided(configs)
         options = MirrorOptions(
             replication_factor=whole_or_none(replication_factor, "replication_factor"),
             archive=archive,
+            rename=dict(rename or {}),
             groups=groups,
             values=typed_values(value_format, schema_file, message, registry),
             throttle=throttle,
@@ -107,8 +111,9 @@ class Kafka:
         message: str | None = None,
     ) -> Report:
         """Compare every record of topics, in a Kafka cluster and here: offsets, timestamps, keys, values and
-        headers. A partition that differs is a failure, which names offsets. Of typed values, what was decoded, by
-        ``value_format`` and ``schema_file`` as of ``mirror``. See ``stratalog.bridges.mirror.compare``.
+        headers. The names of topics are those there. A partition that differs is a failure, which names offsets.
+        Of typed values, what was decoded, by ``value_format`` and ``schema_file`` as of ``mirror``. See
+        ``stratalog.bridges.mirror.compare``.
 
             cluster.compare("kafka-1:9092", ["trips"]).raise_for_failures()
 

@@ -29,8 +29,8 @@ May not know
 Where this differs from the design page
     * Operations stand on floors of their own between ``cluster`` (the door) and ``replication`` (the protocol):
       each is *plan, tasks, commit, report*, and the same for a job and a notebook.
-    * A key without an explicit partition is hashed by Spark's ``hash``, not by Kafka's murmur2 of its bytes:
-      it runs inside the shuffle, and typed keys have no canonical bytes.
+    * A key without an explicit partition is hashed by Spark's ``hash``, unless the topic's ``partitioner`` is
+      Kafka's murmur2: Spark's runs inside the shuffle, without a Python process, and knows all types.
 """
 
 if __name__ != "stratalog.engine":

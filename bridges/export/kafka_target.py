@@ -14,6 +14,7 @@ from typing import Any
 from stratalog.bridges.export.kafka_groups import KafkaGroups
 from stratalog.bridges.export.target import ExportTarget, Offsets, Records
 from stratalog.bridges.mirror.kafka_source import TIMEOUT_S, answer, open_source, translated
+from stratalog.bridges.mirror.rows import NO_TIMESTAMP_MS
 from stratalog.bridges.mirror.source import SourceBounds, SourceRange, SourceRecord, SourceTopic
 from stratalog.engine.state.group_commits import OffsetAndMetadata
 from stratalog.partitions.clock import Clock
@@ -246,7 +247,7 @@ class KafkaTarget:
                         record.key,
                         partition,
                         delivered,
-                        timestamp=record.timestamp_ms or 0,
+                        timestamp=NO_TIMESTAMP_MS if record.timestamp_ms is None else record.timestamp_ms,
                         headers=list(record.headers) or None,
                     )
                     break
@@ -256,9 +257,9 @@ class KafkaTarget:
     def _flush(self, producer: Any, delivered: _Delivered) -> None:
         """Raises: the error of the first record that is not there; no record after it is sent from then on."""
         began_s = self._clock.monotonic_s()
-        left = producer.flush(0.1)
+        left = _left(producer, delivered)
         while left and delivered.error is None and self._clock.monotonic_s() - began_s < TIMEOUT_S:
-            left = producer.flush(0.1)
+            left = _left(producer, delivered)
         if left:
             producer.purge()
         if delivered.error is not None:
@@ -330,8 +331,23 @@ class _Delivered:
     def __call__(self, error: Any, message: Any) -> None:
         if error is None:
             self.offsets.setdefault(message.partition(), []).append(message.offset())
-        elif self.error is None:
+        elif self.error is None or self.error.name() == "_INVALID_DIFFERENT_RECORD":  # another one of its batch
             self.error = error
+
+
+def _left(producer: Any, delivered: _Delivered) -> int:
+    """How many records have no answer after a moment. An error that ends the producer comes before the answers
+    that say why."""
+    from confluent_kafka import KafkaException
+
+    try:
+        return int(producer.flush(0.1))
+    except KafkaException:
+        try:
+            return int(producer.flush(0.1))
+        except KafkaException as error:
+            delivered.error = delivered.error or error.args[0]
+            return 0
 
 
 def _told(error: Any) -> None:
@@ -348,5 +364,11 @@ def _translated(error: Any, what: str) -> StratalogError:
     if error.code() == KafkaError.MSG_SIZE_TOO_LARGE:
         return RecordTooLargeError(
             f"{what}: a record is larger than its max.message.bytes: raise that, and export again"
+        )
+    if error.code() in (KafkaError.INVALID_TIMESTAMP, KafkaError.INVALID_RECORD):
+        return InvalidCallError(
+            f"{what}: it refuses a record ({error.name()}). Either its timestamp is further in the future or the "
+            "past than message.timestamp.after.max.ms and message.timestamp.before.max.ms there allow: set both "
+            "to 9223372036854775807; or it has no key, and the topic compacts"
         )
     return translated(error, what)

@@ -5,12 +5,28 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from stratalog.bridges.mirror.rows import NO_TIMESTAMP_MS
 from stratalog.bridges.mirror.source import SourceRecord
 from stratalog.partitions.clock import Clock
 from stratalog.partitions.errors import InvalidCallError, StratalogError
 
 Read = Callable[[int, int], tuple[Sequence[SourceRecord], int]]
 """Of a partition: some records from an offset on, and the offset behind them."""
+
+
+_NOT_SENT_MS = {
+    0: "librdkafka cannot send it, and would give the record the present time",
+    NO_TIMESTAMP_MS: "Kafka takes it for none",
+}
+"""Timestamps that would be others there, and why."""
+
+
+def _not_sent(record: SourceRecord) -> InvalidCallError:
+    return InvalidCallError(
+        f"the record at offset {record.offset} has the timestamp {record.timestamp_ms} ms: "
+        f"{_NOT_SENT_MS[record.timestamp_ms or 0]}. The export stops before the record. Export what is behind it "
+        "with --name, --start and --new-offsets; or delete the records up to it here (stratalog delete-records)"
+    )
 
 
 class Pace:
@@ -85,12 +101,17 @@ class ExportedPartition:
         return self.error is not None or self.position >= self.end
 
     def look(self) -> None:
-        """Read on, if nothing waits. Raises: errors of reading."""
+        """Read on, if nothing waits. Raises: errors of reading; InvalidCallError where the next record has a
+        timestamp that cannot be sent."""
         if self.waiting or self.read_to >= self.end:
             return
         found, read_to = self.read(max(self.read_to, self.log_start), self.end)
-        self.waiting = [record for record in found if record.offset < self.end]
-        self.read_to = min(self.end, read_to)
+        found = [record for record in found if record.offset < self.end]
+        at = next((at for at, record in enumerate(found) if record.timestamp_ms in _NOT_SENT_MS), None)
+        if at == 0:
+            raise _not_sent(found[0])
+        self.waiting = found[:at]
+        self.read_to = min(self.end, read_to) if at is None else found[at].offset
 
     def cut(self, pace: Pace) -> ExportPiece | None:
         """The next piece, if anything is due. It is written (``written``) before the next one is asked for."""

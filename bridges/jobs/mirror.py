@@ -3,6 +3,7 @@
   stratalog mirror --from kafka-1:9092 --topics trips,fares           what is new, once
   stratalog mirror --from kafka-1:9092 --topics trips --every 10s     again and again, until interrupted
   stratalog mirror --from kafka-1:9092 --topics trips --archive       records stay when the source's go
+  stratalog mirror --from kafka-1:9092 --topics trips --as trips=rides   under another name here
   stratalog mirror --from kafka-1:9093 --topics trips --config security.protocol=SSL --config ssl.ca.location=ca
   stratalog mirror --from kafka-1:9092 --topics trips --master spark://host:7077   by a cluster's executors
   stratalog mirror --from kafka-1:9092 --topics trips --format confluent-avro --schema trip.avsc
@@ -23,8 +24,10 @@ from stratalog.bridges.formats.decoder import DECODED
 from stratalog.jobs.arguments import add_dry_run, add_yes, check_options, count, duration, names, pair, size
 from stratalog.jobs.repeat import once_or_every
 from stratalog.jobs.run import Job, JobMain
+from stratalog.partitions.errors import InvalidCallError
 
-_OF_A_RUN = ("config", "replication_factor", "archive", "no_groups", "throttle", "budget", "every", "format")
+_OF_MADE = ("replication_factor", "archive", "as")
+_OF_A_RUN = ("config", *_OF_MADE, "no_groups", "throttle", "budget", "every", "format")
 
 
 def add_source(parser: argparse.ArgumentParser) -> None:
@@ -82,6 +85,14 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     add_dry_run(parser, "say which topics and partitions would be made; read and append nothing")
     parser.add_argument("--replication-factor", metavar="N", type=count, help="of topics that are made")
     parser.add_argument(
+        "--as",
+        metavar="SOURCE=NAME",
+        type=pair,
+        action="append",
+        default=[],
+        help="of a topic that is made: its name here; any number of them. Later runs know it",
+    )
+    parser.add_argument(
         "--archive", action="store_true", help="of topics that are made: keep what the source deletes"
     )
     add_run(parser)
@@ -95,6 +106,11 @@ def mirror(job: Job) -> Report:
         job.confirm(f"end the mirroring of {', '.join(given.mirrored)}, which cannot be begun again")
         return job.cluster().end_mirror(given.mirrored, dry_run=given.dry_run, check=False)
 
+    given_names: list[tuple[str, str]] = vars(given)["as"]
+    rename = dict(given_names)
+    if len(rename) < len(given_names):
+        raise InvalidCallError("--as names a topic of the source twice: it has one name here")
+
     def once() -> Report:
         return job.on_workers().mirror(
             given.bootstrap,
@@ -102,6 +118,7 @@ def mirror(job: Job) -> Report:
             configs=dict(given.config),
             replication_factor=given.replication_factor,
             archive=given.archive,
+            rename=rename,
             groups=not given.no_groups,
             **format_of(given),
             throttle=given.throttle,

@@ -8,11 +8,13 @@ partitions     one run's state of each partition: where it is, and what waits to
 progress       the progress of a run, for a bar
 bulk           many partitions at once, by Spark's executors, where much is new
 options        how a mirror is to work
+renamed        topics that have another name here than in the source
 topics         topics made here, and whether they are still those of the source
 catch_up       the source read, and the records appended, by threads or in bulk
 mirror         the operation: these in their order, and log starts moved; and its end
 group_offsets  consumer groups go on here where they stopped there
 compare        a topic there and here: every record, and at which offsets they differ
+key_places     whether keys are where the topic's partitioner sends them
 compared       columns of both sides, beside each other
 
 A mirrored topic has the config ``mirror.source``, and nobody else appends to it (``engine.config.mirrored``).

@@ -18,6 +18,8 @@ import pyarrow.compute as pc
 from stratalog.bridges.formats.typed import TypedValues, canonical
 from stratalog.bridges.mirror.compared import DECODED, Compared
 from stratalog.bridges.mirror.configs import compacts
+from stratalog.bridges.mirror.key_places import KeyPlaces, note_of_keys
+from stratalog.bridges.mirror.renamed import names_here, renamed, under_names_here
 from stratalog.bridges.mirror.rows import NO_RECORDS, offsets_of
 from stratalog.bridges.mirror.source import (
     MirrorSource,
@@ -30,7 +32,7 @@ from stratalog.bridges.mirror.source import (
 from stratalog.bridges.mirror.topics import check_typed
 from stratalog.engine.config.topic_config import MIRROR_SOURCE
 from stratalog.engine.driver.context import Context
-from stratalog.engine.driver.plain_values import raw_bytes
+from stratalog.engine.driver.plain_values import raw_bytes, raw_column
 from stratalog.engine.driver.report import Failure, Report, Value
 from stratalog.engine.reading.fetch import fetch
 from stratalog.partitions.columns import binaries
@@ -57,7 +59,7 @@ def compare(
     context: Context, source: MirrorSource, names: Sequence[str], values: TypedValues | None = None
 ) -> Report:
     """Compare topics there and here. A row a partition; one that differs is a failure, which names offsets.
-    ``values`` decodes those of the source, where those here are typed.
+    The names are those there. ``values`` decodes the values of the source, where those here are typed.
 
     Raises: InvalidCallError for no topics, and for typed values without ``values`` or the other way round;
         UnknownTopicOrPartitionError; errors of asking the source.
@@ -65,9 +67,12 @@ def compare(
     if not names:
         raise InvalidCallError("name the topics to compare: --topics a,b")
     with context.run("compare") as run:
-        there = source.topics(names)
+        of_source = source.topics(names)
         image = context.metadata.image()
-        for topic_here in map(image.topic, names):
+        known = names_here(image, of_source, {})
+        there = {here: renamed(of_source[name], here) for name, here in known.items()}
+        source = under_names_here(source, known)
+        for topic_here in map(image.topic, there):
             if values is not None or MIRROR_SOURCE in topic_here.configs:
                 check_typed(topic_here, values)
         keys = [(topic.name, partition) for topic in there.values() for partition in range(topic.partitions)]
@@ -79,16 +84,23 @@ def compare(
         def one(key: TopicPartition) -> Compared:
             return _compare(context, source, there[key[0]], key, bounds[key], values)
 
+        places: dict[str, list[KeyPlaces]] = {}
         for outcome in context.threads.run(one, list(bounds)):
             what = f"{outcome.item[0]}-{outcome.item[1]}"
             if not isinstance(outcome, Done):
                 run.fail(what, outcome.error)
                 continue
             run.rows.append(_row(outcome.value))
+            if outcome.value.places is not None:
+                places.setdefault(outcome.item[0], []).append(outcome.value.places)
             if not outcome.value.equal:
                 more = outcome.value.differences - len(outcome.value.named)
                 said = ", ".join(outcome.value.named) + (f", and {more} more" if more else "")
                 run.failures.append(Failure(what, RecordsDifferError.code, f"offsets that differ: {said}"))
+        for name, of_topic in places.items():
+            partitioner = context.topic_config(image, image.topic(name)).partitioner
+            if (note := note_of_keys(name, partitioner, of_topic)) is not None:
+                run.notes.append(note)
         run.rows.sort(key=lambda row: (str(row["topic"]), int(row["partition"] or 0)))
     run.totals |= {name: sum(int(row[name] or 0) for row in run.rows) for name in ("there", "here", "differences")}
     return run.report()
@@ -124,6 +136,8 @@ def _compare(
     start = max(bounds.log_start, present.log_start_offset)
     end = max(start, min(bounds.stable_end, end_here))
     found = Compared(key, start, end, compacts(topic.configs))
+    if MIRROR_SOURCE in image.topic(key[0]).configs:
+        found.places = KeyPlaces(key[1], topic.partitions)
     if start < end:
         reads = source.read({key: SourceRange(start, end)})
         try:
@@ -198,7 +212,7 @@ def _as_there(records: pa.RecordBatch, in_bytes: Callable[[object], bytes | None
     columns = [
         records.column("offset"),
         pc.floor_temporal(stamps, unit="millisecond").cast(pa.int64()).cast(TIMESTAMP),
-        _bytes_of(records.column("key"), raw_bytes),
+        raw_column(records.column("key")),
         _bytes_of(records.column("value"), in_bytes),
         records.column("headers").cast(HEADERS),
     ]
@@ -213,10 +227,12 @@ def records_of(table: pa.Table) -> Iterator[SourceRecord]:
     """Records of a fetch, as the source has them. Typed keys and values are text as UTF-8, or JSON."""
     for batch in table.to_batches():
         stamps = batch.column("timestamp").cast(pa.int64()).to_pylist()
-        columns = [batch.column(name).to_pylist() for name in ("offset", "key", "value", "headers")]
-        for at, name in ((1, "key"), (2, "value")):
-            if batch.schema.field(name).type != pa.binary():
-                columns[at] = list(map(raw_bytes, columns[at]))
+        columns = [
+            batch.column("offset").to_pylist(),
+            raw_column(batch.column("key")).to_pylist(),
+            raw_column(batch.column("value")).to_pylist(),
+            batch.column("headers").to_pylist(),
+        ]
         for stamp, offset, key, value, headers in zip(stamps, *columns, strict=True):
             pairs = [(header["key"], header["value"]) for header in headers or ()]
             stamp_ms = None if stamp is None else stamp // 1000

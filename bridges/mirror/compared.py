@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from stratalog.bridges.mirror.key_places import KeyPlaces
 from stratalog.bridges.mirror.rows import offsets_of
 from stratalog.partitions.columns import bools_of, integers_of, scalar, valid_of
 from stratalog.partitions.identity import TopicPartition
@@ -43,6 +44,8 @@ class Compared:
     differences: int = 0
     named: list[str] = field(default_factory=list)
     """Some offsets that differ, and how."""
+    places: KeyPlaces | None = None
+    """Of keys here, in a topic that mirrors the one there."""
     _ranges: set[int] = field(default_factory=set)
     _differing: set[int] = field(default_factory=set)
     _hashes: dict[str, hashlib.blake2b] = field(default_factory=lambda: defaultdict(hashlib.blake2b))
@@ -82,6 +85,8 @@ class Compared:
         """The next records of both sides, up to the same offset."""
         self.there += there.num_rows
         self.here += here.num_rows
+        if self.places is not None:
+            self.places.add(here.column("key"))
         for name, data in _data_of(here):
             self._hashes[name].update(data)
         offsets, others = offsets_of(there), offsets_of(here)

@@ -4,6 +4,9 @@ Retention is taken over, but not where the source deletes nothing by age or size
 Left out are limits of Kafka's brokers and buffers (``engine.config.kafka_keys``), ``min.insync.replicas``,
 which belongs to the brokers at hand, and ``cleanup.policy=compact``: the source's compaction shows as gaps in what
 comes after it, and what was mirrored stays.
+
+Keys keep their partitions when producers append here: the partitioner is that of Java's producers. No config of a
+topic of Kafka says which one its producers use; a source that ``serve`` serves has one.
 """
 
 from __future__ import annotations
@@ -11,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from stratalog.bridges.mirror.source import SourceTopic
-from stratalog.engine.config.topic_config import MIRROR_SOURCE
+from stratalog.engine.config.topic_config import MIRROR_SOURCE, MIRROR_SOURCE_TOPIC, MURMUR2, PARTITIONER
 
 _SAME = ("retention.ms", "retention.bytes", "segment.bytes", "segment.ms")
 _COMPRESSIONS = ("zstd", "snappy", "lz4", "gzip", "uncompressed")
@@ -27,7 +30,13 @@ def configs_here(topic: SourceTopic, *, archive: bool) -> dict[str, str]:
         found["compression.type"] = there["compression.type"]
     if archive or not deletes(there):
         found |= _UNLIMITED
-    found |= {MIRROR_SOURCE: topic.source, "message.timestamp.type": "CreateTime"}
+    if topic.renamed is not None:
+        found[MIRROR_SOURCE_TOPIC] = topic.name_there
+    found |= {
+        MIRROR_SOURCE: topic.source,
+        PARTITIONER: there.get(PARTITIONER, MURMUR2),
+        "message.timestamp.type": "CreateTime",
+    }
     return {**found, "mirror.archive.enable": "true"} if archive else found
 
 

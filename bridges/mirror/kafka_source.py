@@ -15,7 +15,13 @@ from collections import defaultdict
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from typing import Any
 
-from stratalog.bridges.mirror.rows import MOST_TIMESTAMP_MS, NO_RECORDS, first_beyond, source_batch
+from stratalog.bridges.mirror.rows import (
+    MOST_TIMESTAMP_MS,
+    NO_RECORDS,
+    NO_TIMESTAMP_MS,
+    first_beyond,
+    source_batch,
+)
 from stratalog.bridges.mirror.source import (
     MirrorSource,
     SourceBounds,
@@ -281,7 +287,8 @@ class _Taken:
         self._positions[key] = max(self._positions.get(key, 0), messages[-1].offset() + 1)
         offsets, stamps, keys, values, headers, epochs = self._fields.setdefault(key, tuple([] for _ in range(6)))
         offsets += [message.offset() for message in messages]
-        stamps += [stamp if kind else None for kind, stamp in (message.timestamp() for message in messages)]
+        times = (message.timestamp() for message in messages)
+        stamps += [stamp if kind and stamp != NO_TIMESTAMP_MS else None for kind, stamp in times]
         keys += [message.key() for message in messages]
         values += [message.value() for message in messages]
         headers += [message.headers() for message in messages]

@@ -1,6 +1,7 @@
 """Mirror: what topics of another cluster have got since the last run, at the same offsets.
 
-1. ask the source: its topics, what its groups have committed, and then where its logs end
+1. ask the source: its topics, which may have other names here (``renamed``), what its groups have committed, and
+   then where its logs end
 2. make the topics that are not here, and the partitions that were added; one with another id is left alone
 3. look at the log ends here, which are the places in the source
 4. read the source from there on, and append piece by piece, each at its place or nowhere: where much is new, by
@@ -19,6 +20,7 @@ from stratalog.bridges.mirror.catch_up import catch_up, partitions_here
 from stratalog.bridges.mirror.group_offsets import GroupOffsets, commit_here
 from stratalog.bridges.mirror.options import MirrorOptions
 from stratalog.bridges.mirror.partitions import MirroredPartition
+from stratalog.bridges.mirror.renamed import names_here, renamed, under_names_here
 from stratalog.bridges.mirror.source import MirrorSource, SourceBounds, without_leader
 from stratalog.bridges.mirror.topics import ensure_here
 from stratalog.engine.admin.topics import alter_configs
@@ -36,14 +38,18 @@ def mirror(context: Context, source: MirrorSource, names: Sequence[str], options
     """Mirror these topics, once. A row a partition; a topic or a partition that cannot be is a failure, and the
     others go on. ``lag`` is of offsets, when the run ended.
 
-    Raises: InvalidCallError for no topics; errors of asking the source, and of reading the metadata.
+    Raises: InvalidCallError for no topics, and as ``renamed.names_here``; errors of asking the source, and of
+        reading the metadata.
     """
     if not names:
         raise InvalidCallError("name the topics to mirror: --topics a,b")
     with context.run("mirror", dry_run=options.dry_run) as run:
         began_s = context.clock.monotonic_s()
-        there = source.topics(names)
-        groups = _group_offsets(run, source, names) if options.groups else {}
+        of_source = source.topics(names)
+        found = names_here(context.metadata.image(), of_source, options.rename)
+        there = {here: renamed(of_source[name], here) for name, here in found.items()}
+        source = under_names_here(source, found)
+        groups = _group_offsets(run, source, list(there)) if options.groups else {}
         keys = [(topic.name, p) for topic in there.values() for p in range(topic.partitions)]
         bounds = source.bounds(keys)
         for key in keys:
@@ -76,8 +82,9 @@ def mirror(context: Context, source: MirrorSource, names: Sequence[str], options
 
 
 def end_mirror(context: Context, names: Sequence[str], *, dry_run: bool = False) -> Report:
-    """From here on the topics are like any others, and mirrors leave them alone. A mirror that is at work may
-    still append its last piece, as long as nobody else has appended.
+    """From here on the topics are like any others, and mirrors leave them alone. One that has another name in the
+    source remembers it: no later run makes a second copy unasked. A mirror that is at work may still append its
+    last piece, as long as nobody else has appended.
 
     Raises: UnknownTopicOrPartitionError; InvalidCallError for one that is no mirror: nothing was changed.
     """

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from stratalog.bridges.formats.typed import TypedValues
 
@@ -15,6 +16,8 @@ class MirrorOptions:
     """Of topics that are made; None: the cluster's default."""
     archive: bool = False
     """Of topics that are made: their records stay when the source's go."""
+    rename: Mapping[str, str] = field(default_factory=dict)
+    """Of topics that are made: the names that some of them get here, by those there."""
     groups: bool = True
     """Whether offsets of consumer groups come along."""
     values: TypedValues | None = None

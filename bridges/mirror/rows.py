@@ -26,6 +26,8 @@ MOST_ROWS = 1_000_000
 """Of a batch: a gap of any length is made in pieces."""
 MOST_TIMESTAMP_MS = (2**63 - 1) // 1000
 """The log holds microseconds in 64 bits: a timestamp of Kafka above this, or below its negative, has no place."""
+NO_TIMESTAMP_MS = -1
+"""Of a record of Kafka that has none (``RecordBatch.NO_TIMESTAMP``)."""
 _CONTROL = pa.field("control", pa.int32())
 
 

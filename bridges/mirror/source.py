@@ -44,11 +44,24 @@ class SourceTopic:
     """A topic there."""
 
     name: str
+    """Its name there; with ``renamed`` the one here."""
     source: str
     """Cluster id and topic id, as ``mirror.source`` has them."""
     partitions: int
     configs: Mapping[str, str]
     """All that apply to it, by Kafka's names."""
+    renamed: str | None = None
+    """Its name there, where it has another one here."""
+
+    @property
+    def name_there(self) -> str:
+        """Cluster id and name there, as ``mirror.source.topic`` has them."""
+        return f"{self.cluster_id}/{self.renamed or self.name}"
+
+    @property
+    def cluster_id(self) -> str:
+        """The cluster that it is in."""
+        return self.source.rpartition("/")[0]
 
 
 @dataclass(frozen=True, slots=True)

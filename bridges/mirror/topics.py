@@ -10,9 +10,11 @@ from collections.abc import Mapping
 from stratalog.bridges.formats.typed import TypedValues
 from stratalog.bridges.mirror.configs import configs_here
 from stratalog.bridges.mirror.options import MirrorOptions
+from stratalog.bridges.mirror.renamed import check_length
 from stratalog.bridges.mirror.source import InconsistentTopicIdError, SourceBounds, SourceTopic, without_leader
 from stratalog.engine.admin.topics import alter_topic, create_partitions, create_topic
-from stratalog.engine.config.topic_config import MIRROR_SOURCE
+from stratalog.engine.config.mirrored import mirrored_topic
+from stratalog.engine.config.topic_config import MIRROR_SOURCE, MIRROR_SOURCE_TOPIC
 from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.run import OperationRun
 from stratalog.engine.metadata.image import TopicImage
@@ -61,7 +63,9 @@ def ensure_here(
 def _create(
     context: Context, topic: SourceTopic, bounds: Mapping[TopicPartition, SourceBounds], options: MirrorOptions
 ) -> None:
-    """Raises: LeaderNotAvailableError while it is not known where all of its logs start."""
+    """Raises: InvalidTopicError for a name that is too long; LeaderNotAvailableError while it is not known where
+    all of its logs start."""
+    check_length(topic)
     keys = [(topic.name, partition) for partition in range(topic.partitions)]
     for key in keys:
         if key not in bounds:
@@ -78,23 +82,38 @@ def _create(
             dry_run=options.dry_run,
         )
     except TopicAlreadyExistsError:
-        return  # another mirror was faster: whether it is of the same source is looked at next
+        if topic.name not in context.metadata.image().topic_ids:
+            raise  # another mirror was faster, and gave it another name
+        # Otherwise it made this very topic: whether of the same source is looked at next.
 
 
 def _check_source(here: TopicImage, there: SourceTopic) -> None:
     """Raises: TopicAlreadyExistsError, InvalidTopicError, InconsistentTopicIdError."""
     mirrored = here.configs.get(MIRROR_SOURCE, "")
+    if not mirrored and here.configs.get(MIRROR_SOURCE_TOPIC) == there.name_there:
+        raise TopicAlreadyExistsError(
+            f"topic {there.renamed!r} of the source was mirrored here as {here.name!r}, until that mirror was "
+            f"ended: nothing was copied. Keep {here.name!r} as it is; or mirror the topic a second time, under "
+            f"another name: --as {there.renamed}=NAME"
+        )
     if not mirrored:
         raise TopicAlreadyExistsError(
             f"topic {here.name!r} is here already and is no mirror: it was made here, or its mirror was ended. "
             "Nothing was copied: records appended here and records of the source would want the same offsets. "
             "Keep the topic as it is; or delete it here, which loses its records, and mirror again"
         )
+    cluster_id, _, topic_id = mirrored.rpartition("/")
+    if cluster_id != there.cluster_id:
+        raise InvalidTopicError(f"topic {here.name!r} mirrors {mirrored}, of another cluster than {there.source}")
+    mirrored_name = mirrored_topic(here.name, here.configs) or ""
+    if mirrored_name != there.name_there:
+        raise InvalidTopicError(
+            f"topic {here.name!r} mirrors topic {mirrored_name.rpartition('/')[2]!r} of that cluster, not "
+            f"{there.name_there.rpartition('/')[2]!r}: give that one another name here: "
+            f"--as {there.renamed or there.name}=NAME"
+        )
     if mirrored == there.source:
         return
-    cluster_id, _, topic_id = mirrored.rpartition("/")
-    if cluster_id != there.source.rpartition("/")[0]:
-        raise InvalidTopicError(f"topic {here.name!r} mirrors {mirrored}, of another cluster than {there.source}")
     raise InconsistentTopicIdError(
         f"topic {here.name!r} mirrors the source's topic id {topic_id}; now it has "
         f"{there.source.rpartition('/')[2]}: it was deleted there, and made again. Keep what is here, and mirror "

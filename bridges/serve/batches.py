@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
-from stratalog.engine.driver.plain_values import as_it_is, raw_bytes
+from stratalog.engine.driver.plain_values import raw_column
 
 _NO_TIMESTAMP = -1
 _NO_PRODUCER = {"is_transactional": 0, "producer_id": -1, "producer_epoch": -1, "base_sequence": -1}
@@ -33,8 +33,8 @@ def record_batches(records: pa.Table, next_offset: int, leader_epoch: int | None
         zip(
             offsets,
             times,
-            _cells(records.column("key")),
-            _cells(records.column("value")),
+            raw_column(records.column("key")).to_pylist(),
+            raw_column(records.column("value")).to_pylist(),
             _headers(records.column("headers")),
             strict=False,
         )
@@ -63,18 +63,6 @@ def _milliseconds(times: pa.ChunkedArray) -> list[int]:
     if micros.null_count == 0 and (pc.min(micros).as_py() or 0) >= 0:
         return pc.divide(micros, 1000).to_pylist()  # type: ignore[no-any-return]
     return [_NO_TIMESTAMP if one is None else one // 1000 for one in micros.to_pylist()]
-
-
-def _cells(column: pa.ChunkedArray) -> list[bytes | None]:
-    if pa.types.is_binary(column.type):
-        return column.to_pylist()  # type: ignore[no-any-return]
-    if pa.types.is_string(column.type):
-        return column.cast(pa.binary()).to_pylist()  # type: ignore[no-any-return]
-    try:
-        values = column.to_pylist()
-    except (OverflowError, UnicodeDecodeError):  # Python's times end with the year 9999, its texts are UTF-8
-        values = [as_it_is(one) for one in column]
-    return [raw_bytes(one) for one in values]
 
 
 def _headers(column: pa.ChunkedArray) -> Any:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from stratalog.engine.config.definition import (
     ICEBERG_NAME,
     SOURCE_TOPIC,
+    TOPIC_OF_CLUSTER,
     TRUE_OR_FALSE,
     Scope,
     at_least,
@@ -26,8 +27,14 @@ AS_LOCAL = -1
 """Of the copy lag: the same as local retention."""
 SNAPSHOT = "snapshot"
 """The value of cleanup.policy."""
+SPARK_HASH, MURMUR2, CRC32 = PARTITIONERS = ("spark_hash", "murmur2", "crc32")
+"""The values of partitioner."""
+PARTITIONER = "partitioner"
+"""The key of ``TopicConfig.partitioner``."""
 MIRROR_SOURCE = "mirror.source"
 """The key of ``TopicConfig.mirror_source``."""
+MIRROR_SOURCE_TOPIC = "mirror.source.topic"
+"""The key of ``TopicConfig.mirror_source_topic``."""
 
 _DAY_MS = 24 * 60 * 60 * 1000
 _SEVEN_DAYS_MS = 7 * _DAY_MS
@@ -161,6 +168,15 @@ class TopicConfig:
         one_of("CreateTime", "LogAppendTime"),
         doc="Whether a record's timestamp is the producer's or the time of the append.",
     )
+    partitioner: str = key(
+        SPARK_HASH,
+        one_of(*PARTITIONERS),
+        doc="The hash of a key that chooses its partition. spark_hash: Spark's function hash. murmur2: that of "
+        "Kafka's Java producers and of librdkafka's murmur2_random. crc32: that of librdkafka's default, "
+        "consistent_random. Of a key that is not BINARY both hash the bytes that export writes. Mirrors of "
+        "Kafka's topics have murmur2. It is set when a topic is created; later it can be altered only while the "
+        "topic is a mirror.",
+    )
     cleanup_policy: str = key(
         "delete",
         one_of("delete", "snapshot"),
@@ -232,6 +248,13 @@ class TopicConfig:
         doc="The topic of a Kafka cluster that this topic mirrors: cluster id and topic id. While it is set, "
         "only `stratalog mirror` appends. It is set when the topic is created, and removed by `mirror "
         "--end`.",
+    )
+    mirror_source_topic: str = key(
+        "",
+        TOPIC_OF_CLUSTER,
+        doc="Of a mirror whose topic has another name in the Kafka cluster: cluster id and name there. `mirror` "
+        "and `compare` go by it. It is set when the topic is created, and stays after `mirror --end`: while it is "
+        "there, only a run with `--as` mirrors that topic a second time.",
     )
     mirror_archive_enable: bool = key(
         False,

@@ -291,7 +291,11 @@ def test_configs_that_mean_the_same_come_along(tmp_path: Path) -> None:
         mirror(context_of(live.cluster), source, ["t"], ALL).raise_for_failures()
         return dict(live.cluster.image.topic("t").configs)
 
-    always: dict[str, Any] = {"mirror.source": f"kafka-1/{TOPIC_ID}", "message.timestamp.type": "CreateTime"}
+    always: dict[str, Any] = {
+        "mirror.source": f"kafka-1/{TOPIC_ID}",
+        "partitioner": "murmur2",
+        "message.timestamp.type": "CreateTime",
+    }
     kept = {"retention.ms": "1000", "retention.bytes": "-1", "segment.ms": "60000", "compression.type": "gzip"}
     theirs = {key.replace(".", "_"): value for key, value in kept.items()}
     assert configs(cleanup_policy="delete", max_message_bytes="7", **theirs) == {**kept, **always}

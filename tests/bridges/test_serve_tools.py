@@ -13,6 +13,7 @@ from confluent_kafka.admin import AdminClient, ConfigResource, ConfigSource, Res
 
 from stratalog.bridges.serve.codes import ErrorCode
 from stratalog.bridges.serve.protocol import ApiKey
+from stratalog.engine.config.topic_config import TOPIC_CONFIGS
 from tests.bridges.endpoint_harness import TIMEOUT_S, Wire, served, wire
 from tests.unit.cluster_harness import LiveCluster
 
@@ -39,7 +40,7 @@ def test_the_configs_in_force_are_told_with_where_they_come_from(tmp_path: Path)
     assert told["segment.bytes"] == ("2000", ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG, True)
     assert told["segment.ms"] == ("604800000", ConfigSource.DEFAULT_CONFIG, True)
     described = live.cluster.topics.describe("t").rows
-    assert told.keys() == {row["name"] for row in described if "." in str(row["name"])}
+    assert told.keys() == {row["name"] for row in described if row["name"] in TOPIC_CONFIGS}
     assert of_broker == {}
     assert isinstance(unknown, KafkaException)
     assert unknown.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART
