@@ -159,9 +159,10 @@ def transact_one(cluster: Cluster, partitions: Iterable[int]) -> Report:
 
 
 def _filled(made: CountedCluster, partitions: int, files: int = 1) -> None:
-    """All replicas hold the same one file."""
+    """All replicas hold the same one file, and the metadata know of it."""
     made.cluster.topics.create(TOPIC, partitions=partitions, replication_factor=BROKERS)
     made.append(partitions)
+    made.cluster.replicate().raise_for_failures()
 
 
 def _behind(made: CountedCluster, partitions: int, files: int) -> None:
@@ -218,6 +219,16 @@ _BEGIN = (
     Call(RUN, STAT, BROKERS, "every root is looked at: is it there, is it the registered one?"),
 )
 _UNCHANGED = _metadata("does the view still hold? (!)")
+_CLAIM = (
+    Call(
+        RUN,
+        LIST,
+        2,
+        "a metadata epoch is claimed: the greatest claim before (a read as well: is there anything to "
+        "commit?), and what it goes on from (!)",
+    ),
+    Call(RUN, CREATE, 1, "the claim"),
+)
 _SYNC_LISTS = (
     Call(PARTITION, LIST, BROKERS, "the followers, then the leader, which so is behind none of them"),
     Call(PARTITION, STAT, BROKERS, "a root after each listing: it was the registered one that was listed"),
@@ -322,6 +333,10 @@ SCENARIOS = (
             Call(FILE, CREATE, 2, "its name on each follower"),
             *_UNCHANGED,
             *_WATERMARK,
+            *_CLAIM,
+            Call(RUN, CREATE, 1, "one commit for all partitions: they have twice as many records as were known"),
+            Call(RUN, LIST, 1, "the voter after it: it is in its log (!)"),
+            Call(RUN, READ, 3, "the root of the voter after each of these listings"),
         ),
         PER,
     ),
@@ -332,14 +347,7 @@ SCENARIOS = (
         (
             *_BEGIN,
             *_SYNC_LISTS,
-            Call(
-                RUN,
-                LIST,
-                2,
-                "a metadata epoch is claimed: the greatest claim before (a read as well: is there anything to "
-                "commit?), and what it goes on from (!)",
-            ),
-            Call(RUN, CREATE, 1, "the claim"),
+            *_CLAIM,
             Call(RUN, CREATE, 2, "two commits for all partitions: adding, in the ISR (!)"),
             Call(RUN, LIST, 2, "the voter after each of them: it is in its log (!)"),
             Call(RUN, LIST, 2, "the metadata after each of them: the view to go on in", least=0),

@@ -37,7 +37,7 @@ from stratalog.engine.driver.stored_schedule import load_stored, save_stored
 from stratalog.engine.metadata.image import PartitionView
 from stratalog.engine.replication.partition import PartitionReplicas
 from stratalog.engine.upkeep.maintenance.sweep import sweep
-from stratalog.engine.upkeep.maintenance.times import Settled, Times, decode, encode
+from stratalog.engine.upkeep.memory.times import Settled, Times, decode, encode
 from stratalog.engine.upkeep.tiering.schedule import load_schedule
 from stratalog.partitions.clock import SystemClock
 from stratalog.partitions.lineage import Lineage

@@ -18,14 +18,8 @@ Purpose
     records      appends, consumer groups, transactions
     reading      plans of scans, fetches, tails, the source of a stream
     upkeep       the jobs: replicate, tier, retain, snapshot, verify, heal, restore ...
-    policy       the least rights of a role, in the words of each storage
     admin        questions and changes of an operator, and tables of answers
-    formats      bytes of records as values of a declared type: Avro, JSON, Protobuf
-    mirror       topics of a Kafka cluster, record for record
-    export       ... and back to one
-    serve        ... and topics of this one for clients of Kafka, by Kafka's protocol
     health       what needs a person: one look, and a list
-    page         the same and all else that the look tells, as one file of HTML
     spark        the only part that imports pyspark
     cluster      the door: what a notebook, a job, and a test hold
 
@@ -35,8 +29,8 @@ May not know
 Where this differs from the design page
     * Operations stand on floors of their own between ``cluster`` (the door) and ``replication`` (the protocol):
       each is *plan, tasks, commit, report*, and the same for a job and a notebook.
-    * A key without an explicit partition is hashed by Spark's ``hash``, not by Kafka's murmur2 of its bytes:
-      it runs inside the shuffle, and typed keys have no canonical bytes.
+    * A key without an explicit partition is hashed by Spark's ``hash``, unless the topic's ``partitioner`` is
+      Kafka's murmur2: Spark's runs inside the shuffle, without a Python process, and knows all types.
 """
 
 if __name__ != "stratalog.engine":

@@ -117,6 +117,12 @@ class Exposition(Collector):
         for (group, topic), lag in seen.lags.items():
             lags.add_metric([self._cluster, group, topic], lag)
         yield lags
+        disks = GaugeMetricFamily(
+            "stratalog_log_dir_used_ratio", "Used part of a broker's file system", labels=["cluster", "broker"]
+        )
+        for broker, ratio in seen.used_ratios.items():
+            disks.add_metric([self._cluster, str(broker)], ratio)
+        yield disks
 
     def text(self) -> str:
         """All metrics as OpenMetrics text."""

@@ -1,8 +1,8 @@
 """How Hadoop's file systems, through which Spark reads Parquet and Delta, reach the same buckets as our stores.
 
-No setting contains a secret: S3A and Google's connector find credentials in the environment, the profile or the
-machine; Azure's setting names the environment variable that holds its key. A credentials provider is Python code,
-which Hadoop cannot call.
+Resolved options contain the address of a bucket, so Hadoop looks up none. No setting contains a secret: S3A and
+Google's connector find credentials in the environment, the profile or the machine; Azure's setting names the
+environment variable that holds its key. A credentials provider is Python code, which Hadoop cannot call.
 """
 
 from __future__ import annotations
@@ -14,13 +14,23 @@ from typing import TYPE_CHECKING
 
 from stratalog.jobs.jars import jar_folder
 from stratalog.partitions.store.protocol import StoreOptions
+from stratalog.partitions.store.resolving import CONNECTION_STRING, resolved
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _PROFILE_PROVIDER = "org.apache.hadoop.fs.s3a.auth.ProfileAWSCredentialsProvider"
+_PROVIDERS = (
+    "org.apache.hadoop.fs.s3a.TemporaryAWSCredentialsProvider",
+    "org.apache.hadoop.fs.s3a.SimpleAWSCredentialsProvider",
+    "software.amazon.awssdk.auth.credentials.EnvironmentVariableCredentialsProvider",
+    _PROFILE_PROVIDER,
+    "org.apache.hadoop.fs.s3a.auth.IAMInstanceCredentialsProvider",
+)
+"""S3A's own order, with a profile where the AWS SDK has it: S3A knows none by itself."""
 _AZURE = "org.apache.hadoop.fs.azurebfs"
 _AZURE_KEY = "AZURE_STORAGE_ACCOUNT_KEY"
+_PRINT_KEY_OF_STRING = f"printenv {CONNECTION_STRING} | tr ';' '\\n' | sed -n 's/^AccountKey=//p'"
 _NO_KEY = "environment="
 """Hadoop requires some base64 text as the key, and passes it to the command as ``$0``."""
 _GOOGLE = {
@@ -40,10 +50,13 @@ def reach_stores(spark: SparkSession, roots: Mapping[str, StoreOptions]) -> None
     bucket of S3 has its own options. For ``abfss://`` and ``gs://`` this needs stratalog's jars in the session
     (``stratalog.jobs.jars``); otherwise the platform's settings apply. Hadoop has no ``az://``.
 
+    Raises: UnsupportedStoreError, as ``resolved``.
+
     A bucket that this JVM has already opened keeps the options of that time (Hadoop's cache of file systems).
     """
     here = {name for name in ("azure", "gcs") if any(Path(jar_folder(), name).glob("*.jar"))}
-    for address, options in roots.items():
+    for address, given in roots.items():
+        options = resolved(address, given)
         scheme, _, rest = address.partition("://")
         bucket = rest.partition("/")[0]
         settings: Mapping[str, str] = {}
@@ -58,55 +71,60 @@ def reach_stores(spark: SparkSession, roots: Mapping[str, StoreOptions]) -> None
 
 
 def s3a_settings(bucket: str, options: StoreOptions, environ: Mapping[str, str]) -> dict[str, str]:
-    """``options`` as Hadoop's S3A keys for a bucket, without Spark's prefix ``spark.hadoop.``.
+    """Resolved ``options`` as Hadoop's S3A keys for a bucket, without Spark's prefix ``spark.hadoop.``.
 
-    A custom endpoint gets path-style addresses (its buckets have no host names) and a region, which S3A
-    would otherwise request.
+    A custom endpoint gets path-style addresses (its buckets have no host names). Keys of the environment take
+    precedence over a profile that it names.
     """
     settings: dict[str, str] = {}
-    region = options.region
     if options.endpoint_url is not None:
         settings["endpoint"] = options.endpoint_url
         settings["path.style.access"] = "true"
-        if region is None:
-            region = environ.get("AWS_REGION") or environ.get("AWS_DEFAULT_REGION") or "us-east-1"
-    if region is not None:
-        settings["endpoint.region"] = region
+    if options.region is not None:
+        settings["endpoint.region"] = options.region
+    profile = environ.get("AWS_DEFAULT_PROFILE") or environ.get("AWS_PROFILE")
     if options.profile is not None:
         settings["aws.credentials.provider"] = _PROFILE_PROVIDER
         settings["auth.profile.name"] = options.profile
+    elif profile and options.credentials is None:
+        settings["aws.credentials.provider"] = ",".join(_PROVIDERS)
+        settings["auth.profile.name"] = profile
     return {f"fs.s3a.bucket.{bucket}.{key}": value for key, value in settings.items()}
 
 
 def abfs_settings(host: str, options: StoreOptions, environ: Mapping[str, str]) -> dict[str, str]:
-    """``options`` as Hadoop's keys for a storage account, ``host`` being ``account.dfs.core.windows.net``.
+    """Resolved ``options`` as Hadoop's keys for an account, ``host`` being ``account.dfs.core.windows.net``.
 
     The key of the account stays in the environment of the JVM; a command prints it when Hadoop needs it.
     Identities use Hadoop's own settings (``fs.azure.account.auth.type``).
     """
     # Hadoop's threads for these metrics are no daemons: a JVM of spark-submit would never end.
     settings = {"fs.azure.metrics.collection.enabled": "false"}
-    if environ.get(_AZURE_KEY):
+    command = None
+    if "AccountKey=" in environ.get(CONNECTION_STRING, ""):
+        command = _PRINT_KEY_OF_STRING
+    elif environ.get(_AZURE_KEY):
+        command = f"printenv {_AZURE_KEY}"
+    if command is not None:
         settings[f"fs.azure.account.keyprovider.{host}"] = f"{_AZURE}.services.ShellDecryptionKeyProvider"
         settings[f"fs.azure.account.key.{host}"] = _NO_KEY
-        settings["fs.azure.shellkeyprovider.script"] = (
-            f"sh -c printenv${{IFS}}{_AZURE_KEY}"  # Hadoop splits at spaces only
-        )
+        settings["fs.azure.shellkeyprovider.script"] = "sh -c " + command.replace(" ", "${IFS}")  # apart by spaces
     scheme, _, server = (options.endpoint_url or "").partition("://")
-    if scheme == "http":  # a custom server, which has the API of blobs
+    if server not in {"", host, host.replace(".dfs.", ".blob.", 1)}:  # one's own, which speaks as blobs do
         settings["fs.abfss.impl"] = f"{_AZURE}.AzureBlobFileSystem"
         settings["fs.azure.abfs.endpoint"] = server.partition("/")[0]
         settings["fs.azure.account.hns.enabled"] = "false"
-        settings["fs.azure.always.use.https"] = "false"
+        settings["fs.azure.always.use.https"] = "true" if scheme == "https" else "false"
         settings["fs.azure.fns.account.service.type"] = "BLOB"
         settings["fs.azure.networking.library"] = "JDK_HTTP_URL_CONNECTION"
     return settings
 
 
 def gcs_settings(options: StoreOptions, environ: Mapping[str, str]) -> dict[str, str]:
-    """``options`` as the keys of Google's connector. They apply to all buckets: it has no keys per bucket."""
+    """Resolved ``options`` as the keys of Google's connector. They apply to all buckets: it has no keys per
+    bucket."""
     settings = dict(_GOOGLE)
-    endpoint = options.endpoint_url or environ.get("STORAGE_EMULATOR_HOST", "")
+    endpoint = options.endpoint_url or ""
     if endpoint:
         settings["fs.gs.storage.root.url"] = f"{endpoint.rstrip('/')}/"
     if endpoint.startswith("http://"):  # without TLS, others could read the credentials

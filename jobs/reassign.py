@@ -2,7 +2,8 @@
 progress, and can cancel.
 
 New replicas are copied first (--throttle); the old ones are removed when all new ones are in sync. A run that
-stops half-way does no harm: the next replicate continues it, and --cancel reverts everything.
+stops half-way does no harm: the next replicate continues it, no faster than the throttle; --cancel reverts
+everything.
 
   stratalog reassign --drain 3 --dry-run --write-plan plan.json     make a plan, look at it, keep it
   stratalog reassign --plan plan.json --throttle 50MiB              carry it out
@@ -61,7 +62,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     )
     wish.add_argument("--replication-factor", metavar="N", type=count, help="give each partition N replicas")
     how = parser.add_argument_group("how")
-    how.add_argument("--throttle", metavar="BYTES", type=rate, help="copy at most BYTES per second: 50MiB")
+    how.add_argument(
+        "--throttle", metavar="BYTES", type=rate, help="copy at most BYTES per second to a broker: 50MiB"
+    )
     how.add_argument(
         "--force",
         action="store_true",

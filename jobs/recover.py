@@ -2,12 +2,16 @@
 
   stratalog recover --topics flights --to recovered
   stratalog recover --topics flights --keep remote --dry-run
+
 This does not change the log, and may be repeated. verify --discarded lists the records. To put the records back
 into the log, append them: recovered/manifest.json explains how.
 
---keep is for partitions whose leader and remote log hold different records at the same offsets (verify, health and
-appends report this). It keeps one side, and discards the records of the other from the offset where they differ.
-With --dry-run it shows the offsets of both sides.
+--keep is for partitions whose leader and remote log hold different records at the same offsets (verify, health
+and appends report this). It keeps one side, and discards the records of the other from the offset where they
+differ. With --dry-run it shows the offsets of both sides.
+
+--keep brokers is also for partitions that had records, but have none on any broker or in a remote log (LOG_LOST):
+the log begins again at the last known offset.
 """
 
 from __future__ import annotations

@@ -5,13 +5,12 @@
   stratalog tail flights --start 2013-06-01    everything from the first record at or after that time
   stratalog tail flights -f --group dashboard  from the offsets of a consumer group; commits nothing
   stratalog tail flights --format json | stratalog produce copy --format json
-
 A line is partition, offset, timestamp, key and value, separated by tabs. In a key or value, \\t is a tab, \\n and
 \\r end a line, \\\\ is a backslash, and \\xff, \\u202e and the like are bytes that are not UTF-8 and characters
 that no terminal should receive. A time beyond the year 9999 is a number of microseconds. --format hex and base64
 show keys and values as bytes; those of other types as the bytes of their JSON. --format json prints one object per
 line, in which bytes are text if they are UTF-8, else {"base64": "..."}. --format avro does the same with values
-decoded by --avro-schema; confluent-avro expects the id of a schema before each value. The report goes to standard
+decoded by --schema; confluent-avro expects the id of a schema before each value. The report goes to standard
 error; with --json it is the last line, and records are JSON unless --format says otherwise.
 """
 
@@ -38,7 +37,7 @@ from stratalog.jobs.arguments import (
     number,
     numbers,
 )
-from stratalog.jobs.payloads import FORMATS, shown_as
+from stratalog.jobs.payloads import FORMATS, decoded_formats, shown_as
 from stratalog.jobs.run import Job, JobMain, printing
 
 if TYPE_CHECKING:
@@ -77,19 +76,19 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "committed nothing: at the earliest or latest record, or none for an error (default)",
     )
     parser.add_argument(
-        "--format", choices=FORMATS, help="format of keys and values (default: text; json with --json)"
+        "--format",
+        choices=(*FORMATS, *decoded_formats()),
+        help="format of keys and values (default: text; json with --json)",
     )
-    parser.add_argument(
-        "--avro-schema", metavar="FILE", help="schema of values, for --format avro and confluent-avro"
-    )
+    parser.add_argument("--schema", metavar="FILE", help="schema of values, for --format avro and confluent-avro")
     add_isolation(parser)
     add_client_rack(parser)
 
 
 def tail(job: Job) -> Report:
     given = job.arguments
-    check_options(given, needs=[("avro_schema", "format")])
-    show = shown_as(given.format or ("json" if given.json else "text"), given.avro_schema)
+    check_options(given, needs=[("schema", "format")])
+    show = shown_as(given.format or ("json" if given.json else "text"), given.schema)
     cluster = job.cluster()
     start: Start = given.start if given.group is None else stratalog.Committed(given.group)
     from_end = given.start is None and given.group is None

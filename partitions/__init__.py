@@ -8,8 +8,8 @@ Purpose
 
 Rooms
     Names and numbers: ``paths`` (every name in storage), ``identity`` (ids), ``numbers``, ``offsets``,
-    ``isolation``, ``spelling``, ``printable``, ``html_table``, ``amounts`` (bytes and times as text), ``version``,
-    ``errors`` (every error, grouped by what the caller must do).
+    ``isolation``, ``spelling``, ``printable``, ``html_table``, ``amounts`` (bytes and times as text),
+    ``version``, ``errors`` (every error, grouped by what the caller must do), ``unwritable`` (one of them).
 
     The folder of a replica: ``listing`` (live files, chain, ends), ``lineage`` (which epoch wrote what),
     ``replica`` (one replica on one root), ``known_log`` (a log updated from an earlier listing), ``root``

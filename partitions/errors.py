@@ -46,7 +46,11 @@ class StorageError(RetriableError):
     code = "KAFKA_STORAGE_ERROR"
 
 
-class StorageAuthorizationError(StorageError):
+class StorageRefusedError(StorageError):
+    """A store answers, but refuses a call until an operator fixes the cause; nothing was changed."""
+
+
+class StorageAuthorizationError(StorageRefusedError):
     """A store denies the caller this action; nothing was changed. The caller needs other rights or credentials."""
 
     code = "CLUSTER_AUTHORIZATION_FAILED"
@@ -136,8 +140,7 @@ class CoordinatorNotAvailableError(RetriableError):
 
 
 class OffsetNotAvailableError(RetriableError):
-    """The offset is in the log, but its recently elected leader does not yet know the high watermark. The next
-    append or ``replicate`` finds it (KIP-207, KIP-392)."""
+    """A recently elected leader does not know the high watermark yet; an append finds it (KIP-207, KIP-392)."""
 
     code = "OFFSET_NOT_AVAILABLE"
 
@@ -170,8 +173,7 @@ class SnapshotNotFoundError(StaleMetadataError):
 
 
 class PositionOutOfRangeError(StaleMetadataError):
-    """The position is after the end of the snapshot: the leader has another one than the caller assumes
-    (KIP-630)."""
+    """The position is after the end of the snapshot, which is not the one that the caller assumes (KIP-630)."""
 
     code = "POSITION_OUT_OF_RANGE"
 
@@ -362,16 +364,14 @@ class OffsetOutOfRangeError(InvalidCallError):
 
 
 class LogTruncationError(OffsetOutOfRangeError):
-    """The records that the consumer has read are no longer in the log: an unclean election replaced or removed
-    them (KIP-320)."""
+    """An unclean election has replaced or removed the records that the consumer has read (KIP-320)."""
 
     code = "LOG_TRUNCATION"
 
     def __init__(self, message: str, divergent_offset: int) -> None:
         super().__init__(message)
         self.divergent_offset = divergent_offset
-        """The offset up to which the log is what the consumer has read. From here it reads the replacing
-        records."""
+        """The offset up to which the log is what the consumer has read; replaced from here on."""
 
 
 class DuplicateSequenceNumberError(InvalidCallError):

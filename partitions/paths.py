@@ -11,6 +11,7 @@
         <end>-<epoch>.checkpoint.<position>.part    bytes of a snapshot on its way here, from that position on
     <incarnation>/__remote_log_manager/<version>.schedule           which partitions are due for tiering; a hint
     <incarnation>/__maintenance/<version>.schedule                  what `maintain` did last when; a hint
+    <incarnation>/__replication_throttle/<version>.schedule         the throttled copies so far; a hint
     <directory_id>/__cluster_metadata/                              the folder of one voter
         <epoch>.claim                   the claimant's id; <epoch>.<tag>.claim where the cluster has a key
         <base>.<epoch>.parquet          one committed batch of metadata records
@@ -49,7 +50,8 @@ DESCRIPTIONS = "_clusters"
 SNAPSHOT_TABLES = "_snapshots"
 """The folder of the remote tier with the tables of the latest record of each key."""
 REMOTE_LOG_MANAGER, MAINTENANCE = "__remote_log_manager", "__maintenance"
-SCHEDULES = (REMOTE_LOG_MANAGER, MAINTENANCE)
+REPLICATION_THROTTLE = "__replication_throttle"
+SCHEDULES = (REMOTE_LOG_MANAGER, MAINTENANCE, REPLICATION_THROTTLE)
 """Jobs that remember when they did what."""
 MAX_TOPIC_LENGTH = 222
 """Kafka's is 249, with room for a partition's number. Here a folder's name has 33 characters of the topic id, and
@@ -335,7 +337,7 @@ def parse_schedule_name(text: str) -> int | None:
 
 def remote_segment_path(partition: int, name: DataName, rebuilt: int = 0) -> str:
     """A segment in the remote tier, relative to the topic's folder there; ``rebuilt`` counts from 1 on the objects
-    that stand for a damaged one, 0 is the first upload.
+    that stand for a damaged one, or one of other content; 0 is the first upload.
     """
     return f"{partition}/{rebuilt}/{name}" if rebuilt else f"{partition}/{name}"
 

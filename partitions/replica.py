@@ -32,6 +32,7 @@ from stratalog.partitions.segment import Segment, end_of_file, read_segment
 from stratalog.partitions.segment_footer import SegmentFooter
 from stratalog.partitions.store.protocol import Store, StoredObject
 from stratalog.partitions.transactions import FooterOf
+from stratalog.partitions.unwritable import UnwritableStorageError
 
 _ATTEMPTS = 5
 LINEAGES_BYTES = 64 * 1024 * 1024
@@ -60,6 +61,17 @@ def errors_of(replica: Replica) -> Iterator[None]:
     except CorruptionError as error:
         if error.broker_id is None:
             error.broker_id = replica.broker_id
+        raise
+
+
+@contextmanager
+def writes_of(*replicas: Replica) -> Iterator[None]:
+    """A root that takes no writes, inside, is that of one of these replicas: the error names its broker."""
+    try:
+        yield
+    except UnwritableStorageError as error:
+        if error.broker_id is None:
+            error.broker_id = next((one.broker_id for one in replicas if error.is_below(one.store.uri)), None)
         raise
 
 

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from typing import Protocol
 
 import pyarrow as pa
 
@@ -33,6 +34,14 @@ from stratalog.partitions.segment import forget_files, read_batches, read_segmen
 from stratalog.partitions.segment_footer import SegmentFooter, TransactionPart
 from stratalog.partitions.segment_writer import SegmentWriter
 from stratalog.partitions.store.protocol import Staged, StagedWriter, Store
+
+
+class Target(Protocol):
+    """Takes the bytes of a segment: a store, or a reader of the bytes alone."""
+
+    def stage_writer(self, name: str) -> StagedWriter:
+        """As ``Store.stage_writer``."""
+        ...
 
 
 def merge_run(replica: Replica, run: Run, *, compression: str) -> int | None:
@@ -93,7 +102,7 @@ def as_whole(replica: Replica, run: Run) -> Run:
 def stage_run(
     source: Store,
     run: Run,
-    target: Store,
+    target: Target,
     name: str,
     *,
     compression: str,

@@ -9,7 +9,8 @@ KIP-405's pieces, and their counterparts here
     RemoteStorageManager            a ``stratalog.partitions.store.Store``: stage, commit, read, delete
     RemoteLogMetadataManager        the Delta table (``delta_table``): adds and removes, atomic, versioned
     RemoteLogSegmentMetadata        an add action with its statistics (``remote_segment``, ``statistics``)
-    RemoteLogManager's task         ``plan`` (due uploads, expiry), ``copier`` (the upload)
+    RemoteLogManager's task         ``plan`` (due uploads, expiry), ``copier`` (the upload),
+                                    ``same_content`` (an object that is already there)
     unclean leader election         ``divergence``: the remote part of the leader's history
     leftovers of failed copies      ``remote_objects``: which objects of a folder are litter
     none: others write the table    ``foreign_commits``: their effect on the remote log
@@ -29,14 +30,14 @@ KIP-405's pieces, and their counterparts here
 
 The Delta table
     ``delta_reader`` and ``delta_table`` read and change it, through ``delta_entries`` (its log, checked before
-    delta-rs reads it), ``delta_commit`` (one atomic version), ``delta_options`` (addresses) and
+    delta-rs reads it), ``delta_commit`` (one atomic version), ``delta_options`` (its address) and
     ``delta_schema``. ``remote_log`` is its content, ``remote_change`` a batch of changes to it, ``listed_files``
     the files grouped by writer, ``foreign_files`` the records in files of other writers, ``remote_file`` a look
     into an object.
 
 Tables of a topic
     ``iceberg_table`` also lists the segments of the remote log in a catalog of the user
-    (``iceberg_files``: the files that its metadata may name).
+    (``iceberg_files``: the files that its metadata may name; ``iceberg_options``: its address).
     ``topic_table`` is the common part of tables. One is the remote log. The other, ``snapshot_table``, is for
     topics that are not tiered: the latest record of each key, in files that ``published`` describes.
 

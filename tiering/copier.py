@@ -15,19 +15,20 @@ Verification
     * afterwards: the store has the object with the size that was written, and its footer, with valid
       checksum, is the one that was copied or written;
     * a file that was there already (of a run that crashed before its commit, of another driver): all of it is
-      read back, against the CRC-32 that its footer states. A copy must have the leader's, too: equal footers state
-      equal ones. No cheaper proof is as good. Size and footer say nothing of the pages between. The author of the
-      object is unknown, and so is whether its parts were checked on arrival. Not every such store keeps S3's own
-      checksums. It costs little: a driver reads back only uploads without a commit, the last seconds of a run that
-      crashed.
+      read back, against the CRC-32 that its footer states. No cheaper proof is as good. Size and footer say
+      nothing of the pages between. The author of the object is unknown, and so is whether its parts were checked
+      on arrival. Not every such store keeps S3's own checksums. It costs little: a driver reads back only uploads
+      without a commit, the last seconds of a run that crashed. And it must be what this upload would write, byte
+      for byte (``same_content``). A sound file that is not stays as it is, and this upload takes the next name.
 """
 
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import replace
 
 from stratalog.partitions import paths
-from stratalog.partitions.errors import CorruptionError, SourceChangedError
+from stratalog.partitions.errors import CorruptionError, SourceChangedError, StorageError
 from stratalog.partitions.listing import DataFile, Link
 from stratalog.partitions.merge import Run
 from stratalog.partitions.replica import Replica, errors_of
@@ -37,11 +38,16 @@ from stratalog.partitions.segment_check import check_copy, verify_bytes
 from stratalog.partitions.segment_footer import SegmentFooter
 from stratalog.partitions.store.protocol import Staged, Store, StoredObject
 from stratalog.tiering.remote_segment import RemoteSegment, Uploaded
+from stratalog.tiering.same_content import crc32_of
 from stratalog.tiering.statistics import statistics_json
+
+MOST_OF_A_NAME = 1000
+"""The maximum number of objects of one name: repairs and restored brokers never need that many."""
 
 
 def upload(leader: Replica, run: Run, remote: Store, folder: str, *, compression: str) -> Uploaded:
-    """Upload ``run`` to ``folder`` (the topic's) of ``remote``, under the name of its segment.
+    """Upload ``run`` to ``folder`` (the topic's) of ``remote``, under the name of its segment; if that has other
+    content, under the next name (``RemoteSegment.rebuilt``).
 
     1. Stage the bytes. 2. List the leader again: the run must still exist. 3. Give the bytes their name. 4. Look
     up the object, and read it back. A crash leaves at most an uncommitted file, which the next upload reuses. If
@@ -49,18 +55,29 @@ def upload(leader: Replica, run: Run, remote: Store, folder: str, *, compression
     deposed meanwhile is detected when the segment is committed (``stratalog.engine.upkeep.tiering``).
 
     Raises: SourceChangedError if the run left the leader's log meanwhile (nothing was uploaded; plan again);
-        CorruptionError if the remote has the name with other content, or, with the leader's ``broker_id``, if the
-        leader's storage is damaged; StorageError, OutcomeUnknownError.
+        CorruptionError if the object of that name is damaged, or, with the leader's ``broker_id``, if the leader's
+        storage is; StorageError, OutcomeUnknownError.
     """
     with errors_of(leader):
         run = as_whole(leader, run)
-    name = paths.join(folder, paths.remote_segment_path(leader.partition, run.segment_name))
+    for rebuilt in range(MOST_OF_A_NAME):
+        name = paths.join(folder, paths.remote_segment_path(leader.partition, run.segment_name, rebuilt))
+        uploaded = _upload_as(name, leader, run, remote, compression)
+        if uploaded is not None:
+            return replace(uploaded, segment=replace(uploaded.segment, rebuilt=rebuilt))
+    raise StorageError(
+        f"{remote.uri_of(folder)}: {MOST_OF_A_NAME} objects have the name {run.segment_name}; vacuum the topic"
+    )
+
+
+def _upload_as(name: str, leader: Replica, run: Run, remote: Store, compression: str) -> Uploaded | None:
+    """The upload under a name; None where that has other content. Raises: as ``upload``."""
     try:
         already = remote.stat(name)
     except FileNotFoundError:
         pass
     else:
-        return _reused(leader, run, remote, already)
+        return _reused(leader, run, remote, already, compression)
     with errors_of(leader):
         staged, expected = _stage(leader, run, remote, name, compression)
     try:
@@ -75,7 +92,7 @@ def upload(leader: Replica, run: Run, remote: Store, folder: str, *, compression
         raise
     there = found_object(remote, name)
     if not created:
-        return _reused(leader, run, remote, there)
+        return _reused(leader, run, remote, there, compression)
     segment = segment_of(leader, run, expected, staged.size_bytes)
     found = read_segment(remote, DataFile(run.segment_name, there))
     if there.size_bytes != staged.size_bytes or found.footer != expected:
@@ -132,20 +149,13 @@ def found_object(remote: Store, name: str) -> StoredObject:
         raise SourceChangedError(f"{remote.uri_of(name)} was created and deleted meanwhile; plan again") from error
 
 
-def _reused(leader: Replica, run: Run, remote: Store, there: StoredObject) -> Uploaded:
-    """The object that another driver, or a crashed run, has uploaded under the name, if it is correct."""
-    what = remote.uri_of(there.name)
+def _reused(leader: Replica, run: Run, remote: Store, there: StoredObject, compression: str) -> Uploaded | None:
+    """The object that another driver, or a crashed run, has uploaded, if it equals what this one would write."""
     found = verify_bytes(remote, DataFile(run.segment_name, there))
-    if run.is_segment and not run.segment_name.merged:  # a merged one may have been uploaded from its appends
-        ours = run.links[0].file
-        if found.crc32 != leader.segment(ours).crc32:
-            raise CorruptionError(f"{what} has other bytes than {leader.store.uri_of(ours.object.name)}")
-    if found.footer.producers_since is not None:
-        raise CorruptionError(
-            f"{what} does not contain the state of all producers, which every remote segment must"
-        )
-    if found.footer.next_offset != run.end:
-        raise CorruptionError(f"{what} ends at offset {found.footer.next_offset}, not at {run.end}")
+    with errors_of(leader):
+        expected = crc32_of(leader, run, compression=compression)
+    if found.crc32 != expected:
+        return None
     segment = segment_of(leader, run, found.footer, there.size_bytes)
     return Uploaded(segment, there.modified_ms, statistics_json(found), 0)
 

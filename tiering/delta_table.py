@@ -23,7 +23,6 @@ from stratalog.partitions.errors import (
     CorruptionError,
     RemoteObjectMissingError,
 )
-from stratalog.tiering import delta_options
 from stratalog.tiering.delta_commit import actions_of, commit
 from stratalog.tiering.delta_reader import APPLICATION, DeltaTopicReader
 from stratalog.tiering.delta_schema import check_writable
@@ -111,7 +110,7 @@ class DeltaTopicTable(DeltaTopicReader):
                 self._put(table, change)
                 made |= {upload.segment.path for upload in change.adds}
             except (DeltaError, OSError) as error:
-                if len(failures) == races and delta_options.is_refused(error):
+                if len(failures) == races and self._refusal(error, "create") is not None:
                     self._failed("commit to", error, "create")
                 failures.append(error)
                 if not isinstance(error, CommitFailedError):

@@ -31,13 +31,11 @@ from stratalog.partitions.segment_check import check_copy, verify_segment
 from stratalog.partitions.segment_footer import SegmentFooter
 from stratalog.partitions.segment_writer import SegmentWriter
 from stratalog.partitions.store.protocol import Staged, Store, StoredObject
-from stratalog.tiering.copier import found_object, segment_of
+from stratalog.tiering.copier import MOST_OF_A_NAME, found_object, segment_of
 from stratalog.tiering.remote_segment import RemoteSegment, Uploaded
 from stratalog.tiering.statistics import statistics_json
 
 _FROM_RECORDS = Lock()
-_MOST = 1000
-"""Objects of one name: so often nobody heals."""
 
 
 def rebuild(
@@ -123,7 +121,7 @@ def _bring(
     first: int,
 ) -> tuple[int, StoredObject, Segment]:
     """Put what is staged under the first name that nobody has, and read it back."""
-    for rebuilt in range(first, _MOST):
+    for rebuilt in range(first, MOST_OF_A_NAME):
         name = paths.join(folder, path(rebuilt))
         if _is_there(remote, name):
             continue
@@ -142,7 +140,9 @@ def _bring(
             if found.footer != footer:
                 raise CorruptSegmentError(f"{remote.uri_of(name)} reads back differently from what was written")
             return rebuilt, there, found
-    raise StorageError(f"{remote.uri_of(folder)}: {_MOST} objects replace {path(0)}; run vacuum for the topic")
+    raise StorageError(
+        f"{remote.uri_of(folder)}: {MOST_OF_A_NAME} objects replace {path(0)}; run vacuum for the topic"
+    )
 
 
 def _write(

@@ -32,7 +32,8 @@ class RemoteSegment:
     modified_ms: int = field(default=0, compare=False)
     """When its object appeared in the remote, by the clock there; 0 where nobody has said it yet."""
     rebuilt: int = 0
-    """Which object of that name: 0 is the one that was uploaded first, others stand for one that was damaged."""
+    """Which object of that name: 0 is the one that was uploaded first, others stand for one that was damaged, or
+    has other content and was never committed."""
 
     def __post_init__(self) -> None:
         if self.next_offset <= self.name.base_offset or self.name.next_offset not in (None, self.next_offset):

@@ -22,6 +22,9 @@ from stratalog.partitions.bounded import parse_json
 from stratalog.partitions.identity import TopicIdPartition
 from stratalog.partitions.numbers import Int64
 
+_MOST_TEXT = 500
+"""Characters of a message that are kept."""
+
 
 class Entry(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """A partition on the list. Unknown fields have their defaults."""
@@ -43,6 +46,8 @@ class Entry(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=
     """Until then nothing is to do, if what ``seen`` stands for stays as it is."""
     pending_bytes: Int64 = 0
     """Bytes of the log that were not due then."""
+    message: str = ""
+    """Of the last failure."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,7 +138,14 @@ def succeeded(
 
 
 def failed(
-    entry: Entry, now_ms: int, intervals: Intervals, *, code: str, draw: float, remote_end: int | None
+    entry: Entry,
+    now_ms: int,
+    intervals: Intervals,
+    *,
+    code: str,
+    message: str = "",
+    draw: float,
+    remote_end: int | None,
 ) -> Entry:
     """The entry of a partition that could not be processed; ``draw`` is from [0, 1)."""
     attempts = entry.attempts + 1
@@ -145,6 +157,7 @@ def failed(
         min(since_ms, now_ms),
         code,
         entry.remote_end if remote_end is None else remote_end,
+        message=message[:_MOST_TEXT],
     )
 
 

@@ -118,7 +118,7 @@ class SnapshotTable(TopicTable):
             try:
                 self._put(table, listed, due)
             except (DeltaError, OSError) as error:
-                if len(failures) == races and delta_options.is_refused(error):
+                if len(failures) == races and self._refusal(error, "create") is not None:
                     self._failed("commit to", error, "create")
                 failures.append(error)
                 self._clock.sleep(BACKOFF.pause_s(len(failures), self._rng.random()))
@@ -171,7 +171,7 @@ class SnapshotTable(TopicTable):
             with delta_options.panics():
                 DeltaTable(self.uri, storage_options=options).get_add_actions()
         except DeltaError as error:
-            return not delta_options.is_refused(error)
+            return self._refusal(error, "read") is None
         except OSError as error:
             self._failed("read", error)
         return False

@@ -23,8 +23,8 @@ from stratalog.partitions.errors import (
     InvalidRecordError,
     OutcomeUnknownError,
     Right,
-    StorageAuthorizationError,
     StorageError,
+    StorageRefusedError,
 )
 from stratalog.partitions.store.protocol import Store, StoreOptions
 from stratalog.tiering import delta_options
@@ -227,12 +227,13 @@ class TopicTable:
             f"retry: {said}"
         )
 
+    def _refusal(self, error: Exception, right: Right, said: str = "") -> StorageRefusedError | None:
+        return delta_options.refusal_of(error, right, said, self.uri)
+
     def _failed(self, what: str, error: Exception, right: Right = "read") -> NoReturn:
         said = f"cannot {what} the table {self.uri}: {delta_options.said(error)}"
-        if delta_options.is_refused(error):
-            raise StorageAuthorizationError(
-                f"{said}: its owner must grant you the right to {right} there", right, self.uri
-            ) from None
+        if (refused := self._refusal(error, right, said)) is not None:
+            raise refused from None
         if delta_options.is_catalog_managed(error):
             raise CorruptionError(
                 f"the table {self.uri} was made catalog-managed by another writer (catalogManaged): "

@@ -24,7 +24,7 @@ from stratalog.partitions.errors import (
     StratalogError,
 )
 from stratalog.partitions.identity import TopicIdPartition
-from stratalog.partitions.store.local_space import staging_in_the_way
+from stratalog.partitions.store.local_space import staging_in_the_way, takes_no_files
 from stratalog.tiering.remote_log import RemoteLog
 from stratalog.tiering.schedule import Entry
 
@@ -76,8 +76,11 @@ def describe(context: Context, topics: Sequence[str] | None = None) -> Report:
     for broker, errors in sorted(unreachable.items()):  # one line, not one for each of its thousand replicas
         run.fail(f"broker {broker}, which has {len(errors)} of these replicas", errors[0])
     for broker in sorted(answering):
-        if (in_the_way := staging_in_the_way(context.stores[broker].uri)) is not None:
+        uri = context.stores[broker].uri
+        if (in_the_way := staging_in_the_way(uri)) is not None:
             run.fail(f"broker {broker}", in_the_way)
+        elif (unwritable := takes_no_files(uri)) is not None:
+            run.fail(f"broker {broker}", unwritable.of_broker(broker))
     run.rows.sort(key=lambda row: (str(row["topic"]), row["partition"], row["broker"]))
     run.totals["replicas"] = len(run.rows)
     if empty:

@@ -10,12 +10,13 @@ from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.known_image import known_image
 from stratalog.engine.driver.report import Report, Value
 from stratalog.engine.metadata.image import BrokerImage, ClusterImage, PartitionView, TopicImage
-from stratalog.engine.metadata.probed_roots import Another, Blocked, Finding, NotOurs, Unreachable
+from stratalog.engine.metadata.probed_roots import Another, Blocked, Finding, NotOurs, Same, Unreachable
 from stratalog.engine.state.internal_topics import INTERNAL_TOPICS
 from stratalog.engine.upkeep.tiering.schedule import load_schedule
 from stratalog.partitions.declared import ddl, fields_of
 from stratalog.partitions.errors import InvalidCallError
 from stratalog.partitions.identity import TopicIdPartition
+from stratalog.partitions.store.local_space import takes_no_files
 from stratalog.tiering.schedule import Entry
 
 
@@ -33,6 +34,9 @@ def describe_brokers(context: Context) -> Report:
             match finding:
                 case NotOurs(error) | Unreachable(error) | Blocked(error):
                     run.fail(f"broker {broker_id}", error)
+                case Same() if (unwritable := takes_no_files(store.uri)) is not None:
+                    finding = Blocked(unwritable.of_broker(broker_id))
+                    run.fail(f"broker {broker_id}", unwritable)
             run.rows.append(
                 {
                     "broker": broker_id,

@@ -28,14 +28,14 @@ class ClusterConfig:
     auto_leader_rebalance_enable: bool = key(
         True,
         TRUE_OR_FALSE,
-        doc="maintain lets preferred replicas lead again where others do.",
+        doc="maintain makes preferred replicas lead again if other replicas lead.",
     )
     broker_session_timeout_ms: int = key(
         9_000,
         at_least(1),
         unit="ms",
-        doc="A broker whose root has not answered for this long at the start of a run is fenced. Kafka waits "
-        "as long for a broker's heartbeat.",
+        doc="If a broker's root has not answered for this long at the start of a run, the run fences the "
+        "broker. Kafka waits as long for a broker's heartbeat.",
     )
     follower_fetch_last_tiered_offset_enable: bool = key(
         False,
@@ -45,33 +45,47 @@ class ClusterConfig:
     follower_fetch_last_tiered_offset_always_enable: bool = key(
         False,
         TRUE_OR_FALSE,
-        doc="With follower.fetch.last.tiered.offset.enable: an empty follower does so even where the leader "
-        "still holds the whole log. Kafka copies all of it then.",
+        doc="With follower.fetch.last.tiered.offset.enable: an empty follower starts there even if the "
+        "leader still holds the whole log. Kafka copies the whole log in this case.",
+    )
+    follower_replication_throttled_rate: int = key(
+        NO_LIMIT,
+        at_least(1),
+        unit="bytes/s",
+        doc="Bound on what all drivers together copy to one broker for replicas that join by a reassignment. "
+        "reassign --throttle sets it, and the end of the last reassignment deletes it. The default is no limit.",
+    )
+    health_consumer_max_lag_ms: int = key(
+        60 * 60 * 1000,
+        at_least(-1),
+        unit="ms",
+        doc="health warns of a consumer group whose oldest unprocessed record has been in the log for longer. -1: "
+        "never.",
     )
     health_consumer_max_lag_records: int = key(
         -1,
         at_least(-1),
         unit="records",
-        doc="health reports a consumer group that is further behind in a topic. -1: none.",
+        doc="health reports a consumer group that is further behind than this in a topic. -1: no limit.",
     )
     health_log_dir_max_used_ratio: float = key(
         0.85,
         between(0, 1),
-        doc="health warns of a broker whose file system is fuller; from halfway between this and 1 on, it is an "
-        "error.",
+        doc="health warns of a broker whose file system is fuller than this. From halfway between this value "
+        "and 1 on, it reports an error.",
     )
     health_replication_max_lag_ms: int = key(
         15 * 60 * 1000,
         at_least(0),
         unit="ms",
-        doc="health reports a follower that lacks records of its leader for longer.",
+        doc="health reports a follower that has lacked records of its leader for longer than this.",
     )
     health_upkeep_max_delay_ms: int = key(
         60 * 60 * 1000,
         at_least(0),
         unit="ms",
-        doc="health reports what should have been done for longer: a step of maintain, a segment for the remote "
-        "tier, records that have expired, a transaction that has run into its timeout.",
+        doc="health reports work that has been due for longer than this: a step of maintain, a segment for "
+        "the remote tier, expired records, a transaction past its timeout.",
     )
     replica_lag_time_max_ms: int = key(
         30_000,
@@ -83,17 +97,17 @@ class ClusterConfig:
         "",
         PLAIN_NAME,
         doc="Which replica serves a reader (KIP-392). Nothing: the leader. "
-        "org.apache.kafka.common.replica.RackAwareReplicaSelector: one in the reader's rack "
-        "(client.rack). Any other name: the selector that the reading process offers by it "
-        "(Cluster.open(selectors=...), or an entry point of stratalog.replica_selectors); where it offers "
-        "none: the leader, and the log says so.",
+        "org.apache.kafka.common.replica.RackAwareReplicaSelector: a replica in the reader's rack "
+        "(client.rack). Any other name: the selector that the reading process offers under this name "
+        "(Cluster.open(selectors=...), or an entry point of stratalog.replica_selectors). If the process "
+        "offers no such selector, the leader serves, and the log says so.",
     )
     default_replication_factor: int = key(
         1,
         at_least(1),
         unit="replicas",
-        doc="Replicas of a new topic whose creator names no number. `format` sets it to 3, or to the number of "
-        "brokers where there are fewer.",
+        doc="Replicas of a new topic if its creator gives no number. `format` sets it to 3, or to the number "
+        "of brokers if that is lower.",
     )
     leader_imbalance_check_interval_seconds: int = key(
         300,
@@ -105,77 +119,76 @@ class ClusterConfig:
         5 * 60 * 1000,
         at_least(1),
         unit="ms",
-        doc="How often maintain merges, applies retention, and looks for snapshots to take.",
+        doc="How often maintain merges, applies retention, and checks whether snapshots are due.",
     )
     num_partitions: int = key(
         1,
         at_least(1),
         unit="partitions",
-        doc="Default for new topics.",
+        doc="Partitions of a new topic if its creator gives no number.",
     )
     offset_metadata_max_bytes: int = key(
         4096,
         at_least(0),
         unit="bytes",
-        doc="Upper bound of the text that a committed offset carries.",
+        doc="Maximum size of the text that a committed offset carries.",
     )
     offsets_retention_minutes: int = key(
         7 * 24 * 60,
         at_least(1),
         unit="minutes",
-        doc="A group and its committed offsets are forgotten this long after its latest commit, by the job "
-        "snapshot.",
+        doc="The job snapshot deletes a group and its committed offsets this long after its latest commit.",
     )
     offsets_topic_num_partitions: int = key(
         50,
         at_least(1),
         unit="partitions",
-        doc="Partitions of __consumer_offsets, when the first commit of an offset creates it.",
+        doc="Partitions of __consumer_offsets when it is created, by the first commit of an offset.",
     )
     offsets_topic_replication_factor: int = key(
         3,
         at_least(1),
         unit="replicas",
-        doc="Replicas of __consumer_offsets, when it is created; with fewer unfenced brokers it is not.",
+        doc="Replicas of __consumer_offsets when it is created. With fewer unfenced brokers it is not created.",
     )
     remote_log_manager_copy_max_bytes_per_second: int = key(
         NO_LIMIT,
         at_least(1),
         unit="bytes/s",
-        doc="Bound on the copies of one run to the remote tier, all its tasks together (KIP-956). The default "
-        "is no limit.",
+        doc="Limit for the copies of one run to the remote tier, for all its tasks together (KIP-956). The "
+        "default is no limit.",
     )
     remote_log_manager_copy_timeout_ms: int = key(
         10 * 60 * 1000,
         at_least(1),
         unit="ms",
-        doc="A copy of one segment to the remote tier that takes longer is given up, and is a failure.",
+        doc="If the copy of a segment to the remote tier takes longer, it is stopped and counts as a failure.",
     )
     remote_log_manager_fetch_max_bytes_per_second: int = key(
         NO_LIMIT,
         at_least(1),
         unit="bytes/s",
-        doc="Bound on the reads of the remote tier by all fetches of one driver together (KIP-956). The "
+        doc="Limit for the reads of the remote tier by all fetches of one driver together (KIP-956). The "
         "default is no limit.",
     )
     remote_log_manager_task_interval_ms: int = key(
         30_000,
         at_least(1),
         unit="ms",
-        doc="How long after its segments were copied to the remote tier a partition is due again.",
+        doc="A partition is due again this long after its segments were copied to the remote tier.",
     )
     remote_log_manager_task_retry_backoff_max_ms: int = key(
         30_000,
         at_least(1),
         unit="ms",
-        doc="Upper bound of the retry back-off.",
+        doc="Maximum of the retry back-off.",
     )
     remote_log_manager_task_retry_backoff_ms: int = key(
         500,
         at_least(1),
         unit="ms",
-        doc="How long after a first failed copy to the remote tier a partition is due again; twice as long "
-        "after each further failure.",
+        doc="A partition is due again this long after a first failed copy to the remote tier; the time "
+        "doubles with each further failure.",
     )
     remote_log_manager_task_retry_jitter: float = key(
         0.2,
@@ -186,43 +199,45 @@ class ClusterConfig:
         _SEVEN_DAYS_MS,
         at_least(1),
         unit="ms",
-        doc="maintain reads every byte of every copy once in so long, and heals what it finds damaged.",
+        doc="maintain reads every byte of every copy once in this interval, and heals the damage that it finds.",
     )
     scrub_max_bytes: int = key(
         1024**3,
         at_least(1),
         unit="bytes",
-        doc="The bound on what a run of maintain reads to find damage; it reads one partition at least.",
+        doc="The maximum number of bytes that one run of maintain reads to find damage; it always reads at "
+        "least one partition.",
     )
     transaction_max_timeout_ms: int = key(
         15 * 60 * 1000,
         at_least(1),
         unit="ms",
-        doc="The longest timeout that a transactional producer may ask for.",
+        doc="The longest timeout that a transactional producer may request.",
     )
     transaction_state_log_min_isr: int = key(
         2,
         at_least(1),
         unit="replicas",
-        doc="min.insync.replicas of __transaction_state, when it is created; never more than its replicas.",
+        doc="min.insync.replicas of __transaction_state when it is created; never more than the number of "
+        "its replicas.",
     )
     transaction_state_log_num_partitions: int = key(
         50,
         at_least(1),
         unit="partitions",
-        doc="Partitions of __transaction_state, when the first transactional producer creates it.",
+        doc="Partitions of __transaction_state when it is created, by the first transactional producer.",
     )
     transaction_state_log_replication_factor: int = key(
         3,
         at_least(1),
         unit="replicas",
-        doc="Replicas of __transaction_state, when it is created; with fewer unfenced brokers it is not.",
+        doc="Replicas of __transaction_state when it is created. With fewer unfenced brokers it is not created.",
     )
     transactional_id_expiration_ms: int = key(
         _SEVEN_DAYS_MS,
         at_least(1),
         unit="ms",
-        doc="A transactional id that has not been used for this long is forgotten, by the job snapshot.",
+        doc="The job snapshot deletes a transactional id that has not been used for this long.",
     )
 
     vacuum_interval_ms: int = key(

@@ -64,6 +64,10 @@ SOURCE_TOPIC = Takes(
     "the ids of a Kafka cluster and of a topic, as in 4L6g3nShT-eMCtK--X86sw/oX3uHkRbTS6eNWJkT0n5kw, or nothing",
     lambda value: re.fullmatch(r"(?:[A-Za-z0-9_.-]{1,255}/[A-Za-z0-9_-]{22})?", value) is not None,
 )
+TOPIC_OF_CLUSTER = Takes(
+    "the id of a Kafka cluster and the name of a topic, as in 4L6g3nShT-eMCtK--X86sw/trips, or nothing",
+    lambda value: re.fullmatch(r"(?:[A-Za-z0-9_.-]{1,255}/[A-Za-z0-9._-]{1,249})?", value) is not None,
+)
 
 
 _MS = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}

@@ -12,7 +12,7 @@ _NO_LIMIT = (
 )
 _ANY_TIME = "timestamps are taken as they are; one in the future does not keep its file from deletion"
 _NO_COMPACTION = "logs are not compacted in place: cleanup.policy=snapshot keeps the latest record of each key"
-_BY_REASSIGN = "it is an option of the run: reassign --throttle"
+_JOINING = "replicas that are joining by a reassignment are throttled, by follower.replication.throttled.rate"
 
 ABSENT: Mapping[str, str] = {
     "max.message.bytes": _NO_LIMIT,
@@ -33,8 +33,10 @@ ABSENT: Mapping[str, str] = {
     "compression.gzip.level": "the level is the codec's default",
     "compression.lz4.level": "the codecs are gzip, snappy, zstd and uncompressed",
     "compression.zstd.level": "the level is the codec's default",
-    "leader.replication.throttled.replicas": _BY_REASSIGN,
-    "follower.replication.throttled.replicas": _BY_REASSIGN,
+    "leader.replication.throttled.replicas": _JOINING,
+    "follower.replication.throttled.replicas": _JOINING,
+    "leader.replication.throttled.rate": "copies are bounded where they arrive: write "
+    "follower.replication.throttled.rate",
     "log.retention.hours": "write retention.ms",
     "log.retention.minutes": "write retention.ms",
     "log.retention.ms": "write retention.ms",

@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
-from stratalog.engine.config.topic_config import TopicConfig
+from collections.abc import Mapping
+
+from stratalog.engine.config.topic_config import MIRROR_SOURCE, MIRROR_SOURCE_TOPIC, TopicConfig
 from stratalog.partitions.errors import PolicyViolationError
 
 ENDED = (
     "after mirror --end it is a topic like any other; to mirror the source anew, delete it, or mirror it elsewhere"
 )
+
+
+def mirrored_topic(name: str, configs: Mapping[str, str]) -> str | None:
+    """Cluster id and name of the topic of Kafka that the one of this name mirrors, or has mirrored; None where it
+    is not known."""
+    if MIRROR_SOURCE_TOPIC in configs:
+        return configs[MIRROR_SOURCE_TOPIC]
+    source = configs.get(MIRROR_SOURCE)
+    return f"{source.rpartition('/')[0]}/{name}" if source else None
 
 
 def check_not_mirrored(topic: str, config: TopicConfig, verb: str) -> None:

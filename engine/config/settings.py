@@ -12,7 +12,14 @@ from typing import Any
 from stratalog.engine.config.cluster_config import CLUSTER_CONFIGS, ClusterConfig
 from stratalog.engine.config.definition import ConfigDef, Scope
 from stratalog.engine.config.kafka_keys import ABSENT
-from stratalog.engine.config.topic_config import AS_LOCAL, AS_TOTAL, SNAPSHOT, TOPIC_CONFIGS, TopicConfig
+from stratalog.engine.config.topic_config import (
+    AS_LOCAL,
+    AS_TOTAL,
+    PARTITIONER,
+    SNAPSHOT,
+    TOPIC_CONFIGS,
+    TopicConfig,
+)
 from stratalog.partitions.errors import InvalidConfigError
 from stratalog.partitions.retention import UNLIMITED
 from stratalog.partitions.spelling import did_you_mean
@@ -98,6 +105,19 @@ def check_disabling(before: TopicConfig, after: TopicConfig, what: str) -> None:
             f"{what}: remote.storage.enable cannot be switched off and the remote data be kept. To keep it, and "
             "copy no more, set remote.log.copy.disable = true; to delete it set remote.storage.enable = false "
             "together with remote.log.delete.on.disable = true"
+        )
+
+
+def check_partitioner(before: TopicConfig, after: TopicConfig, what: str) -> None:
+    """The partitioner of a topic stays, but where the topic is a mirror: nobody deals records out to one.
+
+    Raises: InvalidConfigError.
+    """
+    if before.partitioner != after.partitioner and not before.mirror_source:
+        raise InvalidConfigError(
+            f"{what}: its {PARTITIONER} is {before.partitioner}, and cannot become {after.partitioner}: records "
+            "of a key would be in two partitions, without an order, and an append that is tried again would go "
+            f"elsewhere; create another topic with {PARTITIONER} = {after.partitioner}, and append records there"
         )
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from stratalog.engine.config.definition import (
     ICEBERG_NAME,
     SOURCE_TOPIC,
+    TOPIC_OF_CLUSTER,
     TRUE_OR_FALSE,
     Scope,
     at_least,
@@ -26,8 +27,14 @@ AS_LOCAL = -1
 """Of the copy lag: the same as local retention."""
 SNAPSHOT = "snapshot"
 """The value of cleanup.policy."""
+SPARK_HASH, MURMUR2, CRC32 = PARTITIONERS = ("spark_hash", "murmur2", "crc32")
+"""The values of partitioner."""
+PARTITIONER = "partitioner"
+"""The key of ``TopicConfig.partitioner``."""
 MIRROR_SOURCE = "mirror.source"
 """The key of ``TopicConfig.mirror_source``."""
+MIRROR_SOURCE_TOPIC = "mirror.source.topic"
+"""The key of ``TopicConfig.mirror_source_topic``."""
 
 _DAY_MS = 24 * 60 * 60 * 1000
 _SEVEN_DAYS_MS = 7 * _DAY_MS
@@ -49,118 +56,132 @@ class TopicConfig:
         _SEVEN_DAYS_MS,
         at_least(1),
         unit="ms",
-        doc="A segment whose first record is older than this is sealed, whatever its size: it may be tiered.",
+        doc="A segment whose first record is older than this is sealed, whatever its size, and may then be "
+        "tiered.",
     )
     segment_merge_min_files: int = key(
         16,
         at_least(2),
         unit="files",
-        doc="Merge once this number of appends lie side by side, even where they do not fill a segment yet.",
+        doc="Merge as soon as this many appends are adjacent, even if they do not fill a segment yet.",
     )
     segment_merge_inline_bytes: int = key(
         64 * 1024**2,
         at_least(0),
         unit="bytes",
-        doc="A driver that appends keeps the log short behind its acknowledgements: it merges small appends into "
-        "segments of up to this size, and deletes what they replace after file.delete.delay.ms. 0: only merge and "
-        "retain do.",
+        doc="A driver that appends keeps the log short after its acknowledgements: it merges small appends "
+        "into segments of up to this size, and deletes the replaced files after file.delete.delay.ms. 0: "
+        "only merge and retain do this.",
     )
     retention_ms: int = key(
         _SEVEN_DAYS_MS,
         at_least(UNLIMITED),
         unit="ms",
-        doc="Records older than this leave the log, local and remote. -1: never.",
+        doc="Records older than this are deleted from the log, local and remote. -1: never.",
     )
     retention_bytes: int = key(
         UNLIMITED,
         at_least(UNLIMITED),
         unit="bytes",
-        doc="The oldest records leave a partition that is larger than this, local and remote. -1: never.",
+        doc="If a partition is larger than this, local and remote, its oldest records are deleted. -1: never.",
     )
     protect_until_ms: int = key(
         UNLIMITED,
         at_least(UNLIMITED),
         unit="ms since 1970",
-        doc="Before this time nobody deletes records of the topic, or the topic: not retention, delete_records, "
-        "snapshots, nor the end of tiering. Until then it can be put later, never sooner. -1: no such time.",
+        doc="Before this time no driver deletes records of the topic, or the topic: retention, "
+        "delete_records, snapshots and the end of tiering do not. Until then you can set a later time, "
+        "never an earlier one. -1: no protection.",
     )
     local_retention_ms: int = key(
         AS_TOTAL,
         at_least(AS_TOTAL),
         unit="ms",
-        doc="Tiered records older than this leave the brokers' storage. -2: as retention.ms; -1: never.",
+        doc="Tiered records older than this are deleted from the brokers' storage. -2: as retention.ms; -1: "
+        "never.",
     )
     local_retention_bytes: int = key(
         AS_TOTAL,
         at_least(AS_TOTAL),
         unit="bytes",
-        doc="Tiered records leave the brokers' storage where a partition holds more than this. The last file "
-        "stays, also with 0, for readers of the end of the log (Kafka uploads and drops that, too). -2: "
-        "as retention.bytes; -1: never.",
+        doc="If a partition holds more than this on a broker, tiered records are deleted there. The last "
+        "file stays, even with 0, for readers of the end of the log (Kafka also uploads and deletes that "
+        "file). -2: as retention.bytes; -1: never.",
     )
     remote_storage_enable: bool = key(False, TRUE_OR_FALSE, doc="Copy sealed segments to the remote tier.")
     remote_log_copy_disable: bool = key(
         False,
         TRUE_OR_FALSE,
-        doc="Copy nothing more to the remote tier; its content is still read, and expires (KIP-950). Local "
-        "retention has to be equal to total retention.",
+        doc="Copy no more segments to the remote tier; readers can still read its content, which expires as "
+        "before (KIP-950). Local retention must be equal to total retention.",
     )
     remote_log_delete_on_disable: bool = key(
         False,
         TRUE_OR_FALSE,
-        doc="When remote.storage.enable is switched off, the log starts at the local log start, and the "
-        "content of the remote tier is deleted (KIP-950). It cannot be switched off otherwise.",
+        doc="When you switch remote.storage.enable off, the log starts at the local log start, and the "
+        "content of the remote tier is deleted (KIP-950). Unless this is true, remote.storage.enable "
+        "cannot be switched off.",
     )
     remote_copy_lag_ms: int = key(
         0,
         at_least(AS_LOCAL),
         unit="ms",
-        doc="A sealed segment is copied to the remote tier once its latest record has this age, or "
+        doc="A sealed segment is copied to the remote tier once its latest record is this old, or once "
         "remote.copy.lag.bytes allows it. 0: at once; -1: as local.retention.ms (KIP-1241).",
     )
     remote_copy_lag_bytes: int = key(
         AS_LOCAL,
         at_least(AS_LOCAL),
         unit="bytes",
-        doc="A sealed segment is copied to the remote tier once the log has this many bytes behind it, or "
-        "remote.copy.lag.ms allows it. 0: at once; -1: as local.retention.bytes (KIP-1241).",
+        doc="A sealed segment is copied to the remote tier once the log has this many bytes after it, or "
+        "once remote.copy.lag.ms allows it. 0: at once; -1: as local.retention.bytes (KIP-1241).",
     )
     remote_iceberg_table: str = key(
         "",
         ICEBERG_NAME,
-        doc="The topic's segments in the remote tier are an Iceberg table of this name, too: a catalog that "
-        "pyiceberg is configured for, a namespace, a table. Empty: there is no such table.",
+        doc="The topic's segments in the remote tier are also an Iceberg table of this name: a catalog that "
+        "pyiceberg is configured for, a namespace, a table. Empty: no such table.",
     )
     remote_snapshot_table_enable: bool = key(
         False,
         TRUE_OR_FALSE,
-        doc="Of cleanup.policy=snapshot: publish the latest record of each key as a Delta table in the remote "
-        "tier, anew with each snapshot. Where it is switched off, vacuum deletes the table.",
+        doc="For cleanup.policy=snapshot: publish the latest record of each key as a Delta table in the "
+        "remote tier, and replace it with each snapshot. If you switch this off, vacuum deletes the "
+        "table.",
     )
     file_delete_delay_ms: int = key(
         60_000,
         at_least(0),
         unit="ms",
-        doc="How long files that no log needs any more stay for the sake of running readers; in the remote "
-        "tier it is rounded up to whole hours.",
+        doc="How long files that no log needs any more are kept for running readers; in the remote tier it "
+        "is rounded up to whole hours.",
     )
     min_insync_replicas: int = key(
         1,
         at_least(1),
         unit="replicas",
         doc="An append with acks=all needs an ISR of at least this size, and below it nothing more is "
-        "committed (KIP-966); of a partition with fewer replicas, all of them.",
+        "committed (KIP-966). A partition with fewer replicas needs all of them.",
     )
     message_timestamp_type: str = key(
         "CreateTime",
         one_of("CreateTime", "LogAppendTime"),
         doc="Whether a record's timestamp is the producer's or the time of the append.",
     )
+    partitioner: str = key(
+        SPARK_HASH,
+        one_of(*PARTITIONERS),
+        doc="The hash of a key that chooses its partition. spark_hash: Spark's function hash. murmur2: that of "
+        "Kafka's Java producers and of librdkafka's murmur2_random. crc32: that of librdkafka's default, "
+        "consistent_random. Of a key that is not BINARY both hash the bytes that export writes. Mirrors of "
+        "Kafka's topics have murmur2. It is set when a topic is created; later it can be altered only while the "
+        "topic is a mirror.",
+    )
     cleanup_policy: str = key(
         "delete",
         one_of("delete", "snapshot"),
-        doc="Old records leave the log by retention.*, or once a snapshot holds the "
-        "latest record of each key (KIP-630).",
+        doc="Old records are deleted from the log by retention.*, or once a snapshot holds the latest record "
+        "of each key (KIP-630).",
     )
     compression_type: str = key(
         "zstd", one_of("zstd", "snappy", "lz4", "gzip", "uncompressed"), doc="The codec of new segments."
@@ -168,7 +189,8 @@ class TopicConfig:
     unclean_leader_election_enable: bool = key(
         False,
         TRUE_OR_FALSE,
-        doc="Let a replica outside the ISR lead where no member of the ISR can; loses acknowledged records.",
+        doc="If no member of the ISR can lead, a replica outside the ISR may lead; this loses acknowledged "
+        "records.",
     )
     leader_election_short_local_log_last_enable: bool = key(
         False,
@@ -180,56 +202,64 @@ class TopicConfig:
         _SEVEN_DAYS_MS,
         at_least(1),
         unit="ms",
-        doc="Forget a producer that has not appended for this long; a later retry is not recognised. Kafka "
-        "forgets after a day. Here a producer is a job or a stream whose last batch is run again when it "
-        "is restarted, even after an outage of a week.",
+        doc="The log forgets a producer that has not appended for this long; it does not recognise a later "
+        "retry. Kafka forgets after a day. Here a producer is a job or a stream that repeats its last "
+        "batch when it is restarted, even after an outage of a week.",
     )
     delete_retention_ms: int = key(
         _DAY_MS,
         at_least(0),
         unit="ms",
-        doc="Of cleanup.policy=snapshot: snapshots leave out tombstones that are older than this, by their "
-        "own timestamps, when the last record is appended that the snapshot contains.",
+        doc="For cleanup.policy=snapshot: a snapshot leaves out tombstones that, by their own timestamps, "
+        "are older than this when the snapshot's last record is appended.",
     )
     metadata_snapshot_min_changed_records_ratio: float = key(
         0.5,
         between(0, 1),
         name="metadata.snapshot.min.changed_records.ratio",
-        doc="A new snapshot is taken once this part of the records of the latest one has been changed or "
-        "deleted; new records do not count (KIP-630). The metadata log takes the value of the cluster.",
+        doc="A new snapshot is taken once this fraction of the records of the latest one has been changed or "
+        "deleted; new records do not count (KIP-630). The metadata log uses the value of the cluster.",
     )
     metadata_log_max_record_bytes_between_snapshots: int = key(
         20 * 1024 * 1024,
         at_least(1),
         unit="bytes",
         doc="A new snapshot is taken once the log has this many bytes between the latest one and the high "
-        "watermark (KIP-630). The metadata log takes the value of the cluster.",
+        "watermark (KIP-630). The metadata log uses the value of the cluster.",
     )
     metadata_log_max_snapshot_interval_ms: int = key(
         60 * 60 * 1000,
         at_least(0),
         unit="ms",
-        doc="A new snapshot is taken once the latest one has this age, whatever its size, if the log has "
-        "something new (KIP-876). 0: never for its age. The metadata log takes the value of the cluster.",
+        doc="A new snapshot is taken once the latest one is this old, whatever its size, if the log has new "
+        "records (KIP-876). 0: never because of its age. The metadata log uses the value of the cluster.",
     )
     metadata_start_offset_lag_time_max_ms: int = key(
         _SEVEN_DAYS_MS,
         at_least(0),
         unit="ms",
         doc="How long the log start waits for live replicas that have not fetched a snapshot yet (KIP-630). "
-        "The metadata log takes the value of the cluster.",
+        "The metadata log uses the value of the cluster.",
     )
 
     mirror_source: str = key(
         "",
         SOURCE_TOPIC,
-        doc="The topic of a Kafka cluster that this one mirrors: cluster id and topic id. Only `stratalog mirror` "
-        "appends then. It is set when the topic is created, and taken away by `mirror --end`.",
+        doc="The topic of a Kafka cluster that this topic mirrors: cluster id and topic id. While it is set, "
+        "only `stratalog mirror` appends. It is set when the topic is created, and removed by `mirror "
+        "--end`.",
+    )
+    mirror_source_topic: str = key(
+        "",
+        TOPIC_OF_CLUSTER,
+        doc="Of a mirror whose topic has another name in the Kafka cluster: cluster id and name there. `mirror` "
+        "and `compare` go by it. It is set when the topic is created, and stays after `mirror --end`: while it is "
+        "there, only a run with `--as` mirrors that topic a second time.",
     )
     mirror_archive_enable: bool = key(
         False,
         TRUE_OR_FALSE,
-        doc="Of a mirror: the log start stays where it is when the source's moves on.",
+        doc="For a mirror: the log start does not move when the source's does.",
     )
 
     @property

@@ -6,7 +6,7 @@ from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.report import Failure
 from stratalog.engine.driver.run import OperationRun
 from stratalog.engine.metadata.image import ClusterImage
-from stratalog.partitions.errors import NoMajorityError, StorageAuthorizationError
+from stratalog.partitions.errors import NoMajorityError, StorageRefusedError
 
 
 def known_image(context: Context, run: OperationRun) -> ClusterImage:
@@ -17,7 +17,7 @@ def known_image(context: Context, run: OperationRun) -> ClusterImage:
     """
     try:
         return context.metadata.image()
-    except (NoMajorityError, StorageAuthorizationError) as error:
+    except (NoMajorityError, StorageRefusedError) as error:
         known = context.metadata.last_known.image
         if known.next_offset == 0:
             raise

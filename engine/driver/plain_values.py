@@ -73,6 +73,27 @@ def raw_bytes(value: Any) -> bytes | None:
     return json.dumps(plain(value, "microseconds"), default=str, allow_nan=False).encode()
 
 
+def raw_column(column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
+    """The values of a column as ``raw_bytes`` has them, BINARY."""
+    import pyarrow as pa  # as above
+
+    kinds, kind = pa.types, column.type
+    if kinds.is_integer(kind):  # its text is its JSON
+        return column.cast(pa.string()).cast(pa.binary())
+    if (
+        kinds.is_binary(kind)
+        or kinds.is_string(kind)
+        or kinds.is_large_binary(kind)
+        or kinds.is_large_string(kind)
+    ):
+        return column.cast(pa.binary())
+    try:
+        values = column.to_pylist()
+    except (OverflowError, UnicodeDecodeError):  # Python's times end with the year 9999, its texts are UTF-8
+        values = [as_it_is(one) for one in column]
+    return pa.array(map(raw_bytes, values), pa.binary())
+
+
 def from_plain(value: Any, kind: pa.DataType) -> Any:
     """The value of this type that ``plain`` shows so. A time that names no zone is UTC where the type has one; a
     map may be an object, too, and a field that is left out is null.
@@ -120,7 +141,7 @@ def _from_text(text: str, kind: pa.DataType) -> Any:
     try:
         if is_a.is_timestamp(kind):
             if text.endswith(" us"):
-                return int(text.removesuffix(" us"))
+                return pa.scalar(int(text.removesuffix(" us")), kind)
             found = datetime.fromisoformat(text)
             if kind.tz is None and found.tzinfo is not None:
                 raise ValueError
@@ -131,7 +152,7 @@ def _from_text(text: str, kind: pa.DataType) -> Any:
             return Decimal(text)
         if is_a.is_floating(kind) and text in ("NaN", "Infinity", "-Infinity"):
             return float(text)
-    except (ValueError, InvalidOperation):
+    except (ValueError, OverflowError, InvalidOperation):
         pass
     raise ValueError(f"{text[:100]!r} is no {kind}")
 

@@ -1,25 +1,29 @@
 """Where schedules live: on the cluster's own storage, never in the remote tier, for they must tell when to try
 again while the remote is down.
 
-One schedule of a kind a cluster, in the root of the first broker that answers, in versions: the latest run has
-written the greatest. A driver that finds its version taken puts its changes on top of the other driver's. A
-schedule is a hint: one that is lost, torn or out of date costs only work that would not have been due.
+One schedule of a kind a cluster, in versions: the latest run has written the greatest. The first brokers that
+answer hold a copy each, as many as ``offsets.topic.replication.factor`` says, and the newest copy counts: so a
+broker that is fenced takes nothing along, and one that comes back with an old copy changes nothing. A driver that
+finds its version taken on the first broker puts its changes on top of the other driver's. A schedule is a hint:
+one that is lost, torn or out of date costs only work that would not have been due.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from operator import attrgetter
 
 from stratalog.engine.driver.context import Context
 from stratalog.engine.metadata.image import ClusterImage
 from stratalog.partitions import paths
 from stratalog.partitions.bounded import read_bounded
 from stratalog.partitions.cluster_key import ClusterKey
-from stratalog.partitions.errors import OutcomeUnknownError, StorageError, StratalogError
+from stratalog.partitions.errors import OutcomeUnknownError, StratalogError
 from stratalog.partitions.root import read_broker_file
+from stratalog.partitions.runner import Done
 from stratalog.partitions.store import Store
 
 MOST_BYTES = 128 * 1024 * 1024
@@ -79,62 +83,121 @@ class SchedulePlace:
 
 
 @dataclass(frozen=True, slots=True)
+class StoredCopy:
+    """The versions on one broker."""
+
+    place: SchedulePlace
+    versions: tuple[int, ...]
+    """In order."""
+
+    @property
+    def newest(self) -> int:
+        """The greatest version; 0 where the broker holds no version."""
+        return self.versions[-1] if self.versions else 0
+
+
+@dataclass(frozen=True, slots=True)
 class StoredSchedule:
     """A schedule as it was found."""
 
     line: bytes = b""
-    """Nothing: none could be read."""
-    place: SchedulePlace | None = None
-    versions: tuple[int, ...] = ()
-    """Those that were there, in order; the last one is ``line``, if it could be read."""
+    """The newest one that can be read; nothing: none could be."""
+    copies: tuple[StoredCopy, ...] = ()
+    """Of the brokers that were asked, the newest copies first."""
+
+    @property
+    def version(self) -> int:
+        """The greatest version that was there; 0 where no broker held one."""
+        return max(map(attrgetter("newest"), self.copies), default=0)
+
+    def versions(self, place: SchedulePlace) -> tuple[int, ...]:
+        """Those that were there, in order; none of a broker that was not asked."""
+        return next((copy.versions for copy in self.copies if copy.place == place), ())
 
 
 def load_stored(context: Context, image: ClusterImage, of: str) -> StoredSchedule:
-    """The latest version; nothing where none can be read."""
-    for place in _places(context, image, of):
-        with suppress(StratalogError):
-            return _newest(place)
-    return StoredSchedule()
+    """The newest copy; nothing where none can be read. Where the first brokers hold none, all are asked."""
+    waiting, found = list(_places(context, image, of)), list[StoredCopy]()
+    most = _copies(context, image)
+    while waiting and (len(found) < most or not any(copy.versions for copy in found)):
+        wave, waiting = waiting[:most], waiting[most:]
+        outcomes = context.threads.run(lambda place: tuple(place.versions()), wave)
+        held = {one.item.directory_id: one.value for one in outcomes if isinstance(one, Done)}
+        found += [StoredCopy(one, held[one.directory_id]) for one in wave if one.directory_id in held]
+    copies = tuple(sorted(found, key=attrgetter("newest"), reverse=True))
+    return StoredSchedule(_newest_line(copies), copies)
 
 
 def save_stored(
-    context: Context, image: ClusterImage, of: str, kept: StoredSchedule, change: Callable[[bytes], bytes]
+    context: Context,
+    image: ClusterImage,
+    of: str,
+    kept: StoredSchedule,
+    change: Callable[[bytes], bytes],
+    *,
+    once: bool = False,
 ) -> str | None:
     """Write the next version: what ``change`` makes of the line that is there now, which is that of ``kept`` where
-    nobody else has written since. Returns why it could not be written, None when it was.
+    nobody else has written since. ``once``: one copy is enough for now. Returns why it could not be written, None
+    when it was.
     """
-    why = "no broker has a root that can be written"
-    for place in _places(context, image, of):
+    most = 1 if once else _copies(context, image)
+    for _ in range(_ATTEMPTS):
+        write = _Write(kept.version + 1, change(kept.line))
+        for place in _places(context, image, of):
+            if write.copies < most and not write.is_beaten:
+                write.to(place, kept.versions(place))
+        if write.copies:
+            return None
+        if not (write.is_beaten or write.is_unknown):
+            return write.why
+        kept = load_stored(context, image, of)
+    return f"other drivers wrote {_ATTEMPTS} times in between"
+
+
+@dataclass(slots=True)
+class _Write:
+    """One version, on its way to the brokers."""
+
+    version: int
+    line: bytes
+    copies: int = 0
+    is_beaten: bool = False
+    """Another driver has written this version to the first broker."""
+    is_unknown: bool = False
+    why: str = "no broker has a root that can be written"
+
+    def to(self, place: SchedulePlace, older: Sequence[int]) -> None:
+        """Write a copy, and delete ``older`` ones but the last. A failure is in ``why``."""
         try:
             if not place.is_mounted():
-                continue
-            _save(place, kept if kept.place == place else _newest(place), change)
-        except StratalogError as error:
-            why = str(error)
-        else:
-            return None
-    return why
-
-
-def _save(place: SchedulePlace, kept: StoredSchedule, change: Callable[[bytes], bytes]) -> None:
-    for _ in range(_ATTEMPTS):
-        version = kept.versions[-1] + 1 if kept.versions else 1
-        with suppress(OutcomeUnknownError):  # whatever became of it: the next attempt finds out
-            if place.create(version, change(kept.line)):
-                old = [place.path(version) for version in kept.versions[: 1 - _KEPT]]
-                if old:
-                    place.store.delete(old)
                 return
-        kept = _newest(place)
-    raise StorageError(f"other drivers wrote {_ATTEMPTS} times in between")
+            if not place.create(self.version, self.line):
+                self.is_beaten = not self.copies
+                return
+            self.copies += 1
+            old = [place.path(version) for version in older[: 1 - _KEPT]]
+            if old:
+                place.store.delete(old)
+        except OutcomeUnknownError as error:
+            self.is_unknown, self.why = True, str(error)
+        except StratalogError as error:
+            self.why = str(error)
 
 
-def _newest(place: SchedulePlace) -> StoredSchedule:
-    versions = place.versions()
-    for version in reversed(versions):
-        with suppress(FileNotFoundError):  # somebody has written a newer one since
-            return StoredSchedule(place.read(version), place, tuple(versions))
-    return StoredSchedule(b"", place, tuple(versions))
+def _newest_line(copies: Sequence[StoredCopy]) -> bytes:
+    """The first that can be read, from the newest version down."""
+    every = sorted(((v, -n) for n, copy in enumerate(copies) for v in copy.versions[-_KEPT:]), reverse=True)
+    for version, number in every:
+        with suppress(FileNotFoundError, StratalogError):  # somebody has written a newer one since
+            line = copies[-number].place.read(version)
+            if line:
+                return line
+    return b""
+
+
+def _copies(context: Context, image: ClusterImage) -> int:
+    return context.cluster_config(image).offsets_topic_replication_factor
 
 
 def _seal(line: bytes) -> bytes:

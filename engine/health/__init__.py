@@ -4,9 +4,11 @@
     sight        one look at the cluster: metadata, roots, one listing of each broker, what is remembered
     brokers      roots, folders, voters
     partitions   leaders, the ISR, lag, damage
+    lost         logs that are gone
     remote       failing uploads, what waits for the remote tier, tables that others have written to
     expiry       what should have left the log
     state        consumer groups and transactions
+    cause        what hangs on a broker that is away is part of its finding
     upkeep       steps of ``maintain`` that failed, or have not run
     health       the operation
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from shlex import join
 
-from stratalog.engine.health.finding import HealthFinding, Severity
+from stratalog.engine.health.finding import CURRENT_LEADER, HealthFinding, Severity
 from stratalog.engine.health.sight import Sight
 from stratalog.engine.metadata.probed_roots import Another, Blocked, NotOurs, Same, Unreachable
-from stratalog.partitions.store.local_space import folder_path
+from stratalog.partitions.store.local_space import folder_path, mount_point
 from stratalog.partitions.store.rules import STAGING_FOLDER
 
 
@@ -18,22 +18,29 @@ def quorum_findings(sight: Sight) -> Iterator[HealthFinding]:
     if sight.no_majority is not None:
         yield HealthFinding(
             severity=Severity.ERROR,
-            kind="current-leader",
+            kind=CURRENT_LEADER,
             subjects=("metadata",),
             what=f"too few voters answer, and nothing can be changed or appended: {sight.no_majority}. "
             "Bring back the storage of a majority of them, then run this",
             do=sight.commands("maintain"),
+            because=frozenset(ids),
         )
     for broker_id, found in sorted(ids.items()):
+        because: frozenset[int] = frozenset()
         what, do = f"this voter does not count: {found.error}", sight.commands("quorum", "describe")
         broker = sight.image.brokers.get(broker_id)
         if broker is not None and broker.directory_id != found.voter.directory_id:
             what = "this voter lost its storage, and its broker is back: let it vote with what it has now"
             do = sight.commands("quorum", "replace-voter", str(broker_id))
         elif not isinstance(sight.roots.get(broker_id), Same):
-            do = root_remedy(sight, broker_id)
+            do, because = root_remedy(sight, broker_id), frozenset({broker_id})
         yield HealthFinding(
-            severity=Severity.ERROR, kind="offline-voter", subjects=(f"broker {broker_id}",), what=what, do=do
+            severity=Severity.ERROR,
+            kind="offline-voter",
+            subjects=(f"broker {broker_id}",),
+            what=what,
+            do=do,
+            because=because,
         )
 
 
@@ -116,13 +123,24 @@ def folder_findings(sight: Sight) -> Iterator[HealthFinding]:
     """
     limit = sight.config.health_log_dir_max_used_ratio
     for broker_id, folder in sorted(sight.folders.items()):
+        if folder.unwritable is not None:
+            full = folder.unwritable.full
+            remount = join(["mount", "-o", "remount,rw", mount_point(folder.path)])
+            yield HealthFinding(
+                severity=Severity.ERROR,
+                kind="log-dir-used-ratio" if full else "read-only-log-dir",
+                subjects=(f"broker {broker_id}",),
+                what=str(folder.unwritable),
+                do=sight.commands("maintain", "--only", "merge,retain,vacuum") if full else remount,
+            )
+            continue
         if folder.read_only:
             yield HealthFinding(
                 severity=Severity.ERROR,
                 kind="read-only-log-dir",
                 subjects=(f"broker {broker_id}",),
                 what=f"{len(folder.read_only):,} of its folders take no files from this user, first "
-                f"{folder.read_only[0]}. If its mount is read-only, mount it again; else give the rights back",
+                f"{folder.read_only[0]}. Give the rights back",
                 do=join(["chmod", "-R", "u+rwX", folder.path]),
             )
         space = folder.space

@@ -16,6 +16,8 @@ from stratalog.partitions.errors import StratalogError
 from stratalog.partitions.html_table import code_line, head_line, marked_line
 from stratalog.partitions.printable import printable
 
+CURRENT_LEADER = "current-leader"
+"""The kind of the finding that no majority of the voters answers."""
 WIDTH = 100
 """Columns of the table for people."""
 _NAMED = 5
@@ -51,6 +53,10 @@ class HealthFinding:
     """A command line: what to run, as it stands here."""
     since_ms: int | None = None
     """Since when it is known to be so; it may have begun before. None: nobody knows."""
+    because: frozenset[int] = frozenset()
+    """The brokers that are its cause: it is part of their findings (``cause``)."""
+    affected: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """The subjects of findings that it is the cause of, by their kinds."""
 
     @property
     def subject(self) -> str:
@@ -67,6 +73,7 @@ class HealthFinding:
             "since": None if self.since_ms is None else utc_text(self.since_ms),
             "what": self.what,
             "do": self.do,
+            "affected": ", ".join(f"{kind} {len(names)}" for kind, names in self.affected.items()) or None,
         }
 
     def lines(self, now_ms: int) -> list[str]:
@@ -96,7 +103,11 @@ def grouped(findings: Iterable[HealthFinding]) -> list[HealthFinding]:
         first = alike[0]
         times = [one.since_ms for one in alike if one.since_ms is not None]
         subjects = tuple(dict.fromkeys(subject for one in alike for subject in one.subjects))
-        found.append(replace(first, subjects=subjects, since_ms=min(times, default=None)))
+        affected: dict[str, tuple[str, ...]] = {}
+        for one in alike:
+            for kind, names in one.affected.items():
+                affected[kind] = tuple(dict.fromkeys((*affected.get(kind, ()), *names)))
+        found.append(replace(first, subjects=subjects, since_ms=min(times, default=None), affected=affected))
     order = list(Severity)
     return sorted(found, key=lambda one: order.index(one.severity))
 
@@ -123,6 +134,8 @@ class HealthReport(Report):
     """Of the failures those that are no findings: this could not be looked at."""
     lags: Mapping[tuple[str, str], int] = field(default_factory=dict)
     """By group and topic: the records that the group has not processed."""
+    used_ratios: Mapping[int, float] = field(default_factory=dict)
+    """By broker, of those on a file system that is known: the part of it that is used, from 0 to 1."""
     now_ms: int = 0
 
     def _state(self) -> str:
@@ -171,7 +184,7 @@ def unopened(cluster_file: str, error: StratalogError, now_ms: int) -> HealthRep
     """The health of a cluster that cannot be opened: that is all that can be known of it."""
     one = HealthFinding(
         severity=Severity.ERROR,
-        kind="current-leader",
+        kind=CURRENT_LEADER,
         subjects=("metadata",),
         what=f"the cluster cannot be opened: {error}. Bring back the storage of a majority of the voters, then "
         "run this",

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from stratalog.engine.driver.context import Context
 from stratalog.engine.health.brokers import broker_findings, clock_findings, folder_findings, quorum_findings
+from stratalog.engine.health.cause import by_cause
 from stratalog.engine.health.expiry import expiry_findings
 from stratalog.engine.health.finding import (
     HealthFinding,
@@ -15,7 +16,8 @@ from stratalog.engine.health.finding import (
     figures_of,
     grouped,
 )
-from stratalog.engine.health.partitions import copies_findings, isr_findings
+from stratalog.engine.health.lost import lost_findings
+from stratalog.engine.health.partitions import DAMAGED, copies_findings, isr_findings
 from stratalog.engine.health.remote import remote_findings
 from stratalog.engine.health.sight import Sight, look
 from stratalog.engine.health.state import group_findings, transaction_findings
@@ -49,30 +51,30 @@ def examine(context: Context) -> Examined:
         sight = look(context, run)
         isr, figures = isr_findings(sight)
         copies, lag = copies_findings(context, sight, run)
+        damaged = {subject for one in copies if one.kind == DAMAGED for subject in one.subjects}
         remote, backlog, remotes = remote_findings(context, sight)
-        groups, lags, most = group_findings(context, sight, run)
+        groups = group_findings(context, sight, run)
         of_brokers = list(broker_findings(sight))
         late, transactions = transaction_findings(context, sight)
-        found = grouped(
-            [
-                *quorum_findings(sight),
-                *of_brokers,
-                *clock_findings(sight),
-                *isr,
-                *folder_findings(sight),
-                *copies,
-                *remote,
-                *expiry_findings(context, sight, run),
-                *late,
-                *groups,
-                *upkeep_findings(sight),
-            ]
-        )
+        others = [
+            *quorum_findings(sight),
+            *clock_findings(sight),
+            *isr,
+            *folder_findings(sight),
+            *copies,
+            *lost_findings(context, sight),
+            *remote,
+            *expiry_findings(context, sight, run),
+            *late,
+            *groups.findings,
+            *upkeep_findings(sight, damaged),
+        ]
+        found = grouped(by_cause(of_brokers, others))
         figures |= {
             **_broker_figures(sight, of_brokers),
             **lag,
             **backlog,
-            "records-lag-max": most,
+            **groups.figures,
             **transactions,
             **upkeep_figures(sight),
         }
@@ -85,7 +87,8 @@ def examine(context: Context) -> Examined:
         counts=run.measure.counts,
         findings=tuple(found),
         unread=tuple(run.failures),
-        lags=lags,
+        lags=groups.lags,
+        used_ratios={b: of.space.used_ratio for b, of in sight.folders.items() if of.space is not None},
         now_ms=sight.now_ms,
     )
     return Examined(report, sight, remotes)

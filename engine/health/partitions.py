@@ -5,7 +5,7 @@ suspicious ones are looked at themselves: how far followers are behind, and whet
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from stratalog.engine.driver.context import Context
@@ -16,15 +16,18 @@ from stratalog.engine.health.sight import SeenPartition, Sight
 from stratalog.engine.metadata.image import PartitionView
 from stratalog.engine.metadata.probed_roots import Same
 from stratalog.engine.replicas.logs import DescribeWork, ListedLog, ListedReplica, list_replicas
+from stratalog.engine.upkeep.memory.kept_times import METADATA_LOG
+from stratalog.engine.upkeep.memory.trouble import Trouble
 from stratalog.engine.upkeep.verification.audit import audit, failures_of
 from stratalog.partitions.listing import Listing
-from stratalog.partitions.paths import DataName
+from stratalog.partitions.paths import METADATA_TOPIC, DataName
 
 OFFLINE, UNDER_MIN, UNDER_REPLICATED = (
     "OfflinePartitionsCount",
     "UnderMinIsrPartitionCount",
     "UnderReplicatedPartitions",
 )
+DAMAGED = "damaged-replicas"
 _WORST = (OFFLINE, UNDER_MIN, UNDER_REPLICATED)
 _SAID = {
     UNDER_MIN: "fewer members of the ISR than min.insync.replicas: acks=all is refused, nothing is committed; ",
@@ -87,14 +90,16 @@ def _offline(sight: Sight, isr: tuple[int, ...], views: list[PartitionView]) -> 
             "run this; where all of them are lost for good: elect --unclean"
         )
         do = root_remedy(sight, isr[0])
-    return _of_views(Severity.ERROR, OFFLINE, views, what, do)
+    found = _of_views(Severity.ERROR, OFFLINE, views, what, do)
+    return replace(found, because=sight.keeping_offline(views[0]))
 
 
 def _too_few(sight: Sight, kind: str, missing: tuple[int, ...], views: list[PartitionView]) -> HealthFinding:
     away = [broker for broker in missing if not sight.usable(broker)]
     what = f"{_SAID[kind]}not in sync: the replicas on {_brokers(missing)}"
     if away:
-        return _of_views(Severity.ERROR, kind, views, what, root_remedy(sight, away[0]))
+        found = _of_views(Severity.ERROR, kind, views, what, root_remedy(sight, away[0]))
+        return replace(found, because=frozenset(away))
     severity = Severity.ERROR if kind == UNDER_MIN else Severity.WARNING
     return _of_views(
         severity, kind, views, what, sight.commands("replicate", topics={view.topic for view in views})
@@ -236,7 +241,7 @@ def _damaged(
     context: Context, sight: Sight, odd: list[SeenPartition], run: OperationRun
 ) -> Iterator[HealthFinding]:
     """Damage in the suspicious partitions, by their names, sizes and footers; and what the last reading of every
-    byte has found and could not mend.
+    byte has found, as long as no look has seen it gone.
     """
     keys = {seen.view.key for seen in odd}
     topics = [sight.image.topics[topic_id] for topic_id in sorted({key.topic_id for key in keys})]
@@ -249,22 +254,37 @@ def _damaged(
         first, *more = (line for lines in said.values() for line in lines)
         yield HealthFinding(
             severity=Severity.ERROR,
-            kind="damaged-replicas",
+            kind=DAMAGED,
             subjects=tuple(said),
             what=f"copies are damaged or incomplete: {first}" + (f" (and {len(more)} more)" if more else ""),
             do=sight.commands(
                 "verify", "--deep", "--heal", topics={seen.view.topic for seen in odd if str(seen) in said}
             ),
         )
-    for seen in sight.partitions:
-        trouble = sight.times.damaged.get(seen.view.key)
-        if trouble is not None and trouble.is_there and str(seen) not in said:
-            yield HealthFinding(
-                severity=Severity.ERROR,
-                kind="damaged-replicas",
-                subjects=(str(seen),),
-                what=f"the last scrub found damage that it could not mend: {trouble.code}: {trouble.message}. Put "
-                "a good copy back where you have one; this reads all of it again, and mends what it can",
-                do=sight.commands("maintain", "--only", "scrub"),
-                since_ms=trouble.since_ms,
-            )
+    known = sight.times.damaged
+    more_of = [one.view for one in sight.partitions if one.view.key in known and str(one) not in said]
+    if more_of:
+        what = "This mends what has a good copy; where none is left, put one back first"
+        heal = sight.commands("verify", "--deep", "--heal", topics={view.topic for view in more_of})
+        yield _remembered([*map(str, more_of)], [known[view.key] for view in more_of], what, heal)
+    if METADATA_LOG in known:
+        what = (
+            "A snapshot (stratalog quorum snapshot) takes the place of damaged ones; a voter with damaged records "
+            "is to be wiped, bootstrapped and replaced (stratalog quorum replace-voter). Then this tells"
+        )
+        verify = sight.commands("verify", "--deep", topics=[METADATA_TOPIC])
+        yield _remembered([METADATA_TOPIC], [known[METADATA_LOG]], what, verify)
+
+
+def _remembered(subjects: Sequence[str], troubles: Sequence[Trouble], what: str, do: str) -> HealthFinding:
+    """Damage that a look has found, and that no look has seen gone."""
+    first, more = troubles[0].told[0], sum(trouble.failures for trouble in troubles) - 1
+    said = f"{first.item}: {first.code}: {first.message}" + (f" (and {more:,} more)" if more else "")
+    return HealthFinding(
+        severity=Severity.ERROR,
+        kind=DAMAGED,
+        subjects=tuple(subjects),
+        what=f"copies were found damaged when they were last read: {said}. {what}",
+        do=do,
+        since_ms=min(trouble.since_ms for trouble in troubles),
+    )

@@ -20,6 +20,7 @@ from stratalog.partitions.store.address import scheme_of
 from stratalog.tiering.foreign_commits import ForeignWriteError
 from stratalog.tiering.remote_log import RemoteLog
 from stratalog.tiering.remote_segment import RemoteSegment
+from stratalog.tiering.schedule import Entry
 
 
 def remote_findings(
@@ -79,19 +80,26 @@ def _of_partition(replicas: PartitionReplicas, what: str, do: str) -> HealthFind
 
 
 def _failing(sight: Sight, tiered: list[SeenPartition]) -> Iterator[HealthFinding]:
-    """By the list of the remote log manager. One failure may have passed when it is tried again."""
+    """By the list of the remote log manager, those that fail alike at once. One failure may have passed when it is
+    tried again.
+    """
+    alike: dict[tuple[bool, str, frozenset[int]], list[tuple[SeenPartition, Entry]]] = {}
     for seen in tiered:
         entry = sight.entries.get(seen.view.key)
         if entry is not None and entry.attempts:
-            yield HealthFinding(
-                severity=Severity.ERROR if entry.attempts > 1 else Severity.WARNING,
-                kind="RemoteCopyErrorsPerSec",
-                subjects=(str(seen),),
-                what=f"copies to the remote tier fail with {entry.code}"
-                + (", time after time" if entry.attempts > 1 else ""),
-                do=sight.commands("tier", topics=[seen.view.topic]),
-                since_ms=entry.failing_since_ms,
-            )
+            key = entry.attempts > 1, entry.code, sight.keeping_offline(seen.view)
+            alike.setdefault(key, []).append((seen, entry))
+    for (again, code, because), failing in alike.items():
+        yield HealthFinding(
+            severity=Severity.ERROR if again else Severity.WARNING,
+            kind="RemoteCopyErrorsPerSec",
+            subjects=tuple(str(seen) for seen, _ in failing),
+            what=f"copies to the remote tier fail{', time after time' if again else ''}: {code}: "
+            f"{failing[0][1].message}",
+            do=sight.commands("tier", topics={seen.view.topic for seen, _ in failing}),
+            since_ms=min(entry.failing_since_ms for _, entry in failing),
+            because=because,
+        )
 
 
 def _waiting(sight: Sight, copied: list[SeenPartition]) -> tuple[list[HealthFinding], dict[str, int | None]]:

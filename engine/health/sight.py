@@ -24,7 +24,7 @@ from stratalog.engine.metadata.image import BrokerImage, ClusterImage, Partition
 from stratalog.engine.metadata.probed_roots import Finding, Same
 from stratalog.engine.quorum.inspection import QuorumFound, inspect
 from stratalog.engine.upkeep.maintenance.sweep import walk, where
-from stratalog.engine.upkeep.maintenance.times import Times, decode
+from stratalog.engine.upkeep.memory.times import Times, decode
 from stratalog.engine.upkeep.tiering.schedule import load_schedule
 from stratalog.partitions import paths
 from stratalog.partitions.errors import CorruptionError, StratalogError
@@ -33,7 +33,14 @@ from stratalog.partitions.listing import Listing, parse
 from stratalog.partitions.paths import MAINTENANCE
 from stratalog.partitions.runner import Done
 from stratalog.partitions.store import StoredObject
-from stratalog.partitions.store.local_space import FolderSpace, folder_path, folder_space, takes_writes
+from stratalog.partitions.store.local_space import (
+    FolderSpace,
+    folder_path,
+    folder_space,
+    takes_no_files,
+    takes_writes,
+)
+from stratalog.partitions.unwritable import UnwritableStorageError
 from stratalog.tiering.schedule import Entry
 
 Seen = Listing | CorruptionError
@@ -70,6 +77,8 @@ class SeenFolder:
     space: FolderSpace | None
     read_only: tuple[str, ...]
     """It, or folders of ours in it, where this process may make no files."""
+    unwritable: UnwritableStorageError | None = None
+    """Why nobody may: the file system is read-only, or full."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +111,11 @@ class Sight:
         """Whether a broker is in service, and its root is the registered one."""
         broker = self.image.brokers.get(broker_id)
         return broker is not None and not broker.fenced and isinstance(self.roots.get(broker_id), Same)
+
+    def keeping_offline(self, view: PartitionView) -> frozenset[int]:
+        """The brokers that keep a partition from being led: the members of its ISR, where all of them are away."""
+        away = frozenset(broker_id for broker_id in view.isr if not self.usable(broker_id))
+        return away if len(away) == len(view.isr) else frozenset()
 
     @property
     def max_delay_ms(self) -> int:
@@ -182,6 +196,9 @@ def _folders(
             return None
         inside = (name for name in listed.get(broker_id, {}) if paths.is_log_folder(name))
         ours = [path, *(f"{path}/{name}" for name in sorted(inside))]
+        unwritable = takes_no_files(context.stores[broker_id].uri)
+        if unwritable is not None:
+            return SeenFolder(path, folder_space(path), (), unwritable.of_broker(broker_id))
         return SeenFolder(path, folder_space(path), tuple(one for one in ours if not takes_writes(one)))
 
     outcomes = context.threads.run(seen, sorted(answering))

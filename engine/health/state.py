@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from stratalog.engine.driver.context import Context
@@ -16,10 +17,13 @@ from stratalog.engine.state.consumer_offsets import GroupState
 from stratalog.engine.state.internal_topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from stratalog.engine.state.keyed import OFFSETS, TRANSACTIONS, KeyedMachine, StateFormat
 from stratalog.engine.state.transaction_state import ENDING, State, Transaction
+from stratalog.engine.upkeep.memory.trouble import DAMAGE
+from stratalog.partitions.amounts import span_text
 from stratalog.partitions.errors import StratalogError
 from stratalog.partitions.listing import Listing
 from stratalog.partitions.runner import Done, Failed
 
+_PUT_BACK = ". This mends what has a good copy; where none is left, put one back first"
 M = TypeVar("M", bound=KeyedMachine[Any])
 
 
@@ -45,44 +49,80 @@ def _states(
 ) -> tuple[list[M], list[HealthFinding]]:
     """The states of a topic's partitions, and one finding for all that cannot be read."""
     read: list[M] = []
-    unread: dict[str, StratalogError] = {}
+    unread: list[tuple[PartitionView, StratalogError]] = []
     for outcome in context.threads.run(lambda view: look_at_state(context, view, form), _used(sight, topic)):
         match outcome:
             case Done(_, found):
                 read.append(found.state)
             case Failed(view, error):
-                unread[str(view)] = error
+                unread.append((view, error))
     if not unread:
         return read, []
-    first = next(iter(unread.values()))
+    (_, first), *_ = unread
+    damaged, heal = first.code in DAMAGE, sight.commands("verify", "--deep", "--heal", topics=[topic])
+    causes = [sight.keeping_offline(view) for view, _ in unread]
     return read, [
         HealthFinding(
             severity=Severity.ERROR,
             kind="state-unread",
-            subjects=tuple(unread),
-            what=f"{what} cannot be read: no member of the ISR answers ({first.code}: {first})",
-            do=sight.commands("describe", topics=[topic]),
+            subjects=tuple(str(view) for view, _ in unread),
+            what=f"{what} cannot be read from any member of the ISR ({first.code}: {first})"
+            + (_PUT_BACK if damaged else ""),
+            do=heal if damaged else sight.commands("describe", topics=[topic]),
+            because=frozenset().union(*causes) if all(causes) else frozenset(),
         )
     ]
 
 
-def group_findings(
-    context: Context, sight: Sight, run: OperationRun
-) -> tuple[list[HealthFinding], dict[tuple[str, str], int], int | None]:
-    """Groups that are further behind than ``health.consumer.max.lag.records``; the lags by group and topic that
-    are known, and the greatest of all, if all are. The look shows the high watermarks as far as names do; logs of
-    those over the limit are listed.
+@dataclass(frozen=True, slots=True)
+class GroupsFound:
+    """Consumer groups, as the look shows them."""
+
+    findings: list[HealthFinding]
+    lags: Mapping[tuple[str, str], int]
+    """By group and topic, those that are known."""
+    figures: Mapping[str, int | None]
+
+
+def group_findings(context: Context, sight: Sight, run: OperationRun) -> GroupsFound:
+    """Groups that are further behind than ``health.consumer.max.lag.records``, or for longer than
+    ``health.consumer.max.lag.ms``. The look shows the high watermarks as far as names do; logs of those over the
+    limit of records are listed.
     """
     states, unread = _states(context, sight, OFFSETS_TOPIC, OFFSETS, "what groups have committed")
     groups = {name: one for state in states for name, one in state.groups.items()}
-    marks = {
-        (seen.view.topic, seen.view.partition): max(
-            (m.offset for one in listed for m in one.watermarks), default=0
-        )
+    logs = {
+        (seen.view.topic, seen.view.partition): listed
         for seen in sight.partitions
         if (listed := _listed(sight, seen))
     }
+    marks = {
+        key: max((m.offset for one in listed for m in one.watermarks), default=0) for key, listed in logs.items()
+    }
     lags = {name: _lags(sight, group, marks) for name, group in groups.items()}
+    since = {name: _since(sight, group, marks, logs) for name, group in groups.items()}
+    many = _too_many(context, sight, groups, lags, run)
+    named = {one.subject for one in many}
+    every = {(name, topic): lag for name, found in lags.items() for topic, lag in found.items()}
+    told = {key: lag for key, lag in every.items() if lag is not None}
+    unknown = unread or len(told) < len(every)
+    oldest_ms = min((at_ms for found in since.values() for at_ms in found.values()), default=sight.now_ms)
+    figures = {
+        "records-lag-max": None if unknown else max(told.values(), default=0),
+        "records-lag-max-ms": None if unknown else max(0, sight.now_ms - oldest_ms),
+    }
+    old = [one for one in _too_old(sight, since) if one.subject not in named]
+    return GroupsFound([*unread, *many, *old], told, figures)
+
+
+def _too_many(
+    context: Context,
+    sight: Sight,
+    groups: Mapping[str, GroupState],
+    lags: Mapping[str, Mapping[str, int | None]],
+    run: OperationRun,
+) -> list[HealthFinding]:
+    """The groups that have more records before them than the limit."""
     limit = sight.config.health_consumer_max_lag_records
     over = {name: groups[name] for name, found in lags.items() if 0 <= limit < max(known(found), default=0)}
     findings: list[HealthFinding] = []
@@ -95,20 +135,56 @@ def group_findings(
                 by_topic[str(row["topic"])] = by_topic.get(str(row["topic"]), 0) + int(row["lag"] or 0)
             late = [f"{lag:,} records of {topic}" for topic, lag in sorted(by_topic.items()) if lag > limit]
             if late:
-                findings.append(
-                    HealthFinding(
-                        severity=Severity.ERROR,
-                        kind="records-lag-max",
-                        subjects=(name,),
-                        what=f"it has not processed {', '.join(late)}; the limit is {limit:,} "
-                        "(health.consumer.max.lag.records). Start its consumers, or more of them",
-                        do=sight.commands("groups", "describe", name),
-                    )
+                what = (
+                    f"it has not processed {', '.join(late)}; the limit is {limit:,} "
+                    "(health.consumer.max.lag.records). Start its consumers, or more of them"
                 )
-    every = {(name, topic): lag for name, found in lags.items() for topic, lag in found.items()}
-    told = {key: lag for key, lag in every.items() if lag is not None}
-    most = None if unread or len(told) < len(every) else max(told.values(), default=0)
-    return [*unread, *findings], told, most
+                findings.append(_of_group(sight, Severity.ERROR, name, what))
+    return findings
+
+
+def _too_old(sight: Sight, since: Mapping[str, Mapping[str, int]]) -> Iterator[HealthFinding]:
+    """The groups that have not processed records for longer than the limit. A job that runs once a day is well,
+    and behind: that is a warning.
+    """
+    limit_ms = sight.config.health_consumer_max_lag_ms
+    for name, found in sorted(since.items()):
+        late = {topic: at_ms for topic, at_ms in sorted(found.items()) if 0 <= limit_ms < sight.now_ms - at_ms}
+        if late:
+            what = (
+                f"it has not processed records of {', '.join(late)} that are older than {span_text(limit_ms)} "
+                "(health.consumer.max.lag.ms). Start its consumers; where it runs seldom, let the limit be "
+                "longer; where nobody needs it any more, delete it (groups delete)"
+            )
+            found_one = _of_group(sight, Severity.WARNING, name, what)
+            yield replace(found_one, since_ms=min(late.values()))
+
+
+def _of_group(sight: Sight, severity: Severity, name: str, what: str) -> HealthFinding:
+    do = sight.commands("groups", "describe", name)
+    return HealthFinding(severity=severity, kind="records-lag-max", subjects=(name,), what=what, do=do)
+
+
+def _since(
+    sight: Sight,
+    group: GroupState,
+    marks: Mapping[tuple[str, int], int],
+    logs: Mapping[tuple[str, int], Sequence[Listing]],
+) -> dict[str, int]:
+    """By topic: when the oldest record was stored that the group has not processed, at the latest. Merging writes
+    files anew; the records of a file were there before those of a later one.
+    """
+    found: dict[str, int] = {}
+    for (topic, partition), record in named(sight.image, group):
+        key = topic, partition
+        if marks.get(key, 0) <= record.offset:
+            continue
+        files = logs[key][0].data
+        first = max((f.name.base_offset for f in files if f.name.base_offset <= record.offset), default=0)
+        times = [f.object.modified_ms for f in files if f.name.base_offset >= first]
+        if times:
+            found[topic] = min(found.get(topic, sight.now_ms), *times)
+    return found
 
 
 def known(lags: Mapping[Any, int | None]) -> list[int]:

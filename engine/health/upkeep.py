@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Collection, Iterator, Mapping
 
 from stratalog.engine.health.finding import HealthFinding, Severity
 from stratalog.engine.health.sight import Sight
+from stratalog.engine.upkeep.memory.trouble import DAMAGE, Told
 
+_BROKER = re.compile(r"\bbroker (\d+)\b")
 _EVERY_RUN = ("replicate", "tier")
 
 
-def upkeep_findings(sight: Sight) -> Iterator[HealthFinding]:
-    """Steps that a run of ``maintain`` has begun at least once. Others may be jobs of their own."""
+def upkeep_findings(sight: Sight, damaged: Collection[str]) -> Iterator[HealthFinding]:
+    """Steps that a run of ``maintain`` has begun at least once. Others may be jobs of their own. ``damaged``:
+    partitions whose damage is a finding already.
+    """
     if not sight.remembered:
         yield HealthFinding(
             severity=Severity.WARNING,
@@ -55,25 +60,60 @@ def upkeep_findings(sight: Sight) -> Iterator[HealthFinding]:
             do=sight.commands("maintain", "--only", "scrub"),
             since_ms=due_ms,
         )
+    yield from _failing(sight, damaged)
+
+
+def _failing(sight: Sight, damaged: Collection[str]) -> Iterator[HealthFinding]:
+    """Steps whose last run had failures, but for those by damage of ``damaged`` partitions."""
+    topics = {topic.name for topic in sight.image.topics.values()}
+    offline = {str(seen): sight.keeping_offline(seen.view) for seen in sight.partitions}
     for step, trouble in sorted(sight.times.failing.items()):
-        if trouble.is_there and step != "scrub":  # of which the partitions are told
-            more = f" (and {trouble.failures - 1:,} more)" if trouble.failures > 1 else ""
-            yield HealthFinding(
-                severity=Severity.ERROR,
-                kind="upkeep-failing",
-                subjects=(step,),
-                what=f"it failed when it last ran: {trouble.item}: {trouble.code}: {trouble.message}{more}",
-                do=sight.commands("maintain", "--only", step),
-                since_ms=trouble.since_ms,
-            )
+        told = [one for one in trouble.told if one.code not in DAMAGE or not one.is_of(damaged)]
+        if not told or not trouble.is_there:
+            continue
+        away = [_away(sight, offline, one) for one in told]
+        other = [one for one, brokers in zip(told, away, strict=True) if not brokers]
+        because = frozenset[int]() if other else frozenset[int]().union(*away)
+        told = other or told
+        first, more = told[0], trouble.failures - (len(trouble.told) - len(told)) - 1
+        do = sight.commands("maintain", "--only", step)
+        if first.code in DAMAGE:
+            of = [one.item.partition(" ")[0] for one in told if one.code in DAMAGE]
+            names = {name if name in topics else name.rpartition("-")[0] for name in of}
+            do = sight.commands("verify", "--deep", "--heal", topics=names & topics)
+        yield HealthFinding(
+            severity=Severity.ERROR,
+            kind="upkeep-failing",
+            subjects=(step,),
+            what=f"it failed when it last ran: {first.item}: {first.code}: {first.message}"
+            + (f" (and {more:,} more)" if more else ""),
+            do=do,
+            since_ms=trouble.since_ms,
+            because=because,
+        )
+
+
+def _away(sight: Sight, offline: Mapping[str, frozenset[int]], told: Told) -> frozenset[int]:
+    """The brokers whose absence explains a failure, if any: that of a broker or a replica, or of a partition that
+    nobody leads.
+    """
+    named = _BROKER.search(told.item)
+    if named is not None and int(named[1]) in sight.image.brokers and not sight.usable(int(named[1])):
+        return frozenset({int(named[1])})
+    return offline.get(told.item.partition(" ")[0], frozenset())
 
 
 def upkeep_figures(sight: Sight) -> dict[str, int | None]:
-    """How long ago each step was begun, in ms."""
+    """How long ago each step was begun, and since when bytes should have been read again, in ms."""
+    oldest_ms = min(sight.times.scrubbed.values(), default=None)
+    late_ms = None if oldest_ms is None else max(0, sight.now_ms - oldest_ms - sight.config.scrub_interval_ms)
     return {
-        f"{step}-age-ms": max(0, sight.now_ms - last_ms)
-        for step, last_ms in sorted(sight.times.steps.items())
-        if not step.startswith("__")
+        "scrub-lag-ms": late_ms,
+        **{
+            f"{step}-age-ms": max(0, sight.now_ms - last_ms)
+            for step, last_ms in sorted(sight.times.steps.items())
+            if not step.startswith("__")
+        },
     }
 
 

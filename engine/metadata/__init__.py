@@ -41,11 +41,12 @@ Where this goes beyond the protocol's text
       ``broker.json`` as an object. Until an operator says that it is a faithful copy.
     * A partition whose ISR became empty remembers whose storage the last member was (``lost``). That storage,
       registered again, is the ISR and leads; any other incarnation of it waits for an unclean election.
-    * A leader whose storage is damaged *resigns*: the record that elects another takes it out of the ISR. *
-    An election may begin where the remote log ends (``Election.remote_epoch``): the leader is alone in its
-    ISR, and
-      its epoch is later than any that the remote log knows, also where the metadata was put back to an older
-      state.
+    * A leader whose storage is damaged *resigns*: the record that elects another takes it out of the ISR.
+    * An election may begin where the remote log ends (``Election.remote_epoch``): the leader is alone in its
+      ISR, and its epoch is later than any that the remote log knows, also where the metadata was put back to an
+      older state.
+    * A partition remembers that it was written to (``written_to``), so that a lost log is no new one. An election
+      lets it begin again (``Election.lost``), in new folders: what comes late to the old ones is nobody's.
     * ``AlterPartition`` refuses an ISR member that was not *being added* in the present partition epoch:
       the two commits of an expansion are enforced here, not only asked of proposers.
     * A reassignment is the replicas that it leads to (``target``), and those that are here only because of it

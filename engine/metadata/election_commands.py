@@ -1,5 +1,5 @@
-"""Elections: by preference, by hand, away from a damaged leader, unclean, from the remote log (protocol section 4,
-"Elect")."""
+"""Elections: by preference, by hand, away from a damaged leader, unclean, from the remote log, after all records
+were lost (protocol section 4, "Elect")."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from stratalog.partitions.errors import (
 
 @dataclass(frozen=True, slots=True)
 class Election:
-    """The wanted leader of one partition, and how it is elected. ``unclean``, ``resign`` and ``remote_epoch``
-    exclude each other."""
+    """The wanted leader of one partition, and how it is elected. ``unclean``, ``resign``, ``remote_epoch`` and
+    ``lost`` exclude each other."""
 
     topic_id: str
     partition: int
@@ -42,6 +42,10 @@ class Election:
     """The latest leader epoch of a remote log that the members of the ISR lack the end of. The leader stays, or
     ``leader`` of the ISR leads, and goes on where the remote log ends, alone in the ISR, under a later epoch than
     that. Say the partition epoch too."""
+    lost: bool = False
+    """No replica has any of the records that are known to have been there. The leader stays, alone in the ISR; all
+    replicas get new folders, where nobody writes late; and the log begins again at the last offset that is known.
+    Say the partition epoch too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,11 +69,13 @@ def _elect(image: ClusterImage, present: PartitionImage, election: Election) -> 
             f"{what}: the election is for partition epoch {election.partition_epoch}, but "
             f"the present one is {present.partition_epoch}; read the metadata again"
         )
-    if election.unclean + election.resign + (election.remote_epoch is not None) > 1:
+    if election.unclean + election.resign + (election.remote_epoch is not None) + election.lost > 1:
         raise InvalidCallError(
             f"{what}: an election can be unclean, or make the leader resign, or continue "
-            "from the remote log, but only one of these"
+            "from the remote log, or begin again, but only one of these"
         )
+    if election.lost:
+        return _begin_again(image, present, election, what)
     if election.remote_epoch is not None:
         return _from_remote(image, present, election, election.remote_epoch, what)
     isr: tuple[int, ...] | UnsetType = UNSET
@@ -110,6 +116,24 @@ def _from_remote(
         leader=leader,
         from_remote=True,
         least_leader_epoch=remote_epoch + EPOCH_GAP if ahead else 0,
+    )
+
+
+def _begin_again(
+    image: ClusterImage, present: PartitionImage, election: Election, what: str
+) -> PartitionChangeRecord:
+    leader = present.leader
+    if leader is None or image.brokers[leader].fenced:
+        raise EligibleLeadersNotAvailableError(f"{what} has no leader that could begin its log again")
+    if not present.written_to:
+        raise ElectionNotNeededError(f"{what}: no records are known to have been there; nothing begins again")
+    return PartitionChangeRecord(
+        topic_id=election.topic_id,
+        partition=election.partition,
+        isr=(leader,),
+        leader=leader,
+        log_start_offset=max(present.log_start_offset, present.written_to),
+        begins_again=True,
     )
 
 

@@ -23,6 +23,7 @@ from stratalog.engine.metadata.records import (
     NoOpRecord,
     PartitionChangeRecord,
     PartitionRecord,
+    PartitionWrittenRecord,
     RegisterBrokerRecord,
     RemoveTopicRecord,
     TopicRecord,
@@ -104,6 +105,8 @@ class _ImageDraft:
                 self._create_partition(offset, record)
             case PartitionChangeRecord():
                 self._change_partition(offset, record)
+            case PartitionWrittenRecord(topic_id=topic_id, high_watermark=reached):
+                self._put(topic_id, replace(self._partition(record), written_to=reached))
             case RemoveTopicRecord(topic_id=topic_id):
                 self._changed.pop(topic_id, None)
                 del self._topic_ids[self._topic(topic_id).name]
@@ -236,12 +239,10 @@ class _ImageDraft:
         )
 
     def _change_partition(self, offset: int, record: PartitionChangeRecord) -> None:
-        partitions = self._partitions(record.topic_id)
-        if not 0 <= record.partition < len(partitions):
-            raise CorruptionError(f"{record} changes a partition that does not exist")
-        old = partitions[record.partition]
+        partitions, old = self._partitions(record.topic_id), self._partition(record)
         replicas = old.replicas if record.replicas is UNSET else record.replicas
-        placed = dict(zip(old.replicas, old.assignments, strict=True))
+        placed = {} if record.begins_again else dict(zip(old.replicas, old.assignments, strict=True))
+        gives_up = record.unclean or record.begins_again
         election = record.leader is not UNSET
         adding = () if election else old.adding
         isr = old.isr if record.isr is UNSET else record.isr
@@ -264,8 +265,9 @@ class _ImageDraft:
             target=old.target if record.target is UNSET else record.target,
             joining=old.joining if record.joining is UNSET else record.joining,
             lost=() if isr else tuple(lost for lost in last if lost.broker_id in replicas),
-            unclean_epoch=leader_epoch if record.unclean else old.unclean_epoch,
+            unclean_epoch=leader_epoch if gives_up else old.unclean_epoch,
             remote_epoch=leader_epoch if record.from_remote else old.remote_epoch,
+            written_to=0 if gives_up or record.from_remote else old.written_to,
         )
 
     def _configure(self, record: ConfigRecord) -> None:
@@ -297,6 +299,13 @@ class _ImageDraft:
         if topic_id not in self._changed:
             self._changed[topic_id] = list(self._topic(topic_id).partitions)
         return self._changed[topic_id]
+
+    def _partition(self, record: PartitionChangeRecord | PartitionWrittenRecord) -> PartitionImage:
+        """The partition that a record changes."""
+        partitions = self._partitions(record.topic_id)
+        if not 0 <= record.partition < len(partitions):
+            raise CorruptionError(f"{record} changes a partition that does not exist")
+        return partitions[record.partition]
 
     def _partitions_on(self, broker_id: int) -> Iterator[tuple[str, PartitionImage]]:
         """All partitions with a replica on the broker; the one at hand may be replaced."""

@@ -97,7 +97,7 @@ class PartitionImage(
     log_start_offset: Int64
     """Only grows."""
     partition_epoch: Int64
-    """Grows by one on every change of this value."""
+    """Grows by one on every change of this value, but of ``written_to``."""
     target: tuple[Int64, ...] = ()
     """The replicas, in order of preference, that the reassignment in progress leads to; empty without one.
     Among ``replicas``; distinct."""
@@ -108,9 +108,13 @@ class PartitionImage(
     """While the ISR is empty: the storages that were its last members, each of a broker in ``replicas``. One of
     them, registered again, is the ISR and leads."""
     unclean_epoch: Int64 = 0
-    """The latest leader epoch that an unclean election began; 0 without any."""
+    """The latest leader epoch that began after records were given up: by an unclean election, or when all of them
+    were lost; 0 without any."""
     remote_epoch: Int64 = 0
     """The latest leader epoch whose leader was to go on from the end of the remote log; 0 without any."""
+    written_to: Int64 = 0
+    """A high watermark that was reached, above the log start of then: all members of the ISR have had records up
+    to there. 0: that is not known, or an election has given them up."""
 
     def __post_init__(self) -> None:
         held = set(self.replicas)
@@ -198,10 +202,11 @@ class PartitionView:
     brokers: Mapping[int, BrokerImage]
     """The brokers of ``replicas``."""
     target: tuple[int, ...] = ()
-    """As in ``PartitionImage``; the next three likewise."""
+    """As in ``PartitionImage``; the next four likewise."""
     joining: tuple[int, ...] = ()
     unclean_epoch: int = 0
     remote_epoch: int = 0
+    written_to: int = field(default=0, compare=False)
     tiered: bool = False
     """remote.storage.enable of the topic."""
 
@@ -312,6 +317,7 @@ class ClusterImage:
             joining=image.joining,
             unclean_epoch=image.unclean_epoch,
             remote_epoch=image.remote_epoch,
+            written_to=image.written_to,
             tiered=tiered == "true",
         )
 

@@ -13,7 +13,7 @@ from typing import Protocol, TypeVar
 from stratalog.engine.metadata.commands import Decision
 from stratalog.engine.metadata.image import BrokerImage, ClusterImage, PartitionImage
 from stratalog.engine.metadata.partition_changes import in_order, is_complete, replace_replicas
-from stratalog.engine.metadata.records import PartitionChangeRecord
+from stratalog.engine.metadata.records import PartitionChangeRecord, PartitionWrittenRecord
 from stratalog.partitions.errors import (
     FencedLeaderEpochError,
     IneligibleReplicaError,
@@ -238,3 +238,41 @@ def _led_as_found(image: ClusterImage, wanted: LogStart) -> PartitionImage:
             "one; look at the log of the new leader"
         )
     return present
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A high watermark of a partition, above its log start."""
+
+    topic_id: str
+    partition: int
+    high_watermark: int
+    leader_epoch: int
+    """Of the leader whose log has it."""
+
+
+@dataclass(frozen=True, slots=True)
+class MarkWritten:
+    """Note that partitions have had records; the answer is of how many of them that was news. Those are left out
+    that have another leader meanwhile. Nobody has to read a view again for it.
+    """
+
+    written: tuple[Written, ...]
+
+    def decide(self, image: ClusterImage) -> Decision[int]:
+        """Raises: nothing."""
+        records = tuple(
+            PartitionWrittenRecord(
+                topic_id=each.topic_id, partition=each.partition, high_watermark=each.high_watermark
+            )
+            for each in self.written
+            if _is_news(image, each)
+        )
+        return Decision(records, len(records))
+
+
+def _is_news(image: ClusterImage, written: Written) -> bool:
+    if written.topic_id not in image.topics:
+        return False
+    present = image.partition(written.topic_id, written.partition)
+    return written.leader_epoch == present.leader_epoch and written.high_watermark > present.written_to

@@ -9,7 +9,10 @@ from stratalog.engine.metadata.image import ClusterImage, PartitionImage
 from stratalog.engine.metadata.partition_changes import replace_replicas
 from stratalog.engine.metadata.partition_commands import PartitionAnswer, decide_each, name_of
 from stratalog.engine.metadata.records import PartitionChangeRecord
+from stratalog.engine.metadata.topic_commands import AlterConfigs
 from stratalog.partitions.errors import InvalidReplicaAssignmentError, NoReassignmentInProgressError
+
+THROTTLED_RATE = "follower.replication.throttled.rate"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,10 +39,32 @@ class AlterPartitionReassignments:
     """
 
     reassignments: tuple[Reassignment, ...]
+    throttled_rate: int | None = None
+    """The new ``follower.replication.throttled.rate``, in bytes a second; None leaves it as it is."""
 
     def decide(self, image: ClusterImage) -> Decision[tuple[PartitionAnswer, ...]]:
-        """Raises: nothing; refusals are answers."""
-        return decide_each(image, self.reassignments, _reassign)
+        """Raises: InvalidConfigError for a rate below 1; other refusals are answers."""
+        decided = decide_each(image, self.reassignments, _reassign)
+        if self.throttled_rate is None:
+            return decided
+        throttled = AlterConfigs(None, {THROTTLED_RATE: str(self.throttled_rate)}).decide(image)
+        return Decision((*throttled.records, *decided.records), decided.answer)
+
+
+@dataclass(frozen=True, slots=True)
+class EndThrottle:
+    """Delete ``follower.replication.throttled.rate``, unless a reassignment is in progress."""
+
+    def decide(self, image: ClusterImage) -> Decision[None]:
+        """Raises: nothing."""
+        if THROTTLED_RATE not in image.configs or in_progress(image):
+            return Decision((), None)
+        return AlterConfigs(None, {THROTTLED_RATE: None}).decide(image)
+
+
+def in_progress(image: ClusterImage) -> bool:
+    """Whether any partition is being reassigned."""
+    return any(partition.target for topic in image.topics.values() for partition in topic.partitions)
 
 
 def _reassign(image: ClusterImage, present: PartitionImage, wanted: Reassignment) -> PartitionChangeRecord | None:

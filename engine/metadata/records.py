@@ -145,10 +145,20 @@ class PartitionChangeRecord(_TypedRecord, frozen=True):
     log_start_offset: Int64 | UnsetType = UNSET
     unclean: bool = False
     """Of an election: the leader comes from outside the ISR."""
+    begins_again: bool = False
+    """Of an election: all records are lost. All replicas get new folders, and the log begins at its log start."""
     from_remote: bool = False
     """Of an election: the leader's log goes on where the remote log ends."""
     least_leader_epoch: Int64 = 0
     """Of an election: the new leader epoch is this one, or a greater one."""
+
+
+class PartitionWrittenRecord(_TypedRecord, frozen=True):
+    """The high watermark of a partition has reached an offset above its log start."""
+
+    topic_id: str
+    partition: Int64
+    high_watermark: Int64
 
 
 class RemoveTopicRecord(_TypedRecord, frozen=True):
@@ -186,6 +196,7 @@ MetadataRecord = (
     | TopicSchemaRecord
     | PartitionRecord
     | PartitionChangeRecord
+    | PartitionWrittenRecord
     | RemoveTopicRecord
     | ConfigRecord
 )

@@ -7,14 +7,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from stratalog.engine.config.definition import Scope
+from stratalog.engine.config.mirrored import mirrored_topic
 from stratalog.engine.config.settings import (
     check_config,
     check_disabling,
+    check_partitioner,
     cluster_config,
     find_config,
     topic_config,
 )
-from stratalog.engine.config.topic_config import MIRROR_SOURCE
+from stratalog.engine.config.topic_config import MIRROR_SOURCE, MIRROR_SOURCE_TOPIC
 from stratalog.engine.metadata.commands import Decision
 from stratalog.engine.metadata.image import ClusterImage, TopicImage
 from stratalog.engine.metadata.placement import Placer, place_replicas
@@ -27,7 +29,7 @@ from stratalog.engine.metadata.records import (
     TopicRecord,
     TopicSchemaRecord,
 )
-from stratalog.engine.state.internal_topics import OPERATIONS_TOPIC, check_not_internal
+from stratalog.engine.state.internal_topics import INTERNAL_TOPICS, OPERATIONS_TOPIC, check_not_internal
 from stratalog.engine.state.latest_by_key import check_key
 from stratalog.partitions.errors import (
     InvalidCallError,
@@ -100,6 +102,8 @@ class CreateTopic:
         configs = {name: check_config(Scope.TOPIC, name, text, what) for name, text in self.configs.items()}
         if topic_config(configs, image.configs, what).snapshots:
             check_key(self.key_schema, what)
+        if MIRROR_SOURCE in configs:
+            self._check_first_mirror(image, configs)
         leaf_types(schema_of(self.key_schema, self.value_schema))
         racks = {broker.broker_id: broker.rack for broker in image.brokers.values() if not broker.fenced}
         placed = place_replicas(racks, partitions, factor, random.Random(self.topic_id))
@@ -120,6 +124,19 @@ class CreateTopic:
             for number, replicas in enumerate(placed)
         )
         return Decision(tuple(records), TopicCreated(self.topic_id, partitions, factor))
+
+    def _check_first_mirror(self, image: ClusterImage, configs: Mapping[str, str]) -> None:
+        """Of two mirrors of one topic that begin at the same time, with two names, one goes on.
+
+        Raises: TopicAlreadyExistsError where another topic mirrors the same one of the source.
+        """
+        source = mirrored_topic(self.name, configs)
+        for topic in image.topics.values():
+            if MIRROR_SOURCE in topic.configs and mirrored_topic(topic.name, topic.configs) == source:
+                raise TopicAlreadyExistsError(
+                    f"topic {topic.name!r} mirrors {source} already, and {self.name!r} would be a second copy: go "
+                    "on without --as, or end that mirror first"
+                )
 
     def _exists_already(self, image: ClusterImage) -> Decision[TopicCreated]:
         """Fine when it is this very command that has created it, or when any that has its shape will do."""
@@ -311,24 +328,38 @@ class AlterConfigs:
                 after.pop(name, None)
             else:
                 after[name] = check_config(scope, name, text, what)
-        if (source := after.get(MIRROR_SOURCE, "")) not in ("", present.get(MIRROR_SOURCE, "")):
+        for name in (MIRROR_SOURCE, MIRROR_SOURCE_TOPIC):
+            if (source := after.get(name, "")) not in ("", present.get(name, "")):
+                raise InvalidConfigError(
+                    f"{what}: {name} = {source!r}: a mirror must start at the creation of the topic; "
+                    "create it with stratalog mirror"
+                )
+        if after.get(MIRROR_SOURCE) and after.get(MIRROR_SOURCE_TOPIC, "") != present.get(MIRROR_SOURCE_TOPIC, ""):
             raise InvalidConfigError(
-                f"{what}: {MIRROR_SOURCE} = {source!r}: a mirror must start at the creation of "
-                "the topic; create it with stratalog mirror"
+                f"{what}: {MIRROR_SOURCE_TOPIC} cannot be removed from a mirror, which depends "
+                "on it: end the mirror first"
             )
         if self.topic is None:
             topic_config({}, after, what)
             # One topic for all that have the same configs: there are few kinds, and any number of topics.
-            for topic in {frozenset(topic.configs.items()): topic for topic in image.topics.values()}.values():
+            kinds = {
+                (frozenset(topic.configs.items()), topic.name in INTERNAL_TOPICS): topic
+                for topic in image.topics.values()
+            }
+            for (_, internal), topic in kinds.items():
                 whose = f"{what}: topic {topic.name!r}"
-                check_disabling(
+                before_and_after = (
                     topic_config(topic.configs, image.configs, whose),
                     topic_config(topic.configs, after, whose),
-                    whose,
                 )
+                check_disabling(*before_and_after, whose)
+                if not internal:  # the engine deals their records out in ways of its own
+                    check_partitioner(*before_and_after, whose)
         else:
             config = topic_config(after, image.configs, what)
-            check_disabling(topic_config(present, image.configs, what), config, what)
+            before = topic_config(present, image.configs, what)
+            check_disabling(before, config, what)
+            check_partitioner(before, config, what)
             if config.snapshots:
                 check_key(image.topic(self.topic).key_schema, what)
         records = tuple(

@@ -9,9 +9,14 @@ from stratalog.engine.metadata.records import VoterId
 from stratalog.engine.quorum.contents import Note
 from stratalog.engine.quorum.state import LogState
 from stratalog.engine.quorum.voter import Voter, VoterLook
-from stratalog.partitions.errors import InvalidCallError, StorageAuthorizationError
+from stratalog.partitions.errors import (
+    InvalidCallError,
+    StorageAuthorizationError,
+    StorageRefusedError,
+)
 from stratalog.partitions.lineage import Lineage
 from stratalog.partitions.paths import DataName
+from stratalog.partitions.unwritable import UnwritableStorageError
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,13 +70,13 @@ class Refusals:
 
     def __init__(self, note: Note) -> None:
         self._note = note
-        self._errors: dict[VoterId, StorageAuthorizationError] = {}
+        self._errors: dict[VoterId, StorageRefusedError] = {}
         self._told: set[VoterId] = set()
 
     def __bool__(self) -> bool:
         return bool(self._errors)
 
-    def add(self, voter: Voter, error: StorageAuthorizationError) -> None:
+    def add(self, voter: Voter, error: StorageRefusedError) -> None:
         """The voter has refused."""
         self._errors[voter.id] = error
         if voter.id not in self._told:
@@ -82,8 +87,12 @@ class Refusals:
         """It has let the driver write."""
         self._errors.pop(voter.id, None)
 
-    def as_error(self, what: str) -> StorageAuthorizationError:
+    def as_error(self, what: str) -> StorageRefusedError:
         """The error of ``what``, which takes more voters than those that do not refuse; there is one that does."""
         errors = list(self._errors.values())
         said = "; ".join(dict.fromkeys(map(str, errors)))
-        return StorageAuthorizationError(f"{what}: {said}", errors[0].right or "create", errors[0].path or "")
+        first = errors[0]
+        if isinstance(first, UnwritableStorageError):
+            return UnwritableStorageError(f"{what}: {said}", first.path, full=first.full)
+        assert isinstance(first, StorageAuthorizationError)
+        return StorageAuthorizationError(f"{what}: {said}", first.right or "create", first.path or "")

@@ -10,7 +10,7 @@ from stratalog.engine.quorum.damage import DAMAGED, check_voter
 from stratalog.engine.quorum.log import MetadataLog
 from stratalog.engine.quorum.state import LogState
 from stratalog.engine.quorum.voter import Voter, VoterListing, position_of
-from stratalog.partitions.errors import LogGapError, NoMajorityError, StorageAuthorizationError, StratalogError
+from stratalog.partitions.errors import LogGapError, NoMajorityError, StorageRefusedError, StratalogError
 from stratalog.partitions.paths import CheckpointName, DataName
 
 
@@ -54,7 +54,7 @@ def inspect(log: MetadataLog) -> QuorumFound:
     incomplete = None
     try:
         state = log.committed_log().state
-    except (NoMajorityError, StorageAuthorizationError) as error:
+    except (NoMajorityError, StorageRefusedError) as error:
         incomplete, state = error, log.last_known
     listings: list[VoterListing] = []
     found: list[VoterFound] = []

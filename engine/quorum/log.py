@@ -39,7 +39,7 @@ from stratalog.partitions.errors import (
     NotControllerError,
     OutcomeUnknownError,
     SourceChangedError,
-    StorageAuthorizationError,
+    StorageRefusedError,
     StratalogError,
 )
 from stratalog.partitions.identity import NewId
@@ -183,7 +183,7 @@ class MetadataLog:
                     return self._committed
             except (SourceChangedError, NotControllerError, OutcomeUnknownError):
                 continue  # somebody else has moved the log on
-            except StorageAuthorizationError:
+            except StorageRefusedError:
                 if not self._refusals:
                     raise
                 refused = True
@@ -227,7 +227,7 @@ class MetadataLog:
                     after.append(read_names_near(look.voter, state.epoch))
                 else:
                     after.append(look)
-            except StorageAuthorizationError as error:
+            except StorageRefusedError as error:
                 self._refusals.add(look.voter, error)
                 after.append(look)
             except UNREACHABLE:
@@ -267,7 +267,7 @@ class MetadataLog:
         """Become the active controller, unless this driver is it already. The image is not known to be committed
         before this driver's next commit is.
 
-        Raises: NoMajorityError, StorageAuthorizationError, CorruptionError; NotControllerError: others are faster.
+        Raises: NoMajorityError, StorageRefusedError, CorruptionError; NotControllerError: others are faster.
         """
         if self._claim is not None:
             return self._claim.state.image
@@ -347,7 +347,7 @@ class MetadataLog:
         """The voters on which this driver has the epoch, and the one where somebody else was first. All drivers go
         by the same order, and stop there: of two that claim at once one gets all, instead of each some.
 
-        Raises: StorageAuthorizationError where those that refuse leave no majority.
+        Raises: StorageRefusedError where those that refuse leave no majority.
         """
         mine: list[Voter] = []
         others = list(survey.voters)
@@ -359,7 +359,7 @@ class MetadataLog:
                     return mine, voter
                 mine.append(voter)
                 self._refusals.remove(voter)
-            except StorageAuthorizationError as error:
+            except StorageRefusedError as error:
                 self._refusals.add(voter, error)
                 others.remove(voter)
                 if not is_majority(ids_of(others), ids_of(survey.voters)):
@@ -386,7 +386,7 @@ class MetadataLog:
 
         Raises: NotControllerError when another driver has claimed: unless there was no claim to begin with,
             the outcome is unknown (see ``contains``). OutcomeUnknownError; NoMajorityError, or
-            StorageAuthorizationError, when nothing was written; CorruptionError when the records do not fit the
+            StorageRefusedError, when nothing was written; CorruptionError when the records do not fit the
             image, and nothing was written.
         """
         name = self.next_name
@@ -434,7 +434,7 @@ class MetadataLog:
                 except UNREACHABLE as error:
                     failure = error
                     looks.pop(voter.id, None)
-                    if isinstance(error, StorageAuthorizationError):
+                    if isinstance(error, StorageRefusedError):
                         self._refusals.add(voter, error)
                         refusing.add(voter)
             # 4. A majority: committed. A later epoch: fenced. Else go on with the same batch.

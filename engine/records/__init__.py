@@ -2,7 +2,9 @@
 
 append       batches, to the leaders of their partitions
 produce      rows and frames of this process, dealt out, appended without Spark
-partitioner  the partition of a key
+partitioner  the partition of a key, by the topic's partitioner
+spark_hash   Spark's hash of keys
+kafka_hash   those of Kafka's clients
 tables       what pandas, polars and Arrow hold, as Arrow tables
 unknown_fields  what becomes of fields that the topic's type lacks
 earlier      earlier tries of an append: the partitions that have it, and among how many it was dealt out

@@ -2,7 +2,8 @@
 
 Steps 5 to 7 of the protocol's Append (section 2), on the driver, after tasks have done steps 1 to 5. A member
 of the ISR that cannot be brought to the append is waited for as long as ``replica.lag.time.max.ms``; then it
-leaves the ISR, and the append is acknowledged without it.
+leaves the ISR, and the append is acknowledged without it. One whose root answers that it takes no writes leaves at
+once.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from stratalog.partitions.errors import (
     StratalogError,
 )
 from stratalog.partitions.runner import Done, Failed
+from stratalog.partitions.unwritable import UnwritableStorageError
 
 _ROUNDS = 200
 """How often the ISRs may change meanwhile. Waiting for a member counts for nothing: its patience ends."""
@@ -55,7 +57,8 @@ def acknowledge(
     context: Context, states: dict[int, PendingAppend], min_insync_replicas: int, notes: list[str]
 ) -> list[int]:
     """Bring the partitions to an end: acknowledged, or with an error. Returns those that have to be appended
-    again, under another leader. Members that had to leave an ISR are noted.
+    again, under another leader, also where the present one takes no high watermark. Members that had to leave an
+    ISR are noted.
     """
     again: list[int] = []
     patience = _Patience(context)
@@ -72,8 +75,11 @@ def acknowledge(
                 "the leader changed before the append was acknowledged"
             )
         again += moved
-        done_with = [p for p, s in states.items() if not s.missed and is_current(image, s.view)]
-        _record(context, {p: states.pop(p) for p in done_with}, min_insync_replicas)
+        done_with = {p: s for p, s in states.items() if not s.missed and is_current(image, s.view)}
+        _record(context, done_with, min_insync_replicas)
+        for partition, state in done_with.items():
+            del states[partition]
+            again += [partition] if isinstance(state.error, UnwritableStorageError) else []
         changed = [p for p, s in states.items() if not is_current(image, s.view)]
         for state in states.values():
             if any(isinstance(error, FencedLeaderEpochError) for error in state.missed.values()):
@@ -153,15 +159,15 @@ def _same_leader(image: ClusterImage, view: PartitionView) -> bool:
 
 def _shrink(context: Context, states: Mapping[int, PendingAppend], all_due: bool, notes: list[str]) -> bool:
     """Take those out of the ISRs that are not waited for any longer: after ``replica.lag.time.max.ms``, at
-    once where their storage is damaged, or where they are only being added. Whether any left; a refusal shows
-    in the next look at the metadata.
+    once where their storage is damaged or takes no writes, or where they are only being added. Whether any left; a
+    refusal shows in the next look at the metadata.
     """
     proposals: list[IsrProposal] = []
     for state in states.values():
         out = {
             broker
             for broker, error in state.missed.items()
-            if all_due or isinstance(error, CorruptionError) or broker in state.view.adding
+            if all_due or _is_certain(broker, error) or broker in state.view.adding
         }
         if out:
             proposals.append(without(state.view, out))
@@ -171,6 +177,13 @@ def _shrink(context: Context, states: Mapping[int, PendingAppend], all_due: bool
         return False
     answers = context.metadata.submit(AlterPartition(tuple(proposals)))
     return any(isinstance(answer, Altered) for answer in answers)
+
+
+def _is_certain(broker: int, error: StratalogError) -> bool:
+    """Whether waiting for a follower helps nobody: its storage has answered, and will not take the append."""
+    if isinstance(error, UnwritableStorageError):
+        return error.broker_id in (None, broker)
+    return isinstance(error, CorruptionError)
 
 
 def _sync_again(context: Context, image: ClusterImage, states: dict[int, PendingAppend]) -> list[int]:

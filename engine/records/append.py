@@ -59,6 +59,7 @@ from stratalog.engine.records.earlier import EarlierTries, earlier_tries
 from stratalog.engine.records.rounds import PartitionTask, RunTasks, TaskResult, append_all
 from stratalog.engine.records.tables import plain_batch
 from stratalog.engine.records.unknown_fields import settled, unknown_in_batches, without_unknown
+from stratalog.engine.replicas.taking_writes import FailedCreates, unwritable_leaders
 from stratalog.engine.replication.append import Appended, AppendOptions, NotAppended
 from stratalog.engine.state.internal_topics import check_not_internal
 from stratalog.partitions.errors import (
@@ -396,6 +397,8 @@ def end_appends(
                 state.error, state.tried, state.ours = outcome.error, outcome.tried, outcome.ours
         pending = {partition: state for partition, state in states.items() if state.error is None}
         acknowledge(context, pending, config.min_insync_replicas, notes)
+        unwritable = unwritable_leaders((state.view, state.error) for state in states.values())
+        notes += FailedCreates(context).resign(unwritable)[0].values()
     return answer(topic, who, states, measure, notes, named=True)
 
 

@@ -1,116 +1,30 @@
-"""The partition of a record's key: Spark's ``hash``, Murmur3 of 32 bits with seed 42, modulo the partitions.
-
-Spark deals out the rows of its appends in this way, so a key has one partition, however its records come. Pure.
-"""
+"""The partition of a record's key, by the topic's ``partitioner``: in Spark as in this process. Pure."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from stratalog.partitions.errors import InvalidRecordError
+from stratalog.engine.config.topic_config import CRC32, MURMUR2
+from stratalog.engine.driver.plain_values import raw_column
+from stratalog.engine.records.kafka_hash import crc32_of, murmur2_of
+from stratalog.engine.records.spark_hash import hashes_of
 
-_SEED = np.uint32(42)
-_MOST_LONG_DIGITS = 18
-"""Of a decimal that Spark hashes as a number of 64 bits."""
-
-_Words = npt.NDArray[np.uint32]
+_POSITIVE = np.int32(0x7FFFFFFF)
 
 
-def partitions_of(keys: pa.Array, count: int) -> npt.NDArray[np.int64]:
-    """The partition, in ``[0, count)``, of each key; of a null that of Spark's seed.
+def partitions_of(keys: pa.Array, count: int, partitioner: str) -> npt.NDArray[np.int64]:
+    """The partition, in ``[0, count)``, of each key; that of a null means nothing.
 
-    Raises: InvalidRecordError for keys of a type of which only Spark knows the hash.
+    Two are of the bytes that clients of Kafka see (``raw_column``): ``murmur2`` is ``toPositive(murmur2(bytes))
+    % count``, as Java's DefaultPartitioner and librdkafka's ``murmur2_random`` have it; ``crc32`` is
+    ``crc32(bytes) % count``, as librdkafka's default has it, ``consistent_random``.
+
+    Raises: InvalidRecordError for keys of a type of which only Spark knows the hash, of ``spark_hash``.
     """
+    if partitioner == MURMUR2:
+        return (murmur2_of(raw_column(keys)) & _POSITIVE).astype(np.int64) % count
+    if partitioner == CRC32:
+        return crc32_of(raw_column(keys)).astype(np.int64) % count
     return hashes_of(keys) % count
-
-
-def hashes_of(keys: pa.Array) -> npt.NDArray[np.int64]:
-    """Spark's ``hash`` of each key, signed; of a null the seed. Raises: as ``partitions_of``."""
-    state = np.full(len(keys), _SEED, np.uint32)
-    with np.errstate(over="ignore"):
-        return _hashed(keys, state).view(np.int32).astype(np.int64)
-
-
-def _hashed(keys: pa.Array, state: _Words) -> _Words:
-    """The hashes, each with its own seed: a null leaves that as it is."""
-    kind = keys.type
-    if pa.types.is_struct(kind):
-        found = state
-        for field in keys.flatten():
-            found = _hashed(field, found)
-    elif pa.types.is_string(kind) or pa.types.is_binary(kind):
-        found = _of_bytes(keys.cast(pa.binary()), state)
-    elif pa.types.is_boolean(kind):
-        found = _finished(_mixed(_numbers(keys.cast(pa.int8()), "i4"), state), 4)
-    elif pa.types.is_date32(kind):
-        found = _finished(_mixed(_numbers(keys.view(pa.int32()), "i4"), state), 4)
-    elif pa.types.is_integer(kind) and kind.bit_width <= 32:
-        found = _finished(_mixed(_numbers(keys, "i4"), state), 4)
-    elif pa.types.is_integer(kind) or pa.types.is_timestamp(kind):
-        found = _of_longs(_numbers(keys.view(pa.int64()), "i8"), state)
-    elif pa.types.is_float32(kind):  # both zeros are one key
-        found = _finished(_mixed((_numbers(keys, "f4") + np.float32(0)).view(np.int32), state), 4)
-    elif pa.types.is_float64(kind):
-        found = _of_longs((_numbers(keys, "f8") + 0.0).view(np.int64), state)
-    elif pa.types.is_decimal128(kind) and kind.precision <= _MOST_LONG_DIGITS:
-        found = _of_longs(_unscaled(keys), state)
-    else:
-        raise InvalidRecordError(
-            f"a key of {kind} can be partitioned only by Spark: append it with Spark, or give partition="
-        )
-    return np.where(keys.is_valid().to_numpy(zero_copy_only=False), found, state)
-
-
-def _numbers(keys: pa.Array, kind: str) -> npt.NDArray[Any]:
-    return np.asarray(keys.fill_null(0).to_numpy(zero_copy_only=False).astype(kind))
-
-
-def _unscaled(keys: pa.Array) -> npt.NDArray[np.int64]:
-    """The lower 64 of the 128 bits of each decimal: all of those that are so short."""
-    return np.frombuffer(keys.buffers()[1], np.int64)[2 * keys.offset : 2 * (keys.offset + len(keys)) : 2]
-
-
-def _of_longs(numbers: npt.NDArray[np.int64], state: _Words) -> _Words:
-    words = numbers.view(np.uint64)
-    return _finished(_mixed((words >> np.uint64(32)), _mixed(words & np.uint64(0xFFFFFFFF), state)), 8)
-
-
-def _of_bytes(keys: pa.Array, state: _Words) -> _Words:
-    """Words of four bytes, then each byte that is left, signed, as a word of its own: so does Spark."""
-    starts = np.frombuffer(keys.buffers()[1], np.int32)[keys.offset : keys.offset + len(keys) + 1].astype(np.int64)
-    sizes = np.diff(starts)
-    data = np.frombuffer(keys.buffers()[2] or b"", np.uint8)
-    found = state.copy()
-    words = sizes // 4
-    for number in range(int(words.max(initial=0))):
-        here = np.flatnonzero(words > number)
-        at = starts[here] + 4 * number
-        word = np.zeros(len(here), np.uint32)
-        for byte in range(4):
-            word |= data[at + byte].astype(np.uint32) << np.uint32(8 * byte)
-        found[here] = _mixed(word, found[here])
-    for number in range(3):
-        here = np.flatnonzero(sizes % 4 > number)
-        found[here] = _mixed(data[starts[here] + 4 * words[here] + number].view(np.int8), found[here])
-    return _finished(found, sizes.astype(np.uint32))
-
-
-def _mixed(numbers: npt.NDArray[Any], state: _Words) -> _Words:
-    words = numbers.astype(np.int64 if numbers.dtype.kind == "i" else np.uint64).astype(np.uint32)
-    words = _rotated(words * np.uint32(0xCC9E2D51), 15) * np.uint32(0x1B873593)
-    return _rotated(state ^ words, 13) * np.uint32(5) + np.uint32(0xE6546B64)
-
-
-def _finished(state: _Words, size: _Words | int) -> _Words:
-    state = state ^ np.uint32(size)
-    for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35), (16, 1)):
-        state = (state ^ (state >> np.uint32(shift))) * np.uint32(factor)
-    return state
-
-
-def _rotated(words: _Words, bits: int) -> _Words:
-    return (words << np.uint32(bits)) | (words >> np.uint32(32 - bits))

@@ -1,6 +1,6 @@
 """Produce: rows and frames of this process as records, dealt out to partitions, appended without Spark.
 
-Rows with a key go where Spark would deal them out (``partitioner``). Rows without go to one partition a call, as
+Rows with a key go where Spark deals them out, too (``partitioner``). Rows without go to one partition a call, as
 those of Kafka's producer do a batch: the same one for the same producer and sequence, so that a retry is one.
 """
 
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from numbers import Number
 from typing import Any
 from zlib import crc32
 
@@ -118,7 +119,9 @@ def produce(
         keys = records.table.column("key").combine_chunks()
         chosen = np.full(len(keys), keyless, np.int64)
         if keys.null_count < len(keys):
-            chosen = np.where(keys.is_valid().to_numpy(zero_copy_only=False), partitions_of(keys, dealt), keyless)
+            partitioner = context.topic_config(image, of_topic).partitioner
+            of_keys = partitions_of(keys, dealt, partitioner)
+            chosen = np.where(keys.is_valid().to_numpy(zero_copy_only=False), of_keys, keyless)
     else:
         chosen = records.partitions
         if len(wrong := np.flatnonzero((chosen < 0) | (chosen >= count))):
@@ -316,6 +319,8 @@ def _built(rows: Sequence[Mapping[str, Any]], name: str, wanted: _Wanted, what: 
     values = [row.get(name) for row in rows]
     if wanted.kind == HEADERS:
         values = [_headers(value) for value in values]
+    if pa.types.is_timestamp(wanted.kind):
+        _check_times(values, name, what)
     try:
         return pa.array(values, wanted.kind)
     except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
@@ -326,6 +331,19 @@ def _built(rows: Sequence[Mapping[str, Any]], name: str, wanted: _Wanted, what: 
                 where = f"{what}: row {number}: column {name!r}"
                 raise InvalidRecordError(f"{where} is declared {wanted.kind}: {first_line(wrong)}") from error
         raise
+
+
+def _check_times(values: Iterable[Any], name: str, what: str) -> None:
+    """Raises: InvalidRecordError for what Arrow would take for microseconds, or cut to them."""
+    for number, value in enumerate(values):
+        where = f"{what}: row {number}: column {name!r}"
+        if isinstance(value, Number) and not isinstance(value, bool):
+            raise InvalidRecordError(
+                f"{where} is {value}, and a number does not say its unit: give a datetime, or a frame whose "
+                "column has a unit, such as pa.timestamp('ms', 'UTC')"
+            )
+        if getattr(value, "nanosecond", 0):  # of pandas
+            raise InvalidRecordError(f"{where} is {value}, and the log holds microseconds: round it")
 
 
 def _headers(value: Any) -> Any:

@@ -19,6 +19,7 @@ from stratalog.engine.records.bad_records import BadRecordFilter, BadRecordRule,
 from stratalog.engine.records.remote_end import replicas_to_append_to
 from stratalog.engine.replicas.damaged import ahead_of_metadata, replace_leaders
 from stratalog.engine.replicas.in_sync import is_current, without
+from stratalog.engine.replicas.taking_writes import FailedCreates, unwritable_leaders
 from stratalog.engine.replication.append import (
     Appended,
     AppendOptions,
@@ -135,6 +136,7 @@ def append_all(
     """
     rule = None if lane is None else lane.rule(topic.name, options, who)
     states: dict[int, PendingAppend] = {}
+    failed_creates = FailedCreates(context)
     for _ in range(_ROUNDS):
         views = {partition: image.view(topic.topic_id, partition) for partition in partitions}
         replicas_of = replicas_to_append_to(context, image, views.values(), notes)
@@ -182,7 +184,7 @@ def append_all(
                 _remember_ends(context, image, ended)
             if not raced and not troubled:
                 break
-            image, partitions = _next_round(context, topic, states, raced, troubled, notes)
+            image, partitions = _next_round(context, topic, states, raced, troubled, notes, failed_creates)
         except StratalogError as error:  # the metadata is out of reach: the logs keep their records
             if options.acks_all:
                 for state in appended.values():  # those that were not brought to an end
@@ -213,6 +215,7 @@ def _next_round(
     raced: Sequence[int],
     troubled: Sequence[int],
     notes: list[str],
+    failed_creates: FailedCreates,
 ) -> tuple[ClusterImage, list[int]]:
     """Do what can be done about the leaders that failed. The metadata now, and the partitions to append to
     again: those that were raced, and those for which it has helped (a fresh view that is no other than the one
@@ -244,10 +247,18 @@ def _next_round(
                 notes += [
                     f"{topic.name}-{partition}: broker {b} leaves the ISR: {ahead[b]}" for b in sorted(members)
                 ]
+    unwritable = unwritable_leaders((states[partition].view, error) for partition, error in errors.items())
+    resigned, try_again = failed_creates.resign(unwritable)
+    notes += resigned.values()
+    if unwritable:
+        image = context.metadata.image()
     if damaged:
         replaced = replace_leaders(context, damaged)
         image, noted = context.metadata.image(), tuple(replaced.values())
         notes += noted
     if topic.topic_id not in image.topics:
         return image, []
-    return image, [*raced, *(p for p in troubled if image.view(topic.topic_id, p) != states[p].view)]
+    again = [
+        p for p in troubled if states[p].view.key in try_again or image.view(topic.topic_id, p) != states[p].view
+    ]
+    return image, [*raced, *again]

@@ -2,6 +2,7 @@
 
 in_sync            proposals to change an ISR
 damaged            a leader that is damaged resigns
+taking_writes      a leader whose root takes no writes resigns
 behind_remote      leaders that are behind their remote logs, with all of their ISR, go on from the end of those
 repair, registers  the kinds of damage of a replica, and their repairs; the content of its registers
 mend               ... carried out

@@ -151,7 +151,8 @@ def _whole_member(context: Context, view: PartitionView, error: StratalogError) 
     """The member of the ISR, other than the leader, that is whole and holds most; where the leader is behind the
     remote log, one that is not.
     """
-    replicas, least = context.replicas(view), error.remote_end if isinstance(error, LogBehindRemoteError) else 0
+    behind = error.remote_end if isinstance(error, LogBehindRemoteError) else 0
+    replicas, least = context.replicas(view), max(behind, view.written_to)
     best: tuple[int, int] | None = None
     for broker in view.replicas:
         if broker == view.leader or broker not in view.isr or view.brokers[broker].fenced:

@@ -30,6 +30,7 @@ from stratalog.partitions.errors import (
 )
 from stratalog.partitions.identity import TopicIdPartition
 from stratalog.partitions.listing import ReplicaLog
+from stratalog.partitions.unwritable import UnwritableStorageError
 
 
 def lags(behind_ms: float, lag_time_max_ms: int) -> bool:
@@ -48,10 +49,13 @@ class Missed:
     """When the oldest record was written that it may lack; None when it lacks none."""
 
     def is_out(self, now_ms: int, lag_ms: int) -> bool:
-        """Whether it is no longer in sync: damaged, or behind for ``replica.lag.time.max.ms``."""
+        """Whether it is no longer in sync: damaged, or behind, for ``replica.lag.time.max.ms`` or on a root that
+        takes no writes."""
         if isinstance(self.error, CorruptionError):
             return True
-        return self.behind_since_ms is not None and lags(now_ms - self.behind_since_ms, lag_ms)
+        if self.behind_since_ms is None:
+            return False
+        return isinstance(self.error, UnwritableStorageError) or lags(now_ms - self.behind_since_ms, lag_ms)
 
 
 @dataclass(slots=True)

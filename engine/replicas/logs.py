@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from stratalog.engine.replication.lost_log import check_not_lost
 from stratalog.engine.replication.partition import PartitionWork
 from stratalog.partitions.errors import StratalogError
 from stratalog.partitions.listing import ReplicaLog
@@ -39,7 +40,7 @@ class ListedLog:
     waiting_since_ms: int | None = None
     """When the first record behind the remote log was appended; None without one, or where it was not asked."""
     contradicts: StratalogError | None = None
-    """Of a leader: why its log does not go with its remote log."""
+    """Of a leader: why its log does not go with its remote log, or with what the metadata know of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +76,7 @@ def _list(work: DescribeWork, broker: int) -> ListedLog | StratalogError:
 def _contradiction(work: DescribeWork, log: ReplicaLog) -> StratalogError | None:
     try:
         work.replicas.check_remote_end(log)
+        check_not_lost(work.replicas, log)
     except StratalogError as error:
         return error
     return None

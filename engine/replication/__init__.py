@@ -19,6 +19,7 @@ afterwards, or list first and check the metadata afterwards, as the protocol's r
     unreadable records that cannot be read from a copy: the error, and going on to another copy
     replica_selector which replica a reader reads from: the plugin of KIP-392, and the two that ship
     throttle  a bound on the bytes that a task copies in a second
+    shared_throttle  the same for all drivers that copy to a broker for a reassignment
 
 Where this differs from the protocol's text
     * The log of a tiered partition never ends below its remote log: both are one log (``remote_end``). A

@@ -43,7 +43,7 @@ from stratalog.partitions.producers import (
     earlier_attempt,
     unexpired,
 )
-from stratalog.partitions.replica import EndState, errors_of
+from stratalog.partitions.replica import EndState, errors_of, writes_of
 from stratalog.partitions.runner import Done, Failed, Runner
 from stratalog.partitions.segment_check import check_copy
 from stratalog.partitions.segment_footer import TransactionPart
@@ -171,7 +171,8 @@ def append(
     """
     attempt = _Attempt()
     try:
-        appended = _append_to_leader(replicas, producer, batches, options, attempt, clock, known)
+        with writes_of(replicas.leader):
+            appended = _append_to_leader(replicas, producer, batches, options, attempt, clock, known)
     except DuplicateSequenceNumberError as error:  # it may have been appended before
         return NotAppended(error, tried=True, ours=attempt.tried)
     except StratalogError as error:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from stratalog.engine.replication.damage import check_begun, check_members, check_same_history, check_whole
+from stratalog.engine.replication.lost_log import check_not_lost, is_lost, lost_log
 from stratalog.engine.replication.partition import PartitionReplicas
 from stratalog.engine.replication.remote_end import (
     DivergentRemoteError,
-    RemotePart,
     begin_at_remote_end,
     check_reaches_remote,
 )
@@ -35,8 +37,8 @@ def leader_log(replicas: PartitionReplicas) -> ReplicaLog:
     """The leader's log under the view's epoch, which is taken over first where nobody has.
 
     Raises: LeaderNotAvailableError; FencedLeaderEpochError when the leader has joined a later epoch;
-        CorruptionError, LogGapError when the leader's storage has lost data; LogBehindRemoteError,
-        DivergentRemoteError when it is not what the remote log says; as ``Replica.log``.
+        CorruptionError, LogGapError when the leader's storage has lost data, LogLostError when it has lost all of
+        it; LogBehindRemoteError, DivergentRemoteError when it is not what the remote log says; as ``Replica.log``.
     """
     leader = replicas.leader
     for _ in range(_ATTEMPTS):
@@ -45,28 +47,28 @@ def leader_log(replicas: PartitionReplicas) -> ReplicaLog:
             leader.store.create(leader.path(LocalStartName(replicas.view.log_start_offset)), encode({}))
             continue
         if log.joined_epoch == replicas.epoch:
+            check_not_lost(replicas, log)
             return log
         # The members, and the remote log, first: the leader, listed after them, holds all that they know of.
         members = _members(replicas)
         remote = None if replicas.remote is None else replicas.remote.asked()
         log = _own_log(replicas)
         if log.joined_epoch == replicas.epoch:
-            return log
+            continue
         check_members(leader, log, members, replicas.epoch)
-        lineage = _continued(replicas, log, remote)
+        lineage = _continued(replace(replicas, remote=remote), log)
         leader.store.create(leader.path(EpochName(replicas.epoch)), lineage.to_json())
     raise RetriableError(f"{leader}: epoch {replicas.epoch} was created, and yet listings do not show it")
 
 
-def _continued(replicas: PartitionReplicas, log: ReplicaLog, remote: RemotePart | None) -> Lineage:
+def _continued(replicas: PartitionReplicas, log: ReplicaLog) -> Lineage:
     """The lineage of the leader's log with the view's epoch. The log was listed after that epoch was
     committed, for it came in with the view.
 
-    Raises: as ``check_reaches_remote``; RemoteNotReadyError when the epoch is to begin where the remote log
-    ends, and
-        nobody can say where that is.
+    Raises: as ``check_reaches_remote``; LogLostError; RemoteNotReadyError when the epoch is to begin where the
+        remote log ends, and nobody can say where that is.
     """
-    tail = None if remote is None else remote.known
+    tail = None if replicas.remote is None else replicas.remote.known
     if replicas.view.remote_epoch == replicas.epoch:
         if tail is None or tail.last is None:
             raise RemoteNotReadyError(
@@ -76,6 +78,8 @@ def _continued(replicas: PartitionReplicas, log: ReplicaLog, remote: RemotePart 
         return begin_at_remote_end(replicas.leader, log, replicas.epoch, tail)
     if tail is not None:
         check_reaches_remote(replicas.view, replicas.leader, log, tail)
+    if is_lost(replicas.view, log):
+        raise lost_log(replicas)
     return log.lineage.continued_by(replicas.epoch, log.log_end)
 
 
@@ -84,7 +88,9 @@ def _begins_later(replicas: PartitionReplicas, log: ReplicaLog) -> bool:
     It is the same offset for all drivers, since a log start only moves up to what is committed; so nobody can
     hide with it what another has appended.
     """
-    return not log.listing.data and not log.listing.watermarks and log.log_end < replicas.view.log_start_offset
+    listing, view = log.listing, replicas.view
+    has_nothing = not listing.data and not listing.watermarks and not is_lost(view, log)
+    return has_nothing and log.log_end < view.log_start_offset
 
 
 def look_at_leader(replicas: PartitionReplicas, footer_of: FooterOf | None = None) -> ReplicaLog:
@@ -93,14 +99,17 @@ def look_at_leader(replicas: PartitionReplicas, footer_of: FooterOf | None = Non
 
     Raises: as ``leader_log``; FencedLeaderEpochError: look again, on the metadata as it is then.
     """
-    return with_known_watermark(replicas, _listed(replicas, footer_of))
+    log = _listed(replicas, footer_of)
+    check_not_lost(replicas, log)
+    return with_known_watermark(replicas, log)
 
 
 def _listed(replicas: PartitionReplicas, footer_of: FooterOf | None = None) -> ReplicaLog:
     leader = replicas.leader
     log = leader.log(footer_of)
     check_not_fenced(leader, log.listing, replicas.epoch)
-    check_whole(leader, log)
+    if log.listing.epochs or not is_lost(replicas.view, log):  # a late append may lie in a folder that is lost
+        check_whole(leader, log)
     return log
 
 

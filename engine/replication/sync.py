@@ -23,8 +23,8 @@ from stratalog.engine.replication.leader import (
 )
 from stratalog.engine.replication.partition import PartitionReplicas
 from stratalog.engine.replication.remote_end import RemoteTail
+from stratalog.engine.replication.shared_throttle import SharedThrottle
 from stratalog.engine.replication.snapshots import fetch_latest, newest_id, usable_snapshot
-from stratalog.engine.replication.throttle import Throttle
 from stratalog.engine.replication.watermark import record_high_watermark
 from stratalog.partitions.cache import BoundedCache
 from stratalog.partitions.errors import (
@@ -45,7 +45,7 @@ from stratalog.partitions.listing import (
 )
 from stratalog.partitions.paths import DataName, LocalStartName
 from stratalog.partitions.producers import ProducerEntry, encode
-from stratalog.partitions.replica import Replica, errors_of
+from stratalog.partitions.replica import Replica, errors_of, writes_of
 from stratalog.partitions.runner import Done, Failed, Outcome, Runner, SerialRunner
 from stratalog.partitions.segment_check import check_copy
 from stratalog.partitions.store import Staged, Store
@@ -77,7 +77,8 @@ class SyncOptions:
     """The remote log; None when the topic is not tiered, or when no follower can need it (members of the ISR)."""
     last_tiered: LastTiered = LastTiered.NEVER
     """The settings ``follower.fetch.last.tiered.offset.enable`` and ``...always.enable``."""
-    throttle: Throttle | None = None
+    throttle: SharedThrottle | None = None
+    """Bounds the copies to followers that are joining by a reassignment."""
     snapshots: bool = False
     """The topic has cleanup.policy=snapshot, and followers get the leader's latest snapshot too. (False where no
     follower can need it: an append does not wait for snapshots.)"""
@@ -99,7 +100,9 @@ class Synced:
     """Bytes of the leader's local files that it did not take, because it began at the earliest pending upload
     offset."""
     left: int = 0
-    """Files that it lacks still, behind ``SyncOptions.most_groups``."""
+    """Files that it lacks still, behind ``SyncOptions.most_groups``, or where the throttle let nothing pass."""
+    throttled: bool = False
+    """The throttle did not: they are left to the next run."""
 
 
 def sync_followers(
@@ -171,7 +174,8 @@ def _sync(
 
     for _ in range(_ATTEMPTS):
         try:
-            done = _sync_once(replicas, follower_id, options, before, log, copied)
+            with writes_of(replicas.replica(follower_id), replicas.leader):
+                done = _sync_once(replicas, follower_id, options, before, log, copied)
             return replace(done, copied_files=files, copied_bytes=size_bytes)
         except SourceChangedError as error:  # a file is gone from the leader: start again, never skip
             change = error
@@ -224,13 +228,16 @@ def _sync_once(
                 broker_id=follower.broker_id,
             )
     left = len(missing)
+    throttle = options.throttle if _is_throttled(replicas, follower_id) else None
     for number, group in enumerate(_groups(missing)):
         if number == options.most_groups:
             end = group[0].start
             return Synced(follower_id, end, mine.high_watermark, 0, 0, avoided, left)
+        size_bytes = sum(link.file.object.size_bytes for link in group)
+        if throttle is not None and not throttle.spend(follower, size_bytes):
+            end = group[0].start
+            return Synced(follower_id, end, mine.high_watermark, 0, 0, avoided, left, throttled=True)
         left -= len(group)
-        if options.throttle is not None:
-            options.throttle.spend(sum(link.file.object.size_bytes for link in group))
         _copy(leader, follower, group, options.copies)
         for link in group:
             copied(link)
@@ -251,6 +258,11 @@ def _sync_once(
         given = _given(replicas, options)
         _done.put((follower.store, follower.folder), _Done(given, weakref.ref(before), weakref.ref(log), synced))
     return synced
+
+
+def _is_throttled(replicas: PartitionReplicas, follower_id: int) -> bool:
+    """A replica that is joining, and that no append waits for yet."""
+    return follower_id in replicas.view.joining and follower_id not in replicas.acknowledging
 
 
 @dataclass(frozen=True, slots=True)

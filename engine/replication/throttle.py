@@ -13,7 +13,7 @@ import threading
 from stratalog.partitions.clock import Clock
 from stratalog.partitions.errors import InvalidCallError
 
-_BURST_S = 1.0
+BURST_S = 1.0
 
 
 class Throttle:
@@ -21,14 +21,10 @@ class Throttle:
 
     def __init__(self, bytes_per_s: float, clock: Clock) -> None:
         """Raises: InvalidCallError for a rate that is not above 0."""
-        if not bytes_per_s > 0:
-            raise InvalidCallError(
-                f"a throttle of {bytes_per_s:g} bytes a second would never end: give more than 0"
-            )
-        self.bytes_per_s = bytes_per_s
+        self.bytes_per_s = checked_rate(bytes_per_s)
         self._clock = clock
         self._turn = threading.Lock()
-        self._paid_until = clock.monotonic_s() - _BURST_S
+        self._paid_until = clock.monotonic_s() - BURST_S
         """When everything spent so far is paid for."""
 
     def __repr__(self) -> str:
@@ -41,7 +37,7 @@ class Throttle:
         """Wait until ``size_bytes`` bytes may be moved. Threads are served in the order in which they ask."""
         with self._turn:
             now = self._clock.monotonic_s()
-            self._paid_until = max(self._paid_until, now - _BURST_S) + size_bytes / self.bytes_per_s
+            self._paid_until = max(self._paid_until, now - BURST_S) + size_bytes / self.bytes_per_s
             wait = self._paid_until - now
         if wait > 0:
             self._clock.sleep(wait)
@@ -56,7 +52,7 @@ class Throttle:
             wait = self._paid_until - now
             if wait > within_s:
                 return False
-            self._paid_until = max(self._paid_until, now - _BURST_S) + size_bytes / self.bytes_per_s
+            self._paid_until = max(self._paid_until, now - BURST_S) + size_bytes / self.bytes_per_s
         if wait > 0:
             self._clock.sleep(wait)
         return True
@@ -64,3 +60,10 @@ class Throttle:
     def shared_by(self, processes: int) -> Throttle:
         """A bucket with the share of one of ``processes`` that copy at once; this one for 1."""
         return self if processes <= 1 else Throttle(self.bytes_per_s / processes, self._clock)
+
+
+def checked_rate(bytes_per_s: float) -> float:
+    """The rate. Raises: InvalidCallError for one that is not above 0."""
+    if not bytes_per_s > 0:
+        raise InvalidCallError(f"a throttle of {bytes_per_s:g} bytes a second would never end: give more than 0")
+    return bytes_per_s

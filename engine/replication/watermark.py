@@ -9,7 +9,7 @@ from stratalog.engine.replication.partition import PartitionReplicas
 from stratalog.partitions.errors import OutcomeUnknownError, RetriableError, StratalogError
 from stratalog.partitions.listing import ReplicaLog, claimed_high_watermark_of
 from stratalog.partitions.paths import WatermarkName
-from stratalog.partitions.replica import Replica
+from stratalog.partitions.replica import Replica, writes_of
 
 
 def record_high_watermark(replica: Replica, epoch: int, offset: int) -> None:
@@ -40,7 +40,8 @@ def advance_high_watermark(replicas: PartitionReplicas, offset: int) -> None:
 
     Raises: errors of writing to the leader.
     """
-    record_high_watermark(replicas.leader, replicas.epoch, offset)
+    with writes_of(replicas.leader):
+        record_high_watermark(replicas.leader, replicas.epoch, offset)
     for broker_id in replicas.acknowledging:
         with suppress(RetriableError, OutcomeUnknownError):
             record_high_watermark(replicas.replica(broker_id), replicas.epoch, offset)

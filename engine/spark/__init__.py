@@ -22,5 +22,6 @@ format     the format of Spark: stream_source and batch_source read (stream_colu
            stream_sink and batch_sink append
 sink_tasks     the appends of sinks on executors
 stream_query   which query is running
+key_hash   hashes of keys by Kafka's clients, as a function of columns
 versions   differences of the versions of Spark that work
 """

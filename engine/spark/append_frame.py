@@ -79,14 +79,16 @@ def append_frame(
     dealt = None  # the caller says to which, or never tries it again
     if columns.partition is None and not (who is not None and who.transactional):
         dealt = earlier.partition_count or partitions
+    config = context.topic_config(image, image_of_topic)
     records = to_records(
         frame,
         columns,
         what=what,
         partitions=partitions if dealt is None else dealt,
+        partitioner=config.partitioner,
         key_type=spark_type(image_of_topic.key_schema),
         value_type=spark_type(image_of_topic.value_schema),
-        keys_required=context.topic_config(image, image_of_topic).snapshots,
+        keys_required=config.snapshots,
         bad_records=bad_records,
     )
     lane = None
@@ -161,14 +163,16 @@ def records_of_frame(
     for note in fields.notes:
         _log.warning("%s", printable(f"{what}: {note}"))
     of_topic = fields.topic
+    config = context.topic_config(image, of_topic)
     records = to_records(
         frame,
         columns,
         what=what,
+        partitioner=config.partitioner,
         partitions=len(of_topic.partitions),
         key_type=spark_type(of_topic.key_schema),
         value_type=spark_type(of_topic.value_schema),
-        keys_required=context.topic_config(image, of_topic).snapshots,
+        keys_required=config.snapshots,
         bad_records=bad_records,
     )
     return FrameRecords(records, len(of_topic.partitions))

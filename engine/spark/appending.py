@@ -20,10 +20,12 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 from pyspark.sql.types import DataType, StructType
 
+from stratalog.engine.config.topic_config import SPARK_HASH
 from stratalog.engine.records.bad_record_lane import LeaveOut
 from stratalog.engine.records.bad_records import ERRORS, NO_PARTITION, UNKNOWN_PARTITION
 from stratalog.engine.spark.bad_rows import REFUSED, RowRules, nullable
 from stratalog.engine.spark.given_up import given_up
+from stratalog.engine.spark.key_hash import by_key_hash
 from stratalog.engine.spark.runner import RESULT, result, results
 from stratalog.engine.spark.sql import identifier
 from stratalog.engine.spark.unknown_columns import without_unknown
@@ -80,13 +82,14 @@ def to_records(
     partitions: int,
     key_type: DataType,
     value_type: DataType,
+    partitioner: str = SPARK_HASH,
     keys_required: bool = False,
     bad_records: LeaveOut | None = None,
 ) -> DataFrame:
     """The record columns of a topic, and the partition of each row.
 
-    A partition that the caller does not give is Spark's hash of the key (of the whole record where the
-    key is null, so that a recomputed task gives the same row the same partition).
+    A partition that the caller does not give is a hash of the key, by the topic's ``partitioner``; where the key
+    is null Spark's hash of the value, so that a recomputed task gives the same row the same partition.
 
     Rows are bad as ``bad_rows`` says; with ``bad_records`` columns of other types are cast, and the bad rows stay,
     with a reason, for the tasks of the append to leave out. ``keys_required``: those without a key are bad.
@@ -107,7 +110,7 @@ def to_records(
         if columns.timestamp is not None:
             timestamp = _time(frame, columns.timestamp, what)
         partition = (
-            F.pmod(_hash(key, key_type, value, value_type), F.lit(partitions))
+            _dealt(key, key_type, value, value_type, partitions, partitioner)
             if columns.partition is None
             else _partition(frame, columns.partition, partitions, what, rules)
         )
@@ -239,15 +242,20 @@ def _value(frame: DataFrame, column: ColumnOrName | None, wanted: DataType, what
     return F.struct(*fields).cast(nullable(wanted))
 
 
-def _hash(key: Column, key_type: DataType, value: Column, value_type: DataType) -> Column:
-    """Of the key, where there is one, else of the value."""
+def _dealt(
+    key: Column, key_type: DataType, value: Column, value_type: DataType, partitions: int, partitioner: str
+) -> Column:
+    """The partition of the key, where there is one, else of the value."""
 
-    def hashed(column: Column, data_type: DataType) -> Column:
+    def by_hash(column: Column, data_type: DataType) -> Column:
         if "map<" in data_type.simpleString():  # Spark hashes no maps
             column = F.to_json(F.struct(column))
-        return F.hash(column)
+        return F.pmod(F.hash(column), F.lit(partitions))
 
-    return F.when(key.isNotNull(), hashed(key, key_type)).otherwise(hashed(value, value_type))
+    of_key = by_hash(key, key_type)
+    if partitioner != SPARK_HASH:
+        of_key = by_key_hash(key, key_type, partitions, partitioner)
+    return F.when(key.isNotNull(), of_key).otherwise(by_hash(value, value_type))
 
 
 def _partition(frame: DataFrame, column: ColumnOrName, partitions: int, what: str, rules: RowRules) -> Column:

@@ -9,12 +9,14 @@ more, for the shuffle.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from stratalog.engine.spark.appending import PARTITION, by_partition, in_order, refusals
 from stratalog.engine.spark.given_up import given_up
+from stratalog.engine.spark.key_hash import HASH_NAME
 from stratalog.engine.spark.narrow import bounded_by_records
 from stratalog.engine.spark.versions import repartition_by_id
 from stratalog.partitions.errors import RetriableError
@@ -78,8 +80,15 @@ def _is_small(frame: DataFrame) -> bool:
     return int(str(plan.stats().sizeInBytes())) <= SMALL_BYTES
 
 
-def _operators(plan: object) -> Iterator[str]:
-    yield plan.nodeName()  # type: ignore[attr-defined]  # Spark's LogicalPlan, by py4j
-    children = plan.children()  # type: ignore[attr-defined]
-    for index in range(children.size()):
-        yield from _operators(children.apply(index))
+def _operators(plan: Any) -> Iterator[str]:
+    """The names of a LogicalPlan's operators, by py4j; the hash of keys is a column like any other."""
+    name = plan.nodeName()
+    if name == "ArrowEvalPython" and {one.name() for one in _elements(plan.udfs())} == {HASH_NAME}:
+        name = "Project"
+    yield name
+    for child in _elements(plan.children()):
+        yield from _operators(child)
+
+
+def _elements(sequence: Any) -> Iterator[Any]:
+    return (sequence.apply(index) for index in range(sequence.size()))

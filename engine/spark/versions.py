@@ -15,7 +15,7 @@ from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from stratalog.engine.records.partitioner import partitions_of
+from stratalog.engine.records.spark_hash import hashes_of
 from stratalog.partitions.errors import InvalidCallError
 
 Version = tuple[int, int]
@@ -65,7 +65,7 @@ def keys_by_partition(partitions: int) -> tuple[int, ...]:
     keys: dict[int, int] = {}
     for start in count(0, _BLOCK):
         block = pa.array(range(start, start + _BLOCK), pa.int32())
-        for number, partition in enumerate(partitions_of(block, partitions).tolist(), start):
+        for number, partition in enumerate((hashes_of(block) % partitions).tolist(), start):
             keys.setdefault(partition, number)
         if len(keys) == partitions:
             return tuple(keys[partition] for partition in range(partitions))

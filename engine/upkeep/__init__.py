@@ -1,5 +1,6 @@
 """Upkeep: the jobs that keep a cluster's logs whole, short and in their places. From below:
 
+    memory         what runs have done when, what failed in them, and what damage looks have found
     tiering        sealed segments -> the remote table (KIP-405); restore points
     verification   replicas and the remote against each other, and everything against its checksums
     retention      what leaves the log, and what is swept up behind it

@@ -27,6 +27,7 @@ from stratalog.partitions.errors import (
     LogDirError,
     SourceChangedError,
     StorageError,
+    StorageRefusedError,
     StratalogError,
 )
 from stratalog.partitions.identity import NewId, random_id
@@ -35,7 +36,7 @@ from stratalog.partitions.store.local_birth import birth_of
 from stratalog.partitions.store.local_copy import copy_file
 from stratalog.partitions.store.local_folder import READ, RootFolder, SpecialFileError, kind_of
 from stratalog.partitions.store.local_listing import LOOK_AGAIN_S, FolderInLogError, LocalListing, Scan, Scanner
-from stratalog.partitions.store.local_rights import NOT_ALLOWED, failure_of, not_allowed
+from stratalog.partitions.store.local_rights import NOT_ALLOWED, failure_of, refusal
 from stratalog.partitions.store.local_scan import (
     CrowdedFolderError,
     Entry,
@@ -206,9 +207,9 @@ class LocalStore:
             except OSError as error:
                 failed[self.path_of(doomed[0])] = error
         what = f"cannot delete {', '.join(f'{path!r} ({error.strerror})' for path, error in failed.items())}"
-        refused = [path for path, error in failed.items() if error.errno in NOT_ALLOWED]
-        if refused:
-            raise not_allowed("delete", refused[0], what)
+        for path, why in failed.items():
+            if isinstance(told := refusal("delete", path, what, why.errno), StorageRefusedError):
+                raise told
         if failed:
             raise StorageError(what)
 
@@ -247,7 +248,9 @@ class LocalStore:
         ):
             now_ms = agreed_ms(self._clock, self)
             if now_ms is None and not os.access(".", os.W_OK, dir_fd=staging):
-                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+                read_only = os.statvfs(staging).f_flag & os.ST_RDONLY
+                number = errno.EROFS if read_only else errno.EACCES
+                raise OSError(number, os.strerror(number))
             for entry in entries if now_ms is not None else ():
                 with suppress(FileNotFoundError):
                     now = entry.stat(follow_symlinks=False)

@@ -3,14 +3,17 @@ is in the way of files."""
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from dataclasses import dataclass
 
 from stratalog.partitions.errors import CorruptionError
 from stratalog.partitions.store.local_folder import kind_of
+from stratalog.partitions.store.local_rights import refusal
 from stratalog.partitions.store.protocol import LEFT_ALONE
 from stratalog.partitions.store.rules import STAGING_FOLDER
+from stratalog.partitions.unwritable import UnwritableStorageError
 
 _ADDRESS = "file://"
 
@@ -49,6 +52,31 @@ def staging_in_the_way(uri: str) -> CorruptionError | None:
         return None
     what = kind_of(mode) or "a file"
     return CorruptionError(f"no file can be created in {path!r}: {staging!r} is {what}: {LEFT_ALONE}")
+
+
+def takes_no_files(uri: str) -> UnwritableStorageError | None:
+    """The error where the file system of a root is mounted read-only, or has no room left. None where nothing is
+    known to be wrong: only a create would tell."""
+    path = folder_path(uri)
+    if path is None:
+        return None
+    try:
+        found = os.statvfs(path)
+    except OSError:
+        return None
+    full = found.f_blocks > 0 and found.f_bavail == 0
+    number = errno.EROFS if found.f_flag & os.ST_RDONLY else errno.ENOSPC if full else None
+    if number is None:
+        return None
+    error = refusal("create", path, f"no file can be created in {path!r}: {os.strerror(number)}", number)
+    return error if isinstance(error, UnwritableStorageError) else None
+
+
+def mount_point(path: str) -> str:
+    """The folder where the file system of a path is mounted."""
+    while not os.path.ismount(path):
+        path = os.path.dirname(path)
+    return path
 
 
 def folder_space(path: str) -> FolderSpace | None:

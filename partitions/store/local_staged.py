@@ -15,9 +15,11 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from stratalog.partitions.errors import InvalidCallError, OutcomeUnknownError, StorageError, UnsupportedStoreError
 from stratalog.partitions.identity import NewId
-from stratalog.partitions.store.local_folder import READ, RootFolder
+from stratalog.partitions.store.local_folder import READ, RootFolder, SpecialFileError
 from stratalog.partitions.store.local_rights import failure_of
+from stratalog.partitions.store.protocol import LEFT_ALONE
 from stratalog.partitions.store.rules import STAGING_FOLDER, Tally
+from stratalog.partitions.unwritable import UnwritableStorageError
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -40,12 +42,7 @@ class StagedFile:
         self._tally = tally
         self._temporary = new_id()
         with translated("create", self.target):
-            try:
-                self._staging = root.open_folder(STAGING_FOLDER)
-            except FileNotFoundError:
-                with root.folder("") as top, suppress(FileExistsError):
-                    os.mkdir(STAGING_FOLDER, dir_fd=top)
-                self._staging = root.open_folder(STAGING_FOLDER)
+            self._staging = self._open_staging()
             try:
                 self.descriptor = os.open(self._temporary, _NEW_FILE, 0o666, dir_fd=self._staging)
             except BaseException:
@@ -54,6 +51,21 @@ class StagedFile:
         self._state = "open"
         self.size_bytes = 0
         self.crc32 = 0
+
+    def _open_staging(self) -> int:
+        """Raises: UnwritableStorageError where something that is no folder has its name; OSError."""
+        try:
+            try:
+                return self._root.open_folder(STAGING_FOLDER)
+            except FileNotFoundError:
+                with self._root.folder("") as top, suppress(FileExistsError):
+                    os.mkdir(STAGING_FOLDER, dir_fd=top)
+                return self._root.open_folder(STAGING_FOLDER)
+        except (SpecialFileError, NotADirectoryError) as error:
+            why = error.strerror
+            if not isinstance(error, SpecialFileError):
+                why = f"{self._root.path_of(STAGING_FOLDER)!r} is a file: {LEFT_ALONE}"
+            raise UnwritableStorageError(f"cannot create {self.target!r}: {why}", self.target) from error
 
     def seal(self) -> None:
         """Make the bytes durable and close the file: nothing is written from here on."""

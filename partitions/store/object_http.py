@@ -22,7 +22,7 @@ from stratalog.partitions.store.encryption import check_key
 from stratalog.partitions.store.object import Upload, is_missing
 from stratalog.partitions.store.object_loop import wait_for
 from stratalog.partitions.store.protocol import StoredObject
-from stratalog.partitions.store.requests import FailedAttempt, Refusal, Requests, harmless
+from stratalog.partitions.store.requests import FailedAttempt, Refusal, Requests, harmless, is_full
 from stratalog.partitions.store.rules import Tally
 from stratalog.partitions.store.storage_time import StorageTime
 
@@ -125,6 +125,7 @@ class HttpRequests(Requests, ABC):
         if isinstance(error, AnsweredError):
             status, code = error.response.status, error.response.code
             passing = status >= 500 or status in (408, 429) or code in self.passing_codes
+            passing = passing and not is_full(status, code)
             return FailedAttempt(str(error), status, code, passing)
         if isinstance(error, _NEVER_SENT):
             return FailedAttempt(f"{type(error).__name__}: {_host(error)}", sent=False)

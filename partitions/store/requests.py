@@ -25,10 +25,15 @@ from stratalog.partitions.errors import (
 )
 from stratalog.partitions.store.credentials import NoCredentialsFoundError, renewing
 from stratalog.partitions.store.protocol import StoreOptions
+from stratalog.partitions.unwritable import UnwritableStorageError
 
 CONNECT_TIMEOUT_S = 10.0
 BACKOFF = Backoff(first_s=0.1, longest_s=10.0, least=0.5)
 CONFLICT_ATTEMPTS = 5
+FULL_STATUS = 507
+FULL_CODES = frozenset({"XMinioStorageFull", "XMinioAdminBucketQuotaExceeded", "QuotaExceeded"})
+"""Answers of storage that has no room, or whose quota is used up: of MinIO and Ceph."""
+FULL = "the storage is full, or its quota is used up. Free or add space there, or raise the quota"
 
 T = TypeVar("T")
 
@@ -41,6 +46,16 @@ class Answer:
     code: str
     ambiguous: bool
     """Whether an earlier attempt of the same request went without an answer: it may have taken effect."""
+
+    @property
+    def full(self) -> bool:
+        """Whether the storage has no room."""
+        return is_full(self.status, self.code)
+
+
+def is_full(status: int, code: str) -> bool:
+    """Whether an answer says that the storage has no room, or that a quota is used up. No other attempt helps."""
+    return status == FULL_STATUS or code in FULL_CODES
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +85,8 @@ class Refusal(Exception):  # noqa: N818 - an answer, not a failure: the store kn
         """The error of the action ``what``, of its own kind where the caller is refused: that lacks ``right`` on
         ``path``."""
         status, code, wording = self.answer.status, self.answer.code, self._wording
+        if self.answer.full and right == "create":
+            return UnwritableStorageError(f"{what}: {self}: {FULL}", path, full=True)
         if status == 401 or code in wording.unknown_caller:
             return StorageAuthenticationError(
                 f"{what}: {self}: the server does not accept the credentials: {wording.credentials}"
@@ -233,10 +250,11 @@ def name_exclusively(
                     return False
                 requests.back_off()
                 continue
-            if answer.ambiguous:
+            if answer.ambiguous or answer.status >= 500:
                 if _is_there(uri, look):
                     return False
-                raise OutcomeUnknownError(f"create {uri}: {refused}; read before you retry") from refused
+                if answer.ambiguous or answer.code not in FULL_CODES:  # else the storage itself has answered
+                    raise OutcomeUnknownError(f"create {uri}: {refused}; read before you retry") from refused
             raise refused.as_error(f"cannot create {uri}", "create", uri) from refused
         else:
             return True

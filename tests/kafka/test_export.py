@@ -11,13 +11,14 @@ import time
 from contextlib import closing
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 from deltalake import DeltaTable
 
 from stratalog import Cluster, Committed
-from stratalog.engine.export.kafka_target import open_target
-from stratalog.engine.mirror.source import SourceRecord
+from stratalog.bridges.export.kafka_target import open_target
+from stratalog.bridges.mirror.source import SourceRecord
 from stratalog.partitions.clock import SystemClock
 from tests.kafka.kafka_clients import CLIENT, WAIT_S, KafkaClients, only, wait_until
 from tests.kafka.test_mirror import ROOT, Topic, cluster, mirrored
@@ -115,6 +116,36 @@ def test_ranges_and_the_rest_of_a_group_go_behind_what_is_there(
     assert [of[row["target_offset"]] for row in rows] == [b"%d" % row["offset"] for row in rows]
 
 
+def test_the_farthest_timestamps_come_here_and_go_back(
+    clients: KafkaClients, cluster: Cluster, prefix: str
+) -> None:
+    """Those that the log holds: also none, and ones before 1970."""
+    stamps = [-1, 1, -2, 2**53, 5, 9223372036854775, -9223372036854775]
+    any_time = {
+        "message.timestamp.after.max.ms": str(2**63 - 1),
+        "message.timestamp.before.max.ms": str(2**63 - 1),
+    }
+    topic = Topic(clients, f"{prefix}stamps", 1, **any_time)
+    for stamp in stamps:
+        topic.plain.produce(topic.name, b"v", partition=0, timestamp=stamp)
+    assert topic.plain.flush(WAIT_S) == 0
+    mirrored(cluster, topic)
+    found = cluster.fetch(topic.name, 0, 0).records.column("timestamp").cast(pa.int64()).to_pylist()
+    assert found == [None, *(stamp * 1000 for stamp in stamps[1:])]
+    delete(clients, topic.name)
+    refused = cluster.export(clients.address, topic.name, check=False)
+    assert "message.timestamp.after.max.ms" in refused.failures[0].message
+    delete(clients, topic.name)
+    back = Topic(clients, topic.name, 1, **any_time)
+    cluster.export(clients.address, back.name).raise_for_failures()
+    cluster.compare(clients.address, back.name).raise_for_failures()
+    with clients.consumer("read_committed") as consumer:
+        consumer.assign([TopicPartition(back.name, 0, 0)])
+        assert [one.timestamp() for one in consumer.consume(len(stamps), WAIT_S)] == [
+            (1, stamp) for stamp in stamps
+        ]
+
+
 @pytest.mark.parametrize("new", [False, True], ids=["kept", "new"])
 def test_exports_are_killed_and_one_stands_still_and_each_record_is_there_once(
     new: bool, clients: KafkaClients, cluster: Cluster, prefix: str, tmp_path: Path
@@ -134,7 +165,13 @@ def test_exports_are_killed_and_one_stands_still_and_each_record_is_there_once(
             cluster.produce(name, rows, partition=number % 2).raise_for_failures()
 
     def start() -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-m", "stratalog.jobs.export", "--cluster", str(tmp_path / "cluster.toml")]
+        command = [
+            sys.executable,
+            "-m",
+            "stratalog.bridges.jobs.export",
+            "--cluster",
+            str(tmp_path / "cluster.toml"),
+        ]
         command += ["--to", clients.address, "--topics", name, "--every", "1ms", *extra]
         command += ["--config", "message.timeout.ms=4000"]
         return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import (
     AlterConfigOpType,
     ConfigEntry,
@@ -28,12 +28,12 @@ from confluent_kafka.admin import (
 
 from bench.s3_server import HOST, free_ports
 from stratalog import Cluster, Report
+from stratalog.bridges.formats.opening import typed_values
+from stratalog.bridges.mirror import kafka_source
+from stratalog.bridges.mirror.kafka_source import open_source
+from stratalog.bridges.mirror.mirror import mirror
+from stratalog.bridges.mirror.options import MirrorOptions
 from stratalog.engine.driver.context import LocalTasks
-from stratalog.engine.formats.opening import typed_values
-from stratalog.engine.mirror import kafka_source
-from stratalog.engine.mirror.kafka_source import open_source
-from stratalog.engine.mirror.mirror import mirror
-from stratalog.engine.mirror.options import MirrorOptions
 from stratalog.partitions.errors import EnvironmentUnusableError, RetriableError
 from tests.contexts import context_of
 from tests.kafka.kafka_clients import CLIENT, PRODUCER, WAIT_S, KafkaClients, only, wait_until
@@ -107,6 +107,23 @@ class Topic:
             self.now_ms += 100
             stamp = 1_700_000_000_000 + self.now_ms
             producer.produce(self.name, value, key, partition=partition, headers=headers, timestamp=stamp)
+
+
+def commit_there(clients: KafkaClients, group: str, topic: str, offset: int) -> None:
+    """Of partition 0. The coordinator of a broker that has just started may not be there yet."""
+
+    def committed() -> bool:
+        try:
+            consumer.commit(offsets=[TopicPartition(topic, 0, offset)], asynchronous=False)
+        except KafkaException as error:
+            if not error.args[0].retriable() and error.args[0].code() != KafkaError.NOT_COORDINATOR:
+                raise
+            return False
+        return True
+
+    settings = {**clients.server, **CLIENT, "group.id": group, "enable.auto.commit": False}
+    with closing(Consumer(settings)) as consumer:
+        wait_until(committed)
 
 
 def mirrored(cluster: Cluster, topic: Topic, *, archive: bool = False) -> Report:
@@ -211,9 +228,7 @@ def test_records_that_are_tiered_there_come_through_its_brokers(
 def test_groups_go_on_here_at_the_same_record(clients: KafkaClients, cluster: Cluster, prefix: str) -> None:
     topic = Topic(clients, f"{prefix}groups", 1)
     topic.append(*map(str, range(10)))
-    settings = {**clients.server, **CLIENT, "group.id": f"{prefix}readers", "enable.auto.commit": False}
-    with closing(Consumer(settings)) as consumer:
-        consumer.commit(offsets=[TopicPartition(topic.name, 0, 4)], asynchronous=False)
+    commit_there(clients, f"{prefix}readers", topic.name, 4)
     mirrored(cluster, topic)
     assert {key: one.offset for key, one in cluster.groups.committed(f"{prefix}readers").items()} == {
         (topic.name, 0): 4
@@ -313,7 +328,13 @@ def test_mirrors_are_killed_and_one_stands_still_and_there_is_one_copy(
             topic.append(*(f"{number}/{n}" for n in range(20)), partition=number % 2)
 
     def start() -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-m", "stratalog.jobs.mirror", "--cluster", str(tmp_path / "cluster.toml")]
+        command = [
+            sys.executable,
+            "-m",
+            "stratalog.bridges.jobs.mirror",
+            "--cluster",
+            str(tmp_path / "cluster.toml"),
+        ]
         command += ["--from", clients.address, "--topics", topic.name, "--every", "1ms"]
         return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
@@ -351,3 +372,47 @@ def test_mirrors_are_killed_and_one_stands_still_and_there_is_one_copy(
     mirrored(cluster, topic)
     assert mirrored(cluster, topic).totals["records"] == 0
     cluster.verify(deep=True).raise_for_failures()
+
+
+@pytest.mark.parametrize(("theirs", "ours"), [("murmur2_random", "murmur2"), ("consistent_random", "crc32")])
+def test_keys_keep_their_partition_when_producers_move_over(
+    theirs: str, ours: str, cluster: Cluster, clients: KafkaClients, prefix: str
+) -> None:
+    """A producer of librdkafka with Java's partitioner, or its own, and then ``produce``: a key has one place."""
+    topic = Topic(clients, f"{prefix}keys", partitions=7)
+    rng = random.Random(1)
+    keys = [b"21", b"foobar", *(rng.randbytes(rng.randrange(1, 60)) for _ in range(300))]
+    if theirs == "murmur2_random":
+        keys.append(b"")  # the other one spreads it
+    producer = Producer({**clients.server, **PRODUCER, "partitioner": theirs})
+    for key in keys:
+        producer.produce(topic.name, b"there", key)
+    assert producer.flush(WAIT_S) == 0
+    mirrored(cluster, topic)
+    notes = cluster.compare(clients.address, topic.name).notes
+    assert [f"partitioner={ours}" in note for note in notes] == [True] * (ours != "murmur2")
+    if ours != "murmur2":
+        cluster.topics.alter_configs(topic.name, {"partitioner": ours})
+    cluster.end_mirror(topic.name).raise_for_failures()
+    cluster.produce(topic.name, [{"key": key, "value": b"here"} for key in keys], key="key").raise_for_failures()
+    found: dict[bytes, dict[bytes, int]] = {b"there": {}, b"here": {}}
+    for partition in range(7):
+        for row in cluster.fetch(topic.name, partition, 0).records.select(["key", "value"]).to_pylist():
+            found[row["value"]][row["key"]] = partition
+    assert found[b"here"] == found[b"there"]
+    assert len(set(found[b"here"].values())) == 7
+
+
+def test_a_topic_with_the_longest_name_comes_under_another_one(
+    cluster: Cluster, clients: KafkaClients, prefix: str
+) -> None:
+    topic, group = Topic(clients, prefix.ljust(249, "x"), partitions=1), f"{prefix}readers"
+    topic.append("a", "b", "c")
+    commit_there(clients, group, topic.name, 2)
+    refused = cluster.mirror(clients.address, topic.name, check=False)
+    assert f"--as {topic.name}=NAME" in refused.failures[0].message
+    cluster.mirror(clients.address, topic.name, rename={topic.name: "t"}, replication_factor=2)
+    assert cluster.groups.committed(group)["t", 0].offset == 2
+    topic.append("d")
+    assert mirrored(cluster, topic).rows[0]["topic"] == "t"
+    assert cluster.describe("t").rows[0]["log_end"] == 4

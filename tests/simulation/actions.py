@@ -19,6 +19,7 @@ from stratalog.engine.metadata.partition_commands import AlterPartition
 from stratalog.engine.records.append import append_batches, who_appends
 from stratalog.engine.replicas.in_sync import without
 from stratalog.engine.upkeep.healing.heal import heal
+from stratalog.engine.upkeep.healing.keep import keep_one
 from stratalog.engine.upkeep.maintenance.budget import Budget
 from stratalog.engine.upkeep.maintenance.maintain import maintain
 from stratalog.engine.upkeep.replication.bootstrap import bootstrap
@@ -174,6 +175,8 @@ def append_try(actor: Actor, producer: str, sequence: int, partition: int, recor
         world.ledger.count(outcome)
         return outcome
     code = report.failures[0].code if report.failures else "?"
+    if code == "OUT_OF_ORDER_SEQUENCE_NUMBER" and world.oracle.history(key).was_put_back:
+        return "superseded"  # it was lost, and other partitions have later ones
     if code == "DUPLICATE_SEQUENCE_NUMBER" and sum(other > sequence for other in begun) >= LAST_APPENDS:
         return "superseded"  # so long ago that it may be known no more which records it had
     if code in ("DUPLICATE_SEQUENCE_NUMBER", "OUT_OF_ORDER_SEQUENCE_NUMBER"):
@@ -225,7 +228,10 @@ def _one_acknowledged(world: World, producer: str, number: int) -> tuple[int, in
 def _append(
     actor: Actor, partition: int, tokens: Sequence[bytes], who: ProducerAppend | None, acks: str = "all"
 ) -> Report:
-    return append_batches(actor.context, TOPIC, {partition: [batch(tokens)]}, who, acks=acks)
+    report = append_batches(actor.context, TOPIC, {partition: [batch(tokens)]}, who, acks=acks)
+    if any("is full" in note and "leads:" in note for note in report.notes):
+        actor.world.ledger.count("full leaders resigned")
+    return report
 
 
 def append_once(actor: Actor, number: int, partition: int, records: int, acks: str) -> str:
@@ -308,6 +314,11 @@ def maintain_within(actor: Actor, budget_ms: int) -> str:
     for row in report.rows:
         actor.world.ledger.count(f"maintain: {row['step']} {row['outcome']}")
     return check_report(actor, report)
+
+
+def begin_again(actor: Actor, *_: int) -> str:
+    """As a person who has read that a log is lost."""
+    return check_report(actor, keep_one(actor.context, None, "brokers"))
 
 
 def tier_uncommitted(actor: Actor, *_: int) -> str:
@@ -399,6 +410,7 @@ ACTIONS: dict[str, Action] = {
     "tier_uncommitted": Action(_nothing, tier_uncommitted),
     "reseal": Action(lambda rng, s, slot, i: (rng.choice((1, 5000, 1_000_000)),), reseal),
     "tidy": Action(_nothing, tidy),
+    "begin_again": Action(_nothing, begin_again),
     "verify": Action(_nothing, deep_verify),
     "look": Action(_nothing, _reported(verify)),
     "heal": Action(_nothing, _reported(heal)),

@@ -137,7 +137,7 @@ def configuration_of(seed: int, theme_name: str | None = None, voters: int | Non
         theme = rng.choice(
             [
                 theme
-                for theme in (*THEMES, TRANSACTIONS, *CHECKS, *SHORT, *MAINTAIN, BEHIND)
+                for theme in (*THEMES, TRANSACTIONS, *CHECKS, *SHORT, *MAINTAIN, BEHIND, EARLIER, LOST)
                 if theme.name == theme_name
             ]
         )
@@ -187,7 +187,8 @@ def configuration_of(seed: int, theme_name: str | None = None, voters: int | Non
         shape, operations = _with_transactions(seed, shape, operations)
     operations = _with_litter(seed, theme, shape, operations)
     operations = _with_replays(seed, shape, operations)
-    operations = mirrored(seed, operations)
+    if theme is not EARLIER:  # what a mirror has been told of the records is not put back
+        operations = mirrored(seed, operations)
     shape, operations = _with_snapshots(seed, shape, operations)
     shape, ahead_ms = _with_wrong_clocks(seed, shape, slots)
     horizon = rng.choice((60, 120, 250, 500)) * (2 if large else 1)
@@ -198,6 +199,13 @@ def configuration_of(seed: int, theme_name: str | None = None, voters: int | Non
         copied = (rng.randrange(horizon // 2), "copy", 0)
         events = tuple(sorted((*events, copied, (late, "put_back", rng.randrange(2)))))
         faulty = False
+    elif theme is EARLIER:
+        late = rng.randrange(horizon // 2, 2 * horizon)
+        copied = (rng.randrange(horizon // 2), "copy_all", 0)
+        events, faulty = tuple(sorted((*events, copied, (late, "put_back_all", 0)))), False
+    elif theme is LOST:
+        lost = rng.randrange(horizon // 2, 2 * horizon), "lose_all", rng.randrange(8)
+        events = tuple(sorted((*events, lost)))
     elif not theme.unclean:
         events, operations = _with_flips(seed, events, operations, horizon)
     return Configuration(
@@ -516,6 +524,29 @@ BEHIND = Theme(
 )
 """All replicas are put back from an older copy, or emptied, beside a whole remote tier. Tests ask for it by its
 name. The remote tier always answers in these runs: where it does not, appends go on."""
+
+EARLIER = Theme(
+    "earlier",
+    (
+        *(("append", 10), ("tier", 3), ("tier_uncommitted", 4), ("replicate", 3), ("elect", 1), ("merge", 2)),
+        *(("retain", 1), ("read", 1), ("vacuum", 1)),
+    ),
+    ("double",),
+    length=(3, 6),
+    tiered=True,
+)
+"""All that the brokers hold, the metadata too, is put back from an older copy, beside a whole remote tier."""
+LOST = Theme(
+    "lost",
+    (
+        *(("append", 10), ("append_leader", 1), ("replicate", 8), ("elect", 2), ("begin_again", 2), ("tidy", 1)),
+        *(("shrink", 1), ("read", 1), ("look", 1), ("heal", 1)),
+    ),
+    ("double",),
+    length=(3, 6),
+)
+"""The folders of all replicas of a partition are lost, and there is no remote log. Tests ask for both by their
+names."""
 
 _ALWAYS_DUE = {
     "leader.imbalance.check.interval.seconds": "1",

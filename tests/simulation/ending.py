@@ -9,6 +9,7 @@ from stratalog.engine.driver.report import Report
 from stratalog.engine.records.transactions import finish_transactions
 from stratalog.engine.state.internal_topics import TRANSACTIONS_TOPIC
 from stratalog.engine.upkeep.healing.heal import heal
+from stratalog.engine.upkeep.healing.keep import keep_one
 from stratalog.engine.upkeep.replication.elect import elect
 from stratalog.engine.upkeep.replication.replicate import replicate
 from stratalog.engine.upkeep.retention.retain import retain
@@ -61,6 +62,9 @@ class LoneDriver:
         if held:
             _must(unfence(context, held))
         _must(elect(context, unclean=True))
+        if any(history.begins_again is not None for history in world.oracle.histories.values()):
+            _must(keep_one(context, None, "brokers"))
+        self._delete_later_descriptions()
         if world.damage.partitions:
             self._heal(actor)
             if world.abandoned:
@@ -91,6 +95,14 @@ class LoneDriver:
                 check_report(actor, _must(operation(context)))
         check_report(actor, _must(verify(context, deep=True)))
         reading.read_topic(world, context)
+
+    def _delete_later_descriptions(self) -> None:
+        """As the error says to a person: the metadata were put back, and a restore would take these."""
+        world = self._world
+        for folder in [name for name in world.remote.folders if name.startswith(paths.DESCRIPTIONS)]:
+            for name in list(world.remote.folders[folder]):
+                if int(paths.base_name(name).partition(".")[0]) > world.oracle.image.next_offset:
+                    world.remote.delete(name)
 
     def _heal(self, actor: Actor) -> None:
         """All damage is named, and mended: there is a good copy of everything."""

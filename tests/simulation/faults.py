@@ -22,7 +22,7 @@ import msgspec
 from stratalog.partitions.paths import BROKER_FILE, DataName, EpochName, LocalStartName, base_name, parse_name
 from stratalog.partitions.root import BrokerFile
 from tests.simulation.names import name_in_short
-from tests.simulation.oracle import Key
+from tests.simulation.oracle import Key, Oracle
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
@@ -43,6 +43,10 @@ class Events:
         """The replicas of the topic on all brokers, by broker, as they were at one moment ..."""
         self._copied_ends: dict[int, int] = {}
         """... and what was acknowledged then, by partition."""
+        self._all_copied: dict[int, dict[str, bytes]] = {}
+        """All that the brokers hold, the metadata too, as it was at one moment ..."""
+        self._oracle_then: Oracle | None = None
+        """... and what was known then."""
         self._put_back_once = False
         self.restart = lambda slot: None
         """Starts the job of a slot again."""
@@ -123,7 +127,7 @@ class Events:
         self._world.roots[broker].restore(self._backups[broker], self._world.time.ms)
         return None
 
-    # ------------------------------------------------------------- all brokers, beside a whole remote tier
+    # --------------------------------------------------------------------------- all brokers at once
 
     def _copy(self, _: int) -> None:
         """A copy of the topic's replicas on all brokers, as a snapshot of a machine's disk is."""
@@ -157,6 +161,78 @@ class Events:
             else:  # nobody can know what is lost: a person decides
                 history.forget()
                 world.abandoned = True
+        for slot in range(len(world.configuration.operations)):
+            self.restart(slot)
+        return None
+
+    def _copy_all(self, _: int) -> None:
+        """A copy of all brokers with their metadata, beneath their ``broker.json``."""
+        world = self._world
+        self._all_copied = {broker: _but_identity(root.snapshot()) for broker, root in world.roots.items()}
+        self._oracle_then = world.oracle.copy(world.batch)
+        self._oracle_then.histories = {key: one.copy() for key, one in world.oracle.histories.items()}
+
+    def _put_back_all(self, _: int) -> bool | None:
+        """The copy takes the place of all that the brokers hold; the remote tier is whole."""
+        world, then = self._world, self._oracle_then
+        if self._put_back_once or then is None:
+            return False
+        self._put_back_once = True
+        for driver in world.scheduler.drivers.values():
+            driver.kill()
+        for broker, root in world.roots.items():
+            for name in _but_identity(root.snapshot()):
+                root.delete(name)
+            for name, data in sorted(self._all_copied[broker].items()):
+                root.create(name, data, world.time.ms)
+        starts = {key: world.oracle.image.partition(*key).log_start_offset for key in self._keys()}
+        world.oracle.go_back(then)
+        world.invariants.states.clear()
+        for key in self._keys():
+            now, before = world.oracle.history(key), then.history(key)
+            live = world.tables[key[0]].live.values()
+            end = max((one.segment.next_offset for one in live if one.segment.partition == key[1]), default=0)
+            ends = [self._log_end(broker, key) for broker in self._replicas(key)]
+            world.ledger.never.pop(key, None)
+            if starts[key] > world.oracle.image.partition(*key).log_start_offset:
+                now.forget()  # what retention has removed is missing now, and a person says that it may be
+                world.abandoned = True
+            elif end <= before.acknowledged:  # what was acknowledged since then is lost, and nobody can know it
+                world.ledger.lose(key, now.offsets.keys() - before.offsets.keys())
+                world.oracle.histories[key] = before
+                world.ledger.count("put back to an earlier moment")
+            elif all(one < end for one in ends):
+                world.ledger.lose(key, now.put_back(end))
+                world.ledger.count("put back behind the remote log, with the metadata")
+            else:
+                now.forget()
+                world.abandoned = True
+            world.oracle.history(key).was_put_back = True
+        for slot in range(len(world.configuration.operations)):
+            self.restart(slot)
+        return None
+
+    def _lose_all(self, number: int) -> bool | None:
+        """The folders of all replicas of a partition are gone. What was on its way may arrive still."""
+        world = self._world
+        key = self._keys()[number % len(self._keys())]
+        history = world.oracle.history(key)
+        if self._put_back_once or history.unclean:
+            return False
+        self._put_back_once = True
+        for driver in world.scheduler.drivers.values():
+            if not driver.on_its_way:
+                driver.kill()
+        for broker in self._replicas(key):
+            root, folder = world.roots[broker], world.invariants.folder(broker, key)
+            for name in list(root.folders.get(folder, {})):
+                root.delete(name)
+        if known := world.oracle.image.partition(*key).written_to:
+            world.ledger.lose(key, history.lose_all(known))
+            world.ledger.count("lost, and known to have been written to")
+        else:
+            history.forget()
+            world.abandoned = True
         for slot in range(len(world.configuration.operations)):
             self.restart(slot)
         return None
@@ -233,3 +309,7 @@ class Events:
             if copies and not any(copies):
                 return False
         return bool(members) and world.copies.lost(key, of=(broker, name)) is None
+
+
+def _but_identity(files: dict[str, bytes]) -> dict[str, bytes]:
+    return {name: data for name, data in files.items() if name != BROKER_FILE}

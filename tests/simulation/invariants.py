@@ -238,9 +238,13 @@ class Invariants:
             self._check_member(broker, key, history)
 
     def _end_behind(self, broker: int, key: Key, history: History, log: ReplicaLog) -> None:
-        """The leader goes on from the end of the remote log: from here on all holds again."""
+        """The leader goes on from the end of the remote log, or has begun again: from here on all holds again."""
         partition = self.partition(key)
-        if partition is not None and broker == partition.leader and partition.remote_epoch:
+        if history.begins_again is not None:
+            if partition is not None and broker == partition.leader and log.local_start >= history.begins_again:
+                history.begin = history.proven = log.local_start
+                history.begins_again, history.behind = None, False
+        elif partition is not None and broker == partition.leader and partition.remote_epoch:
             joined = log.joined_epoch >= partition.remote_epoch
             history.behind = not (joined and log.log_end >= history.acknowledged)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 
 from stratalog.engine.driver.report import Report
 from tests.simulation.damage import Damage
@@ -52,7 +53,7 @@ class Ledger:
             if (key[0], of) == (topic_id, producer) and acknowledged
         )
 
-    def lose(self, key: Key, lost: set[Token]) -> None:
+    def lose(self, key: Key, lost: AbstractSet[Token]) -> None:
         """These records were lost with all storage that had them: their producers try again."""
         for (of, producer), begun in self.appends.items():
             for sequence in begun if of == key else ():

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 
+import stratalog.engine.metadata.election_commands
 import stratalog.engine.metadata.fold
 import stratalog.engine.quorum.contents
 import stratalog.engine.quorum.log
@@ -18,6 +19,7 @@ import stratalog.engine.records.coordinator
 import stratalog.engine.replication.append
 import stratalog.engine.replication.leader
 import stratalog.engine.replication.log_end
+import stratalog.engine.replication.lost_log
 import stratalog.engine.replication.sync
 import stratalog.engine.state.transaction_steps
 import stratalog.engine.upkeep.maintenance.maintain
@@ -312,6 +314,38 @@ MUTATIONS: Sequence[Mutation] = (
         "take over: the epoch that an election began for it goes on from the end of the remote log",
         variants.patched(stratalog.engine.replication.leader, "begin_at_remote_end", variants.begin_at_own_end),
         theme="behind",
+    ),
+    Mutation(
+        "a lost log that looks new",
+        "take over: a leader without any of the records that the metadata know of has lost its log",
+        variants.all_of(
+            variants.patched(stratalog.engine.replication.lost_log, "is_lost", variants.false),
+            variants.patched(stratalog.engine.replication.leader, "is_lost", variants.false),
+        ),
+        theme="lost",
+    ),
+    Mutation(
+        "a lost log that begins at its log start",
+        "elect: a lost log begins again at the last offset that the metadata know",
+        variants.patched(
+            stratalog.engine.metadata.election_commands, "_begin_again", variants.begin_again_at_its_log_start
+        ),
+        theme="lost",
+    ),
+    Mutation(
+        "a lost log that begins in its folders",
+        "elect: a lost log begins again in new folders, where nothing of the old one arrives",
+        variants.patched(
+            stratalog.engine.metadata.election_commands, "_begin_again", variants.begin_again_in_its_folders
+        ),
+        theme="lost",
+        shaped=lambda configuration: replace(configuration, late_write_rate=0.3),
+    ),
+    Mutation(
+        "uploads that are known by their names",
+        "an object that has the name already is reused where it is what would be uploaded, byte for byte",
+        variants.patched(stratalog.tiering.copier, "_reused", variants.reused_by_its_name),
+        theme="earlier",
     ),
     Mutation(
         "an end that is known for good",

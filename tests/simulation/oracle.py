@@ -8,7 +8,7 @@ does rests on such a state, so none is seen here too late.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from stratalog.engine.metadata.fold import apply
 from stratalog.engine.metadata.image import ClusterImage, PartitionImage
@@ -48,6 +48,9 @@ class History:
     behind: bool = False
     """All replicas were put back, and end before the remote log: until its leader goes on from the end of that."""
     was_put_back: bool = False
+    begins_again: int | None = None
+    """All replicas lost all records, and up to here the metadata know of them: until a person lets the log begin
+    again."""
 
     def commit(self, offset: int, token: Token, who: str) -> None:
         """``token`` is committed at ``offset``. Raises: Violation when another one is, or it is elsewhere."""
@@ -70,6 +73,23 @@ class History:
         self.read.clear()
         self.behind = self.was_put_back = True
         return lost
+
+    def lose_all(self, known: int) -> set[Token]:
+        """No replica has a record any more, nor a remote log, and the metadata know that there were some up to
+        ``known``: these offsets stay committed (I15: none of them is acknowledged with other records). Returns the
+        records that are lost.
+        """
+        lost = set(self.offsets)
+        self.committed = {offset: token for offset, token in self.committed.items() if offset < known}
+        self.offsets.clear()
+        self.acknowledged = self.high = 0
+        self.read.clear()
+        self.begins_again, self.behind, self.was_put_back = known, True, True
+        return lost
+
+    def copy(self) -> History:
+        """As it is now, without readers."""
+        return replace(self, committed=dict(self.committed), offsets=dict(self.offsets), read={})
 
     def forget(self) -> None:
         """An unclean election: start again from what storage holds."""
@@ -102,6 +122,10 @@ class Oracle:
         twin = Oracle(bytes_of)
         twin.image, twin.files, twin.images = self.image, dict(self.files), dict(self.images)
         return twin
+
+    def go_back(self, earlier: Oracle) -> None:
+        """The metadata are as they were when ``earlier`` was copied."""
+        self.image, self.files, self.images = earlier.image, dict(earlier.files), dict(earlier.images)
 
     def history(self, key: Key) -> History:
         """Of one partition."""

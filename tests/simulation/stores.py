@@ -23,6 +23,7 @@ from stratalog.partitions.paths import BROKER_FILE
 from stratalog.partitions.store.protocol import StagedCopy, StagedWriter, Store, StoreCounts, StoredObject
 from stratalog.partitions.store.rules import byte_range, check_exclusive_create, stable_listing
 from stratalog.partitions.store.two_scans import objects_together
+from stratalog.partitions.unwritable import UnwritableStorageError
 from tests.simulation.roots import Root
 from tests.simulation.scheduler import Driver, Verdict
 
@@ -75,7 +76,10 @@ class SimStore:
         if not self.root.reachable:
             self._note(driver, what, self.root.place, name, "unreachable")
             raise BrokerUnreachableError(f"{self.uri} does not answer")
-        if verdict is Verdict.REFUSE or (self.root.full and what in ("create", "commit", "replace")):
+        if self.root.full and what in ("create", "commit", "replace"):
+            self._note(driver, what, self.root.place, name, "full")
+            raise UnwritableStorageError(f"{self.uri} is full: cannot {what} {name}", self.uri_of(name), full=True)
+        if verdict is Verdict.REFUSE:
             self._note(driver, what, self.root.place, name, "refused")
             raise StorageError(f"{self.uri} refused to {what} {name}")
         if verdict is Verdict.LATE:

@@ -13,7 +13,7 @@ from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.report import Report
 from stratalog.engine.driver.stored_schedule import load_stored
 from stratalog.engine.upkeep.maintenance.sweep import sweep
-from stratalog.engine.upkeep.maintenance.times import decode
+from stratalog.engine.upkeep.memory.times import decode
 from stratalog.engine.upkeep.replication.merge import merge
 from stratalog.engine.upkeep.replication.replicate import replicate
 from stratalog.engine.upkeep.retention.retain import retain

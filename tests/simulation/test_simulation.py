@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import re
 from collections import Counter
 from collections.abc import Callable
@@ -69,6 +70,46 @@ def test_replicas_that_were_put_back_go_on_from_the_end_of_the_remote_log() -> N
         assert result.violation is None, f"seed {seed}: {result.violation}"
         counts += result.counts
     assert counts["put back behind the remote log"] >= 5
+
+
+@pytest.mark.slow
+def test_leaders_that_answer_reads_and_refuse_creates_resign() -> None:
+    """Roots are full, and empty again, in any order with all else. Every invariant holds."""
+    counts: Counter[str] = Counter()
+    for seed in range(1, 1 + at_depth(test=15, nightly=1000)):
+        configuration = configuration_of(seed, "base")
+        rng = random.Random(f"full {seed}")
+        brokers = rng.choices(range(1, configuration.shape.brokers + 1), k=3)
+        fills = [(rng.randrange(configuration.horizon // 2), "fill", broker) for broker in brokers]
+        mends = [(at + rng.choice((20, 60, 200)), "mend", broker) for at, _, broker in fills]
+        events = tuple(sorted((*configuration.events, *fills, *mends)))
+        result = run_configuration(replace(configuration, events=events))
+        assert result.violation is None, f"seed {seed}: {result.violation}"
+        counts += result.counts
+    assert counts["full leaders resigned"] > 0
+
+
+@pytest.mark.slow
+def test_brokers_that_were_put_back_with_their_metadata_take_no_upload_of_before_for_theirs() -> None:
+    """I14; and what nobody committed is not what has its name."""
+    counts: Counter[str] = Counter()
+    for seed in range(1, 1 + at_depth(test=30, nightly=1000)):
+        result = run_configuration(configuration_of(seed, "earlier"))
+        assert result.violation is None, f"seed {seed}: {result.violation}"
+        counts += result.counts
+    assert counts["put back to an earlier moment"] >= 20
+    assert counts["put back behind the remote log, with the metadata"] >= 3
+
+
+@pytest.mark.slow
+def test_logs_that_are_lost_begin_again_where_they_were_known_to_end() -> None:
+    """I15: no offset is acknowledged with other records while the metadata know of the first."""
+    counts: Counter[str] = Counter()
+    for seed in range(1, 1 + at_depth(test=30, nightly=1000)):
+        result = run_configuration(configuration_of(seed, "lost"))
+        assert result.violation is None, f"seed {seed}: {result.violation}"
+        counts += result.counts
+    assert counts["lost, and known to have been written to"] >= 5
 
 
 def test_all_kinds_of_runs_have_their_turn() -> None:
@@ -197,7 +238,7 @@ def test_tiered_runs_leave_litter_for_a_vacuum_to_find(monkeypatch: pytest.Monke
         return litter
 
     monkeypatch.setattr(vacuum, "find_litter", counted)
-    for seed in range(1, 41):
+    for seed in range(1, 51):
         assert run_configuration(configuration_of(seed, "tier")).violation is None
     assert found[Why.SUPERSEDED] >= 5
 

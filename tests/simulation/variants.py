@@ -32,7 +32,9 @@ from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.log_ends import LogEnds
 from stratalog.engine.driver.report import Report
 from stratalog.engine.driver.state_cache import ReadState
-from stratalog.engine.metadata.image import PartitionView, TopicImage
+from stratalog.engine.metadata.election_commands import Election, _begin_again
+from stratalog.engine.metadata.image import ClusterImage, PartitionImage, PartitionView, TopicImage
+from stratalog.engine.metadata.records import PartitionChangeRecord
 from stratalog.engine.replicas.in_sync import Progressed, adding, joined, propose
 from stratalog.engine.replication.append import Appended, AppendOptions, ReplayableBatches, _commit, _encode
 from stratalog.engine.replication.log_end import LogEnd, look_at_end
@@ -53,15 +55,20 @@ from stratalog.partitions.identity import TopicIdPartition
 from stratalog.partitions.known_log import KnownLog, known_again
 from stratalog.partitions.lineage import Lineage
 from stratalog.partitions.listing import DataFile, Link, Listing, ReplicaLog
+from stratalog.partitions.merge import Run
 from stratalog.partitions.paths import DataName
 from stratalog.partitions.producer_changes import Level, Levels, applied, next_level
 from stratalog.partitions.producers import ProducerAppend, ProducerEntry, earlier_attempt
 from stratalog.partitions.replica import Replica, errors_of
 from stratalog.partitions.segment_check import verify_bytes
+from stratalog.partitions.store import Store
 from stratalog.partitions.store.memory import MemoryStore
 from stratalog.partitions.store.protocol import StoredObject
 from stratalog.partitions.store.two_scans import objects_together
 from stratalog.partitions.transactions import LogTransactions
+from stratalog.tiering.copier import segment_of
+from stratalog.tiering.remote_segment import Uploaded
+from stratalog.tiering.statistics import statistics_json
 
 
 def by_the_driver(clock: Clock, _store: object) -> int:
@@ -257,6 +264,10 @@ def done_for_good(
 
 def true(*_: object) -> bool:
     return True
+
+
+def false(*_: object) -> bool:
+    return False
 
 
 _settle = _Maintenance._settle
@@ -478,3 +489,28 @@ def nothing(*_: object) -> None:
 def begin_at_own_end(leader: Replica, log: ReplicaLog, epoch: int, tail: RemoteTail) -> Lineage:
     """The epoch begins where the leader's own log ends."""
     return log.lineage.continued_by(epoch, log.log_end)
+
+
+def begin_again_at_its_log_start(
+    image: ClusterImage, present: PartitionImage, election: Election, what: str
+) -> PartitionChangeRecord:
+    """A lost log begins where the log started, whatever is known of its offsets."""
+    record = _begin_again(image, present, election, what)
+    return msgspec.structs.replace(record, log_start_offset=present.log_start_offset)
+
+
+def begin_again_in_its_folders(
+    image: ClusterImage, present: PartitionImage, election: Election, what: str
+) -> PartitionChangeRecord:
+    """A lost log begins again where late writes of the lost one arrive."""
+    record = _begin_again(image, present, election, what)
+    return msgspec.structs.replace(record, begins_again=False, unclean=True)
+
+
+def reused_by_its_name(
+    leader: Replica, run: Run, remote: Store, there: StoredObject, compression: str
+) -> Uploaded | None:
+    """A sound object of that name is the upload, whatever it holds."""
+    found = verify_bytes(remote, DataFile(run.segment_name, there))
+    segment = segment_of(leader, run, found.footer, there.size_bytes)
+    return Uploaded(segment, there.modified_ms, statistics_json(found), 0)

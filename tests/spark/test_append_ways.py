@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -45,8 +45,8 @@ def source(spark: SparkSession, count: int = 100) -> DataFrame:
     return spark.range(count).selectExpr("concat('k', id % 7) AS key", "concat('city ', id) AS city", "id AS n")
 
 
-def topic(cluster: Cluster, name: str) -> str:
-    cluster.topics.create(name, partitions=3, replication_factor=2, key="STRING", value=VALUE)
+def topic(cluster: Cluster, name: str, configs: Mapping[str, str] | None = None) -> str:
+    cluster.topics.create(name, partitions=3, replication_factor=2, key="STRING", value=VALUE, configs=configs)
     return name
 
 
@@ -67,10 +67,14 @@ def wide(cluster: Cluster, name: str) -> bool:
 # ----------------------------------------------------------------------------------- few rows
 
 
+@pytest.mark.parametrize("partitioner", ["spark_hash", "murmur2"])
 @pytest.mark.classic("it counts jobs of the JVM")
-def test_few_rows_take_one_job(cluster: Cluster, spark: SparkSession, jobs: Callable[[], int]) -> None:
+def test_few_rows_take_one_job(
+    partitioner: str, cluster: Cluster, spark: SparkSession, jobs: Callable[[], int]
+) -> None:
     """One that fetches them; of others there is the shuffle of their own plan, ours, and the tasks behind it."""
-    few, many = topic(cluster, "few"), topic(cluster, "many")
+    configs = {"partitioner": partitioner}
+    few, many = topic(cluster, f"few-{partitioner}", configs), topic(cluster, f"many-{partitioner}", configs)
     cluster.append(source(spark), few, key="key").raise_for_failures()
     assert jobs() == 1
     cluster.append(source(spark).repartition(2), many, key="key").raise_for_failures()

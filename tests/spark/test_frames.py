@@ -12,10 +12,15 @@ import polars as pl
 import pyarrow as pa
 import pytest
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
+from pyspark.sql.types import DoubleType
 
 from stratalog import Cluster
+from stratalog.engine.config.topic_config import CRC32, MURMUR2, SPARK_HASH
 from stratalog.engine.records.partitioner import partitions_of
-from stratalog.partitions.errors import InvalidRecordError
+from stratalog.engine.spark import key_hash, versions
+from stratalog.engine.spark.key_hash import by_key_hash
+from stratalog.engine.spark.versions import spark_version
+from stratalog.partitions.errors import InvalidCallError, InvalidRecordError
 from tests.spark.spark_cluster import files, format_cluster, ordered
 
 if TYPE_CHECKING:
@@ -87,30 +92,75 @@ def test_an_append_takes_frames_of_spark_alone_and_says_what_takes_others(cluste
     assert files(folder) == before
 
 
+TEXTS = ["", *("äöü-xyz\x7fé"[:length] for length in range(1, 9)), None]
+KEYS = {
+    "string": pa.array(TEXTS),
+    "binary": pa.array([None if text is None else text.encode("latin-1") for text in TEXTS], pa.binary()),
+    "bool": pa.array([True, False] * 5),
+    "byte": pa.array([-128, 127, *range(8)], pa.int8()),
+    "int": pa.array([-(2**31), 2**31 - 1, *range(8)], pa.int32()),
+    "long": pa.array([-(2**63), 2**63 - 1, *range(8)], pa.int64()),
+    "float": pa.array([0.0, -0.0, 1.5, float("inf"), *range(6)], pa.float32()),
+    "double": pa.array([0.0, -0.0, 1.5, float("-inf"), *range(6)], pa.float64()),
+    "date": pa.array([AT.date()] * 9 + [None], pa.date32()),
+    "timestamp": pa.array([AT] * 9 + [None], pa.timestamp("us", "UTC")),
+    "decimal": pa.array([Decimal(f"-{n}.5") for n in range(10)], pa.decimal128(18, 3)),
+    "struct": pa.array([{"s": text, "l": 2**62} for text in TEXTS]),
+}
+"""All types of keys, with nulls, both zeros, texts of every length up to 9 bytes."""
+
+
 def test_produce_deals_keys_out_as_spark_does(spark: SparkSession) -> None:
-    """All types of keys, with nulls, both zeros, texts of every length up to 9 bytes."""
-    texts = ["", *("äöü-xyz\x7fé"[:length] for length in range(1, 9)), None]
-    keys = pa.table(
-        {
-            "string": texts,
-            "binary": pa.array([None if text is None else text.encode("latin-1") for text in texts], pa.binary()),
-            "bool": [True, False] * 5,
-            "byte": pa.array([-128, 127, *range(8)], pa.int8()),
-            "int": pa.array([-(2**31), 2**31 - 1, *range(8)], pa.int32()),
-            "long": pa.array([-(2**63), 2**63 - 1, *range(8)], pa.int64()),
-            "float": pa.array([0.0, -0.0, 1.5, float("inf"), *range(6)], pa.float32()),
-            "double": pa.array([0.0, -0.0, 1.5, float("-inf"), *range(6)], pa.float64()),
-            "date": pa.array([AT.date()] * 9 + [None], pa.date32()),
-            "timestamp": pa.array([AT] * 9 + [None], pa.timestamp("us", "UTC")),
-            "decimal": pa.array([Decimal(f"-{n}.5") for n in range(10)], pa.decimal128(18, 3)),
-        }
-    )
-    keys = keys.append_column(
-        "struct",
-        pa.StructArray.from_arrays([keys["string"].combine_chunks(), keys["long"].combine_chunks()], ["s", "l"]),
-    )
-    frame = spark.createDataFrame(keys)
-    wanted = frame.select(*(F.pmod(F.hash(name), F.lit(997)).alias(name) for name in keys.column_names)).toArrow()
-    for name in keys.column_names:
-        mine = partitions_of(keys[name].combine_chunks(), 997)
-        assert list(mine) == wanted[name].to_pylist(), name
+    frame = spark.createDataFrame(pa.table(KEYS))
+    wanted = frame.select(*(F.pmod(F.hash(name), F.lit(997)).alias(name) for name in KEYS)).toArrow()
+    for name, keys in KEYS.items():
+        assert list(partitions_of(keys, 997, SPARK_HASH)) == wanted[name].to_pylist(), name
+
+
+@pytest.mark.parametrize("version", [(4, 0), (4, 1)])
+@pytest.mark.parametrize("partitioner", [MURMUR2, CRC32])
+def test_spark_deals_keys_out_by_hashes_of_kafka_as_produce_does(
+    spark: SparkSession, version: tuple[int, int], partitioner: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if spark_version() < version:
+        pytest.skip("this Spark is older")
+    monkeypatch.setattr(key_hash, "spark_version", lambda: version)
+    keys = {
+        **KEYS,
+        "tags": pa.array([["a", "ß"], None, *([] for _ in TEXTS[2:])], pa.list_(pa.string())),
+        "map": pa.array([[("a", 1)]] * len(TEXTS), pa.map_(pa.string(), pa.int32())),
+    }
+    simple = ["string", "binary", "bool", "byte", "int", "long"]
+    names = simple if version == (4, 0) else list(keys)
+    frame = spark.createDataFrame(pa.table(keys))
+    types = {field.name: field.dataType for field in frame.schema}
+    hashed = (by_key_hash(frame[name], types[name], 997, partitioner).alias(name) for name in names)
+    found = frame.select(*hashed).toArrow()
+    for name in names:
+        there = keys[name].is_valid().to_numpy(zero_copy_only=False)
+        wanted = partitions_of(keys[name], 997, partitioner)
+        assert list(found[name].to_numpy()[there]) == list(wanted[there]), name
+
+
+def test_a_key_that_spark_4_0_cannot_hash_is_refused(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (key_hash, versions):
+        monkeypatch.setattr(module, "spark_version", lambda: (4, 0))
+    with pytest.raises(InvalidCallError, match=r"murmur2 of a key of double needs Spark 4\.1 .*: give partition="):
+        by_key_hash(F.lit(1.5), DoubleType(), 3, MURMUR2)
+
+
+def test_a_frame_goes_where_producers_of_kafka_send_its_keys(spark: SparkSession, tmp_path: Path) -> None:
+    """And rows without a key by their values, as ever; the same from ``records``."""
+    cluster = format_cluster(spark, tmp_path)
+    cluster.topics.create("m", partitions=5, replication_factor=2, configs={"partitioner": MURMUR2})
+    rows: list[tuple[str | None, str]] = [(f"key-{n}", str(n)) for n in range(40)] + [(None, "a"), (None, "b")]
+    frame = spark.createDataFrame(rows, "k STRING, value STRING")
+    cluster.append(frame, "m", key="k").raise_for_failures()
+    found = {row.value.decode(): row.partition for row in cluster.read("m").collect()}
+    wanted = partitions_of(pa.array([key for key, _ in rows[:40]]), 5, MURMUR2).tolist()
+    assert [found[str(n)] for n in range(40)] == wanted
+    by_value = spark.sql("SELECT pmod(hash(CAST('a' AS BINARY)), 5), pmod(hash(CAST('b' AS BINARY)), 5)").first()
+    assert by_value is not None
+    assert (found["a"], found["b"]) == tuple(by_value)
+    records = cluster.records(frame, "m", key="k")
+    assert {row.value.decode(): row.partition for row in records.collect()} == found

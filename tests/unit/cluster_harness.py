@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from stratalog.engine.cluster import Cluster
+from stratalog import Cluster
 from stratalog.engine.config.key_source import KeySource, key_of_environment
 from stratalog.engine.driver.context import Progress, Silent
 from stratalog.engine.driver.report import OperationFailedError, Report
@@ -96,7 +96,7 @@ class LiveCluster:
             address = f"b{broker}" if on_disk else f"memory://b{broker}"
             lines.append(f'[[brokers]]\nid = {broker}\nrack = "{chr(96 + broker)}"\nlog_dir = "{address}"\n')
             if on_disk:
-                self.root(broker).mkdir()
+                self.root(broker).mkdir(exist_ok=True)  # a file system may be mounted there
         self.file.write_text("\n".join(lines))
         self.cluster = Cluster.format(
             self.file,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from stratalog.engine.cluster import Cluster
+from stratalog import Cluster
 from stratalog.jobs import quorum as job
 from stratalog.partitions.errors import (
     BrokerUnreachableError,

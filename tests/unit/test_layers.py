@@ -22,28 +22,30 @@ MAY_IMPORT = {
     "tiering": {"tiering", "partitions"},
     "snapshots": {"snapshots", "partitions"},
     "engine": {"engine", "tiering", "snapshots", "partitions"},
-    "stratalog": {"engine", "partitions"},
+    "stratalog": {"bridges", "engine", "partitions"},
     "jobs": {"jobs", "stratalog", "engine", "tiering", "snapshots", "partitions"},
+    "bridges": {"bridges", "jobs", "stratalog", "engine", "tiering", "snapshots", "partitions"},
     "conf": {"conf"},
 }
 """By folder, those of which it may import. ``stratalog`` is the door, and holds links to the others."""
 
 FLOORS = (
     *("config", "state", "metadata", "quorum", "replication", "driver", "brokers", "replicas", "records"),
-    *("reading", "upkeep.tiering", "upkeep.verification", "upkeep.retention", "upkeep.replication"),
+    *(
+        "reading",
+        "upkeep.memory",
+        "upkeep.tiering",
+        "upkeep.verification",
+        "upkeep.retention",
+        "upkeep.replication",
+    ),
     *(
         "upkeep.healing",
         "upkeep.snapshots",
         "upkeep.restoring",
         "upkeep.maintenance",
-        "policy",
         "admin",
-        "formats",
-        "mirror",
-        "export",
-        "serve",
         "health",
-        "page",
         "spark",
         "cluster",
     ),

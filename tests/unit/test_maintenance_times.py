@@ -6,21 +6,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stratalog.engine.upkeep.maintenance.times import (
+from stratalog.engine.driver.report import Failure
+from stratalog.engine.upkeep.memory.times import (
     LONGEST_MS,
-    NO_TROUBLE,
+    Looked,
     Settled,
     Times,
-    Trouble,
     decode,
     encode,
     wait_ms,
 )
+from stratalog.engine.upkeep.memory.trouble import NO_TROUBLE, Told, Trouble, trouble_of
 from stratalog.partitions.identity import TopicIdPartition
 
 NOW = 1_000_000_000_000
 A, B = (TopicIdPartition("a" * 32, partition) for partition in (0, 1))
-trouble = st.builds(Trouble, st.integers(0, NOW), st.integers(1, 9), *[st.text(max_size=3)] * 3)
+texts = st.text(max_size=3)
+told = st.lists(st.builds(Told, texts, texts, texts), min_size=1, max_size=2).map(tuple)
+trouble = st.builds(Trouble, st.integers(0, NOW), st.integers(1, 9), told, st.booleans())
 times = st.builds(
     Times,
     st.dictionaries(st.sampled_from(["merge", "vacuum"]), st.integers(0, NOW)),
@@ -55,17 +58,21 @@ def test_what_is_written_is_read(kept: Times) -> None:
 
 
 @pytest.mark.parametrize(
-    "line", [b"", b"[1,{},{}]", b"[2,{}", b"[9,{},{},[],[],{}]", b'[2,{"merge":"x"},{},[],[],{}]']
+    "line", [b"", b"[1,{},{}]", b"[3,{}", b"[9,{},{},[],[],{}]", b'[3,{"merge":"x"},{},[],[],{}]']
 )
 def test_what_cannot_be_read_is_forgotten(line: bytes) -> None:
     assert decode(line) == Times()
 
 
+def failed(since_ms: int, *of: tuple[str, str], deep: bool = False) -> Trouble:
+    return trouble_of([Failure(item, code, "m") for item, code in of], since_ms, deep=deep)
+
+
 def test_trouble_goes_back_to_the_first_run_that_had_it_and_ends_with_one_that_has_none() -> None:
-    first = Times(failing={"tier": Trouble(1, 2, "t-0", "X", "x")}, damaged={A: Trouble(1, 1, "t-0", "Y", "y")})
-    again = Times(failing={"tier": Trouble(9, 1, "t-1", "Z", "z")}, damaged={A: Trouble(9, 1, "t-0", "Y", "y")})
+    first = Times(failing={"tier": failed(1, ("t-0", "X"), ("t-1", "X"))}, damaged={A: failed(1, ("t-0", "Y"))})
+    again = Times(failing={"tier": failed(9, ("t-1", "Z"))}, damaged={A: failed(9, ("t-0", "Y"))})
     later = decode(encode(first.updated(again, [A])))
-    assert later.failing == {"tier": Trouble(1, 1, "t-1", "Z", "z")}
+    assert later.failing == {"tier": failed(1, ("t-1", "Z"))}
     assert later.damaged[A].since_ms == 1
     over = Times(failing={"tier": NO_TROUBLE}, damaged={A: NO_TROUBLE})
     assert decode(encode(later.updated(over, [A]))) == Times()
@@ -74,8 +81,67 @@ def test_trouble_goes_back_to_the_first_run_that_had_it_and_ends_with_one_that_h
 
 
 def test_what_an_earlier_version_has_written_is_read() -> None:
-    line = b'[2,{"merge":5},{},[],[],{}]'
+    line = b'[3,{"merge":5},{},[],[],{}]'
     assert decode(line) == Times({"merge": 5})
+
+
+GAP, MISSING, REFUSED = "LOG_GAP", "REMOTE_OBJECT_MISSING", "CLUSTER_AUTHORIZATION_FAILED"
+
+
+@pytest.mark.parametrize(
+    ("known", "found", "deep", "stays"),
+    [
+        (None, [], True, None),
+        (None, [GAP], False, GAP),
+        (None, [REFUSED], True, None),
+        (failed(1, ("t-0", GAP)), [], False, None),
+        (failed(1, ("t-0", GAP)), [MISSING], False, MISSING),
+        (failed(1, ("t-0", GAP)), [REFUSED], True, GAP),
+        (failed(1, ("t-0", GAP), deep=True), [], False, GAP),
+        (failed(1, ("t-0", GAP), deep=True), [MISSING], False, GAP),
+        (failed(1, ("t-0", GAP), deep=True), [MISSING], True, MISSING),
+        (failed(1, ("t-0", GAP), deep=True), [], True, None),
+    ],
+    ids=[
+        *("sound", "found", "a broker that does not answer says nothing", "seen gone", "another one"),
+        *("known, and its broker is away", "only who reads all bytes sees it gone", "known from the bytes"),
+        *("the bytes tell of another", "the bytes are sound"),
+    ],
+)
+def test_damage_stays_until_a_look_that_could_find_it_sees_it_gone(
+    known: Trouble | None, found: list[str], deep: bool, stays: str | None
+) -> None:
+    before = Times(damaged={} if known is None else {A: known})
+    looked = Looked({A: [Failure("t-0", code, "m") for code in found]}, frozenset(), deep, NOW)
+    after = before.after(looked, [A, B])
+    assert [one.told[0].code for one in after.damaged.values()] == ([] if stays is None else [stays])
+    if known is not None and stays is not None:
+        assert after.damaged[A].since_ms == 1
+
+
+@pytest.mark.parametrize(
+    ("item", "code", "deep", "stays"),
+    [
+        ("t-0", MISSING, True, False),
+        ("t-0 in the remote tier", MISSING, True, False),
+        ("t", GAP, True, False),
+        ("t-0", MISSING, False, True),
+        ("t-0", REFUSED, True, True),
+        ("t-01", MISSING, True, True),
+        ("t-1", MISSING, True, True),
+    ],
+)
+def test_a_step_that_failed_by_damage_fails_no_more_once_the_damage_is_seen_gone(
+    item: str, code: str, deep: bool, stays: bool
+) -> None:
+    before = Times(failing={"retain": failed(1, (item, code))})
+    after = before.after(Looked({A: []}, frozenset({"t-0", "t"}), deep, NOW), [A])
+    assert bool(after.failing) == stays
+
+
+def test_failures_that_are_not_told_are_not_taken_for_mended() -> None:
+    many = failed(1, *[("t-0", MISSING)] * 101)
+    assert many.without_damage_of({"t-0"}) == many
 
 
 @given(times, times)

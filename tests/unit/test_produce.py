@@ -206,21 +206,12 @@ def test_what_a_type_has_grown_by_may_be_absent(live: LiveCluster) -> None:
 
 def test_a_key_that_only_spark_can_deal_out_is_refused(live: LiveCluster) -> None:
     with pytest.raises(InvalidRecordError, match=r"a key of decimal128\(38, 2\) can be partitioned only by Spark"):
-        partitions_of(pa.array([Decimal("1.00")], pa.decimal128(38, 2)), 4)
+        partitions_of(pa.array([Decimal("1.00")], pa.decimal128(38, 2)), 4, "spark_hash")
 
 
 def test_nothing_of_nothing_is_no_append(live: LiveCluster) -> None:
     with live.unchanged():
         live.cluster.produce("t", []).raise_for_failures()
-
-
-def test_partitions_of_a_slice_are_those_of_its_keys() -> None:
-    keys = pa.array([b"abcdefg", None, b"", b"h" * 9, b"\xff\xfe\xfd"])
-    whole = partitions_of(keys, 1000)
-    assert list(partitions_of(keys.slice(2), 1000)) == list(whole[2:])
-    assert list(
-        partitions_of(pa.array([Decimal("1.5"), Decimal("-2")], pa.decimal128(9, 2)).slice(1), 97)
-    ) == list(partitions_of(pa.array([Decimal("-2")], pa.decimal128(9, 2)), 97))
 
 
 def test_producing_needs_no_pyspark(live: LiveCluster, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,6 +17,7 @@ from stratalog.partitions.errors import (
     StorageAuthorizationError,
 )
 from stratalog.partitions.paths import CheckpointName, ClaimName, DataName, parse_name
+from stratalog.partitions.unwritable import UnwritableStorageError
 from tests.unit.quorum_harness import (
     IMPATIENT,
     HookedStore,
@@ -205,6 +206,27 @@ def test_an_epoch_that_is_not_accounted_for_may_have_left_the_last_batch_out() -
 
 
 # ------------------------------------------------------------------------------------------ commands
+
+
+def test_a_command_where_the_voters_take_no_writes_is_refused_at_once() -> None:
+    quorum = Quorum(3)
+    quorum.client().submit(AlterConfigs(None, BEFORE))
+    stores = quorum.hooked()
+
+    def full(what: str, name: str, call: Callable[[], object]) -> object:
+        if what in CHANGES:
+            raise UnwritableStorageError(f"cannot create {name}: no space. Free some", name, full=True)
+        return call()
+
+    for store in stores:
+        store.hook = full
+    client, began_s = quorum.client(through=stores), quorum.clock.monotonic_s()
+    with pytest.raises(
+        UnwritableStorageError, match=r"metadata epoch \d cannot be claimed: .* no space\. Free some"
+    ):
+        client.submit(AlterConfigs(None, {"segment.bytes": "1"}))
+    assert quorum.clock.monotonic_s() == began_s, "it has waited for nobody"
+    assert client.image().configs == BEFORE, "reads go on"
 
 
 def test_a_command_of_who_may_not_write_is_refused_at_once() -> None:

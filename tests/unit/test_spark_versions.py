@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from stratalog.engine.records.partitioner import hashes_of
+from stratalog.engine.records.spark_hash import hashes_of
 from stratalog.engine.spark import versions
 from stratalog.partitions.errors import InvalidCallError
 

@@ -15,6 +15,7 @@ from stratalog.partitions.store.local import LocalStore
 from stratalog.partitions.store.local_space import staging_in_the_way
 from stratalog.partitions.store.protocol import StoredObject
 from tests.unit.cluster_harness import LiveCluster
+from tests.unit.faulty_store import Faults
 from tests.unit.special_files import FILES, put
 
 KINDS = [*FILES, "file"]
@@ -73,6 +74,32 @@ def test_a_leader_that_can_take_no_file_leads_no_longer(tmp_path: Path) -> None:
     assert broker not in live.isr()
     live.append("d", driver=live.driver()).raise_for_failures()
     assert live.read() == {0: list("abcd")}
+
+
+@pytest.mark.parametrize("role", ["leader", "follower"])
+def test_what_comes_in_the_way_after_the_brokers_were_looked_at_is_blamed_on_its_root(
+    tmp_path: Path, role: str
+) -> None:
+    """A sound leader does not resign for a follower."""
+    faults = Faults()
+    live = LiveCluster(tmp_path, on_disk=True, voters=(1, 2, 3), through=faults.wrap)
+    live.topic()
+    live.fill("ab")
+    leader = live.leader()
+    broker = leader if role == "leader" else live.followers()[0]
+
+    def before(uri: str, what: str, name: str) -> None:
+        if what == "stage" and uri == live.store(leader).uri and name.endswith(".parquet"):
+            faults.none()
+            block(live, broker)
+
+    faults.before = before
+    began_s = live.clock.monotonic_s()
+    live.append("c").raise_for_failures()
+    assert live.clock.monotonic_s() == began_s
+    assert live.isr() == {1, 2, 3} - {broker}
+    assert (live.leader() == leader) == (role == "follower")
+    assert live.read() == {0: list("abc")}
 
 
 @pytest.mark.parametrize("kind", KINDS)

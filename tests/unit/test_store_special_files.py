@@ -15,6 +15,7 @@ from stratalog.partitions.store import StoredObject
 from stratalog.partitions.store import local_scan as scanning
 from stratalog.partitions.store.local import LocalStore
 from stratalog.partitions.store.memory import MemoryStore
+from stratalog.partitions.unwritable import UnwritableStorageError
 from tests.unit.special_files import FILES, contents, put
 
 NAME = "home/topic/0.7/file"
@@ -129,7 +130,7 @@ class TestStaging:
         [before] = store.list("")
         put("link", Path(store.root, ".staging"), victim)
         theirs = contents(victim)
-        with pytest.raises(CorruptionError, match=r"\.staging' is a symbolic link"):
+        with pytest.raises(UnwritableStorageError, match=r"\.staging' is a symbolic link"):
             CHANGES[what](store, before)
         assert contents(victim) == theirs
         assert store.read(NAME) == b"ours"

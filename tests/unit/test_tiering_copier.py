@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +11,16 @@ import pytest
 from deltalake import DeltaTable
 
 from stratalog.partitions.errors import CorruptionError, CorruptSegmentError, SourceChangedError
-from stratalog.partitions.merge import Run
+from stratalog.partitions.merge import MergePolicy, Run
 from stratalog.partitions.store import Store
+from stratalog.partitions.store.local import LocalStore
 from stratalog.partitions.store.memory import MemoryStore
 from stratalog.tiering import copier
 from stratalog.tiering.copier import upload
+from stratalog.tiering.remote_objects import RemoteObjects, RemovedFiles, Why, find_litter
 from stratalog.tiering.remote_segment import Uploaded
-from tests.unit.tiering_harness import ONE_SEGMENT, TieredPartition
+from tests.unit.harness import OnePartition
+from tests.unit.tiering_harness import EACH_FILE, ONE_SEGMENT, TieredPartition
 
 
 @pytest.fixture
@@ -77,6 +81,34 @@ def test_a_rewritten_run_is_reused_as_well(part: TieredPartition) -> None:
     again = part.upload(part.plan(ONE_SEGMENT))
     assert [(u.segment, u.statistics) for u in again] == [(u.segment, u.statistics) for u in first]
     assert [u.copied_bytes for u in again] == [0]
+
+
+@pytest.mark.parametrize("policy", [EACH_FILE, ONE_SEGMENT], ids=["copied", "rewritten"])
+def test_an_upload_of_other_records_at_the_same_offsets_is_never_taken_for_ours(
+    part: TieredPartition, tmp_path: Path, policy: MergePolicy
+) -> None:
+    """A driver died between upload and commit, then the brokers were put back with their metadata: the same
+    offsets, the same leader epoch, the same names, other records."""
+    old = part.upload(part.plan(policy))
+    before = {of: object_of(part, of, tmp_path).read_bytes() for of in old}
+    shutil.rmtree(tmp_path / "leader")
+    (tmp_path / "leader").mkdir()
+    part.one = OnePartition(stores=[LocalStore(str(tmp_path / "leader"))])
+    for start, end in ((0, 3), (3, 7), (7, 12)):
+        part.one.append([f"w{offset}" for offset in range(start, end)])
+    new = part.upload(part.plan(policy))
+    assert [of.segment.name for of in new] == [of.segment.name for of in old]
+    assert [of.segment.rebuilt for of in new] == [1] * len(old)
+    assert [of.segment for of in part.upload(part.plan(policy))] == [of.segment for of in new], "ours is reused"
+    done = part.commit(new)
+    rows = DeltaTable(part.table.uri).to_pyarrow_table(columns=["offset", "value"]).to_pylist()
+    assert sorted((row["offset"], row["value"]) for row in rows) == [(n, f"w{n}".encode()) for n in range(12)]
+    assert {of: object_of(part, of, tmp_path).read_bytes() for of in old} == before
+    objects = RemoteObjects.of(part.table.folder, part.remote.list(part.table.folder))
+    found = find_litter(
+        objects, done.log, RemovedFiles(), log_starts={}, lineages={}, tiered=True, before_ms=10**15
+    )
+    assert found.litter == dict.fromkeys([of.segment.path for of in old], Why.SUPERSEDED)
 
 
 def test_a_crash_before_the_name_leaves_nothing(part: TieredPartition, monkeypatch: pytest.MonkeyPatch) -> None:

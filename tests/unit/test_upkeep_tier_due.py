@@ -17,6 +17,8 @@ from tests.unit.faulty_store import Faults
 from tests.unit.tier_harness import RemoteFaults, refused, states
 
 INTERVAL_MS = 30_000
+BROKERS = 3
+"""Each of them holds a copy of the list."""
 
 
 @pytest.fixture
@@ -148,16 +150,16 @@ def test_two_drivers_at_once_keep_what_both_did(live: RemoteFaults) -> None:
     live.cluster.tier("t").raise_for_failures()
     assert worked_on(ran[0]) == [("u", 0)]
     assert live.cluster.tier(due=True).rows == []
-    assert len(lists(live)) == 2
+    assert len(lists(live)) == 2 * BROKERS
 
 
 def test_old_versions_of_the_list_go_and_a_vacuum_leaves_the_rest(live: RemoteFaults) -> None:
     live.tiered()
     for _ in range(5):
         live.cluster.tier().raise_for_failures()
-    assert len(lists(live)) == 2
+    assert len(lists(live)) == 2 * BROKERS
     live.cluster.vacuum().raise_for_failures()
-    assert len(lists(live)) == 2
+    assert len(lists(live)) == 2 * BROKERS
     assert live.cluster.tier(due=True).rows == []
 
 
@@ -178,14 +180,16 @@ def test_where_the_list_cannot_be_written_the_work_is_done_all_the_same(tmp_path
     assert load_schedule(context_of(live.cluster), live.cluster.image).schedule == Schedule()
 
 
-def test_a_fenced_broker_takes_the_list_with_it_and_another_one_keeps_the_next(live: RemoteFaults) -> None:
-    """Everything is due once more; nothing else happens."""
-    live.tiered()
+@pytest.mark.parametrize("copies", [1, 3])
+def test_a_fenced_broker_takes_the_only_copy_of_the_list_with_it(live: RemoteFaults, copies: int) -> None:
+    """Everything is due once more; with other copies only those partitions that have a new leader."""
+    live.cluster.topics.alter_configs(None, {"offsets.topic.replication.factor": str(copies)})
+    live.tiered(partitions=3)
+    led = [("t", partition) for partition in range(3) if live.leader("t", partition) == 1]
     live.cluster.tier().raise_for_failures()
-    ((first, _),) = {(store.uri, 0) for store, _ in lists(live)}
-    broker = next(broker for broker, store in live.cluster.stores.items() if store.uri == first)
-    live.cluster.brokers.fence(broker, force=True).raise_for_failures()
-    assert worked_on(live.cluster.tier(due=True)) == [("t", 0)]
+    assert len({store.uri for store, _ in lists(live)}) == copies
+    live.cluster.brokers.fence(1, force=True).raise_for_failures()
+    assert worked_on(live.cluster.tier(due=True)) == ([("t", 0), ("t", 1), ("t", 2)] if copies == 1 else led)
     assert live.cluster.tier(due=True).rows == []
 
 

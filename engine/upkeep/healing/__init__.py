@@ -6,4 +6,5 @@ tables          ... and tables that others have rewritten list the segments agai
 history         what replicas have discarded and still hold
 recover         ... exported (export)
 keep            one of two histories kept, where a leader and its remote log contradict each other
+begin_again     ... and logs of which nobody has a record any more
 """

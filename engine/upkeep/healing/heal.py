@@ -12,6 +12,7 @@
     7. objects of the remote tier are rebuilt from replicas that have their records, and committed (``rebuild``)
     8. tables that others have rewritten list the segments again (``tables``)
     9. verify every byte of these partitions again: damage that is left is a failure
+    10. remember what is left, and what is not any more, for ``health``
 
 Running it twice, at once or after a crash, is harmless.
 """
@@ -39,8 +40,9 @@ from stratalog.engine.upkeep.healing.plan import HealPlan, plan_heal
 from stratalog.engine.upkeep.healing.rebuild import RebuildJob, rebuild_remote
 from stratalog.engine.upkeep.healing.rebuild_plan import plan_rebuilds
 from stratalog.engine.upkeep.healing.tables import put_right, table_row
+from stratalog.engine.upkeep.memory.looks import remember_look
 from stratalog.engine.upkeep.replication.replicate import replicate
-from stratalog.engine.upkeep.verification.audit import Audited, audit, failures_of, notes_of, rewrites_of
+from stratalog.engine.upkeep.verification.audit import Audited, audit, failures_of, found_in, notes_of, rewrites_of
 from stratalog.engine.upkeep.verification.findings import offsets
 from stratalog.partitions.errors import SourceChangedError, StratalogError
 from stratalog.partitions.identity import TopicIdPartition
@@ -129,7 +131,8 @@ def heal(
             if jobs:
                 run.rows += rebuild_remote(context, jobs, image.topics, run)
             put_right(context, rewritten, image.topics, run)
-            _verify_again(context, touched, run)
+            again = _verify_again(context, touched, run)
+            run.notes += remember_look(context, image, found_in(audits) | found_in(again), deep=True)
     run.rows.sort(key=lambda row: [str(row["topic"]), *(int(row[c] or 0) for c in _ORDER)])
     run.failures = list(dict.fromkeys(run.failures))
     run.totals["mended"] = sum(row["outcome"] == "mended" for row in run.rows)
@@ -309,14 +312,15 @@ def _mend_snapshots(context: Context, lacking: Mapping[TopicIdPartition, list[in
             )
 
 
-def _verify_again(context: Context, touched: Collection[TopicIdPartition], run: OperationRun) -> None:
+def _verify_again(context: Context, touched: Collection[TopicIdPartition], run: OperationRun) -> Sequence[Audited]:
     """Step 9."""
     if not touched:
-        return
+        return ()
     image = context.metadata.image()
     topics = [image.topics[topic_id] for topic_id in sorted({k[0] for k in touched}) if topic_id in image.topics]
     audits = audit(context, image, topics, run, deep=True, only=touched)
     run.failures += failures_of(audits)
+    return audits
 
 
 def _row(each: Audited, repair: Repair, outcome: str) -> dict[str, Value]:

@@ -1,10 +1,10 @@
 """Keep one of two histories: a partition's leader and its remote log hold other records at the same offsets, and a
 person says which of them count (``recover --keep``).
 
-remote     the leader begins where the remote log ends, alone in its ISR, and the others follow; what the
-brokers hold
-           behind the offset at which the two part is discarded: ``recover --to`` exports it while it is there
-brokers    the segments behind that offset leave the remote table; its versions of before still list them
+remote     the leader begins where the remote log ends, alone in its ISR, and the others follow; what the brokers
+           hold behind the offset at which the two part is discarded: ``recover --to`` exports it while it is there
+brokers    the segments behind that offset leave the remote table; its versions of before still list them. Where
+           there is no remote log, and the brokers have lost all records, the log begins again (``begin_again``)
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from stratalog.engine.metadata.partition_commands import RefusedPartition
 from stratalog.engine.reading.look import check_partitions
 from stratalog.engine.replication.partition import PartitionReplicas
 from stratalog.engine.replication.remote_end import DivergentRemoteError, LogBehindRemoteError, same_until
+from stratalog.engine.upkeep.healing.begin_again import begin_again
 from stratalog.engine.upkeep.replication.replicate import replicate
 from stratalog.partitions.errors import InvalidCallError, LogGapError
 from stratalog.partitions.lineage import Lineage
@@ -100,6 +101,8 @@ def keep_one(
         else:
             done = parted
         run.rows += [each.row(side, "planned" if dry_run else "kept") for each in done]
+        if side == "brokers":
+            begin_again(context, topics, partitions, run)
     run.totals["partitions"] = len(run.rows)
     return run.report()
 

@@ -1,8 +1,6 @@
 """Maintenance: one job that does what is due, so that nothing else has to be scheduled.
 
     sweep      one look at the brokers for all partitions, which tells where anything has changed
-    times      what was done last when, and what was settled, as it is kept for the next run
-    kept_times these, loaded when a run begins, and kept while it goes on
     due        when a step is due, and for which partitions
     budget     seconds, bytes and requests, asked between pieces of work
     scrub      every byte once in scrub.interval.ms: a deep verify in pieces, which heals what it finds

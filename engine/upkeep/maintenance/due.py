@@ -12,10 +12,10 @@ from stratalog.engine.config.cluster_config import ClusterConfig
 from stratalog.engine.config.topic_config import TopicConfig
 from stratalog.engine.driver.context import Context
 from stratalog.engine.metadata.image import ClusterImage, PartitionImage
-from stratalog.engine.upkeep.maintenance.kept_times import KeptTimes
 from stratalog.engine.upkeep.maintenance.scrub import due_partitions
 from stratalog.engine.upkeep.maintenance.sweep import Look, sweep
-from stratalog.engine.upkeep.maintenance.times import wait_ms
+from stratalog.engine.upkeep.memory.kept_times import KeptTimes
+from stratalog.engine.upkeep.memory.times import wait_ms
 from stratalog.engine.upkeep.tiering.schedule import load_schedule
 from stratalog.partitions.errors import StratalogError
 from stratalog.partitions.identity import TopicIdPartition

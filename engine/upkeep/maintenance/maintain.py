@@ -46,17 +46,11 @@ from stratalog.engine.driver.run import OperationRun
 from stratalog.engine.metadata.image import ClusterImage
 from stratalog.engine.upkeep.maintenance.budget import Budget, Spending
 from stratalog.engine.upkeep.maintenance.due import DueWork
-from stratalog.engine.upkeep.maintenance.kept_times import KeptTimes
 from stratalog.engine.upkeep.maintenance.scrub import scrub
 from stratalog.engine.upkeep.maintenance.sweep import log_ends
-from stratalog.engine.upkeep.maintenance.times import (
-    LONGEST_MS,
-    MOST_TEXT,
-    NO_TROUBLE,
-    Settled,
-    Times,
-    Trouble,
-)
+from stratalog.engine.upkeep.memory.kept_times import KeptTimes
+from stratalog.engine.upkeep.memory.times import LONGEST_MS, Settled, Times
+from stratalog.engine.upkeep.memory.trouble import trouble_of
 from stratalog.engine.upkeep.replication.elect import elect
 from stratalog.engine.upkeep.replication.merge import merge
 from stratalog.engine.upkeep.replication.replicate import replicate
@@ -76,6 +70,9 @@ from stratalog.partitions.paths import METADATA_TOPIC
 STEPS = ("replicate", "elect", "merge", "tier", "retain", "snapshot", "vacuum", "scrub")
 _FEW, _SMALL_BYTES = 32, 256 * 1024 * 1024
 """Work that threads of this process do faster than executors are told of it: partitions and bytes."""
+
+_THROTTLED_S = 10.0
+"""How long a run waits for the throttle of a reassignment: the other steps are not to be late for it."""
 
 MakeSnapshots = Callable[[Context, Collection[TopicIdPartition], bool], Report]
 """The step snapshot, for these partitions and the metadata log; whether it is a dry run."""
@@ -166,7 +163,7 @@ class _Maintenance:
             items, failures, ended = self._do(name)
         self._run.failures += failures
         self._begun = self._begun or (name != "replicate" and measure.counts.requests > 0)
-        failing = {name: _trouble(failures, now_ms)} if failures or ended else {}
+        failing = {name: trouble_of(failures, now_ms)} if failures or ended else {}
         begun = Times({name: now_ms}, cut_off=frozenset() if ended else frozenset({name}), failing=failing)
         if name != "replicate":
             self._kept.remember(begun)
@@ -174,7 +171,7 @@ class _Maintenance:
         due_in_ms = self._due.wait_ms(name) if ended else 0
         counts = measure.counts
         if counts.requests:  # else the next step that did anything, or the end of the run, is soon enough
-            self.keep()
+            self.keep(once=True)
         if name == "replicate":  # which is part of every run: that it was begun can wait for the next step
             self._kept.remember(replace(begun, cut_off=frozenset()))
         cost = counts.requests, counts.read_bytes, counts.written_bytes, round(measure.seconds, 3)
@@ -242,7 +239,7 @@ class _Maintenance:
         over = self._spending.over if self._spending.limited else None
         match name:
             case "replicate":
-                return replicate(context, only=piece, over=over)
+                return replicate(context, only=piece, over=over, throttled_s=_THROTTLED_S)
             case "merge":
                 return merge(context, only=piece, over=over)
             case "tier":
@@ -276,9 +273,11 @@ class _Maintenance:
         """As the look at the brokers showed them."""
         return log_ends(self._image, self._due.looks, self._due.entries)
 
-    def keep(self) -> None:
-        """Keep for the next run what this one has learned; a note where it cannot be kept."""
-        why = self._kept.keep()
+    def keep(self, *, once: bool = False) -> None:
+        """Keep for the next run what this one has learned, ``once`` while it goes on; a note where it cannot be
+        kept.
+        """
+        why = self._kept.keep(once=once)
         if why is not None:
             self._run.notes.append(f"what was done is not remembered, and will be done again: {why}")
 
@@ -294,20 +293,15 @@ class _Maintenance:
                 run,
                 metadata=metadata,
                 spending=Spending(context, Budget(bytes=self._config.scrub_max_bytes), self._spending),
-                read=lambda piece, failures: self._read(piece, failures, now_ms),
+                read=lambda piece: self._read(piece, now_ms),
             )
             if metadata:
                 self._kept.remember(Times({METADATA_TOPIC: now_ms}))
         return run.report()
 
-    def _read(self, piece: Sequence[TopicIdPartition], failures: Sequence[Failure], now_ms: int) -> None:
-        damaged = {}
-        for topic_id, partition in piece:
-            named = f"{self._image.topics[topic_id].name}-{partition}"
-            of_it = [one for one in failures if one.item == named or one.item.startswith(f"{named} ")]
-            damaged[TopicIdPartition(topic_id, partition)] = _trouble(of_it, now_ms)
-        self._kept.remember(Times({}, dict.fromkeys(piece, now_ms), damaged=damaged))
-        self.keep()
+    def _read(self, piece: Sequence[TopicIdPartition], now_ms: int) -> None:
+        self._kept.remember(Times({}, dict.fromkeys(piece, now_ms)))
+        self.keep(once=True)
 
     def _settle(self, name: str, piece: Sequence[TopicIdPartition], report: Report) -> None:
         longest_ms = self._context.clock.now_ms() + LONGEST_MS
@@ -318,15 +312,6 @@ class _Maintenance:
         }
         if settled:
             self._kept.remember(Times(settled=settled))
-
-
-def _trouble(failures: Sequence[Failure], now_ms: int) -> Trouble:
-    if not failures:
-        return NO_TROUBLE
-    first = failures[0]
-    return Trouble(
-        now_ms, len(failures), first.item[:MOST_TEXT], first.code[:MOST_TEXT], first.message[:MOST_TEXT]
-    )
 
 
 def _without_unavailable(report: Report) -> Report:

@@ -10,12 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from stratalog.engine.driver.context import Context
-from stratalog.engine.driver.report import Failure
 from stratalog.engine.driver.run import OperationRun
 from stratalog.engine.metadata.image import ClusterImage
 from stratalog.engine.upkeep.healing.heal import heal
 from stratalog.engine.upkeep.maintenance.budget import Spending
-from stratalog.engine.upkeep.maintenance.times import Times, wait_ms
+from stratalog.engine.upkeep.memory.times import Times, wait_ms
 from stratalog.engine.upkeep.verification.verify import verify
 from stratalog.partitions.identity import TopicIdPartition
 from stratalog.partitions.paths import METADATA_TOPIC
@@ -39,10 +38,10 @@ def scrub(
     *,
     metadata: bool,
     spending: Spending,
-    read: Callable[[Sequence[TopicIdPartition], Sequence[Failure]], None],
+    read: Callable[[Sequence[TopicIdPartition]], None],
 ) -> None:
     """Read and heal the partitions of ``due``, in this order, until ``spending`` is over: at least one piece.
-    ``read`` is told of each piece that is done, and of what failed in it. A row for each damage.
+    ``read`` is told of each piece that is done. A row for each damage.
 
     Raises: errors of reading the metadata.
     """
@@ -56,6 +55,6 @@ def scrub(
         run.rows += [dict(row) for row in report.rows]
         run.failures += report.failures
         run.notes += report.notes
-        read(piece, report.failures)
+        read(piece)
         reached += len(piece)
     run.totals |= {"partitions": reached, "partitions_due": len(due) - reached}

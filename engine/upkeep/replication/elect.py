@@ -17,6 +17,7 @@ from stratalog.engine.driver.run import OperationRun
 from stratalog.engine.metadata.election_commands import Election, ElectLeaders
 from stratalog.engine.metadata.image import ClusterImage, Incarnation, PartitionView
 from stratalog.engine.metadata.partition_commands import Altered, RefusedPartition
+from stratalog.engine.replicas.taking_writes import all_that_take_no_files
 from stratalog.engine.replication.remote_end import RemoteTail
 from stratalog.engine.upkeep.replication.candidates import (
     Candidate,
@@ -27,7 +28,11 @@ from stratalog.engine.upkeep.replication.candidates import (
 )
 from stratalog.engine.upkeep.replication.short_local_logs import preferred_leaders
 from stratalog.engine.upkeep.tiering.remote_logs import load_remotes
-from stratalog.partitions.errors import InvalidCallError, StratalogError
+from stratalog.partitions.errors import (
+    InvalidCallError,
+    PreferredLeaderNotAvailableError,
+    StratalogError,
+)
 from stratalog.partitions.identity import TopicIdPartition
 
 _WAITS = (
@@ -68,6 +73,8 @@ def elect(
     without a leader are looked at: each gets the replica that holds most, whatever
     ``unclean.leader.election.enable`` says.
 
+    A broker whose root takes no files is not elected, but uncleanly: each is asked by creating one.
+
     With ``leader.election.short.local.log.last.enable`` the first replica with no short local log is preferred
     (``short_local_logs``).
 
@@ -94,6 +101,8 @@ def elect(
                 for view in views
             ]
             chosen = [one for one in wanted if one.view.leader != one.leader]
+            if not dry_run:
+                chosen = _that_take_files(context, chosen, run)
         elected = _commit(context, chosen, leader is None and not unclean, dry_run, run)
         after = image if dry_run else context.metadata.image()
         run.rows += [_row(one, after, unclean, dry_run) for one in elected]
@@ -166,6 +175,25 @@ def _views(
         of = "any topic" if topics is None else f"topic {', '.join(topics)}"
         raise InvalidCallError(f"broker {leader} has no replica of {of}: it cannot lead there")
     return held
+
+
+def _that_take_files(context: Context, chosen: Sequence[_Chosen], run: OperationRun) -> list[_Chosen]:
+    """Those whose new leader takes files: another one would resign at the next append, and is a failure."""
+    asked = {one.leader for one in chosen if one.leader in one.view.isr and not _is_fenced(one)}
+    refusing = all_that_take_no_files(context, asked & context.stores.keys())
+    run.notes += [f"broker {broker} is not elected: {error}" for broker, error in refusing.items()]
+    for one in chosen:
+        if one.leader in refusing:
+            run.fail(
+                one.view,
+                PreferredLeaderNotAvailableError(f"broker {one.leader} takes no files: {refusing[one.leader]}"),
+            )
+    return [one for one in chosen if one.leader not in refusing]
+
+
+def _is_fenced(one: _Chosen) -> bool:
+    broker = one.view.brokers.get(one.leader)
+    return broker is None or broker.fenced
 
 
 def _choose_uncleanly(

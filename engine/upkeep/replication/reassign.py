@@ -2,14 +2,18 @@
 
     1. tasks: read what is to stand for the replicas that go, as far as it is there (``letting_go``)
     2. commit what every partition's replicas shall be, one commit for all; newcomers are *joining*
-    3. replicate the topics to the newcomers, throttled, every byte checked as it passes
+    3. replicate the topics to the newcomers, every byte checked as it passes
     4. the commit that lets the last newcomer of a partition into its ISR completes it; what it has was read before
 A run that ends before that leaves nothing to be repaired: ``replicate`` goes on where it ended, ``cancel`` takes
 the partition back to the replicas it had. Folders that nobody owns then are ``vacuum``'s.
+
+A throttle is committed with step 2 (``follower.replication.throttled.rate``), so that every driver's ``replicate``
+obeys it, whatever becomes of this run. It goes when no partition is being reassigned any more.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -28,9 +32,9 @@ from stratalog.engine.metadata.reassignment_plan import (
     plain_plan,
     plan_change,
 )
-from stratalog.engine.replication.throttle import Throttle
+from stratalog.engine.replication.throttle import checked_rate
 from stratalog.engine.upkeep.replication.letting_go import StandWork, check_stands, plan_stand
-from stratalog.engine.upkeep.replication.replicate import replicate
+from stratalog.engine.upkeep.replication.replicate import end_throttle, replicate
 from stratalog.partitions.identity import TopicIdPartition
 from stratalog.partitions.runner import Done, Failed
 
@@ -77,7 +81,7 @@ def reassign(
         wrong as a whole, InvalidCallError for what is no plan, or a throttle of nothing; nothing is changed then.
     """
     plan = plain_plan(plan)
-    throttle = None if throttle_bytes_per_s is None else Throttle(throttle_bytes_per_s, context.clock)
+    rate = None if throttle_bytes_per_s is None else math.ceil(checked_rate(throttle_bytes_per_s))
     with context.run("reassign", dry_run=dry_run) as run:
         image = context.metadata.image()
         check_plan(image, plan)
@@ -95,10 +99,11 @@ def reassign(
         if not dry_run and not force:
             _check_stand(context, planned, run)
         targets = {key: one.replicas for key, one in planned.items() if not one.refused}
-        _commit(context, planned, targets, force, dry_run, run)
+        _commit(context, planned, targets, force, dry_run, run, rate)
         after = image if dry_run else context.metadata.image()
         if not dry_run:
-            after = _copy(context, planned, after, throttle, run)
+            after = _copy(context, planned, after, run)
+            end_throttle(context, after)
             _tell_unfinished(planned, after, run)
         run.rows += [_row(key, one, after, dry_run) for key, one in planned.items()]
     run.totals |= {"partitions": len(run.rows), "copied_bytes": sum(one.copied_bytes for one in planned.values())}
@@ -122,6 +127,8 @@ def cancel(context: Context, topics: Sequence[str] | None = None, *, dry_run: bo
             if partition.target
         }
         _commit(context, planned, dict.fromkeys(planned), False, dry_run, run)
+        if planned and not dry_run:
+            end_throttle(context, image)
         run.rows += [
             {
                 "topic": one.topic,
@@ -160,12 +167,13 @@ def _commit(
     force: bool,
     dry_run: bool,
     run: OperationRun,
+    throttled_rate: int | None = None,
 ) -> None:
     """Step 2."""
     requests = tuple(Reassignment(*key, target=target, force=force) for key, target in targets.items())
     if not requests:
         return
-    command = AlterPartitionReassignments(requests)
+    command = AlterPartitionReassignments(requests, throttled_rate)
     for answer in context.metadata.submit(command, dry_run=dry_run):
         if isinstance(answer, RefusedPartition):
             one = planned[answer.key]
@@ -177,7 +185,6 @@ def _copy(
     context: Context,
     planned: dict[TopicIdPartition, _Planned],
     image: ClusterImage,
-    throttle: Throttle | None,
     run: OperationRun,
 ) -> ClusterImage:
     """Steps 3 and 4; the image after them."""
@@ -186,8 +193,7 @@ def _copy(
         return image
     topics = list(dict.fromkeys(planned[key].topic for key in waiting))
     joining = sorted({broker for now in waiting.values() for broker in now.joining})
-    share = None if throttle is None else throttle.shared_by(context.tasks.processes)
-    copied = replicate(context, topics, brokers=joining, throttle=share)
+    copied = replicate(context, topics, brokers=joining)
     run.failures += copied.failures
     run.notes += [note for note in copied.notes if note not in run.notes]
     by_name = {one.name: one for one in planned.values()}

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from stratalog.engine.config.cluster_config import NO_LIMIT
 from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.report import Failure, Report, Value
 from stratalog.engine.replication.partition import PartitionReplicas
@@ -66,7 +67,7 @@ def reassignments(context: Context, topics: Sequence[str] | None = None) -> Repo
     with context.run("reassign --status") as run:
         image = context.metadata.image()
         chosen = [topic.name for topic in context.topics(image, topics) if any(p.target for p in topic.partitions)]
-        works = [work for work in plan(context, image, chosen, None, None, None, run) if work.replicas.view.target]
+        works = [work for work in plan(context, image, chosen, None, None, run) if work.replicas.view.target]
         for outcome in context.tasks.run(list_newcomers, works):
             match outcome:
                 case Failed(work, error):
@@ -84,6 +85,9 @@ def reassignments(context: Context, topics: Sequence[str] | None = None) -> Repo
         "partitions": len({(row["topic"], row["partition"]) for row in run.rows}),
         "bytes_behind": sum(int(row["bytes_behind"] or 0) for row in run.rows),
     }
+    rate = context.cluster_config(image).follower_replication_throttled_rate
+    if rate != NO_LIMIT:
+        run.totals["throttle_bytes_per_s"] = rate
     return run.report()
 
 

@@ -12,7 +12,8 @@
    (the two commits of the protocol's Expand), one commit for all partitions each; where others go with the
    second one, what stands for them is read first (``letting_go``)
 6. partitions whose view has changed on the way, or whose ISR is large enough only now, start again from 1
-7. transactions that somebody left behind are brought to their end, with ``__transaction_state``
+7. partitions that have records, or twice as many offsets as were known: the metadata note it, one commit for all
+8. transactions that somebody left behind are brought to their end, with ``__transaction_state``
 """
 
 from __future__ import annotations
@@ -21,10 +22,13 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from stratalog.engine.brokers.probe import probe_brokers
+from stratalog.engine.config.cluster_config import NO_LIMIT
 from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.report import Failure, Report, Value
 from stratalog.engine.driver.run import OperationRun
 from stratalog.engine.metadata.image import ClusterImage, PartitionView, TopicImage
+from stratalog.engine.metadata.partition_commands import MarkWritten, Written
+from stratalog.engine.metadata.reassignment_commands import THROTTLED_RATE, EndThrottle
 from stratalog.engine.records.transactions import finish_due
 from stratalog.engine.replicas.behind_remote import go_on_from_remote
 from stratalog.engine.replicas.damaged import ahead_of_metadata, replace_leaders
@@ -36,10 +40,11 @@ from stratalog.engine.replicas.in_sync import (
     propose,
     without,
 )
+from stratalog.engine.replicas.taking_writes import FailedCreates, unwritable_leaders
 from stratalog.engine.replication.partition import PartitionReplicas
 from stratalog.engine.replication.remote_end import LogBehindRemoteError, RemoteTail
+from stratalog.engine.replication.shared_throttle import SharedThrottle
 from stratalog.engine.replication.sync import SyncOptions
-from stratalog.engine.replication.throttle import Throttle
 from stratalog.engine.replication.watermark import advance_high_watermark
 from stratalog.engine.state.internal_topics import TRANSACTIONS_TOPIC
 from stratalog.engine.upkeep.replication.elect import elect_uncleanly_where_allowed
@@ -67,13 +72,14 @@ def replicate(
     *,
     only: Collection[TopicIdPartition] | None = None,
     brokers: Sequence[int] | None = None,
-    throttle: Throttle | None = None,
     over: Callable[[], bool] | None = None,
+    throttled_s: float | None = None,
     dry_run: bool = False,
 ) -> Report:
     """Replicate the topics (all when None; of them the partitions in ``only``, where it is given), to the given
-    followers only where ``brokers`` is not None. ``throttle`` bounds what each task copies. Of partitions that
-    ``over`` keeps from catching up (``sync_all``), ``totals["cut_off"]`` is the number.
+    followers only where ``brokers`` is not None. Copies that a reassignment's throttle holds up are waited for
+    ``throttled_s`` seconds in each task (None: as long as it takes), and then left to the next run. Of partitions
+    that this, or ``over``, keeps from catching up (``sync_all``), ``totals["cut_off"]`` is the number.
 
     Raises: UnknownTopicOrPartitionError, UnknownBrokerError; errors of reading the metadata. Everything
         else is a failure of its partition in the report.
@@ -88,7 +94,7 @@ def replicate(
             probed = probe_brokers(context, image)
             image, elected = elect_uncleanly_where_allowed(context, probed.image)
             run.notes += [*probed.notes, *elected]
-        works = plan(context, image, topics, only, brokers, throttle, run)
+        works = plan(context, image, topics, only, brokers, run, throttled_s)
         if dry_run:
             run.rows += [_planned(work) for work in works]
         else:
@@ -96,9 +102,12 @@ def replicate(
             run.rows += [_row(state) for state in states]
             run.failures += [failure for state in states for failure in state.failures]
             run.notes += [note for state in states for note in state.notes]
+            _mark_written(context, states)
             run.settled |= {state.replicas.view.key: FOREVER_MS for state in states if _is_settled(state)}
             _finish_transactions(context, states, run)
             cut_off = sum(bool(state.cut_off) for state in states)
+            if any(work.replicas.view.target for work in works):
+                end_throttle(context, image)
     copied, avoided = (_total(run.rows, column) for column in ("copied_bytes", "avoided_bytes"))
     run.totals |= {"partitions": len(run.rows), "copied_bytes": copied, "avoided_bytes": avoided}
     if cut_off:
@@ -107,7 +116,7 @@ def replicate(
 
 
 def _finish_transactions(context: Context, states: Sequence[Progressed], run: OperationRun) -> None:
-    """Step 7, of the partitions that hold anything; what was done."""
+    """Step 8, of the partitions that hold anything; what was done."""
     views = [
         state.replicas.view
         for state in states
@@ -141,8 +150,8 @@ def plan(
     topics: Sequence[str] | None,
     only: Collection[TopicIdPartition] | None,
     brokers: Sequence[int] | None,
-    throttle: Throttle | None,
     run: OperationRun,
+    throttled_s: float | None = None,
 ) -> list[SyncWork]:
     """One piece of work a partition, with the followers that are not fenced. A topic whose remote log cannot be
     read is a failure, and only followers that have to start there wait for it; one that is damaged is left alone.
@@ -154,6 +163,9 @@ def plan(
     last_tiered = LastTiered.of(
         cluster.follower_fetch_last_tiered_offset_enable, cluster.follower_fetch_last_tiered_offset_always_enable
     )
+    rate, throttle = cluster.follower_replication_throttled_rate, None
+    if rate != NO_LIMIT:
+        throttle = SharedThrottle(rate, context.clock, context.tasks.processes, throttled_s)
     chosen = context.partitions(image, topics, only)
     remote_logs = _remote_logs(context, image, [topic for topic, _ in chosen], run)
     for topic, views in chosen:
@@ -180,6 +192,12 @@ def plan(
             )
             works.append(SyncWork(replicas, followers, options, config.min_insync_replicas))
     return works
+
+
+def end_throttle(context: Context, image: ClusterImage) -> None:
+    """The throttle, which ``image`` may have, goes with the last reassignment."""
+    if THROTTLED_RATE in image.configs:
+        context.metadata.submit(EndThrottle())
 
 
 def _remote_logs(
@@ -269,12 +287,15 @@ def _blame_registers(context: Context, states: Iterable[Progressed]) -> None:
 
 
 def _replace_leaders(context: Context, states: Mapping[TopicIdPartition, Progressed]) -> None:
-    """Leaders that have lost data resign; what they lost is copied to them in the next round."""
+    """Leaders that have lost data, or that take no writes, resign; what they lost is copied to them in the next
+    round."""
     damaged = {
         key: (state.replicas.view, state.leader_error)
         for key, state in states.items()
         if isinstance(state.leader_error, CorruptionError)
     }
+    unwritable = unwritable_leaders((state.replicas.view, state.leader_error) for state in states.values())
+    resigned = FailedCreates(context).resign(unwritable)[0] if unwritable else {}
     replaced = replace_leaders(context, damaged) if damaged else {}
     behind = {
         key: (view, error)
@@ -282,7 +303,7 @@ def _replace_leaders(context: Context, states: Mapping[TopicIdPartition, Progres
         if key not in replaced and isinstance(error, LogBehindRemoteError)
     }
     gone_on, refused = go_on_from_remote(context, behind) if behind else ({}, {})
-    for key, note in {**replaced, **gone_on}.items():
+    for key, note in {**resigned, **replaced, **gone_on}.items():
         states[key].notes.append(note)
         states[key].again = True
     for key, error in refused.items():
@@ -356,6 +377,20 @@ def _proven(state: Progressed) -> int:
             return 0
         ends.append(state.caught_up[broker].log_end)
     return min(ends)
+
+
+def _mark_written(context: Context, states: Iterable[Progressed]) -> None:
+    """Let the metadata know of records that are committed: one commit for all partitions that have twice as many
+    offsets as are known, and none later.
+    """
+    written = tuple(
+        Written(*view.key, state.high_watermark, view.leader_epoch)
+        for state in states
+        for view in [state.replicas.view]
+        if state.high_watermark > view.log_start_offset and state.high_watermark >= 2 * view.written_to
+    )
+    if written:
+        context.metadata.submit(MarkWritten(written))
 
 
 def _expand(

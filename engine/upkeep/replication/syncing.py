@@ -88,7 +88,7 @@ def sync_all(
             match outcome:
                 case Done(work, result):
                     size_bytes = _note(state, result)
-                    if behind := [synced.broker_id for synced in result.synced if synced.left]:
+                    if behind := [one.broker_id for one in result.synced if one.left and not one.throttled]:
                         left.append(replace(work, followers=tuple(behind)))
                 case Failed(work, error):
                     state.leader_error = error

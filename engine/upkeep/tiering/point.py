@@ -100,7 +100,8 @@ def _check_ours(
         what = remote.uri_of(paths.description_path(cluster_id, *latest))
         raise CorruptionError(
             f"{what} is of metadata offset {latest[0]}, and {committed} is the end of all that was committed: "
-            "stratalog did not write it; delete it, or a restore takes it for the latest"
+            "the metadata were put back to an older state, or stratalog did not write it; delete it, or a restore "
+            "takes it for the latest"
         )
 
 

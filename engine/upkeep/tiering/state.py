@@ -150,7 +150,13 @@ class PartitionTiering:
         """Its entry in the list after this run."""
         if self.error is not None:
             return failed(
-                self.entry, now_ms, intervals, code=self.error.code, draw=draw, remote_end=self.remote_end
+                self.entry,
+                now_ms,
+                intervals,
+                code=self.error.code,
+                message=str(self.error),
+                draw=draw,
+                remote_end=self.remote_end,
             )
         if self.planned is None:
             return self.entry

@@ -42,6 +42,8 @@ class Audited:
     looked: PartitionStructure | None = None
     remote: RemotePartition | None = None
     """Its segments in the remote table; None where the topic is not tiered, or that cannot be told."""
+    remote_unread: bool = False
+    """Whether the remote table could not be read."""
     cold: tuple[HeldFile, ...] = ()
     """The objects of the remote tier whose footers agree with the table."""
     findings: list[Finding] = field(default_factory=list)
@@ -133,6 +135,14 @@ def failures_of(audits: Sequence[Audited]) -> list[Failure]:
     return [Failure.of(found.where, found.error) for each in audits for found in each.findings if not found.unused]
 
 
+def found_in(audits: Sequence[Audited]) -> dict[TopicIdPartition, list[Failure]]:
+    """By partition: what was found. A list is empty where the partition is sound; one of which the remote log
+    could not be looked at is left out, unless something was found."""
+    found = {each.replicas.view.key: failures_of([each]) for each in audits}
+    unseen = {each.replicas.view.key for each in audits if each.remote_unread}
+    return {key: failures for key, failures in found.items() if failures or key not in unseen}
+
+
 def rewrites_of(audits: Iterable[Audited]) -> dict[str, str]:
     """Of topics by id, what others have made of their tables."""
     parts = ((each.replicas.view.topic_id, each.remote) for each in audits)
@@ -222,9 +232,11 @@ def _load_remote(
                 failed.pop(topic.name, None)
                 for (topic_id, partition), each in audits.items():
                     if topic_id == topic.topic_id:
-                        each.remote = parts(partition)
+                        each.remote, each.remote_unread = parts(partition), False
             case Failed(topic, error):
                 failed[topic.name] = Failure.of(topic.name, error)
+                for (topic_id, _), each in audits.items():
+                    each.remote_unread = each.remote_unread or topic_id == topic.topic_id
 
 
 def _add_missing(context: Context, image: ClusterImage, audits: Mapping[TopicIdPartition, Audited]) -> None:

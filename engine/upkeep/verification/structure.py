@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from stratalog.engine.replicas.registers import lineage_of
 from stratalog.engine.replicas.repair import BadEpoch, BadFile, Copy, HeldFile, Missing
 from stratalog.engine.replication.damage import uncommitted_epoch
+from stratalog.engine.replication.lost_log import check_not_lost
 from stratalog.engine.replication.partition import PartitionReplicas, PartitionWork
 from stratalog.engine.upkeep.verification.findings import Finding, foreign_file, odd_copies, offsets
 from stratalog.engine.upkeep.verification.registers import check_registers
@@ -133,6 +134,8 @@ def _partition_structure(work: StructureWork) -> PartitionStructure:
             replica, listing = seen[broker].replica, seen[broker].listing
             findings += check_snapshots(replica, listing, look.lineage, look.local_start, committed)
     leader = None if view.leader is None else looks.get(view.leader)
+    if leader is not None and (log := seen[leader.broker_id].log) is not None and not log.lost_committed:
+        _find_lost(work.replicas, log, findings)
     _find_short(work.replicas, seen, looks, leader, reference, findings)
     findings += _one_file_for_two(work.replicas, looks.values())
     if work.deep:
@@ -257,6 +260,14 @@ def _said(replica: Replica, bad: BadFile, error: StratalogError) -> CorruptSegme
 
 
 # ------------------------------------------------------------------------------ what is not there
+
+
+def _find_lost(replicas: PartitionReplicas, log: ReplicaLog, findings: list[Finding]) -> None:
+    """Of a leader whose own files do not tell that it has lost records."""
+    try:
+        check_not_lost(replicas, log)
+    except StratalogError as error:
+        findings.append(Finding(str(replicas), error))
 
 
 def _find_short(

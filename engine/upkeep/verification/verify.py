@@ -3,8 +3,8 @@
     1. the partitions of the topics (``audit``)
     2. the metadata log on its voters (``metadata``)
 
-Nothing is changed. Damage is a failure of the report, with the replica, the file and the offsets; a damaged file
-that no log uses is a note.
+No log is changed. Damage is a failure of the report, with the replica, the file and the offsets; a damaged file
+that no log uses is a note. Damage is remembered, and a finding of ``health``, until a look has seen it gone.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ from collections.abc import Sequence
 from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.report import Report, Value
 from stratalog.engine.state.internal_topics import INTERNAL_TOPICS, without_metadata
-from stratalog.engine.upkeep.verification.audit import Audited, audit, failures_of, notes_of, rewrites_of
+from stratalog.engine.upkeep.memory.kept_times import METADATA_LOG
+from stratalog.engine.upkeep.memory.looks import remember_look
+from stratalog.engine.upkeep.verification.audit import Audited, audit, failures_of, found_in, notes_of, rewrites_of
 from stratalog.engine.upkeep.verification.metadata import verify_metadata
 
 
@@ -30,6 +32,7 @@ def verify(context: Context, topics: Sequence[str] | None = None, *, deep: bool 
         image = context.metadata.image()
         audits = audit(context, image, context.topics(image, topics), run, deep=deep)
         run.failures += failures_of(audits)
+        found = found_in(audits)
         run.notes += [f"{image.topics[topic_id].name}: {said}" for topic_id, said in rewrites_of(audits).items()]
         run.notes += notes_of(audits)
         looked = [_row(each) for each in audits if each.looked is not None]
@@ -42,6 +45,8 @@ def verify(context: Context, topics: Sequence[str] | None = None, *, deep: bool 
             row, wrong = verify_metadata(context, deep=deep)
             run.rows.append(row)
             run.failures += wrong
+            found[METADATA_LOG] = wrong
+        run.notes += remember_look(context, image, found, deep=deep)
     run.totals |= {
         "partitions": len(looked),
         "bytes": sum(int(row["bytes"] or 0) for row in run.rows),

@@ -1,0 +1,126 @@
+"""Topics of the source that have other names here: their names, and the source as it is with them.
+
+A mirrored topic that has another name there keeps it in ``mirror.source.topic``, also when its mirror has ended.
+So each run and each comparison finds it by the name there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from stratalog.bridges.mirror.source import (
+    MirrorSource,
+    SourceBounds,
+    SourceGroups,
+    SourceRange,
+    SourceRead,
+    SourceTopic,
+)
+from stratalog.engine.config.mirrored import mirrored_topic
+from stratalog.engine.config.topic_config import MIRROR_SOURCE
+from stratalog.engine.metadata.image import ClusterImage
+from stratalog.partitions.errors import InvalidCallError, InvalidTopicError
+from stratalog.partitions.identity import TopicPartition
+from stratalog.partitions.paths import MAX_TOPIC_LENGTH
+
+
+def names_here(
+    image: ClusterImage, topics: Mapping[str, SourceTopic], rename: Mapping[str, str]
+) -> dict[str, str]:
+    """The name here of each topic, by its name there: the one that ``rename`` says, likewise; else the one under
+    which it is mirrored, or was; else the same.
+
+    Raises: InvalidCallError for a name of ``rename`` that is not among the topics, for a topic that is mirrored
+        under another name than ``rename`` says, and for two topics that would have one name.
+    """
+    if unknown := sorted(rename.keys() - topics.keys()):
+        raise InvalidCallError(
+            f"topic {unknown[0]!r} gets another name (--as), and is not among the topics to mirror (--topics)"
+        )
+    found: dict[str, str] = {}
+    for name, topic in topics.items():
+        present = _mirror_of(image, topic)
+        wanted = rename.get(name)
+        if present is not None and wanted not in (None, present) and MIRROR_SOURCE in image.topic(present).configs:
+            raise InvalidCallError(
+                f"topic {name!r} of the source is mirrored here as {present!r}, and would be a second time as "
+                f"{wanted!r}: go on without --as; or first delete {present!r} here, or end its mirror "
+                f"(stratalog mirror --end --topics {present})"
+            )
+        found[name] = wanted if wanted is not None else present or name
+        if other := [one for one, here in found.items() if here == found[name] and one != name]:
+            raise InvalidCallError(
+                f"topics {other[0]!r} and {name!r} of the source would both be {found[name]!r} here: give one of "
+                f"them another name: --as {name}=NAME"
+            )
+    return found
+
+
+def _mirror_of(image: ClusterImage, topic: SourceTopic) -> str | None:
+    """The topic here that mirrors this one, or else one that has mirrored it under another name."""
+    found = [one for one in image.topics.values() if mirrored_topic(one.name, one.configs) == topic.name_there]
+    found.sort(key=lambda one: (MIRROR_SOURCE not in one.configs, one.name))
+    return found[0].name if found else None
+
+
+def check_length(topic: SourceTopic) -> None:
+    """Raises: InvalidTopicError for a name that is longer than one of a topic here may be."""
+    if len(topic.name) > MAX_TOPIC_LENGTH:
+        raise InvalidTopicError(
+            f"the name of topic {topic.name!r} of the source has {len(topic.name)} characters, and here a name "
+            f"has at most {MAX_TOPIC_LENGTH}: give it another one: --as {topic.name}=NAME"
+        )
+
+
+def renamed(topic: SourceTopic, name: str) -> SourceTopic:
+    """The topic as it is with this name here."""
+    return topic if topic.name == name else replace(topic, name=name, renamed=topic.name)
+
+
+def under_names_here(source: MirrorSource, names: Mapping[str, str]) -> MirrorSource:
+    """The source, with topics that have the names that they have here; ``names`` are those by the names there."""
+    if all(there == here for there, here in names.items()):
+        return source
+    return RenamedSource(source, {here: there for there, here in names.items()})
+
+
+@dataclass(frozen=True, slots=True)
+class RenamedSource:
+    """See ``stratalog.bridges.mirror.source.MirrorSource``."""
+
+    source: MirrorSource
+    names: Mapping[str, str]
+    """Those there, by those here."""
+
+    def topics(self, names: Sequence[str]) -> dict[str, SourceTopic]:
+        found = self.source.topics([self.names[name] for name in names])
+        return {name: renamed(found[self.names[name]], name) for name in names}
+
+    def bounds(self, keys: Sequence[TopicPartition]) -> dict[TopicPartition, SourceBounds]:
+        found = self.source.bounds([self._there(key) for key in keys])
+        return {key: found[there] for key in keys if (there := self._there(key)) in found}
+
+    def read(self, ranges: Mapping[TopicPartition, SourceRange]) -> Generator[SourceRead, None, None]:
+        here = {self._there(key): key for key in ranges}
+        reads = self.source.read({there: ranges[key] for there, key in here.items()})
+        try:
+            for read in reads:
+                yield replace(read, key=here[read.key])
+        finally:
+            reads.close()
+
+    def group_offsets(self, topics: Sequence[str]) -> SourceGroups:
+        here = {self.names[name]: name for name in topics}
+        found = self.source.group_offsets(list(here))
+        offsets = {
+            group: {(here[name], number): offset for (name, number), offset in of_group.items() if name in here}
+            for group, of_group in found.offsets.items()
+        }
+        return SourceGroups(offsets, found.failures)
+
+    def close(self) -> None:
+        self.source.close()
+
+    def _there(self, key: TopicPartition) -> TopicPartition:
+        return self.names[key[0]], key[1]

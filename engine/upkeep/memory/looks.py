@@ -1,0 +1,46 @@
+"""Looks at partitions put into the memory of upkeep what they have found: damage stays a finding of ``health``
+until a look has seen it gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.report import Failure
+from stratalog.engine.driver.stored_schedule import load_stored, save_stored
+from stratalog.engine.metadata.image import ClusterImage
+from stratalog.engine.upkeep.memory.kept_times import partitions_of
+from stratalog.engine.upkeep.memory.times import Looked, Times, decode, encode
+from stratalog.partitions.identity import TopicIdPartition
+from stratalog.partitions.paths import MAINTENANCE
+
+
+def remember_look(
+    context: Context, image: ClusterImage, found: Mapping[TopicIdPartition, Sequence[Failure]], *, deep: bool
+) -> list[str]:
+    """Remember what was found at these partitions; with ``deep`` every byte was read. Nothing is written where
+    that changes nothing. Returns a note if it could not be written.
+    """
+    looked = Looked(found, _sound(image, found), deep, context.clock.now_ms())
+    stored = load_stored(context, image, MAINTENANCE)
+    present = partitions_of(image)
+
+    def after(times: Times) -> Times:
+        return times.after(looked, present)
+
+    if after(decode(stored.line)) == decode(stored.line):
+        return []
+    why = save_stored(context, image, MAINTENANCE, stored, lambda line: encode(after(decode(line))))
+    return [] if why is None else [f"what was found is not remembered for health: {why}"]
+
+
+def _sound(image: ClusterImage, found: Mapping[TopicIdPartition, Sequence[Failure]]) -> frozenset[str]:
+    """The names of partitions, and topics as wholes, where nothing was found."""
+    sound = {key for key, failures in found.items() if not failures}
+    names = set()
+    for topic in image.topics.values():
+        here = [one.partition for one in topic.partitions if (topic.topic_id, one.partition) in sound]
+        names |= {f"{topic.name}-{partition}" for partition in here}
+        names |= {topic.name} if here and len(here) == len(topic.partitions) else set()
+    return frozenset(names)

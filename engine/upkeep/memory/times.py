@@ -1,0 +1,195 @@
+"""The memory of upkeep from run to run: when a step was last begun, and what failed in it; when the bytes of a
+partition were last read, and what damage the last look found; for which partitions a step has nothing to do before
+when. Pure.
+
+A hint, never truth: what is forgotten makes its work due at once, and nothing is believed for longer than
+``LONGEST_MS``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
+
+import msgspec
+
+from stratalog.engine.driver.report import Failure
+from stratalog.engine.upkeep.memory.trouble import DAMAGE, NO_TROUBLE, Trouble, trouble_of
+from stratalog.partitions.bounded import parse_json
+from stratalog.partitions.identity import TopicIdPartition
+from stratalog.partitions.numbers import Int64
+
+K = TypeVar("K")
+
+LONGEST_MS = 24 * 60 * 60 * 1000
+"""So long after it was last looked at, a partition is looked at again, whatever a sweep says."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """A partition for which steps have nothing to do."""
+
+    digest: int
+    """Of the partition (``sweep``) when a step was told of it."""
+    until_ms: Mapping[str, int]
+    """By step: before then it has nothing to do, as long as the digest stays."""
+
+    def updated(self, later: Settled) -> Settled:
+        """All that is known of the later digest."""
+        return Settled(later.digest, {**(self.until_ms if self.digest == later.digest else {}), **later.until_ms})
+
+
+@dataclass(frozen=True, slots=True)
+class Looked:
+    """The result of a look at partitions."""
+
+    found: Mapping[TopicIdPartition, Sequence[Failure]]
+    """Of each that was looked at; nothing: it is sound."""
+    sound: frozenset[str]
+    """The names of those where nothing was found, and of topics that are sound as a whole."""
+    deep: bool
+    """Whether every byte was read."""
+    now_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """Times in ms since the epoch."""
+
+    steps: Mapping[str, int] = field(default_factory=dict)
+    """When a step was last begun, by its name."""
+    scrubbed: Mapping[TopicIdPartition, int] = field(default_factory=dict)
+    cut_off: frozenset[str] = frozenset()
+    """Steps that were begun and not brought to their end: they are due at once."""
+    settled: Mapping[TopicIdPartition, Settled] = field(default_factory=dict)
+    failing: Mapping[str, Trouble] = field(default_factory=dict)
+    """By step: what failed in its last run. As what is later, ``NO_TROUBLE`` says that nothing did."""
+    damaged: Mapping[TopicIdPartition, Trouble] = field(default_factory=dict)
+    """Partitions, and the metadata log, of which the last look found damage that it did not mend. As above."""
+
+    def updated(self, later: Times, present: Iterable[TopicIdPartition]) -> Times:
+        """These times with the ``later`` ones in their places, of the partitions that are ``present`` alone."""
+        scrubbed = {**self.scrubbed, **later.scrubbed}
+        settled = dict(self.settled)
+        for key, one in later.settled.items():
+            settled[key] = settled[key].updated(one) if key in settled else one
+        here = list(present)
+        damaged = _updated(self.damaged, later.damaged)
+        return Times(
+            {**self.steps, **later.steps},
+            {key: scrubbed[key] for key in here if key in scrubbed},
+            (self.cut_off - later.steps.keys()) | later.cut_off,
+            {key: settled[key] for key in here if key in settled},
+            _updated(self.failing, later.failing),
+            {key: damaged[key] for key in here if key in damaged},
+        )
+
+    def after(self, looked: Looked, present: Iterable[TopicIdPartition]) -> Times:
+        """These times after a look. One that reads no bytes neither tells that damage in them is gone, nor where a
+        broker did not answer what is there. Damage that a step failed by is gone with it.
+        """
+        damaged = {}
+        for key, failures in looked.found.items():
+            damage = [one for one in failures if one.code in DAMAGE]
+            known = self.damaged.get(key, NO_TROUBLE)
+            if (known.deep and not looked.deep) or (failures and not damage):
+                continue
+            damaged[key] = trouble_of(damage, looked.now_ms, deep=looked.deep)
+        sound = looked.sound if looked.deep else frozenset()
+        failing = {step: trouble.without_damage_of(sound) for step, trouble in self.failing.items()}
+        later = self.updated(Times(damaged=damaged), present)
+        return replace(
+            later,
+            failing={step: one for step, one in failing.items() if one.is_there},
+            damaged={key: one for key, one in later.damaged.items() if one.is_there},
+        )
+
+    def is_settled(self, step: str, key: TopicIdPartition, digest: int, now_ms: int) -> bool:
+        """Whether the step has nothing to do for a partition with this digest; never one of 0."""
+        known = self.settled.get(key)
+        if known is None or known.digest != digest or not digest:
+            return False
+        return now_ms < known.until_ms.get(step, 0) <= now_ms + LONGEST_MS
+
+
+def _updated(earlier: Mapping[K, Trouble], later: Mapping[K, Trouble]) -> dict[K, Trouble]:
+    again = {key: trouble.again(later[key]) for key, trouble in earlier.items() if key in later}
+    return {**earlier, **later, **again}
+
+
+def wait_ms(last_ms: int | None, interval_ms: int, now_ms: int) -> int:
+    """How long until something is due again that was last done then; 0: it is due. A time in the future was set by
+    a clock that has jumped back since: it is due, too.
+    """
+    if last_ms is None or last_ms > now_ms:
+        return 0
+    return max(0, last_ms + interval_ms - now_ms)
+
+
+VERSION = 3
+
+
+class _File(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    version: int
+    steps: dict[str, Int64]
+    scrubbed: dict[str, list[tuple[Int64, Int64]]]
+    """Partitions and times by topic id."""
+    cut_off: list[str]
+    settled_steps: list[str]
+    settled: dict[str, list[tuple[Int64, Int64, list[Int64]]]]
+    """Partitions, digests and a time for each of ``settled_steps``, 0 for none, by topic id."""
+    failing: dict[str, Trouble] = {}
+    damaged: dict[str, list[tuple[Int64, Trouble]]] = {}
+    """By topic id."""
+
+
+def encode(times: Times) -> bytes:
+    """A line of JSON."""
+    scrubbed: dict[str, list[tuple[int, int]]] = {}
+    for (topic_id, partition), last_ms in sorted(times.scrubbed.items()):
+        scrubbed.setdefault(topic_id, []).append((partition, last_ms))
+    names = sorted({step for one in times.settled.values() for step in one.until_ms})
+    settled: dict[str, list[tuple[int, int, list[int]]]] = {}
+    for (topic_id, partition), one in sorted(times.settled.items()):
+        untils = [one.until_ms.get(step, 0) for step in names]
+        settled.setdefault(topic_id, []).append((partition, one.digest, untils))
+    damaged: dict[str, list[tuple[int, Trouble]]] = {}
+    for (topic_id, partition), trouble in sorted(times.damaged.items()):
+        if trouble.is_there:
+            damaged.setdefault(topic_id, []).append((partition, trouble))
+    failing = {step: trouble for step, trouble in sorted(times.failing.items()) if trouble.is_there}
+    file = _File(VERSION, dict(times.steps), scrubbed, sorted(times.cut_off), names, settled, failing, damaged)
+    return msgspec.json.encode(file)
+
+
+def decode(line: bytes) -> Times:
+    """The inverse of ``encode``; no times from an empty line, or another version's."""
+    try:
+        file = parse_json(line, _File)
+    except ValueError:
+        return Times()
+    if file.version != VERSION:
+        return Times()
+    return Times(
+        file.steps,
+        {
+            TopicIdPartition(topic_id, partition): last_ms
+            for topic_id, partitions in file.scrubbed.items()
+            for partition, last_ms in partitions
+        },
+        frozenset(file.cut_off),
+        {
+            TopicIdPartition(topic_id, partition): Settled(
+                digest, {step: at for step, at in zip(file.settled_steps, untils, strict=False) if at}
+            )
+            for topic_id, partitions in file.settled.items()
+            for partition, digest, untils in partitions
+        },
+        file.failing,
+        {
+            TopicIdPartition(topic_id, partition): trouble
+            for topic_id, partitions in file.damaged.items()
+            for partition, trouble in partitions
+        },
+    )

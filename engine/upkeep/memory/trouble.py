@@ -1,0 +1,85 @@
+"""Trouble: failures that are remembered until a run has none, or a look has seen that they are gone. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from stratalog.engine.driver.report import Failure
+from stratalog.partitions.errors import (
+    CorruptionError,
+    CorruptSegmentError,
+    LogGapError,
+    RemoteObjectMissingError,
+    UnsignedError,
+)
+from stratalog.partitions.numbers import Int64
+
+DAMAGE = frozenset(
+    error.code
+    for error in (CorruptionError, CorruptSegmentError, LogGapError, RemoteObjectMissingError, UnsignedError)
+)
+"""Codes of what ``verify`` finds, and ``heal`` mends."""
+
+_MOST_TEXT = 500
+"""Characters of a text that are kept."""
+_MOST_TOLD = 100
+
+
+class Told(NamedTuple):
+    """One failure, as it is kept."""
+
+    item: str
+    code: str
+    message: str
+
+    def is_of(self, subjects: Collection[str]) -> bool:
+        """Whether its item is one of these partitions or topics, or a replica of one: names have no spaces."""
+        return self.item.partition(" ")[0] in subjects
+
+
+class Trouble(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """Failures that have come again in each run since."""
+
+    since_ms: Int64
+    failures: Int64
+    """In the last run."""
+    told: tuple[Told, ...] = ()
+    """The first of them."""
+    deep: bool = False
+    """Whether every byte had to be read to find them."""
+
+    @property
+    def is_there(self) -> bool:
+        """Whether anything failed."""
+        return self.failures > 0
+
+    def again(self, later: Trouble) -> Trouble:
+        """The same trouble after a later run."""
+        since_ms = min(self.since_ms, later.since_ms) if self.is_there else later.since_ms
+        return msgspec.structs.replace(later, since_ms=since_ms)
+
+    def without_damage_of(self, subjects: Collection[str]) -> Trouble:
+        """The rest of it when these partitions, and topics, were seen to be sound. Trouble with more failures than
+        are told stays as a whole: the next run tells.
+        """
+        left = tuple(one for one in self.told if one.code not in DAMAGE or not one.is_of(subjects))
+        if len(left) == len(self.told) or self.failures > len(self.told):
+            return self
+        return msgspec.structs.replace(self, failures=len(left), told=left)
+
+
+NO_TROUBLE = Trouble(0, 0)
+
+
+def trouble_of(failures: Sequence[Failure], now_ms: int, *, deep: bool = False) -> Trouble:
+    """The trouble of a run; ``NO_TROUBLE`` where nothing failed."""
+    if not failures:
+        return NO_TROUBLE
+    told = tuple(
+        Told(one.item[:_MOST_TEXT], one.code[:_MOST_TEXT], one.message[:_MOST_TEXT])
+        for one in failures[:_MOST_TOLD]
+    )
+    return Trouble(now_ms, len(failures), told, deep)

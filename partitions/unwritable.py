@@ -1,0 +1,38 @@
+"""Storage that answers reads and takes no writes."""
+
+from __future__ import annotations
+
+from typing import Self
+
+from stratalog.partitions.errors import StorageRefusedError
+
+_FILE = "file://"
+
+
+class UnwritableStorageError(StorageRefusedError):
+    """A store answers reads and takes no writes: it is read-only, full, over a quota, or its device fails."""
+
+    def __init__(self, message: str, path: str = "", *, full: bool = False) -> None:
+        """``message`` ends with the remedy, without a full stop. ``path`` (or an address) is what was not written.
+        ``full``: less to store would help."""
+        super().__init__(message)
+        self.path, self.full = path, full
+        self.broker_id: int | None = None
+        """The broker whose root it is, where that is known."""
+
+    def of_broker(self, broker_id: int) -> Self:
+        """The same error, with the broker whose root it is."""
+        self.broker_id = broker_id
+        return self
+
+    def is_below(self, uri: str) -> bool:
+        """Whether it was the root of this address that took no writes."""
+        root = uri.removeprefix(_FILE)
+        return f"{self.path.removeprefix(_FILE)}/".startswith(f"{root}/")
+
+    def __str__(self) -> str:
+        if self.broker_id is None:
+            return super().__str__()
+        move = ", move partitions away (`stratalog reassign`)" if self.full else ""
+        fence = f"or run `stratalog fence --brokers {self.broker_id}` so that other replicas lead"
+        return f"{super().__str__()}{move}, {fence}"

@@ -1,0 +1,44 @@
+"""File systems of a test's own, where the machine lets it mount any: read-only ones, full ones."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+
+@contextmanager
+def tmpfs(folder: Path, size: str) -> Iterator[None]:
+    """A file system of this size on a folder meanwhile; the test is skipped where it cannot be mounted."""
+    if _run("mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)) != 0:
+        pytest.skip("this machine lets nobody here mount a file system")
+    try:
+        yield
+    finally:
+        _run("umount", "--lazy", str(folder))
+
+
+def remount(folder: Path, mode: str) -> None:
+    """Make the file system read-only (``ro``), or writable again (``rw``)."""
+    assert _run("mount", "-o", f"remount,{mode}", str(folder)) == 0
+
+
+def fill_up(folder: Path) -> Path:
+    """Leave no room on the file system; the file that takes it all."""
+    ballast = folder / "ballast"
+    try:
+        with ballast.open("wb", buffering=0) as file:
+            while True:
+                file.write(bytes(4096))
+    except OSError:
+        return ballast
+
+
+def _run(*command: str) -> int:
+    try:
+        return subprocess.run(command, capture_output=True, check=False).returncode
+    except OSError:
+        return 1

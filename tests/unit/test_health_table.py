@@ -1,0 +1,427 @@
+"""The table of findings in the documentation, row by row: break it, and the finding is shown by ``health``, on the
+page and in the metrics; run exactly its command, and ``health`` is clean. A mount that is missing, or a consumer
+that does not run, is first put right by hand, as the finding says.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import write_deltalake
+
+from stratalog.engine.health import sight
+from stratalog.engine.state.internal_topics import OFFSETS_TOPIC
+from stratalog.jobs.run import Job
+from stratalog.partitions.store.local_space import FolderSpace
+from tests.unit.cluster_harness import LiveCluster, fence, unfence
+from tests.unit.test_health import HOUR_MS, Patient, files
+from tests.unit.test_health_memory import flip
+from tests.unit.test_layers import ROOT
+from tests.unit.test_upkeep_bad_remote import remote_files, table_of
+from tests.unit.transact_harness import rows
+
+NEVER_FOLLOWED = {"clock-skew": "its command sets the clock of the machine"}
+
+
+@dataclass
+class Case:
+    """One way to break a cluster."""
+
+    kind: str
+    """The row of the table."""
+    broken: Callable[[Patient], Callable[[], object] | None]
+    """Breaks it; returns what a person does before the command, if anything."""
+    shown: str = ""
+    """The finding that it is part of, where it is none of its own."""
+    do: str = ""
+    """A part of the command."""
+    tiered: bool = False
+    then: int = 0
+    """How many findings more the command leaves, one after the other, each with a command of its own."""
+    of_cluster: dict[str, Any] = field(default_factory=dict)
+
+
+def away(broker: int) -> Callable[[Patient], Callable[[], object]]:
+    """Its mount is missing."""
+
+    def broken(patient: Patient) -> Callable[[], object]:
+        mount = patient.live.unreachable(broker)
+        mount.__enter__()
+        return lambda: mount.__exit__(None, None, None)
+
+    return broken
+
+
+def noticed(broken: Callable[[Patient], Callable[[], object]]) -> Callable[[Patient], Callable[[], object]]:
+    """A run of maintain has been there since."""
+
+    def then(patient: Patient) -> Callable[[], object]:
+        undo = broken(patient)
+        patient.job("maintain")
+        return undo
+
+    return then
+
+
+def offline(patient: Patient) -> Callable[[], object]:
+    patient.live.topic("u", copies=1)
+    patient.live.fill("a", "u")
+    patient.job("reassign", "--topics", "u", "--drain", "1,3")
+    return away(2)(patient)
+
+
+def lost_leader(patient: Patient) -> None:
+    patient.live.topic("u", copies=2)
+    patient.job("reassign", "--topics", "u", "--drain", "1")
+    patient.live.fill("a", "u")
+    for broker in (2, 3):
+        patient.live.wipe(broker)
+    for broker in (2, 3):
+        patient.job("bootstrap", "--brokers", str(broker))
+
+
+def another(patient: Patient) -> None:
+    """The root was put back from a copy."""
+    root, copy = patient.live.root(3), patient.live.folder / "copy"
+    shutil.copytree(root, copy)
+    shutil.rmtree(root)
+    copy.rename(root)
+
+
+def wiped(patient: Patient) -> None:
+    patient.live.wipe(3)
+    patient.job("bootstrap", "--brokers", "3")
+
+
+def configured(**configs: str) -> Callable[[Patient], None]:
+    def broken(patient: Patient) -> None:
+        given = {key.replace("_", "."): value for key, value in configs.items()}
+        patient.live.cluster.topics.alter_configs("t", given)
+        out_of_isr(patient)
+
+    return broken
+
+
+def out_of_isr(patient: Patient) -> None:
+    """A follower was fenced for a moment."""
+    follower = patient.live.followers()[-1]
+    fence(patient.live, follower)
+    unfence(patient.live, follower)
+
+
+def age(*paths: Path, hours: int = 2) -> None:
+    for path in paths:
+        then_s = path.stat().st_mtime - hours * 3600
+        os.utime(path, (then_s, then_s))
+
+
+def lagging(patient: Patient) -> None:
+    live = patient.live
+    live.append(["x"], acks="leader").raise_for_failures()
+    age(files(live, live.leader())[-1])
+
+
+def cut(patient: Patient) -> None:
+    file = files(patient.live, patient.live.leader())[1]
+    file.write_bytes(file.read_bytes()[:-10])
+
+
+def flipped(patient: Patient) -> None:
+    flip(files(patient.live, patient.live.followers()[0])[1])
+    patient.job("verify", "--deep")
+
+
+def flipped_everywhere(patient: Patient) -> Callable[[], object]:
+    held = [files(patient.live, broker)[1] for broker in (1, 2, 3)]
+    good = held[0].read_bytes()
+    for file in held:
+        flip(file)
+    patient.job("maintain", "--only", "scrub")
+    return lambda: held[0].write_bytes(good)
+
+
+def unnamed(patient: Patient) -> None:
+    """Broker 4 leaves the cluster file."""
+    file = patient.live.file
+    file.write_text(file.read_text().partition("[[brokers]]\nid = 4")[0])
+
+
+def unregistered(patient: Patient) -> None:
+    file = patient.live.file
+    patient.live.root(4).mkdir()
+    file.write_text(file.read_text() + '[[brokers]]\nid = 4\nrack = "d"\nlog_dir = "b4"\n')
+
+
+def blocked(patient: Patient) -> None:
+    staging = patient.live.root(3) / ".staging"
+    if staging.exists():
+        shutil.rmtree(staging)
+    staging.write_text("in the way")
+
+
+def full(patient: Patient) -> None:
+    """A disk of a broker, full of files that have left the log."""
+    live = patient.live
+    live.fill("defgh")
+    configs = {"segment.bytes": "1", "retention.bytes": "1", "file.delete.delay.ms": "0"}
+    live.cluster.topics.alter_configs("t", configs)
+    patient.job("retain")
+    age(*(file for broker in (1, 2, 3) for file in live.root(broker).rglob("t-*/**/*") if file.is_file()))
+    live.cluster.topics.alter_configs(None, {"health.log.dir.max.used.ratio": "0.85"})
+
+    def used(path: str) -> int:
+        return sum(file.stat().st_size for file in Path(path).rglob("*.parquet"))
+
+    size = round(used(str(live.root(1))) / 0.95)
+    patient.monkeypatch.setattr(sight, "folder_space", lambda path: FolderSpace(size, max(0, size - used(path))))
+
+
+@contextmanager
+def remote_away(live: LiveCluster) -> Iterator[None]:
+    live.remote.rename(live.folder / "away")
+    live.remote.write_text("no folder")
+    yield
+    live.remote.unlink()
+    (live.folder / "away").rename(live.remote)
+
+
+def uploads(patient: Patient) -> Callable[[], object]:
+    patient.live.fill("d")
+    mount = remote_away(patient.live)
+    mount.__enter__()
+    patient.job("tier")
+    patient.job("tier")
+    return lambda: mount.__exit__(None, None, None)
+
+
+def retain_fails(patient: Patient) -> Callable[[], object]:
+    mount = remote_away(patient.live)
+    mount.__enter__()
+    patient.job("maintain", "--only", "retain")
+    return lambda: mount.__exit__(None, None, None)
+
+
+def not_uploaded(patient: Patient) -> None:
+    live = patient.live
+    live.cluster.topics.alter_configs("t", {"segment.ms": "1000"})
+    live.fill("d")
+    age(files(live, live.leader())[-1])
+
+
+def expired(patient: Patient) -> None:
+    live = patient.live
+    live.cluster.topics.alter_configs("t", {"retention.ms": "1000"})
+    age(*files(live, live.leader()))
+
+
+def behind(patient: Patient) -> None:
+    """All brokers were put back from a copy that lacks the last segment."""
+    live = patient.live
+    live.cluster.topics.alter_configs("t", {"local.retention.bytes": "-2"})
+    live.fill("d")
+    copies = live.folder / "copies"
+    for broker in (1, 2, 3):
+        for folder in live.root(broker).glob("*/t-*"):
+            shutil.copytree(folder, copies / folder.relative_to(live.folder))
+    live.fill("e")
+    live.cluster.tier().raise_for_failures()
+    for broker in (1, 2, 3):
+        for folder in [*live.root(broker).glob("*/t-*")]:
+            shutil.rmtree(folder)
+            shutil.copytree(copies / folder.relative_to(live.folder), folder)
+
+
+def optimized(patient: Patient) -> None:
+    table_of(patient.live).optimize.compact()
+
+
+def written(patient: Patient) -> None:
+    table = table_of(patient.live)
+    write_deltalake(table, pa.table(table.to_pyarrow_table()).slice(0, 1), mode="append")
+
+
+def object_gone(patient: Patient) -> None:
+    remote_files(patient.live)[0].unlink()
+    patient.job("maintain", "--only", "retain")
+
+
+def late_group(patient: Patient) -> Callable[[], object]:
+    groups = patient.live.cluster.groups
+    groups.commit("g", {("t", 0): 1}).raise_for_failures()
+    patient.live.cluster.topics.alter_configs(None, {"health.consumer.max.lag.records": "1"})
+    return lambda: groups.commit("g", {("t", 0): 3}).raise_for_failures()
+
+
+def stopped_group(patient: Patient) -> Callable[[], object]:
+    live, groups = patient.live, patient.live.cluster.groups
+    groups.commit("g", {("t", 0): 1}).raise_for_failures()
+    age(*files(live, live.leader())[1:])
+    return lambda: groups.commit("g", {("t", 0): 3}).raise_for_failures()
+
+
+def unread_group(patient: Patient) -> Callable[[], object]:
+    patient.live.cluster.topics.alter_configs(None, {"offsets.topic.replication.factor": "1"})
+    patient.live.cluster.groups.commit("g", {("t", 0): 3}).raise_for_failures()
+    patient.job("reassign", "--topics", OFFSETS_TOPIC, "--drain", "1,3")
+    return away(2)(patient)
+
+
+def damaged_group(patient: Patient) -> Callable[[], object]:
+    patient.live.cluster.groups.commit("g", {("t", 0): 3}).raise_for_failures()
+    held = sorted(patient.live.folder.glob(f"b*/*/{OFFSETS_TOPIC}-*/**/*.parquet"))
+    good = held[0].read_bytes()
+    for file in held:
+        file.write_bytes(good[:-10])
+    return lambda: held[0].write_bytes(good)
+
+
+def abandoned(patient: Patient) -> None:
+    live = patient.live
+    live.clock.advance_ms(-2 * HOUR_MS)
+    live.driver().transactions.begin("loader", timeout_ms=1000).append_batches("t", {0: rows("x")})
+    live.clock.advance_ms(2 * HOUR_MS)
+
+
+def long_ago(hours: int) -> Callable[[Patient], None]:
+    """The last run of maintain."""
+
+    def broken(patient: Patient) -> None:
+        for store in patient.live.cluster.stores.values():
+            store.delete([one.name for one in store.list("") if one.name.endswith(".schedule")])
+        if hours:
+            patient.live.clock.advance_ms(-hours * HOUR_MS)
+            patient.live.driver().maintain().raise_for_failures()
+            patient.live.clock.advance_ms(hours * HOUR_MS)
+
+    return broken
+
+
+def unscrubbed(patient: Patient) -> None:
+    long_ago(200)(patient)
+    patient.job("maintain", "--except", "scrub")
+
+
+VOTERS = {"voters": (1, 2, 3)}
+CASES = {
+    "the only voter": Case("current-leader", away(1), do="maintain"),
+    "a voter's mount": Case(
+        "offline-voter", away(3), shown="OfflineLogDirectoryCount", do="maintain", of_cluster=VOTERS
+    ),
+    "a voter's disk": Case("offline-voter", wiped, do="quorum replace-voter 3", of_cluster=VOTERS),
+    "the only replica's mount": Case("OfflinePartitionsCount", offline, shown="OfflineLogDirectoryCount"),
+    "the only replica's mount, noticed": Case(
+        "OfflinePartitionsCount", noticed(offline), shown="OfflineLogDirectoryCount", do="maintain"
+    ),
+    "all members' disks": Case("OfflinePartitionsCount", lost_leader, do="elect --unclean", then=1),
+    "below min ISR": Case("UnderMinIsrPartitionCount", configured(min_insync_replicas="3"), do="replicate"),
+    "out of the ISR": Case("UnderReplicatedPartitions", out_of_isr, do="replicate"),
+    "a follower's mount": Case("UnderReplicatedPartitions", away(3), shown="OfflineLogDirectoryCount"),
+    "a lagging follower": Case("MaxLag", lagging, do="replicate"),
+    "a file that is cut": Case("damaged-replicas", cut, do="verify --deep --heal"),
+    "a flipped bit, and verify": Case("damaged-replicas", flipped, do="verify --deep --heal"),
+    "flipped bits everywhere": Case("damaged-replicas", flipped_everywhere, do="verify --deep --heal"),
+    "a mount": Case("OfflineLogDirectoryCount", away(2), do="maintain"),
+    "a mount, noticed": Case("OfflineLogDirectoryCount", noticed(away(2)), do="maintain"),
+    "another root": Case("OfflineLogDirectoryCount", another, do="bootstrap --brokers 3"),
+    "fenced by hand": Case("FencedBrokerCount", lambda it: fence(it.live, 3), do="fence --unfence", then=1),
+    "not in the file": Case(
+        "FencedBrokerCount", unnamed, do="fence --decommission --brokers 4", of_cluster={"brokers": 4}
+    ),
+    "not registered": Case("ActiveBrokerCount", unregistered, do="format"),
+    "a file in the way": Case("read-only-log-dir", blocked, do="rm"),
+    "a full disk": Case("log-dir-used-ratio", full, do="maintain --only merge,retain,vacuum"),
+    "no uploads": Case("RemoteCopyErrorsPerSec", uploads, do="tier", tiered=True),
+    "nobody uploads": Case("RemoteCopyLagBytes", not_uploaded, do="tier", tiered=True),
+    "nobody deletes": Case("retention-lag", expired, do="retain"),
+    "an older copy": Case("behind-remote", behind, do="replicate", tiered=True),
+    "OPTIMIZE": Case("remote-table", optimized, do="verify --deep --heal", tiered=True),
+    "a foreign append": Case("remote-table", written, do="python -c", tiered=True),
+    "a slow group": Case("records-lag-max", late_group, do="groups describe g"),
+    "a group that stopped": Case("records-lag-max", stopped_group, do="groups describe g"),
+    "offsets out of reach": Case("state-unread", unread_group, shown="OfflineLogDirectoryCount"),
+    "offsets damaged everywhere": Case("state-unread", damaged_group, do="verify --deep --heal"),
+    "a dead transaction": Case("PartitionsWithLateTransactionsCount", abandoned, do="transactions finish"),
+    "never maintained": Case("upkeep", long_ago(0), do="maintain"),
+    "not maintained": Case("upkeep", long_ago(3), do="maintain"),
+    "not scrubbed": Case("upkeep", unscrubbed, do="maintain --only scrub"),
+    "an object that is gone": Case("upkeep-failing", object_gone, do="verify --deep --heal", tiered=True),
+    "no remote tier": Case("upkeep-failing", retain_fails, do="maintain --only retain", tiered=True),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_command_of_a_finding_mends_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    case = CASES[name]
+    patient = Patient(tmp_path, capsys, **case.of_cluster)
+    patient.monkeypatch = monkeypatch
+    monkeypatch.setattr(Job, "confirm", lambda job, what: None)  # a person says yes
+    (patient.live.tiered if case.tiered else patient.live.topic)()
+    patient.live.fill("abc")
+    assert patient.job("maintain") == 0
+    by_hand = case.broken(patient)
+    found = patient.found()
+    shown = case.shown or case.kind
+    assert shown in found
+    assert case.do in found[shown]["do"]
+    assert case.kind in {shown, *re.findall(r"[\w-]+", found[shown]["affected"] or "")}
+    if by_hand is not None:
+        by_hand()
+    patient.follow(found[shown])
+    for _ in range(case.then):
+        patient.follow(next(iter(patient.found().values())))
+    assert patient.found() == {}
+
+
+ALERTED = {
+    "current-leader": "stratalog_up",
+    "OfflinePartitionsCount": "stratalog_OfflinePartitionsCount",
+    "UnderMinIsrPartitionCount": "stratalog_UnderMinIsrPartitionCount",
+    "UnderReplicatedPartitions": "stratalog_UnderReplicatedPartitions",
+    "MaxLag": "stratalog_replication_lag_seconds",
+    "damaged-replicas": 'stratalog_findings{finding="damaged-replicas"}',
+    "OfflineLogDirectoryCount": "stratalog_OfflineLogDirectoryCount",
+    "FencedBrokerCount": "stratalog_FencedBrokerCount",
+    "log-dir-used-ratio": "stratalog_log_dir_used_ratio",
+    "RemoteCopyErrorsPerSec": 'stratalog_findings{finding="RemoteCopyErrorsPerSec"}',
+    "RemoteCopyLagBytes": "stratalog_remote_copy_lag_seconds",
+    "remote-table": 'stratalog_findings{finding="remote-table"}',
+    "records-lag-max": "stratalog_records_lag_max_seconds",
+    "PartitionsWithLateTransactionsCount": "stratalog_PartitionsWithLateTransactionsCount",
+    "upkeep": "stratalog_scrub_lag_seconds",
+    "upkeep-failing": 'stratalog_findings{finding="upkeep-failing"}',
+}
+NO_FIGURE = {
+    *("offline-voter", "ActiveBrokerCount", "clock-skew", "read-only-log-dir", "retention-lag", "behind-remote"),
+    "state-unread",
+}
+"""Whose alert is that of ``stratalog_healthy``."""
+
+
+def test_each_row_with_a_figure_has_an_alert() -> None:
+    rules = (ROOT / "conf/prometheus/alerts.yml").read_text()
+    expressions = re.findall(r"expr: (.+)", rules)
+    assert [kind for kind, metric in ALERTED.items() if not any(metric in one for one in expressions)] == []
+    assert {case.kind for case in CASES.values()} | NEVER_FOLLOWED.keys() == ALERTED.keys() | NO_FIGURE
+
+
+def test_each_row_of_the_documentation_is_broken_and_mended() -> None:
+    page = (ROOT / "docs/operations.md").read_text()
+    table = page.partition("| finding | severity |")[2].partition("\n\n")[0]
+    documented = {
+        kind for line in table.splitlines() for kind in re.findall(r"`([\w-]+)`", line.split("|")[1:2][0])
+    }
+    assert documented == {case.kind for case in CASES.values()} | NEVER_FOLLOWED.keys()
+    sources = "".join(path.read_text() for path in (ROOT / "engine/health").glob("*.py"))
+    named = set(re.findall(r'kind="([\w-]+)"', sources))
+    assert named <= documented

@@ -1,0 +1,207 @@
+"""The partition of a key: exactly Kafka's for ``murmur2``; a topic keeps its partitioner."""
+
+from __future__ import annotations
+
+import random
+import zlib
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from stratalog.bridges.mirror.compare import compare
+from stratalog.bridges.mirror.mirror import end_mirror, mirror
+from stratalog.bridges.mirror.options import MirrorOptions
+from stratalog.engine.config.topic_config import CRC32, MURMUR2, PARTITIONERS, SPARK_HASH
+from stratalog.engine.driver.report import Report
+from stratalog.engine.metadata.topic_commands import AlterConfigs, CreateTopic
+from stratalog.engine.records.kafka_hash import crc32_of, murmur2_of
+from stratalog.engine.records.partitioner import partitions_of
+from stratalog.partitions.errors import InvalidConfigError
+from tests.bridges.memory_source import MemorySource
+from tests.contexts import context_of
+from tests.unit.cluster_harness import LiveCluster
+from tests.unit.metadata_harness import Metadata, an_id
+
+VECTORS = {
+    b"21": -973932308,
+    b"foobar": -790332482,
+    b"a-little-bit-long-string": -985981536,
+    b"a-little-bit-longer-string": -1486304829,
+    b"lkjh234lh9fiuh90y23oiuhsafujhadof229phr9h19h89h8": -58897971,
+    b"abc": 479470107,
+}
+"""Of ``UtilsTest.testMurmur2`` in Kafka."""
+
+
+def plainly(data: bytes) -> int:
+    """``Utils.murmur2``, line by line."""
+    mask, m = 0xFFFFFFFF, 0x5BD1E995
+    h = 0x9747B28C ^ len(data)
+    whole = len(data) // 4 * 4
+    for at in range(0, whole, 4):
+        k = int.from_bytes(data[at : at + 4], "little") * m & mask
+        k = (k ^ (k >> 24)) * m & mask
+        h = (h * m & mask) ^ k
+    if rest := data[whole:]:
+        h = (h ^ int.from_bytes(rest, "little")) * m & mask
+    h = (h ^ (h >> 13)) * m & mask
+    h ^= h >> 15
+    return h - (1 << 32) if h >> 31 else h
+
+
+@pytest.mark.parametrize("times", [1, 100])
+def test_murmur2_is_that_of_kafka(times: int) -> None:
+    """Of few keys and of many, which are hashed in two ways."""
+    assert murmur2_of(pa.array(list(VECTORS) * times, pa.binary())).tolist() == list(VECTORS.values()) * times
+
+
+@pytest.mark.parametrize("count", [0, 1, 20, 500])
+def test_murmur2_of_keys_of_all_lengths(count: int) -> None:
+    rng = random.Random(count)
+    keys = [rng.randbytes(rng.choice([0, 1, 2, 3, 4, 5, 7, 8, 9, 40, 999])) for _ in range(count)]
+    column = pa.array([b"before", *keys, None, b"behind"], pa.binary())
+    assert murmur2_of(column.slice(1, count)).tolist() == list(map(plainly, keys))
+    assert murmur2_of(column)[1 : count + 1].tolist() == list(map(plainly, keys))
+
+
+def test_crc32_is_that_of_zlib() -> None:
+    keys = [b"before", b"", b"123456789", b"a" * 1000, None]
+    found = crc32_of(pa.array(keys, pa.binary()).slice(1))
+    assert found[:3].tolist() == [0, 0xCBF43926, zlib.crc32(b"a" * 1000)]
+    assert partitions_of(pa.array(["123456789"]), 7, CRC32)[0] == 0xCBF43926 % 7
+
+
+def test_a_negative_hash_is_made_positive_as_kafka_does() -> None:
+    """Its sign is taken away, which is not its absolute value."""
+    keys = pa.array(list(VECTORS), pa.binary())
+    assert list(partitions_of(keys, 7, MURMUR2)) == [(one & 0x7FFFFFFF) % 7 for one in VECTORS.values()]
+
+
+TYPED: list[tuple[Any, pa.DataType, bytes]] = [
+    ("ä", pa.string(), "ä".encode()),
+    (b"\xff", pa.binary(), b"\xff"),
+    (-42, pa.int8(), b"-42"),
+    (2**63 - 1, pa.int64(), b"9223372036854775807"),
+    (True, pa.bool_(), b"true"),
+    (1.5, pa.float64(), b"1.5"),
+    (Decimal("1.50"), pa.decimal128(38, 2), b'"1.50"'),
+    (date(2013, 1, 2), pa.date32(), b'"2013-01-02"'),
+    (datetime(2013, 1, 2, tzinfo=UTC), pa.timestamp("us", "UTC"), b'"2013-01-02T00:00:00.000000+00:00"'),
+    ({"a": 1, "b": "x"}, pa.struct([("a", pa.int32()), ("b", pa.string())]), b'{"a": 1, "b": "x"}'),
+    (["x", None], pa.list_(pa.string()), b'["x", null]'),
+]
+
+
+@pytest.mark.parametrize(("key", "kind", "data"), TYPED, ids=[str(kind) for _, kind, _ in TYPED])
+def test_a_typed_key_is_hashed_as_export_writes_it(key: Any, kind: pa.DataType, data: bytes) -> None:
+    assert partitions_of(pa.array([key], kind), 997, MURMUR2)[0] == (plainly(data) & 0x7FFFFFFF) % 997
+
+
+def test_partitions_of_a_slice_are_those_of_its_keys() -> None:
+    keys = pa.array([b"abcdefg", None, b"", b"h" * 9, b"\xff\xfe\xfd"])
+    decimals = pa.array([Decimal("1.5"), Decimal("-2")], pa.decimal128(9, 2))
+    for name in PARTITIONERS:
+        for column in (keys, decimals):
+            whole = partitions_of(column, 1000, name)
+            assert list(partitions_of(column.slice(1), 1000, name)) == list(whole[1:])
+
+
+def dealt(live: LiveCluster, topic: str) -> dict[str, int]:
+    """The partition of each value."""
+    found = {}
+    for partition in range(5):
+        for value in live.cluster.fetch(topic, partition, 0).records.column("value").to_pylist():
+            found[value.decode()] = partition
+    return found
+
+
+ROWS = [{"k": f"key-{n}", "value": str(n)} for n in range(30)] + [{"k": None, "value": v} for v in "abc"]
+KEYS = pa.array([row["k"] for row in ROWS[:30]])
+
+
+@pytest.mark.parametrize("configs", [{}, *({"partitioner": name} for name in PARTITIONERS)])
+def test_produce_deals_keys_out_by_the_partitioner_of_the_topic(configs: dict[str, str], tmp_path: Path) -> None:
+    live = LiveCluster(tmp_path)
+    live.cluster.topics.create("u", partitions=5, replication_factor=1, configs=configs)
+    live.cluster.produce("u", ROWS, key="k").raise_for_failures()
+    found = dealt(live, "u")
+    wanted = partitions_of(KEYS, 5, configs.get("partitioner", SPARK_HASH)).tolist()
+    assert [found[row["value"]] for row in ROWS[:30]] == wanted
+    assert len({found[value] for value in "abc"}) == 1, "those without a key go to one partition a call"
+
+
+@pytest.mark.parametrize(("told", "wanted"), [({}, MURMUR2), ({"partitioner": SPARK_HASH}, SPARK_HASH)])
+def test_keys_of_a_mirrored_topic_keep_their_partitions(told: dict[str, str], wanted: str, tmp_path: Path) -> None:
+    """A source that is a cluster of this product says which partitioner it has."""
+    live, source = LiveCluster(tmp_path), MemorySource(5, **told)
+    mirror(context_of(live.cluster), source, ["t"], MirrorOptions(replication_factor=1)).raise_for_failures()
+    end_mirror(context_of(live.cluster), ["t"]).raise_for_failures()
+    live.cluster.produce("t", ROWS, key="k").raise_for_failures()
+    found = dealt(live, "t")
+    assert [found[row["value"]] for row in ROWS[:30]] == partitions_of(KEYS, 5, wanted).tolist()
+
+
+def mirrored_by(live: LiveCluster, partitioner: str, extra: int | None = None) -> tuple[MemorySource, Report]:
+    """A topic whose producers have a partitioner, and a key elsewhere; mirrored, and compared."""
+    source = MemorySource(5)
+    for number, (key, partition) in enumerate(zip(KEYS, partitions_of(KEYS, 5, partitioner), strict=True)):
+        log = source.logs[partition if number or extra is None else extra]
+        log.append("v")
+        log.records[log.end - 1] = log.records[log.end - 1]._replace(key=key.as_py().encode())
+    mirror(context_of(live.cluster), source, ["t"], MirrorOptions(replication_factor=1)).raise_for_failures()
+    return source, compare(context_of(live.cluster), source, ["t"]).raise_for_failures()
+
+
+def test_a_comparison_says_where_keys_would_go_elsewhere(tmp_path: Path) -> None:
+    """While the partitioner of the mirror can still be altered."""
+    live = LiveCluster(tmp_path)
+    source, report = mirrored_by(live, CRC32)
+    (note,) = report.notes
+    assert note.startswith("t: ")
+    assert "of 30 keys that were looked at are in other partitions than partitioner = murmur2 sends" in note
+    assert note.endswith(
+        "30 are where crc32 sends them: before mirror --end, stratalog topics configs "
+        "--topic t --set partitioner=crc32"
+    )
+    live.cluster.topics.alter_configs("t", {"partitioner": CRC32})
+    assert compare(context_of(live.cluster), source, ["t"]).notes == []
+
+
+def test_a_comparison_says_that_no_partitioner_fits(tmp_path: Path) -> None:
+    home = int(partitions_of(KEYS, 5, MURMUR2)[0])
+    _, report = mirrored_by(LiveCluster(tmp_path), MURMUR2, extra=(home + 1) % 5)
+    assert report.notes == [
+        "t: 1 of 30 keys that were looked at are in other partitions than partitioner = murmur2 sends them to: "
+        "after mirror --end their records go to others, unless each one names its partition"
+    ]
+
+
+def test_a_topic_keeps_its_partitioner() -> None:
+    metadata = Metadata()
+    metadata.do(CreateTopic(name="u", topic_id=an_id(5), configs={"partitioner": MURMUR2}))
+    metadata.do(CreateTopic(name="__consumer_offsets", topic_id=an_id(6), internal=True))
+    refusals: list[tuple[str | None, str | None, str]] = [
+        ("u", SPARK_HASH, "topic 'u': its partitioner is murmur2, and cannot become spark_hash: records of a key"),
+        ("u", None, "topic 'u': its partitioner is murmur2, and cannot become spark_hash"),
+        ("t", MURMUR2, "topic 't': its partitioner is spark_hash, and cannot become murmur2"),
+        (None, MURMUR2, "cluster: topic 't': its partitioner is spark_hash, and cannot become murmur2"),
+    ]
+    for topic, value, said in refusals:
+        with pytest.raises(InvalidConfigError, match=said):
+            AlterConfigs(topic, {"partitioner": value}).decide(metadata.image)
+    metadata.do(AlterConfigs("t", {"partitioner": SPARK_HASH}))  # what it has
+    metadata.do(AlterConfigs(None, {"partitioner": MURMUR2}))  # topics that are made from now on
+    metadata.do(AlterConfigs("u", {"partitioner": None, "retention.ms": "1000"}))
+
+
+def test_a_mirror_may_be_given_another_partitioner_as_long_as_nobody_else_appends(tmp_path: Path) -> None:
+    live = LiveCluster(tmp_path)
+    mirror(context_of(live.cluster), MemorySource(), ["t"], MirrorOptions(replication_factor=1))
+    live.cluster.topics.alter_configs("t", {"partitioner": SPARK_HASH})
+    end_mirror(context_of(live.cluster), ["t"]).raise_for_failures()
+    with pytest.raises(InvalidConfigError, match="cannot become murmur2"):
+        live.cluster.topics.alter_configs("t", {"partitioner": MURMUR2})
