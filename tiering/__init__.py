@@ -29,14 +29,14 @@ KIP-405's pieces, and what they are here
 
 The table by the means of Delta
     ``delta_reader`` and ``delta_table`` read and change it, through ``delta_entries`` (its log, checked before
-    delta-rs reads it), ``delta_commit`` (a version put, or none), ``delta_options`` (addresses) and
+    delta-rs reads it), ``delta_commit`` (a version put, or none), ``delta_options`` (where it is) and
     ``delta_schema``. ``remote_log`` is what it lists,
     ``remote_change`` a batch of changes to it, ``listed_files`` the files by whom they are of,
     ``foreign_files`` the records of those that others have written, ``remote_file`` a look into an object.
 
 Tables of a topic
     ``iceberg_table`` lists the segments of the remote log in a catalog of the user's, too
-    (``iceberg_files``: what its metadata may name).
+    (``iceberg_files``: what its metadata may name; ``iceberg_options``: where it is).
     ``topic_table`` is what they have in common. The remote log is one. The other, ``snapshot_table``, is of topics
     that are not tiered: the latest record of each key, in files that ``published`` describes.
 

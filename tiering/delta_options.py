@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from functools import lru_cache
-from typing import TYPE_CHECKING
 
 from deltalake.exceptions import DeltaError
 
 from stratalog.partitions.errors import InvalidCallError, StorageAuthenticationError, UnsupportedStoreError
 from stratalog.partitions.store.address import OBJECT_SCHEMES
-from stratalog.partitions.store.credentials import NoCredentialsFoundError
 from stratalog.partitions.store.local_rights import NOT_ALLOWED
 from stratalog.partitions.store.protocol import Store, StoreOptions
-
-if TYPE_CHECKING:
-    import botocore.session
+from stratalog.partitions.store.reached import Reached, reached
+from stratalog.partitions.store.resolving import REGION_OF_OTHERS
 
 _COLOURS = re.compile(r"\x1b\[\d*m")
 _ERRNO = re.compile(r"\(os error (\d+)\)")
 _CODE = re.compile(r"<Code>([^<]*)</Code>")
+_AZURE_KEYS = ("AZURE_STORAGE_ACCOUNT_KEY", "AZURE_STORAGE_ACCESS_KEY", "AZURE_STORAGE_MASTER_KEY")
 _BODY = re.compile(r"<(\?xml|Error|html).*", re.DOTALL | re.IGNORECASE)
 
 
@@ -48,51 +47,102 @@ def table_uri(store: Store, folder: str) -> str:
 
 
 def storage_options(uri: str, options: StoreOptions) -> dict[str, str]:
-    """Delta's storage options, made for one call and never kept: on object storage they hold credentials, found as
-    the store finds them (provider, environment, profile, instance).
+    """Delta's storage options, made for one call and never kept: on object storage they hold credentials.
 
-    Raises: StorageAuthenticationError.
+    Raises: StorageAuthenticationError; UnsupportedStoreError for a variable that delta-rs would mix with them.
     """
     scheme = uri.partition("://")[0]
     if scheme != "s3" and scheme not in OBJECT_SCHEMES:
         return {}
+    here = reached(uri, options)
+    _refuse_others(here, os.environ)
+    return delta_storage_options(here)
+
+
+def delta_storage_options(here: Reached) -> dict[str, str]:
+    """All that delta-rs would else look for in its environment: server, region, addressing, TLS, credentials.
+
+    Raises: StorageAuthenticationError for a token of Google's.
+    """
+    options = here.options
     found = {
         "timeout": f"{options.timeout_s:g}s",
         "max_retries": str(options.retries),
         "retry_timeout": f"{options.timeout_s * (options.retries + 1):g}s",
     }
-    if scheme in OBJECT_SCHEMES:
-        from stratalog.partitions.store.object_fsspec import delta_options
+    if here.scheme == "s3":
+        return found | _of_s3(here)
+    return found | (_of_google(here) if here.scheme == "gs" else _of_azure(here))
 
-        return found | delta_options(uri, options)
-    session = _session(options)
-    region = options.region or session.get_config_variable("region")
-    if region:
-        found["AWS_REGION"] = region
-    if options.endpoint_url is not None:
-        found["AWS_ENDPOINT_URL"] = options.endpoint_url
-        if options.endpoint_url.startswith("http://"):
-            found["AWS_ALLOW_HTTP"] = "true"
+
+def _of_s3(here: Reached) -> dict[str, str]:
+    options, shown = here.options, here.shown
+    found = {
+        "AWS_ENDPOINT_URL": here.server,
+        "AWS_ENDPOINT_URL_S3": here.server,  # which counts before the other one
+        "AWS_ALLOW_HTTP": _spelt(here.plain),
+        "AWS_REGION": options.region or REGION_OF_OTHERS,
+        "AWS_VIRTUAL_HOSTED_STYLE_REQUEST": "false",
+        "AWS_SKIP_SIGNATURE": "false",
+        "AWS_CONDITIONAL_PUT": "etag",
+        "AWS_ACCESS_KEY_ID": shown["access_key"],
+        "AWS_SECRET_ACCESS_KEY": shown["secret_key"],
+    }
+    if "token" in shown:
+        found["AWS_SESSION_TOKEN"] = shown["token"]
     if options.kms_key_id is not None:
         found |= {"aws_server_side_encryption": "aws:kms", "aws_sse_kms_key_id": options.kms_key_id}
-    credentials = session.get_credentials()
-    if credentials is not None:
-        try:
-            frozen = credentials.get_frozen_credentials()
-        except NoCredentialsFoundError as error:
-            raise StorageAuthenticationError(f"open the table {uri}: {error}") from None
-        found["AWS_ACCESS_KEY_ID"] = frozen.access_key
-        found["AWS_SECRET_ACCESS_KEY"] = frozen.secret_key
-        if frozen.token:
-            found["AWS_SESSION_TOKEN"] = frozen.token
     return found
 
 
-@lru_cache(maxsize=16)  # a session reads files; its credentials renew themselves
-def _session(options: StoreOptions) -> botocore.session.Session:
-    from stratalog.partitions.store.s3_session import s3_session  # here, for tables in folders have no use for it
+def _of_azure(here: Reached) -> dict[str, str]:
+    found = {
+        "azure_storage_account_name": str(here.options.account),
+        "azure_storage_endpoint": here.server,
+        "azure_allow_http": _spelt(here.plain),
+        "azure_storage_use_emulator": "false",  # else it goes to the emulator's usual port
+        "azure_skip_signature": _spelt(not here.shown),
+    }
+    return found | {f"azure_storage_{name}": value for name, value in here.shown.items()}
 
-    return s3_session(options)
+
+def _of_google(here: Reached) -> dict[str, str]:
+    if "token" in here.shown and "service_account" not in here.shown:
+        raise StorageAuthenticationError(
+            f"open a table at {here.server}: {here.options.credentials} gave a token alone, and delta-rs, which "
+            "writes the remote tier's tables, takes none: give a service_account, or no provider where the "
+            "machine has an identity"
+        )
+    found = {"google_base_url": here.server, "google_allow_http": _spelt(here.plain)}
+    if here.plain:  # nobody's credentials, and delta-rs looks for none
+        nobody = {"client_email": "", "private_key": "", "private_key_id": "", "disable_oauth": True}
+        return found | {"google_service_account_key": json.dumps({"gcs_base_url": here.server, **nobody})}
+    names = {
+        "service_account": "google_service_account_key",
+        "application_credentials": "google_application_credentials",
+    }
+    return found | {option: here.shown[name] for name, option in names.items() if name in here.shown}
+
+
+def _refuse_others(here: Reached, environ: Mapping[str, str]) -> None:
+    """delta-rs fills what it was not given from its environment, and nothing can be given that says *none*."""
+    mixed: tuple[str, ...]
+    if here.scheme == "s3":
+        mixed = () if "token" in here.shown else ("AWS_SESSION_TOKEN", "AWS_TOKEN")
+    elif here.scheme == "gs":
+        mixed = ("GOOGLE_SERVICE_ACCOUNT", "GOOGLE_SERVICE_ACCOUNT_PATH", "GOOGLE_SERVICE_ACCOUNT_KEY")
+    else:
+        mixed = _AZURE_KEYS if "sas_token" in here.shown else ()
+    for variable in mixed:
+        if environ.get(variable):
+            raise UnsupportedStoreError(
+                f"{variable} is set, and the credentials of {here.scheme}:// are others: delta-rs, which writes "
+                "the remote tier's tables, would take that one. Unset it where this runs"
+            )
+
+
+def _spelt(is_so: bool) -> str:
+    return "true" if is_so else "false"
 
 
 @contextmanager

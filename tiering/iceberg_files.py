@@ -29,11 +29,12 @@ _METADATA_PATH: Final = "write.metadata.path"
 
 
 class TableFiles(FileIO):
-    """Opens, writes and deletes files in one table's folder, and reads segments that ``allow`` has named."""
+    """Opens, writes and deletes files in one table's folder, and reads segments that ``allow`` has named: those as
+    the remote tier is reached, whatever the catalog says of its own files."""
 
-    def __init__(self, inner: FileIO, folder: str, table: str) -> None:
+    def __init__(self, inner: FileIO, remote: FileIO, folder: str, table: str) -> None:
         super().__init__(inner.properties)
-        self._inner, self._folder, self._table = inner, folder, table
+        self._inner, self._remote, self._folder, self._table = inner, remote, folder, table
         self._segments: frozenset[str] = frozenset()
 
     def allow(self, segments: Collection[str]) -> None:
@@ -42,11 +43,11 @@ class TableFiles(FileIO):
 
     def new_input(self, location: str) -> InputFile:
         """Raises: CorruptionError for a name outside of the folder, no regular file, or one that is too large."""
-        found = self._inner.new_input(location)
         name = _comparable(location)
         if name in self._segments:
-            return found
+            return self._remote.new_input(location)
         self.check(location)
+        found = self._inner.new_input(location)
         if name.startswith("file://"):
             path, folder = Path(name.removeprefix("file://")), Path(self._folder.removeprefix("file://"))
             inside = [each for each in (path, *path.parents) if each.is_relative_to(folder) and each != folder]
@@ -80,14 +81,15 @@ class TableFiles(FileIO):
         )
 
 
-def guard(table: Table, name: str) -> TableFiles:
-    """Let ``table`` read and delete only what is its own, and check all that its metadata names.
+def guard(table: Table, name: str, remote: FileIO | None = None) -> TableFiles:
+    """Let ``table`` read and delete only what is its own, and check all that its metadata names. ``remote`` opens
+    the segments; None: as the table's files.
 
     Raises: CorruptionError naming the first name that is outside of the table's folder.
     """
     base = table.metadata_location.rpartition("/")[0]
     folder = _comparable(base.removesuffix("/metadata")) + "/"
-    files = TableFiles(table.io, folder, name)
+    files = TableFiles(table.io, remote or table.io, folder, name)
     for named in _names(table):
         files.check(named)
     table.io = files

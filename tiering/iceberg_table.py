@@ -26,6 +26,8 @@ import pyarrow as pa
 
 from stratalog.partitions.errors import InvalidCallError, InvalidConfigError, StorageError, StratalogError
 from stratalog.partitions.printable import printable
+from stratalog.partitions.store.protocol import StoreOptions
+from stratalog.tiering.iceberg_options import PREFIXES, iceberg_properties
 from stratalog.tiering.remote_file import read_remote
 from stratalog.tiering.remote_log import RemoteLog
 from stratalog.tiering.remote_segment import RemoteSegment
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
 COMMIT_ATTEMPTS = 10
 """Lost races, and commits without an answer."""
 
+_DEFAULTS = StoreOptions()
 TOPIC, TOPIC_ID = "stratalog.topic", "stratalog.topic_id"
 VERSION, OFFSETS = "stratalog.delta_version", "stratalog.offsets"
 _NAME_MAPPING = "schema.name-mapping.default"
@@ -55,9 +58,11 @@ _PROPERTIES = {
 class IcebergTable:
     """The Iceberg table of one topic."""
 
-    def __init__(self, name: str, *, topic: str, topic_id: str) -> None:
+    def __init__(
+        self, name: str, *, topic: str, topic_id: str, uri: str = "", options: StoreOptions = _DEFAULTS
+    ) -> None:
         """``name``: the catalog as pyiceberg is configured to know it, a namespace, and the table, with dots.
-        Touches no storage.
+        Touches no storage. ``uri`` is the address of the remote tier, which is reached with ``options``.
 
         Raises: InvalidCallError where pyiceberg is not installed.
         """
@@ -70,6 +75,7 @@ class IcebergTable:
         self.name = name
         self._catalog, _, self._identifier = name.partition(".")
         self._topic, self._topic_id = topic, topic_id
+        self._uri, self._options = uri, options
 
     def follow(self, remote: DeltaTopicReader, schema: pa.Schema) -> bool:
         """Let the table list exactly the segments of the remote log; ``schema`` is the physical one of the topic.
@@ -144,12 +150,22 @@ class IcebergTable:
                 return
 
     def _catalog_of(self) -> Catalog:
+        """The catalog. Where its configuration says nothing of the remote tier's kind of storage, its own files
+        are reached as the remote tier is."""
         from pyiceberg.catalog import load_catalog
 
-        return load_catalog(self._catalog)
+        catalog = load_catalog(self._catalog)
+        prefixes = PREFIXES.get(self._uri.partition("://")[0], ())
+        if not any(name.startswith(prefixes) for name in catalog.properties):
+            catalog.properties = {**self._properties(), **catalog.properties}
+        return catalog
+
+    def _properties(self) -> dict[str, str]:
+        return iceberg_properties(self._uri, self._options)
 
     def _open(self, schema: pa.Schema) -> tuple[Table, TableFiles]:
         from pyiceberg.exceptions import NoSuchTableError, TableAlreadyExistsError
+        from pyiceberg.io import load_file_io
 
         from stratalog.tiering.iceberg_files import guard
 
@@ -164,7 +180,8 @@ class IcebergTable:
             except TableAlreadyExistsError:
                 table = catalog.load_table(self._identifier)
         self._check_ours(table)
-        return table, guard(table, self.name)
+        properties = self._properties()
+        return table, guard(table, self.name, load_file_io(properties, self._uri) if properties else None)
 
     def _check_ours(self, table: Table) -> None:
         found = table.properties.get(TOPIC_ID)

@@ -8,13 +8,13 @@
     account = "lake"                          profile = "us"
 
 A root takes what its own table says, ``[brokers.storage]`` or ``[remote.storage]``, else what the table of its
-kind does, else the defaults of ``StoreOptions``.
+kind does, else what the environment or a profile names (``partitions.store.resolving``), else the defaults of
+``StoreOptions``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Annotated, Any
 
 import msgspec
@@ -25,6 +25,7 @@ from stratalog.partitions.errors import InvalidCallError
 from stratalog.partitions.store.credentials import CredentialSource, GivenProvider, NamedProvider
 from stratalog.partitions.store.encryption import check_connection
 from stratalog.partitions.store.protocol import StoreOptions
+from stratalog.partitions.store.resolving import resolved
 
 Text = Annotated[str, Meta(min_length=1)]
 
@@ -116,13 +117,14 @@ class StorageTables:
             values = {key: value for key, value in values.items() if key not in _WHO}
         values |= own
         named = values.pop("credentials", None)
-        options = StoreOptions(**values)
-        check_connection(options.endpoint_url or "", options)
         provider = self._given
         if named is not None:
             of_file = self._named(named)
             provider = provider or of_file
-        return options if provider is None else replace(options, credentials=CredentialSource(provider, address))
+        source = None if provider is None else CredentialSource(provider, address)
+        options = StoreOptions(**values, credentials=source)
+        check_connection(options.endpoint_url or "", options)
+        return resolved(address, options)
 
     def _named(self, name: str) -> NamedProvider:
         if not self._names_providers:

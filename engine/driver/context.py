@@ -295,7 +295,13 @@ class Context:
         """The Iceberg table ``name`` of a topic's segments. Raises: InvalidCallError without pyiceberg."""
         from stratalog.tiering.iceberg_table import IcebergTable  # here: pyiceberg is an extra
 
-        return IcebergTable(name, topic=topic.name, topic_id=topic.topic_id)
+        return IcebergTable(
+            name,
+            topic=topic.name,
+            topic_id=topic.topic_id,
+            uri=self.file.remote or "",
+            options=self.file.remote_storage,
+        )
 
     def remote_folder(self, topic: TopicImage) -> str:
         """The folder of a topic in the remote tier."""

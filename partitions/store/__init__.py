@@ -18,10 +18,12 @@ to it. ``open_store(uri, options)`` picks the implementation by scheme.
     object          what all object stores share; ``requests`` (repeated, and what a failure tells),
                     ``upload_writer`` (a file that goes up in parts)
     encryption      no plain HTTP unless it is said, no object without its key
+    resolving       the server, region and account that the environment or a profile names
+    reached         a storage as clients that are not ours are told of it
     credentials     those that a provider of the caller's gives, in each process
-    s3              buckets by botocore; ``s3_session`` (its credentials), ``s3_connection`` (its errors),
-                    ``s3_bucket`` (by keys), ``s3_upload`` and ``s3_put`` (the bytes first, the name later; or both
-                    at once)
+    s3              buckets by botocore; ``s3_session`` (its environment, its credentials), ``s3_connection`` (its
+                    errors), ``s3_bucket`` (by keys), ``s3_upload`` and ``s3_put`` (the bytes first, the name
+                    later; or both at once)
     object_fsspec   buckets by the file systems of fsspec; ``object_loop`` (where they live), ``object_http`` (what
                     is asked of them), ``object_azure`` (adlfs), ``object_gcs`` (gcsfs)
 """

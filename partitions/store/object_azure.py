@@ -27,7 +27,6 @@ from azure.core.rest import HttpRequest as PipelineRequest
 from stratalog.partitions.clock import SystemClock
 from stratalog.partitions.errors import StorageError, UnsupportedStoreError
 from stratalog.partitions.store.credentials import CredentialSource, NoCredentialsFoundError, renewing
-from stratalog.partitions.store.encryption import check_connection
 from stratalog.partitions.store.object_http import (
     HttpObjects,
     HttpRequest,
@@ -39,6 +38,13 @@ from stratalog.partitions.store.object_http import (
 from stratalog.partitions.store.object_loop import loop, of_this_process, wait_for
 from stratalog.partitions.store.protocol import StoredObject, StoreOptions
 from stratalog.partitions.store.requests import CONNECT_TIMEOUT_S, Wording
+from stratalog.partitions.store.resolving import (
+    CONNECTION_STRING,
+    account_of,
+    another_account,
+    azure_connection_string,
+    connection_string,
+)
 from stratalog.partitions.store.rules import media_type
 
 API_VERSION = "2021-12-02"
@@ -80,29 +86,21 @@ _CONFLICT = frozenset({"InvalidBlockList"})
 class AzureSession:
     """One storage account, as adlfs reaches it; its credentials are found, and renewed, by adlfs."""
 
-    def __init__(self, container: str, host: str, options: StoreOptions) -> None:
-        """``host`` is the account's, as ``account.dfs.core.windows.net``; empty: the options, or the environment,
-        name it.
-
-        Raises: NoCredentialsFoundError, UnsupportedStoreError.
-        """
-        account = host.partition(".")[0] if host else options.account
+    def __init__(self, container: str, options: StoreOptions) -> None:
+        """``options`` are resolved ones. Raises: NoCredentialsFoundError, UnsupportedStoreError."""
+        if options.account is None or options.endpoint_url is None:
+            raise NoCredentialsFoundError("no storage account is named")
         try:
-            found = _settings(account, host.replace(".dfs.", ".blob.", 1), options)
+            found = _settings(options.account, options.endpoint_url, options)
             self.fs = AzureBlobFileSystem(loop=loop(), skip_instance_cache=True, use_listings_cache=False, **found)
-        except ValueError:
-            raise NoCredentialsFoundError("no storage account is named") from None
+        except ValueError as error:  # which may repeat what it was given
+            raise NoCredentialsFoundError(f"they are not as Azure writes them ({type(error).__name__})") from None
         service = self.fs.service_client
-        if account is not None and service.account_name != account:
-            raise UnsupportedStoreError(
-                f"the storage account is {account}, and that of AZURE_STORAGE_CONNECTION_STRING "
-                f"{service.account_name}: one of them has to go"
-            )
         self._service = service._client
         self._transport = service._pipeline._transport
         base, _, self._signature = str(service.url).partition("?")
-        check_connection(base, options)  # which the environment may have named
-        self._base = f"{base.rstrip('/')}/{quote(container)}"
+        self.server = base.rstrip("/")
+        self._base = f"{self.server}/{quote(container)}"
         self._timeouts = {
             "connection_timeout": min(options.timeout_s, CONNECT_TIMEOUT_S),
             "read_timeout": options.timeout_s,
@@ -139,66 +137,60 @@ class AzureSession:
             status = 409
         return HttpResponse(status, answer.headers, body, code)
 
-    def delta_options(self) -> dict[str, str]:
-        """The account, and what to show to it, as delta-rs takes them: made for one call, a token of an identity
-        among them.
+    def shown(self) -> dict[str, str]:
+        """See ``Reached.shown``; a token of an identity among them.
 
         Raises: NoCredentialsFoundError, TimeoutError.
         """
-        service, signature = self.fs.service_client, self._signature
-        base = str(service.url).partition("?")[0].rstrip("/")
-        found = {"azure_storage_account_name": service.account_name, "azure_storage_endpoint": base}
-        if base.startswith("http://"):
-            found["azure_allow_http"] = "true"
-        credential = service.credential
-        if signature:
-            found["azure_storage_sas_token"] = signature
-        elif hasattr(credential, "account_key"):
-            found["azure_storage_account_key"] = credential.account_key
-        elif hasattr(credential, "get_token"):
-            try:
-                token = wait_for(credential.get_token("https://storage.azure.com/.default"), CONNECT_TIMEOUT_S)
-            except AzureError as error:
-                raise NoCredentialsFoundError(f"no identity could be found ({type(error).__name__})") from None
-            found["azure_storage_token"] = token.token
-        return found
+        if self._signature:
+            return {"sas_token": self._signature}
+        credential = self.fs.service_client.credential
+        if hasattr(credential, "account_key"):
+            return {"account_key": credential.account_key}
+        if not hasattr(credential, "get_token"):
+            return {}
+        try:
+            token = wait_for(credential.get_token("https://storage.azure.com/.default"), CONNECT_TIMEOUT_S)
+        except AzureError as error:
+            raise NoCredentialsFoundError(f"no identity could be found ({type(error).__name__})") from None
+        return {"token": token.token}
 
 
-def _settings(account: str | None, host: str, options: StoreOptions) -> dict[str, Any]:
-    """The arguments of adlfs, which looks in the environment for those that are left out.
+def _settings(account: str, server: str, options: StoreOptions) -> dict[str, Any]:
+    """The arguments of adlfs, which looks in the environment for those that are left out, and takes a connection
+    string before all others.
 
     Raises: NoCredentialsFoundError, as the provider; UnsupportedStoreError.
     """
-    known: dict[str, Any] = {"account_name": account}
-    if host or options.endpoint_url is not None:
-        known["account_host"] = host or str(options.endpoint_url).partition("://")[2]
     if options.credentials is None:
-        if options.endpoint_url is None:
-            return known
-        shown = {
-            "account_key": os.environ.get("AZURE_STORAGE_ACCOUNT_KEY"),
-            "sas_token": os.environ.get("AZURE_STORAGE_SAS_TOKEN"),
-        }
+        shown: Mapping[str, Any] = _shown_by_environment(account)
     else:
-        shown = dict(renewing(options.credentials).current().values)
-        if shown.get("token"):
-            if os.environ.get("AZURE_STORAGE_CONNECTION_STRING"):
-                raise UnsupportedStoreError(
-                    f"{options.credentials} gives a token, and AZURE_STORAGE_CONNECTION_STRING is set, which "
-                    "would be used instead: one of them has to go"
-                )
-            return known | {"credential": _TokenOfProvider(options.credentials)}
-    account = account or os.environ.get("AZURE_STORAGE_ACCOUNT_NAME")
-    if account is None or not any(shown.values()):
+        shown = renewing(options.credentials).current().values
+    if shown.get("account_key") or shown.get("sas_token"):
+        return {"connection_string": azure_connection_string(server, account, shown)}
+    known: dict[str, Any] = {"account_name": account, "account_host": server.partition("://")[2]}
+    if options.credentials is None:
         return known
-    # The one way that counts before what the environment says, and that knows servers other than Azure's.
-    endpoint = options.endpoint_url or f"https://{host or f'{account}.blob.core.windows.net'}"
-    secret = (
-        f"AccountKey={shown['account_key']}"
-        if shown.get("account_key")
-        else f"SharedAccessSignature={str(shown['sas_token']).removeprefix('?')}"
-    )
-    return {"connection_string": f"BlobEndpoint={endpoint};AccountName={account};{secret}"}
+    if os.environ.get(CONNECTION_STRING):
+        raise UnsupportedStoreError(
+            f"{options.credentials} gives a token, and {CONNECTION_STRING} is set, which would be used instead: "
+            "one of them has to go"
+        )
+    return known | {"credential": _TokenOfProvider(options.credentials)}
+
+
+def _shown_by_environment(account: str) -> Mapping[str, str]:
+    said = connection_string(os.environ)
+    of_string = account_of(said)
+    if of_string is not None and of_string != account:
+        raise another_account(account, of_string)
+    shown = {"account_key": said.get("ACCOUNTKEY", ""), "sas_token": said.get("SHAREDACCESSSIGNATURE", "")}
+    if any(shown.values()):
+        return shown
+    return {
+        "account_key": os.environ.get("AZURE_STORAGE_ACCOUNT_KEY", ""),
+        "sas_token": os.environ.get("AZURE_STORAGE_SAS_TOKEN", ""),
+    }
 
 
 class _TokenOfProvider:
@@ -228,22 +220,13 @@ class AzureRequests(HttpRequests):
     wording = _WORDING
     passing_codes = frozenset({"OperationTimedOut", "ServerBusy"})
 
-    def __init__(self, container: str, host: str, *arguments: Any) -> None:
+    def __init__(self, container: str, *arguments: Any) -> None:
         super().__init__(*arguments)
         self._container = container
-        self._host = host
 
     def client(self) -> AzureSession:
-        key = (
-            "azure",
-            self._container,
-            self._host,
-            self.options,
-            os.environ.get("AZURE_STORAGE_CONNECTION_STRING"),
-        )
-        return of_this_process(
-            key, lambda: AzureSession(self._container, self._host, self.options), self.credentials_number()
-        )
+        key = ("azure", self._container, self.options, os.environ.get(CONNECTION_STRING))
+        return of_this_process(key, lambda: AzureSession(self._container, self.options), self.credentials_number())
 
 
 class AzureObjects(HttpObjects):

@@ -21,7 +21,8 @@ from stratalog.partitions.store.crc32 import PiecewiseCrc32
 from stratalog.partitions.store.object import ObjectStore
 from stratalog.partitions.store.object_http import HttpObjects, HttpRequest
 from stratalog.partitions.store.protocol import StoreOptions
-from stratalog.partitions.store.requests import name_exclusively
+from stratalog.partitions.store.requests import Requests, name_exclusively
+from stratalog.partitions.store.resolving import resolved
 from stratalog.partitions.store.rules import STAGING_FOLDER, Tally, drop_probes
 
 _DEFAULTS = StoreOptions()
@@ -42,11 +43,12 @@ class FsspecStore(ObjectStore):
         new_id: NewId = random_id,
         rng: random.Random | None = None,
     ) -> None:
-        """``uri``: ``abfss://container@account.dfs.core.windows.net/prefix``, ``az://container/prefix`` (the
-        environment names the account), ``gs://bucket/prefix``.
+        """``uri``: ``abfss://container@account.dfs.core.windows.net/prefix``, ``az://container/prefix``,
+        ``gs://bucket/prefix``.
 
-        Raises: UnsupportedStoreError where the packages are missing.
+        Raises: UnsupportedStoreError where the packages are missing; as ``resolved``.
         """
+        options = resolved(uri, options)
         scheme, _, rest = uri.partition("://")
         root, _, prefix = rest.partition("/")
         root_uri, tally = f"{scheme}://{root}", Tally()
@@ -62,6 +64,11 @@ class FsspecStore(ObjectStore):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return FsspecStore, (self.uri, self.options, self._clock, self._new_id)
+
+    @property
+    def requests(self) -> Requests:
+        """The requests to its bucket."""
+        return self._objects.requests
 
     def _in_one(self, name: str, data: bytes) -> StagedObject:
         return StagedObject(self._objects, self._key(name), data)
@@ -79,18 +86,6 @@ class FsspecStore(ObjectStore):
         return True
 
 
-def delta_options(uri: str, options: StoreOptions) -> dict[str, str]:
-    """The options with which delta-rs reaches objects below ``uri``. They may hold a secret: keep them nowhere.
-
-    Raises: StorageAuthenticationError, UnsupportedStoreError.
-    """
-    objects = FsspecStore(uri, options)._objects
-    found: dict[str, str] = objects.requests.repeatable(
-        f"find credentials for {objects.uri}", lambda session: session.delta_options()
-    )
-    return found
-
-
 def _objects_of(scheme: str, root: str, uri: str, tally: Tally, arguments: tuple[Any, ...]) -> HttpObjects:
     if scheme == "gs":
         from stratalog.partitions.store.object_gcs import GcsObjects, GcsRequests
@@ -98,8 +93,7 @@ def _objects_of(scheme: str, root: str, uri: str, tally: Tally, arguments: tuple
         return GcsObjects(GcsRequests(root, *arguments), uri, tally)
     from stratalog.partitions.store.object_azure import AzureObjects, AzureRequests
 
-    container, _, host = root.partition("@")
-    return AzureObjects(AzureRequests(container, host, *arguments), uri, tally)
+    return AzureObjects(AzureRequests(root.partition("@")[0], *arguments), uri, tally)
 
 
 def _name_by(objects: HttpObjects, key: str, request: HttpRequest) -> bool:

@@ -27,7 +27,6 @@ from yarl import URL
 from stratalog.partitions.bounded import parse_json
 from stratalog.partitions.errors import StorageError
 from stratalog.partitions.store.credentials import NoCredentialsFoundError, renewing
-from stratalog.partitions.store.encryption import check_connection
 from stratalog.partitions.store.object_http import (
     HttpObjects,
     HttpRequest,
@@ -39,10 +38,9 @@ from stratalog.partitions.store.object_http import (
 from stratalog.partitions.store.object_loop import loop, of_this_process
 from stratalog.partitions.store.protocol import StoredObject, StoreOptions
 from stratalog.partitions.store.requests import CONNECT_TIMEOUT_S, Wording
+from stratalog.partitions.store.resolving import EMULATOR, GOOGLE
 from stratalog.partitions.store.rules import media_type
 
-EMULATOR = "STORAGE_EMULATOR_HOST"
-"""The variable with the address of a server that is not Google's; gcsfs reads it, too."""
 MOST_COMPOSED = 32
 SHOW_CREDENTIALS = (
     "set GOOGLE_APPLICATION_CREDENTIALS to the file of a service account, or use the identity of the machine, "
@@ -67,15 +65,16 @@ class GcsSession:
     """A bucket, as gcsfs reaches it; its credentials are found, and renewed, by gcsfs."""
 
     def __init__(self, bucket: str, options: StoreOptions) -> None:
-        """Raises: NoCredentialsFoundError."""
-        endpoint = options.endpoint_url or os.environ.get(EMULATOR, "")
-        check_connection(endpoint, options)
-        plain = endpoint.startswith("http://")  # where credentials could be read on the way
+        """``options`` are resolved ones. Raises: NoCredentialsFoundError."""
+        self.server = (options.endpoint_url or GOOGLE).rstrip("/")
+        plain = self.server.startswith("http://")  # where credentials could be read on the way
+        # gcsfs looks for an emulator where it is told no server, and else for Google's server with mutual TLS.
+        told = GOOGLE if os.environ.get(EMULATOR) else None
         try:
             self.fs = GCSFileSystem(
                 project="",
                 token="anon" if plain else _token(options),
-                endpoint_url=options.endpoint_url,
+                endpoint_url=options.endpoint_url or told,
                 loop=loop(),
                 skip_instance_cache=True,
                 use_listings_cache=False,
@@ -116,30 +115,37 @@ class GcsSession:
             if credentials.credentials is not None and not credentials._credentials_valid(LOCAL_REFRESH_BUFFER):
                 await asyncio.to_thread(credentials.maybe_refresh)
             signed: dict[str, str] = self.fs._get_headers(headers)
-        except google.auth.exceptions.TransportError:
-            raise ConnectionError("credentials could not be renewed") from None
         except google.auth.exceptions.GoogleAuthError as error:
-            raise NoCredentialsFoundError(f"credentials could not be renewed ({type(error).__name__})") from None
+            raise _not_renewed(error) from None
         return signed
 
-    def delta_options(self) -> dict[str, str]:
-        """The server as delta-rs takes it, which looks for Google's credentials in the same places.
+    def shown(self) -> dict[str, str]:
+        """See ``Reached.shown``; the machine's identity is in none of it. A service account comes with its token,
+        for clients that take no account.
 
-        Raises: NoCredentialsFoundError where a provider gives a token alone.
+        Raises: NoCredentialsFoundError, ConnectionError.
         """
         if self.fs.credentials.credentials is None:
-            nobody = {"client_email": "", "private_key": "", "private_key_id": "", "disable_oauth": True}
-            key = json.dumps({"gcs_base_url": self.fs._location, **nobody})
-            return {"google_service_account_key": key, "allow_http": "true"}
-        if self._source is not None:
-            account = renewing(self._source).current().values.get("service_account")
-            if not account:
-                raise NoCredentialsFoundError(
-                    f"{self._source} gave a token alone, and delta-rs, which writes the remote tier's tables, "
-                    "takes none: give a service_account, or no provider where the machine has an identity"
-                )
-            return {"google_service_account_key": account if isinstance(account, str) else json.dumps(account)}
-        return {}
+            return {}
+        if self._source is None:
+            file = os.environ.get("GOOGLE_APPLICATION_CREDENTIALS")
+            return {"application_credentials": file} if file else {}
+        values = renewing(self._source).current().values
+        account = values.get("service_account")
+        if not account:
+            return {"token": values["token"]}
+        try:
+            self.fs.credentials.maybe_refresh()
+        except google.auth.exceptions.GoogleAuthError as error:
+            raise _not_renewed(error) from None
+        token = self.fs.credentials.credentials.token
+        return {"service_account": account if isinstance(account, str) else json.dumps(account), "token": token}
+
+
+def _not_renewed(error: google.auth.exceptions.GoogleAuthError) -> Exception:
+    if isinstance(error, google.auth.exceptions.TransportError):
+        return ConnectionError("credentials could not be renewed")
+    return NoCredentialsFoundError(f"credentials could not be renewed ({type(error).__name__})")
 
 
 def _token(options: StoreOptions) -> Any:
@@ -167,7 +173,7 @@ class GcsRequests(HttpRequests):
         self._bucket = bucket
 
     def client(self) -> GcsSession:
-        key = ("gcs", self._bucket, self.options, os.environ.get(EMULATOR))
+        key = ("gcs", self._bucket, self.options)
         return of_this_process(key, lambda: GcsSession(self._bucket, self.options), self.credentials_number())
 
 

@@ -74,13 +74,14 @@ class StoreCounts:
 @dataclass(frozen=True, slots=True)
 class StoreOptions:
     """How to reach stores; never holds a secret (those come from the environment, a profile, the machine, or a
-    provider)."""
+    provider). ``resolving.resolved`` fills in what the environment or a profile names."""
 
     endpoint_url: str | None = None
+    """The server; None, once that is resolved: Amazon's or Google's own."""
     region: str | None = None
     profile: str | None = None
     account: str | None = None
-    """The storage account of ``az://``; None: the environment names it."""
+    """The storage account of Azure."""
     kms_key_id: str | None = None
     """The key with which S3 (SSE-KMS), or Google, encrypts what is written; None: as the bucket says."""
     encryption_scope: str | None = None
@@ -99,6 +100,8 @@ class StoreOptions:
     """Whether ``Store.stage_copy`` may leave it to ``commit`` to move the bytes, where that saves moving them
     twice. Not for replicas: what a name there vouches for is looked at after the bytes were read, and before the
     name. Segments in the remote tier count only once they are committed, which looks after both."""
+    resolved: bool = field(default=False, compare=False)
+    """Whether ``endpoint_url``, ``region`` and ``account`` are final: nobody looks for them elsewhere."""
 
     def __post_init__(self) -> None:
         """Raises: UnsupportedStoreError for an ``endpoint_url`` that is no address of a server."""

@@ -21,6 +21,7 @@ from stratalog.partitions.identity import NewId, random_id
 from stratalog.partitions.paths import join
 from stratalog.partitions.store.object import INLINE_COPY_BYTES, MOST_PARTS, ObjectStore, StagedPartsCopy
 from stratalog.partitions.store.protocol import StagedCopy, Store, StoredObject, StoreOptions
+from stratalog.partitions.store.resolving import resolved
 from stratalog.partitions.store.rules import STAGING_FOLDER, Tally, check_name, drop_probes, run_pieces
 from stratalog.partitions.store.s3_bucket import Bucket, only_if
 from stratalog.partitions.store.s3_connection import S3Connection
@@ -45,7 +46,7 @@ class S3Store(ObjectStore):
         new_id: NewId = random_id,
         rng: random.Random | None = None,
     ) -> None:
-        tally = Tally()
+        tally, options = Tally(), resolved(f"s3://{bucket}", options)
         connection = S3Connection(options, clock, random.Random() if rng is None else rng)
         super().__init__(
             f"s3://{bucket}", prefix, Bucket(connection, bucket, tally), tally, options, clock, new_id
@@ -89,8 +90,9 @@ class S3Store(ObjectStore):
     def _in_parts(self, name: str) -> StagedUpload:
         return StagedUpload(self._place(name), self._complete_exclusively)
 
-    def _instead(self) -> str:
-        return f"set exclusive_multipart to {not self._complete_exclusively}, or use another server"
+    def instead(self) -> str:
+        other = "false" if self._complete_exclusively else "true"
+        return f"set exclusive_multipart = {other} in the storage table of the cluster file, or use another server"
 
     def _keeps_damaged_bytes(self, probe: str) -> bool:
         try:

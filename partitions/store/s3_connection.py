@@ -1,5 +1,7 @@
 """Requests to an S3 endpoint: one client per process, bounded retries, failures named by what is known.
 
+The options are resolved ones: botocore looks for no endpoint itself.
+
 Every attempt has a deadline and is counted, so a job can report what it cost. The credentials come from
 a provider, the environment, the profile or the instance; they live inside botocore's client and nowhere here.
 """
@@ -32,8 +34,8 @@ from botocore.exceptions import (
 )
 from botocore.parsers import ResponseParserError
 
-from stratalog.partitions.errors import Right, UnsupportedStoreError
-from stratalog.partitions.store.encryption import check_connection, check_key
+from stratalog.partitions.errors import Right
+from stratalog.partitions.store.encryption import check_key
 from stratalog.partitions.store.protocol import StoreOptions
 from stratalog.partitions.store.requests import CONNECT_TIMEOUT_S, FailedAttempt, Requests, Wording
 from stratalog.partitions.store.s3_session import s3_session
@@ -174,26 +176,16 @@ def _make_client(options: StoreOptions) -> Any:
         # Servers other than Amazon's do not all know trailing checksums; uploads say their CRC-32 in a header.
         request_checksum_calculation="when_required",
         response_checksum_validation="when_required",
+        ignore_configured_endpoint_urls=True,
         s3={
             "addressing_style": "auto" if options.endpoint_url is None else "path",
             # A second hash of every byte, which only an unencrypted connection needs: against forgery.
             "payload_signing_enabled": (options.endpoint_url or "").startswith("http://"),
         },
     )
-    client = None
-    try:
-        client = s3_session(options).create_client(
-            "s3", region_name=options.region, endpoint_url=options.endpoint_url, config=config
-        )
-    except ValueError as error:  # whose words repeat the address
-        if isinstance(error, BotoCoreError):
-            raise
-    if client is None:
-        raise UnsupportedStoreError(
-            "the endpoint_url of the environment, or of the profile, is no address of a server: write it as "
-            "https://host:8333"
-        )
-    check_connection(client.meta.endpoint_url, options)  # which the environment may have named
+    client = s3_session(options).create_client(
+        "s3", region_name=options.region, endpoint_url=options.endpoint_url, config=config
+    )
     time = _times.setdefault(options, StorageTime())
 
     def answered(http_response: Any, **_: Any) -> None:

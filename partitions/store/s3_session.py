@@ -1,4 +1,4 @@
-"""Sessions of botocore: where S3's credentials and the region of a profile come from.
+"""Sessions of botocore: what its environment variables and profiles say of S3, and where credentials come from.
 
 A provider's credentials are read at each signature, as botocore's own refreshable ones are. Those are renewed 15
 minutes before their end, whatever their life is; one rule for all clouds is in ``credentials``.
@@ -6,13 +6,28 @@ minutes before their end, whatever their life is; one rule for all clouds is in 
 
 from __future__ import annotations
 
-from typing import Any
+import os
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any, NamedTuple
 
 import botocore.credentials
 import botocore.session
+from botocore.exceptions import BotoCoreError, ProfileNotFound
 
-from stratalog.partitions.store.credentials import CredentialSource, renewing
+from stratalog.partitions.errors import UnsupportedStoreError
+from stratalog.partitions.store.address import parse_server
+from stratalog.partitions.store.credentials import CredentialSource, NoCredentialsFoundError, renewing
 from stratalog.partitions.store.protocol import StoreOptions
+
+_ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
+
+
+class NamedByAws(NamedTuple):
+    """The answers of the environment or the profile; None where neither has one."""
+
+    endpoint_url: str | None
+    region: str | None
 
 
 def s3_session(options: StoreOptions) -> botocore.session.Session:
@@ -21,6 +36,67 @@ def s3_session(options: StoreOptions) -> botocore.session.Session:
     if options.credentials is not None:
         session.register_component("credential_provider", _Resolver(options.credentials))
     return session
+
+
+def named_by_aws(options: StoreOptions) -> NamedByAws:
+    """The endpoint and the region, in the order in which botocore looks for them; AWS_REGION, which it does not
+    know and other clients do, comes after AWS_DEFAULT_REGION. Where the options name an endpoint, no other counts.
+    A profile that is missing names nothing here: requests tell it.
+
+    Raises: UnsupportedStoreError for an endpoint whose address is refused, or files that cannot be read.
+    """
+    session = botocore.session.Session(profile=options.profile)
+    try:
+        try:
+            profile: Mapping[str, Any] = session.get_scoped_config()
+        except ProfileNotFound:
+            profile = {}
+        region = os.environ.get("AWS_DEFAULT_REGION") or os.environ.get("AWS_REGION") or profile.get("region")
+        ignored = os.environ.get("AWS_IGNORE_CONFIGURED_ENDPOINT_URLS") or profile.get(
+            "ignore_configured_endpoint_urls", ""
+        )
+        if options.endpoint_url is not None or str(ignored).lower() == "true":
+            return NamedByAws(None, region)
+        services = session.full_config.get("services", {}) if "services" in profile else {}
+    except BotoCoreError as error:
+        raise UnsupportedStoreError(f"the configuration of the AWS SDK cannot be read: {error}") from None
+    for variable in _ENDPOINTS:
+        if url := os.environ.get(variable):
+            return NamedByAws(_server(url, variable), region)
+    if "services" in profile and profile["services"] not in services:
+        raise UnsupportedStoreError(
+            f"the profile of the AWS SDK names the services section {profile['services']!r}, which is missing"
+        )
+    of_service = services.get(profile.get("services"), {}).get("s3", {})
+    url = of_service.get("endpoint_url") if isinstance(of_service, Mapping) else None
+    url = url or profile.get("endpoint_url")
+    return NamedByAws(_server(url, "endpoint_url of the AWS profile") if url else None, region)
+
+
+def _server(url: str, what: str) -> str:
+    parse_server(url, what)
+    return url
+
+
+def shown_to_s3(options: StoreOptions) -> Mapping[str, str]:
+    """The credentials of this moment by the names that a provider gives them. They are secrets: keep them nowhere.
+
+    Raises: NoCredentialsFoundError.
+    """
+    try:
+        credentials = _session(options).get_credentials()
+    except BotoCoreError as error:
+        raise NoCredentialsFoundError(str(error)) from None
+    if credentials is None:
+        raise NoCredentialsFoundError("no credentials were found")
+    frozen = credentials.get_frozen_credentials()
+    shown = {"access_key": frozen.access_key, "secret_key": frozen.secret_key}
+    return shown | ({"token": frozen.token} if frozen.token else {})
+
+
+@lru_cache(maxsize=16)  # a session reads files; its credentials renew themselves
+def _session(options: StoreOptions) -> botocore.session.Session:
+    return s3_session(options)
 
 
 class _Resolver:

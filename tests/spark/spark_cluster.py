@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stratalog import Cluster
+from tests.unit.harness import batch
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -37,6 +38,18 @@ def write_cluster_file(folder: Path, brokers: int = 2) -> Path:
 def format_cluster(spark: SparkSession, folder: Path, brokers: int = 2) -> Cluster:
     """A new cluster in a folder."""
     return Cluster.format(write_cluster_file(folder, brokers), spark)
+
+
+def begun(file: Path) -> None:
+    """Formats the cluster without Spark; topic ``t`` has the values a, b in the remote tier, and c on brokers."""
+    cluster = Cluster.format(file)
+    cluster.topics.create("t", partitions=1, replication_factor=1, configs=TIERED)
+    for value in ("a", "b"):
+        cluster.append_batches("t", {0: [batch([value])]}).raise_for_failures()
+    cluster.tier().raise_for_failures()
+    for _ in range(2):
+        cluster.retain().raise_for_failures()
+    cluster.append_batches("t", {0: [batch(["c"])]}).raise_for_failures()
 
 
 def rows(frame: DataFrame, *columns: str) -> Counter[str]:

@@ -13,8 +13,7 @@ from bench.cloud_servers import ACCOUNT, ACCOUNT_KEY, BUCKET
 from stratalog import Cluster
 from stratalog.jobs.jars import CLOUDS, jar_folder, missing_jars
 from tests.cloud_servers import CloudEndpoint
-from tests.spark.spark_cluster import TIERED
-from tests.unit.harness import batch
+from tests.spark.spark_cluster import begun
 
 pytestmark = [
     pytest.mark.spark,
@@ -26,7 +25,7 @@ pytestmark = [
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def begun(folder: Path, root: str, table: str) -> Path:
+def begun_in(folder: Path, root: str, table: str) -> Path:
     """The file of a cluster with a broker and the remote tier below ``root``, and records in both tiers."""
     folder.mkdir()
     file = folder / "cluster.toml"
@@ -34,28 +33,30 @@ def begun(folder: Path, root: str, table: str) -> Path:
         f'[cluster]\nid = "c"\nremote = "{root}/tier"\nvoters = [1]\n'
         f'[[brokers]]\nid = 1\nlog_dir = "{root}/b1"\n{table}'
     )
-    cluster = Cluster.format(file)
-    cluster.topics.create("t", partitions=1, replication_factor=1, configs=TIERED)
-    for value in ("a", "b"):
-        cluster.append_batches("t", {0: [batch([value])]}).raise_for_failures()
-    cluster.tier().raise_for_failures()
-    for _ in range(2):
-        cluster.retain().raise_for_failures()
-    cluster.append_batches("t", {0: [batch(["c"])]}).raise_for_failures()
+    begun(file)
     return file
 
 
+@pytest.mark.parametrize("named_by", ["file", "environment"])
 def test_spark_reads_both_tiers_on_azure_and_google(
-    azure_endpoint: CloudEndpoint, gcs_endpoint: CloudEndpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    named_by: str,
+    azure_endpoint: CloudEndpoint,
+    gcs_endpoint: CloudEndpoint,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     if any(missing_jars(jar_folder(), pins) for pins in CLOUDS):
         pytest.skip("python -m stratalog.jobs.jars azure, and gcs: they are fetched when they are asked for")
-    monkeypatch.delenv("AZURE_STORAGE_CONNECTION_STRING")
-    monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_KEY", ACCOUNT_KEY)
+    tables = {"azure": "", "gcs": ""}
+    if named_by == "file":
+        monkeypatch.delenv("AZURE_STORAGE_CONNECTION_STRING")
+        monkeypatch.delenv("STORAGE_EMULATOR_HOST")
+        monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_KEY", ACCOUNT_KEY)
+        tables = {e.kind: f'[{e.kind}]\nendpoint_url = "{e.url}"\n' for e in (azure_endpoint, gcs_endpoint)}
     azure = f"abfss://{BUCKET}@{ACCOUNT}.dfs.core.windows.net/{tmp_path.name}"
     files = [
-        begun(tmp_path / "azure", azure, f'[azure]\nendpoint_url = "{azure_endpoint.url}"\n'),
-        begun(tmp_path / "gcs", f"gs://{BUCKET}/{tmp_path.name}", f'[gcs]\nendpoint_url = "{gcs_endpoint.url}"\n'),
+        begun_in(tmp_path / "azure", azure, tables["azure"]),
+        begun_in(tmp_path / "gcs", f"gs://{BUCKET}/{tmp_path.name}", tables["gcs"]),
     ]
     done = subprocess.run(
         [sys.executable, "-m", "tests.spark.reading_clouds", *map(str, files)],

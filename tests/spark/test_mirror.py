@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING
 import pytest
 
 from stratalog import Cluster
-from stratalog.engine.formats.json_text import JsonValues
-from stratalog.engine.formats.typed import TypedValues
-from stratalog.engine.mirror.compare import compare
-from stratalog.engine.mirror.mirror import mirror
-from stratalog.engine.mirror.options import MirrorOptions
+from stratalog.bridges.formats.json_text import JsonValues
+from stratalog.bridges.formats.typed import TypedValues
+from stratalog.bridges.mirror.compare import compare
+from stratalog.bridges.mirror.mirror import mirror
+from stratalog.bridges.mirror.options import MirrorOptions
 from stratalog.partitions.declared import declared
 from stratalog.partitions.errors import PolicyViolationError
+from tests.bridges.memory_source import MemorySource
 from tests.contexts import context_of
 from tests.spark.spark_cluster import TIERED, format_cluster
-from tests.unit.memory_source import MemorySource
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

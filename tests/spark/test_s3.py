@@ -13,10 +13,13 @@ from typing import TYPE_CHECKING
 import deltalake
 import pytest
 
+from bench.s3_server import ACCESS_KEY, credentials
 from stratalog import Cluster, load_cluster_file
 from stratalog.jobs.hadoop import reach_stores
-from stratalog.partitions.store import StoreOptions, open_store
+from stratalog.partitions.store import StoreOptions, open_store, s3_session
+from stratalog.partitions.store.s3_connection import client_of
 from tests.s3_server import SECRET_KEY, S3Endpoint
+from tests.spark.spark_cluster import begun
 from tests.spark.standalone import spark_submit
 
 if TYPE_CHECKING:
@@ -67,6 +70,73 @@ def file(s3_endpoint: S3Endpoint, tmp_path: Path) -> Path:
 def cluster(spark: SparkSession, s3_endpoint: S3Endpoint, file: Path) -> Cluster:
     reach_stores(spark, load_cluster_file(file).roots)
     return Cluster.format(file, spark)
+
+
+@pytest.fixture
+def named_by_environment(s3_endpoint: S3Endpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cluster in a bucket that no test has opened. The environment of the driver alone names the server."""
+    client = client_of(StoreOptions(s3_endpoint.url, s3_endpoint.region))
+    bucket = f"named-by-{tmp_path.name.replace('_', '-')[:50].strip('-')}".lower()
+    client.create_bucket(Bucket=bucket)
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", s3_endpoint.url)
+    file = tmp_path / "cluster.toml"
+    text = CLUSTER.partition("[s3]")[0].replace('"broker-1"', '"s3://{bucket}/{prefix}/broker-1"')
+    file.write_text(text.format(prefix=tmp_path.name, bucket=bucket, remote=bucket))
+    return file
+
+
+def test_a_server_that_the_environment_alone_names(spark: SparkSession, named_by_environment: Path) -> None:
+    """Spark's tasks, its Parquet reader and its Delta tables go there."""
+    roots = load_cluster_file(named_by_environment).roots
+    reach_stores(spark, roots)
+    cluster = Cluster.format(named_by_environment, spark)
+    configs = {"remote.storage.enable": "true", "segment.bytes": "1", "local.retention.bytes": "0"}
+    cluster.topics.create("t", partitions=1, replication_factor=2, configs={**configs, "retention.ms": "-1"})
+    for first in (0, 50):
+        frame = spark.range(first, first + 50).selectExpr("cast(id AS STRING) AS value")
+        cluster.append(frame, "t").raise_for_failures()
+    for operation in (cluster.replicate, cluster.tier, cluster.retain):
+        operation().raise_for_failures()
+    assert any(part.remote for part in cluster.plan_read("t"))
+    assert cluster.read("t").count() == 100
+    table = f"{cluster.file.remote}/t-{cluster.image.topic('t').topic_id}"
+    assert spark.read.format("delta").load(table).count() > 0
+    cluster.verify(deep=True).raise_for_failures()
+
+
+@pytest.mark.nightly
+@pytest.mark.classic("it starts a session of its own")
+def test_a_profile_that_the_environment_alone_names(
+    named_by_environment: Path, s3_endpoint: S3Endpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server and the keys are the profile's, for S3A too, which knows no profile by itself."""
+    folder = named_by_environment.parent
+    for variable in ("AWS_ENDPOINT_URL_S3", *credentials()):
+        monkeypatch.delenv(variable)
+    (folder / "config").write_text(
+        f"[profile lake]\nregion = {s3_endpoint.region}\nendpoint_url = {s3_endpoint.url}\n"
+    )
+    (folder / "credentials").write_text(
+        f"[lake]\naws_access_key_id = {ACCESS_KEY}\naws_secret_access_key = {SECRET_KEY}\n"
+    )
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(folder / "config"))
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(folder / "credentials"))
+    monkeypatch.setenv("AWS_PROFILE", "lake")
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    s3_session._session.cache_clear()
+    begun(named_by_environment)
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.spark.reading_clouds", str(named_by_environment)],
+        cwd=ROOT,
+        env=os.environ,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    s3_session._session.cache_clear()
+    assert done.returncode == 0, done.stderr[-3000:] + done.stdout
+    assert "READ [False, True] ['a', 'b', 'c'] 2" in done.stdout
+    assert SECRET_KEY not in done.stdout + done.stderr
 
 
 def rows(frame: DataFrame) -> Counter[tuple[object, ...]]:

@@ -90,13 +90,6 @@ def test_properties_are_read_as_spark_reads_them(tmp_path: Path) -> None:
     assert read_properties(file) == expected
 
 
-def test_an_endpoint_of_ones_own_gets_path_style_and_a_region() -> None:
-    own = s3a_settings("b", StoreOptions(endpoint_url="http://localhost:1"), {})
-    assert own["fs.s3a.bucket.b.path.style.access"] == "true"
-    assert own["fs.s3a.bucket.b.endpoint.region"] == "us-east-1"
-    assert s3a_settings("b", StoreOptions(), {"AWS_REGION": "eu-west-1"}) == {}
-
-
 def test_a_profile_is_named_and_no_secret_is_copied() -> None:
     settings = s3a_settings("b", StoreOptions(profile="ops"), {"AWS_SECRET_ACCESS_KEY": "hidden"})
     assert settings["fs.s3a.bucket.b.auth.profile.name"] == "ops"

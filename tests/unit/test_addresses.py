@@ -11,13 +11,13 @@ from unittest.mock import Mock
 import pytest
 
 from stratalog import Cluster, StratalogError
+from stratalog.bridges.export.kafka_target import open_target
+from stratalog.bridges.export.options import ExportOptions
+from stratalog.bridges.formats.registry import SchemaRegistry
+from stratalog.bridges.mirror.kafka_source import open_source
+from stratalog.bridges.page.report import StatePage
 from stratalog.engine.config.cluster_file import load_cluster_file
-from stratalog.engine.export.kafka_target import open_target
-from stratalog.engine.export.options import ExportOptions
-from stratalog.engine.formats.registry import SchemaRegistry
 from stratalog.engine.health.finding import HealthReport
-from stratalog.engine.mirror.kafka_source import open_source
-from stratalog.engine.page.report import StatePage
 from stratalog.jobs.main import main
 from stratalog.jobs.otlp import OtlpPush
 from stratalog.partitions.clock import SystemClock
@@ -30,8 +30,6 @@ from stratalog.partitions.store.address import (
     parse_server,
     redacted,
 )
-from stratalog.partitions.store.object_gcs import GcsSession
-from stratalog.partitions.store.s3_connection import client_of
 from tests.unit.cluster_harness import LiveCluster
 
 HOSTILE = [
@@ -158,10 +156,10 @@ PLACES: dict[str, Place] = {
     "export": lambda f, a: open_target(a, {}, SystemClock()),
     "--otlp": lambda f, a: OtlpPush(Mock(), SystemClock(), a),
     "AWS_ENDPOINT_URL_S3": lambda f, a: by_environment(
-        "AWS_ENDPOINT_URL_S3", a, lambda: open_store("s3://b/x", StoreOptions(region="r", retries=0)).list("")
+        "AWS_ENDPOINT_URL_S3", a, lambda: open_store("s3://b/x", StoreOptions(region="r"))
     ),
     "STORAGE_EMULATOR_HOST": lambda f, a: by_environment(
-        "STORAGE_EMULATOR_HOST", a, lambda: GcsSession("b", StoreOptions())
+        "STORAGE_EMULATOR_HOST", a, lambda: open_store("gs://b/x")
     ),
 }
 
@@ -265,5 +263,5 @@ def test_a_server_that_the_profile_names_is_looked_at_too(tmp_path: Path, monkey
     config.write_text("[profile lake]\nendpoint_url = https://KEYID7:hunter2@host\nregion = r\n")
     monkeypatch.setenv("AWS_CONFIG_FILE", str(config))
     with pytest.raises(UnsupportedStoreError) as caught:
-        client_of(StoreOptions(profile="lake"))
+        open_store("s3://b/x", StoreOptions(profile="lake"))
     assert "hunter2" not in str(caught.value)

@@ -6,11 +6,12 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from bench.cloud_servers import ACCOUNT, ACCOUNT_KEY, BUCKET, OTHER_SETTINGS
-from stratalog.engine.cluster import Cluster
+from stratalog import Cluster
 from stratalog.partitions.clock import ManualClock
 from stratalog.partitions.errors import (
     StorageAuthenticationError,
@@ -19,7 +20,7 @@ from stratalog.partitions.errors import (
 )
 from stratalog.partitions.store import Store, StoreOptions, open_store
 from stratalog.partitions.store import credentials as providers
-from stratalog.partitions.store.credentials import CredentialSource, GivenProvider
+from stratalog.partitions.store.credentials import CredentialSource, GivenProvider, NoCredentialsFoundError
 from stratalog.tiering.delta_options import storage_options
 from tests.cloud_servers import CloudEndpoint
 from tests.s3_server import S3Endpoint
@@ -156,3 +157,19 @@ def test_one_cluster_on_three_clouds(
     assert again.fetch("t", 0, 0).records.column("value").to_pylist()[0] == b"a"
     for store in again.stores.values():
         assert [each.name for each in store.list("") if each.name.endswith(".parquet")]
+
+
+def test_a_service_account_comes_with_its_token(silent: None) -> None:
+    """delta-rs takes the account, pyiceberg the token alone."""
+    import google.auth.exceptions
+
+    from stratalog.partitions.store.object_gcs import GcsSession
+
+    account = {"client_email": "a@b"}
+    source = CredentialSource(GivenProvider("account", lambda _: {"service_account": account}), "gs://b")
+    session = Mock(_source=source)
+    session.fs.credentials.credentials.token = "a-token"
+    assert GcsSession.shown(session) == {"service_account": '{"client_email": "a@b"}', "token": "a-token"}
+    session.fs.credentials.maybe_refresh.side_effect = google.auth.exceptions.RefreshError("hunter2")
+    with pytest.raises(NoCredentialsFoundError, match=r"could not be renewed \(RefreshError\)"):
+        GcsSession.shown(session)

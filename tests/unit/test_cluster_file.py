@@ -47,7 +47,7 @@ def refuse(folder: Path, text: str, message: str) -> None:
 
 def test_a_cluster_file_says_who_is_where(tmp_path: Path) -> None:
     file = load_cluster_file(write(tmp_path, GOOD))
-    on_s3 = StoreOptions(endpoint_url="https://s3.example.org", timeout_s=5)
+    on_s3 = StoreOptions(endpoint_url="https://s3.example.org", region="us-east-1", timeout_s=5)
     assert (file.cluster_id, file.remote, file.voters) == ("c", "s3://lake/flights", (1,))
     assert file.brokers == (
         BrokerEntry(1, "a", f"file://{tmp_path}/one"),
@@ -227,7 +227,7 @@ class TestStorage:
     def read(self, folder: Path, own: str = "", common: str = "", root: str = "s3://bucket/two") -> StoreOptions:
         text = GOOD.replace("s3://bucket/two", root).replace("[s3]", f"[brokers.storage]\n{own}\n[s3]")
         file = load_cluster_file(write(folder, f"{text}\n{common}"))
-        assert file.remote_storage == StoreOptions(endpoint_url="https://s3.example.org", timeout_s=5)
+        assert file.remote_storage == StoreOptions("https://s3.example.org", "us-east-1", timeout_s=5)
         return file.brokers[1].storage
 
     def test_a_root_has_what_its_own_table_says_and_the_common_rest(self, tmp_path: Path) -> None:
@@ -239,10 +239,11 @@ class TestStorage:
     def test_each_kind_of_storage_has_a_table_of_its_own(self, tmp_path: Path) -> None:
         common = '[azure]\naccount = "lake"\ntimeout_s = 7\n[gcs]\nretries = 3\n'
         azure = self.read(tmp_path, common=common, root="az://c/two")
-        assert azure == StoreOptions(account="lake", timeout_s=7)
+        server = "https://lake.blob.core.windows.net"
+        assert azure == StoreOptions(server, account="lake", timeout_s=7)
         assert self.read(tmp_path, common=common, root="gs://b/two") == StoreOptions(retries=3)
         named = self.read(tmp_path, own="timeout_s = 9", root="abfss://c@lake.dfs.core.windows.net/two")
-        assert named == StoreOptions(timeout_s=9)
+        assert named == StoreOptions(server, account="lake", timeout_s=9)
 
     def test_a_root_of_its_own_credentials_has_no_others(self, tmp_path: Path) -> None:
         text = GOOD.replace("[s3]", '[brokers.storage]\nprofile = "eu"\n[s3]\ncredentials = "a.b:c"')

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import logging
 import pickle
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from bench.s3_server import ACCESS_KEY, OTHER_CREDENTIALS, SECRET_KEY, credentials, running_server
-from stratalog.engine.cluster import Cluster
+from stratalog import Cluster
 from stratalog.engine.config.cluster_file import load_cluster_file
 from stratalog.jobs.main import main
 from stratalog.partitions.clock import ManualClock
 from stratalog.partitions.errors import InvalidCallError, StorageAuthenticationError, StorageAuthorizationError
-from stratalog.partitions.store import Store, StoreOptions, open_store
+from stratalog.partitions.store import Store, StoreOptions, open_store, s3_connection
 from stratalog.partitions.store import credentials as providers
 from stratalog.partitions.store.credentials import CredentialSource, GivenProvider, NamedProvider
 from tests.s3_server import S3Endpoint
@@ -41,8 +41,9 @@ def named(root: str) -> Mapping[str, Any]:
 
 
 @pytest.fixture
-def nobody(s3_endpoint: S3Endpoint, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> S3Endpoint:
+def nobody(s3_endpoint: S3Endpoint, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[S3Endpoint]:
     """A server that this process knows, and no credentials."""
+    s3_connection._forget_clients()  # they have found credentials, or none
     for variable in (*credentials(), *OTHER_CREDENTIALS):
         monkeypatch.delenv(variable, raising=False)
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
@@ -50,7 +51,8 @@ def nobody(s3_endpoint: S3Endpoint, monkeypatch: pytest.MonkeyPatch, tmp_path: P
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
     monkeypatch.setenv("AWS_ENDPOINT_URL_S3", s3_endpoint.url)
     monkeypatch.setenv("AWS_DEFAULT_REGION", s3_endpoint.region)
-    return s3_endpoint
+    yield s3_endpoint
+    s3_connection._forget_clients()
 
 
 def put_file(endpoint: S3Endpoint, folder: str, roots: Mapping[str, str], more: str = "") -> str:

@@ -13,8 +13,7 @@ import pytest
 
 from bench.s3_server import ACCESS_KEY, HOST, OTHER_CREDENTIALS, SECRET_KEY
 from stratalog.partitions.errors import StorageError
-from stratalog.partitions.store import StoreOptions, open_store
-from stratalog.tiering import delta_options
+from stratalog.partitions.store import StoreOptions, open_store, s3_session
 from tests.s3_server import S3Endpoint
 from tests.unit.harness import SCHEMA
 from tests.unit.tiering_harness import table_in
@@ -65,9 +64,9 @@ def nobody(monkeypatch: pytest.MonkeyPatch, s3_endpoint: S3Endpoint, tmp_path: P
         monkeypatch.delenv(variable, raising=False)
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "credentials"))
-    delta_options._session.cache_clear()
+    s3_session._session.cache_clear()
     yield
-    delta_options._session.cache_clear()
+    s3_session._session.cache_clear()
 
 
 @pytest.mark.parametrize("way", ["environment", "profile", "instance"])

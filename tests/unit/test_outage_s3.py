@@ -18,7 +18,7 @@ import pytest
 from deltalake import DeltaTable
 
 from bench.s3_server import credentials, running_server
-from stratalog.engine.cluster import Cluster
+from stratalog import Cluster
 from stratalog.engine.driver.context import LocalTasks
 from stratalog.engine.driver.report import Report
 from stratalog.engine.reading.bounds import Bound
@@ -28,7 +28,7 @@ from stratalog.partitions.offsets import OffsetSpec
 from stratalog.partitions.probing import SerialProber
 from stratalog.partitions.runner import SerialRunner
 from stratalog.partitions.segment import read_batches
-from stratalog.partitions.store import Store, StoreOptions, open_store
+from stratalog.partitions.store import Store, StoreOptions, open_store, s3_session
 from stratalog.tiering import delta_options
 from stratalog.tiering.remote_file import remote_file
 from stratalog.tiering.remote_log import RemoteLog
@@ -394,11 +394,11 @@ def test_no_secret_is_in_what_runs_say_and_leave(
     said = [str(behind.cluster.tier()), repr(behind.cluster), repr(context_of(behind.cluster))]
     monkeypatch.setenv("AWS_SESSION_TOKEN", TOKEN)
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", WRONG_KEY)
-    delta_options._session.cache_clear()  # as in a process of its own
+    s3_session._session.cache_clear()  # as in a process of its own
     with running_proxy(s3_endpoint.url) as unknown:
         said += said_by_failing_runs(behind.reached_by(unknown))
     monkeypatch.undo()
-    delta_options._session.cache_clear()
+    s3_session._session.cache_clear()
     assert "403" in "".join(said)
     assert "ExpiredToken" in "".join(said)
     said += [path.read_bytes().decode(errors="replace") for path in tmp_path.rglob("*") if path.is_file()]

@@ -21,11 +21,10 @@ from bench.s3_server import (
     principal,
     running_server,
 )
-from stratalog.engine.cluster import Cluster
+from stratalog import Cluster
 from stratalog.engine.driver.report import Report
 from stratalog.partitions.errors import StorageAuthorizationError, StratalogError
-from stratalog.partitions.store import StoreOptions, open_store
-from stratalog.tiering import delta_options
+from stratalog.partitions.store import StoreOptions, open_store, s3_session
 from tests.unit.cluster_harness import TIERED
 from tests.unit.harness import batch
 from tests.unit.transact_harness import rows
@@ -136,7 +135,7 @@ def on_s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OnS3]:
         (folder / "credentials").write_text("\n".join(lines))
         patch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(folder / "credentials"))
         patch.setenv("AWS_CONFIG_FILE", str(folder / "config"))
-        delta_options._session.cache_clear()
+        s3_session._session.cache_clear()
         made = OnS3(folder, endpoint).begin()
         session = botocore.session.Session(profile="admin")
         path_style = botocore.config.Config(s3={"addressing_style": "path"})
@@ -146,7 +145,7 @@ def on_s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OnS3]:
         policy = bucket_policy(made.driver("admin"), endpoint.bucket)
         client.put_bucket_policy(Bucket=endpoint.bucket, Policy=policy)
         yield made
-    delta_options._session.cache_clear()
+    s3_session._session.cache_clear()
 
 
 READS: Mapping[str, Callable[[Cluster], object]] = {

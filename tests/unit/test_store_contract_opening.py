@@ -128,4 +128,5 @@ def test_options_hold_no_secret() -> None:
         "part_bytes",
         "exclusive_multipart",
         "bytes_with_name",
+        "resolved",
     }

@@ -26,7 +26,7 @@ from stratalog.partitions.errors import (
     UnsupportedStoreError,
 )
 from stratalog.partitions.records import physical_schema
-from stratalog.partitions.store import StoreOptions
+from stratalog.partitions.store import StoreOptions, s3_session
 from stratalog.partitions.store.local import LocalStore
 from stratalog.partitions.store.memory import MemoryStore
 from stratalog.tiering import delta_options
@@ -354,14 +354,14 @@ def test_options_of_folders_are_none_and_those_of_s3_find_credentials(monkeypatc
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-    delta_options._session.cache_clear()
+    s3_session._session.cache_clear()
     options = StoreOptions(endpoint_url="http://localhost:1", region="eu-west-1")
     assert delta_options.storage_options("/folder", options) == {}
     found: dict[str, Any] = delta_options.storage_options("s3://b/t", options)
     assert found["AWS_ALLOW_HTTP"] == "true"
     assert (found["AWS_REGION"], found["AWS_ACCESS_KEY_ID"]) == ("eu-west-1", "key")
     assert "secret" not in repr(options)
-    delta_options._session.cache_clear()
+    s3_session._session.cache_clear()
 
 
 def test_an_unreadable_table_is_a_storage_error(table: DeltaTopicTable) -> None:

@@ -1,0 +1,146 @@
+"""The address of a storage, resolved once: the server, the region and the account that its options, the
+environment or a profile name. All clients get this answer, and none of them looks for itself.
+
+    s3://             endpoint_url, AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL, the profile (its ``services`` first);
+                      not what AWS_IGNORE_CONFIGURED_ENDPOINT_URLS takes out
+                      region, AWS_DEFAULT_REGION, AWS_REGION, the profile
+    az://, abfss://   endpoint_url, AZURE_STORAGE_CONNECTION_STRING, the account's own server
+                      the address, account, AZURE_STORAGE_CONNECTION_STRING, AZURE_STORAGE_ACCOUNT_NAME
+    gs://             endpoint_url, STORAGE_EMULATOR_HOST, GOOGLE_CLOUD_UNIVERSE_DOMAIN
+
+The first that names one counts. An executor gets the driver's answer with the options; credentials are found by
+each process for itself.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+
+from stratalog.partitions.errors import UnsupportedStoreError
+from stratalog.partitions.store.address import OBJECT_SCHEMES, parse_server
+from stratalog.partitions.store.encryption import check_connection
+from stratalog.partitions.store.protocol import StoreOptions
+
+CONNECTION_STRING = "AZURE_STORAGE_CONNECTION_STRING"
+EMULATOR = "STORAGE_EMULATOR_HOST"
+GOOGLE = "https://storage.googleapis.com"
+AZURE_DOMAIN = "core.windows.net"
+REGION_OF_OTHERS = "us-east-1"
+"""The region of a server of one's own that has none: one has to be signed."""
+
+_EMULATED = {
+    "ACCOUNTNAME": "devstoreaccount1",
+    "ACCOUNTKEY": "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw==",
+    "BLOBENDPOINT": "http://127.0.0.1:10000/devstoreaccount1",
+}
+"""``UseDevelopmentStorage=true``: the account, and the key that everybody knows, of Azure's emulator."""
+
+
+def resolved(uri: str, options: StoreOptions) -> StoreOptions:
+    """``options`` with the server, the region and the account of the storage at ``uri``. A server that stays None
+    is the cloud's own. Options that were resolved before, maybe by another process, are returned as they are.
+
+    Raises: UnsupportedStoreError for a server that is not encrypted, or whose address is refused and not repeated.
+    """
+    scheme, _, rest = uri.partition("://")
+    bucket = rest.partition("/")[0]
+    if options.resolved or not bucket or (scheme != "s3" and scheme not in OBJECT_SCHEMES):
+        return options
+    if scheme == "s3":
+        found = _s3(options)
+    elif scheme == "gs":
+        found = replace(options, endpoint_url=options.endpoint_url or _google(os.environ))
+    else:
+        found = _azure(bucket.partition("@")[2], options, os.environ)
+    check_connection(found.endpoint_url or "", found)
+    protocol, separator, server = (found.endpoint_url or "").partition("://")
+    return replace(found, endpoint_url=f"{protocol.lower()}{separator}{server}" or None, resolved=True)
+
+
+def connection_string(environ: Mapping[str, str]) -> Mapping[str, str]:
+    """The parts of Azure's connection string, by their names in capitals; it holds secrets.
+
+    Raises: UnsupportedStoreError, without repeating it.
+    """
+    said: dict[str, str] = {}
+    for part in filter(None, environ.get(CONNECTION_STRING, "").split(";")):
+        name, separator, value = part.partition("=")
+        if not separator:
+            raise UnsupportedStoreError(
+                f"{CONNECTION_STRING} cannot be read: write it as NAME=VALUE;NAME=VALUE, as Azure shows it"
+            )
+        said[name.strip().upper()] = value.strip()
+    return {**_EMULATED, **said} if said.get("USEDEVELOPMENTSTORAGE", "").lower() == "true" else said
+
+
+def account_of(said: Mapping[str, str]) -> str | None:
+    """The account that a connection string names. Raises: UnsupportedStoreError."""
+    if "ACCOUNTNAME" in said or "BLOBENDPOINT" not in said:
+        return said.get("ACCOUNTNAME")
+    return parse_server(said["BLOBENDPOINT"], f"BlobEndpoint of {CONNECTION_STRING}").server.partition(".")[0]
+
+
+def another_account(account: str, other: str) -> UnsupportedStoreError:
+    """The error of a connection string that names another account than ``account``."""
+    named = other if other.isalnum() else "another"  # it may be a secret in the wrong place
+    return UnsupportedStoreError(
+        f"the storage account is {account}, and that of {CONNECTION_STRING} {named}: one of them has to go"
+    )
+
+
+def azure_connection_string(server: str, account: str, shown: Mapping[str, str]) -> str:
+    """The connection string of an account with its key or a signature: the one way of Azure's library to name any
+    server. It holds a secret."""
+    secret = (
+        f"AccountKey={shown['account_key']}"
+        if shown.get("account_key")
+        else f"SharedAccessSignature={shown['sas_token'].removeprefix('?')}"
+    )
+    return f"BlobEndpoint={server};AccountName={account};{secret}"
+
+
+def _s3(options: StoreOptions) -> StoreOptions:
+    from stratalog.partitions.store.s3_session import named_by_aws  # here: it loads botocore
+
+    endpoint, region = options.endpoint_url, options.region
+    if endpoint is None or region is None:
+        named = named_by_aws(options)
+        endpoint, region = endpoint or named.endpoint_url, region or named.region
+    return replace(options, endpoint_url=endpoint, region=region or (REGION_OF_OTHERS if endpoint else None))
+
+
+def _google(environ: Mapping[str, str]) -> str | None:
+    emulator, universe = environ.get(EMULATOR, ""), environ.get("GOOGLE_CLOUD_UNIVERSE_DOMAIN", "")
+    if emulator and emulator != "default":
+        url = emulator if emulator.startswith(("http://", "https://")) else f"http://{emulator}"
+        parse_server(url, EMULATOR)
+        return url
+    return f"https://storage.{universe}" if universe and universe != "googleapis.com" else None
+
+
+def _azure(host: str, options: StoreOptions, environ: Mapping[str, str]) -> StoreOptions:
+    said = connection_string(environ)
+    account = host.partition(".")[0] or options.account
+    of_string = account_of(said)
+    if account is not None and of_string is not None and account != of_string:
+        if options.credentials is None:
+            raise another_account(account, of_string)
+        said, of_string = {}, None  # the provider's credentials are those of the account
+    account = account or of_string or environ.get("AZURE_STORAGE_ACCOUNT_NAME") or None
+    endpoint = options.endpoint_url or _endpoint_of(said, host)
+    if endpoint is None and account is not None:
+        endpoint = f"https://{host.replace('.dfs.', '.blob.', 1) or f'{account}.blob.{AZURE_DOMAIN}'}"
+    return replace(options, account=account, endpoint_url=endpoint and endpoint.rstrip("/"))
+
+
+def _endpoint_of(said: Mapping[str, str], host: str) -> str | None:
+    """The server that a connection string names. Beside the ``host`` of an address its domain does not count."""
+    url = said.get("BLOBENDPOINT")
+    if url is None and not host and "ACCOUNTNAME" in said:
+        domain = said.get("ENDPOINTSUFFIX", AZURE_DOMAIN)
+        url = f"{said.get('DEFAULTENDPOINTSPROTOCOL', 'https')}://{said['ACCOUNTNAME']}.blob.{domain}"
+    if url is not None:
+        parse_server(url, f"BlobEndpoint of {CONNECTION_STRING}")
+    return url
