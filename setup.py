@@ -5,7 +5,7 @@ from pathlib import Path
 
 from setuptools import find_packages, setup
 
-PARTS = ("conf", "engine", "jobs", "partitions", "snapshots", "tiering")
+PARTS = ("bridges", "conf", "engine", "jobs", "partitions", "snapshots", "tiering")
 folders = {f"stratalog.{part}": part for part in PARTS}
 
 if "editable_wheel" in sys.argv:

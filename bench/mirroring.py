@@ -31,7 +31,7 @@ from bench.mirror_maker import TASKS, MirrorMaker
 from bench.options import OWN_KAFKA
 from bench.table import Limit, Line
 from stratalog import Cluster
-from stratalog.engine.mirror.compare import records_of
+from stratalog.bridges.mirror.compare import records_of
 from stratalog.partitions.errors import CorruptionError, EnvironmentUnusableError, UnknownTopicOrPartitionError
 
 AT_LEAST = 3.0
@@ -184,7 +184,13 @@ class _Both:
 
     def _killed_here(self, made: BenchCluster) -> tuple[Places, float]:
         ends = sum(kafka_topics.log_ends(self._source, KILLED, KILLED_PARTITIONS))
-        command = [sys.executable, "-m", "stratalog.jobs.mirror", "--cluster", str(made.folder / "cluster.toml")]
+        command = [
+            sys.executable,
+            "-m",
+            "stratalog.bridges.jobs.mirror",
+            "--cluster",
+            str(made.folder / "cluster.toml"),
+        ]
         command += ["--from", self._source, "--topics", KILLED, "--replication-factor", "1"]
         slow = [*command, "--throttle", _SLOW]  # a piece after the other: the kill comes between two of them
         first = subprocess.Popen(slow, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)

@@ -18,14 +18,8 @@ Purpose
     records      appends, consumer groups, transactions
     reading      plans of scans, fetches, tails, the source of a stream
     upkeep       the jobs: replicate, tier, retain, snapshot, verify, heal, restore ...
-    policy       the least rights of a role, in the words of each storage
     admin        questions and changes of an operator, and tables of answers
-    formats      bytes of records as values of a declared type: Avro, JSON, Protobuf
-    mirror       topics of a Kafka cluster, record for record
-    export       ... and back to one
-    serve        ... and topics of this one for clients of Kafka, by Kafka's protocol
     health       what needs a person: one look, and a list
-    page         the same and all else that the look tells, as one file of HTML
     spark        the only part that imports pyspark
     cluster      the door: what a notebook, a job, and a test hold
 

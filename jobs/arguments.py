@@ -14,21 +14,22 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from stratalog.engine.config.file_place import CREDENTIALS_VARIABLE
 from stratalog.engine.config.key_source import KEY_VARIABLE
 from stratalog.engine.reading.positions import SPECS, FirstAt, Spec, named_or_time, spec_of, time_of
-from stratalog.jobs.sizes import parse_size
 from stratalog.partitions.errors import InvalidCallError
 from stratalog.partitions.isolation import Isolation
 from stratalog.partitions.offsets import OffsetSpec
 from stratalog.partitions.runner import RUNNERS, SPARK
+from stratalog.partitions.sizes import parse_size
 from stratalog.partitions.spelling import did_you_mean
 
 CLUSTER_VARIABLE = "STRATALOG_CLUSTER"
 USUAL_CLUSTER_FILE = "conf/cluster.toml"
 
+_COMMAND = "COMMAND"
 _FIRST_AT = "first-at:"
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
@@ -50,11 +51,23 @@ class _JobParser(argparse.ArgumentParser):
     """A parser whose errors say what may have been meant. Parsers of subcommands are of its kind."""
 
     _UNKNOWN = "unrecognized arguments: "
+    _words: Sequence[str] = ()
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        self._words = sys.argv[1:] if args is None else list(args)
+        return super().parse_known_args(args, namespace)
 
     def error(self, message: str) -> NoReturn:
         hint = ""
+        options = sorted(self._options())
+        if message.endswith(f"required: {_COMMAND}"):
+            commands = next(action.choices for action in self._actions if action.metavar == _COMMAND)
+            hint = f"; it is one of {', '.join(commands or ())}"
+        elif "required" in message:  # argparse says so before it says what it did not know
+            unknown = [word for word in self._words if word.startswith("--") and word not in options]
+            hints = (did_you_mean(word.partition("=")[0], options, 0.7) for word in unknown)
+            hint = next((hint for hint in hints if hint), "")
         if message.startswith(self._UNKNOWN):
-            options = sorted(self._options())
             word = message.removeprefix(self._UNKNOWN).split(" ")[0]
             if word.startswith("-"):
                 hint = did_you_mean(word.partition("=")[0], options, 0.7)  # dashes are alike in all
@@ -162,7 +175,7 @@ def commands_of(parser: argparse.ArgumentParser) -> Callable[..., argparse.Argum
     """Adds a subcommand by its name and what it does (``reads``: it changes nothing), each with what every job
     takes, and with ``--dry-run``; its parser. The name is in ``command``.
     """
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    commands = parser.add_subparsers(dest="command", required=True, metavar=_COMMAND)
 
     def command(name: str, doc: str, *, reads: bool = False) -> argparse.ArgumentParser:
         added = commands.add_parser(name, help=doc, description=doc, allow_abbrev=False)
@@ -243,6 +256,13 @@ def name(text: str) -> str:
     if not text:
         raise argparse.ArgumentTypeError("give a name")
     return text
+
+
+def separator(text: str) -> str:
+    """A text that is not empty, with ``\\t``, ``\\n``, ``\\0``, ``\\x1f`` and ``\\\\`` as what they stand for."""
+    plain = {"t": "\t", "n": "\n", "0": "\0", "\\": "\\"}
+    escape = re.compile(r"\\(?:x([0-9a-fA-F]{2})|([tn0\\]))")
+    return escape.sub(lambda found: chr(int(found[1], 16)) if found[1] else plain[found[2]], name(text))
 
 
 def names(text: str) -> list[str]:

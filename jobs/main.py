@@ -12,9 +12,15 @@ import importlib
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
+from stratalog.engine.config.bridges import bridges
+from stratalog.partitions.errors import EnvironmentUnusableError
 from stratalog.partitions.spelling import did_you_mean
 from stratalog.partitions.version import VERSION
+
+if TYPE_CHECKING:
+    from stratalog.jobs.run import JobMain
 
 GROUPS: Mapping[str, Mapping[str, str]] = {
     "records": {
@@ -28,7 +34,6 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
     "is it well?": {
         "health": "what needs a person, since when, and the command that mends it",
         "describe": "every partition, replica or broker",
-        "report": "all of it on one page of HTML, in a file or a bucket",
         "metrics": "all figures of health, in OpenMetrics",
         "history": "what was done, by whom, and what came of it",
         "verify": "compare all replicas and the remote tier; --heal mends damage",
@@ -49,15 +54,9 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
         "groups": "list, describe with lag, move offsets, delete",
         "transactions": "list, describe, end abandoned ones, find hanging ones",
     },
-    "Kafka": {
-        "mirror": "topics of a Kafka cluster, at the same offsets; --end: producers may append",
-        "compare": "every record, there and here",
-        "export": "topics, or ranges of them, to a Kafka cluster, once each",
-        "serve": "topics to clients of Kafka, which read them by Kafka's protocol",
-    },
+    "Kafka": {},
     "brokers and clusters": {
         "check_store": "is a storage good enough for a log?",
-        "policy": "print the least rights of a reader, a producer, an operator",
         "format": "make the folders of a cluster file a cluster",
         "bootstrap": "brokers that are new, or have lost their storage",
         "reassign": "move replicas to other brokers",
@@ -68,7 +67,12 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
         "package": "this package as one zip, for --py-files",
     },
 }
-JOBS = tuple(name for group in GROUPS.values() for name in group)
+"""The jobs of the core, by heading. Those of bridges join them (``overview``)."""
+JOBS: Mapping[str, str] = {
+    **{name: f"stratalog.jobs.{name}" for group in GROUPS.values() for name in group},
+    **{name: job.module for bridge in bridges() for name, job in bridge.jobs.items()},
+}
+"""The module of each job."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -83,12 +87,26 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"stratalog {VERSION}")
         return 0
     if name in JOBS:
-        return int(importlib.import_module(f"stratalog.jobs.{name}").main(rest))  # noqa: TID251 - one of JOBS
+        try:
+            return int(job_of(name)(rest))
+        except EnvironmentUnusableError as error:  # of a bridge
+            print(f"stratalog {name}: {error}", file=sys.stderr)
+            return 2
     if name in ("-h", "--help", ""):
         print(_overview(), file=sys.stdout if name else sys.stderr)
         return 0 if name else 2
     print(f"stratalog: no job {name!r}{did_you_mean(name, JOBS)}; stratalog --help lists them", file=sys.stderr)
     return 2
+
+
+def job_of(name: str) -> JobMain:
+    """``main`` of a job's module. Raises: EnvironmentUnusableError for a job of a bridge that is not installed."""
+    for bridge in bridges():
+        if name in bridge.jobs:
+            bridged: JobMain = bridge.load(f"{bridge.jobs[name].module}:main")
+            return bridged
+    found: JobMain = importlib.import_module(JOBS[name]).main  # noqa: TID251 - one of JOBS
+    return found
 
 
 def _complete() -> None:
@@ -100,11 +118,10 @@ def _complete() -> None:
     words = os.environ["COMP_LINE"][: int(os.environ["COMP_POINT"])].split(" ")
     if len(words) > 2 and words[1] in JOBS:
         os.environ["_ARGCOMPLETE"] = "2"  # its words begin with the second of the line
-        job = importlib.import_module(f"stratalog.jobs.{words[1]}").main  # noqa: TID251 - one of JOBS
-        parser = job.parser()
+        parser = job_of(words[1]).parser()
         for action in parser._actions:
             if action.dest in ("topic", "topics"):
-                action.completer = _topics
+                action.completer = _topics  # type: ignore[attr-defined]
         argcomplete.autocomplete(parser)
     parser = argparse.ArgumentParser()
     parser.add_argument("job", choices=JOBS)
@@ -125,7 +142,11 @@ def _topics(prefix: str, parsed_args: argparse.Namespace, **_: object) -> list[s
 
 def _overview() -> str:
     lines = ["stratalog JOB ...; stratalog help JOB explains a job, stratalog version prints the version"]
-    for title, jobs in GROUPS.items():
+    groups = {title: dict(jobs) for title, jobs in GROUPS.items()}
+    for bridge in bridges():
+        for name, job in bridge.jobs.items():
+            groups.setdefault(job.group, {})[name] = job.help
+    for title, jobs in groups.items():
         lines += ["", title, *(f"  {name:<14}  {what}" for name, what in jobs.items())]
     return "\n".join(lines)
 

@@ -1,4 +1,4 @@
-"""Records as tail shows them: keys and values as text, JSON, hex, base64, or decoded by a schema of Avro."""
+"""Records as tail shows them: keys and values as text, JSON, hex, base64, or decoded by a bridge."""
 
 from __future__ import annotations
 
@@ -8,31 +8,39 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from stratalog.engine.config.bridges import bridges
 from stratalog.engine.driver.plain_values import plain, raw_bytes, time_text
-from stratalog.engine.formats.avro import AvroValues
-from stratalog.engine.formats.decoder import AVRO, CONFLUENT_AVRO, UndecodedError
 from stratalog.partitions.errors import InvalidCallError
 from stratalog.partitions.printable import printable
 
-FORMATS = ("text", "json", "hex", "base64", AVRO, CONFLUENT_AVRO)
+FORMATS = ("text", "json", "hex", "base64")
+"""Those that take no schema."""
 
 Show = Callable[[dict[str, Any]], str]
 """The line of a record."""
 
 
-def shown_as(how: str, avro_schema: str | None = None) -> Show:
-    """How the records are shown, by a name of ``FORMATS``; ``avro_schema`` is the file of those of Avro.
+def decoded_formats() -> list[str]:
+    """The formats of bridges: they decode values by a schema."""
+    return [name for bridge in bridges() for name in bridge.formats]
 
-    Raises: InvalidCallError; EnvironmentUnusableError without fastavro; while records are shown, InvalidCallError
-        for a value that is not of the schema.
+
+def shown_as(how: str, schema: str | None = None) -> Show:
+    """How the records are shown, by a name of ``FORMATS`` or ``decoded_formats``; ``schema`` is the file of the
+    schema of the latter.
+
+    Raises: InvalidCallError; EnvironmentUnusableError without the bridge or its library; while records are shown,
+        InvalidCallError for a value that is not of the schema.
     """
-    avro = how in (AVRO, CONFLUENT_AVRO)
-    if avro != (avro_schema is not None):
-        raise InvalidCallError("--format avro and confluent-avro go together with --avro-schema")
-    if avro_schema is not None:
-        decode = _avro(AvroValues(Path(avro_schema), framed=how == CONFLUENT_AVRO))
-        return lambda record: _object({**record, "value": decode(record)})
-    return {"text": _line, "json": _object, "hex": _hex, "base64": _base64}[how]
+    if how in FORMATS:
+        if schema is not None:
+            raise InvalidCallError(f"--schema is for --format {' and '.join(decoded_formats())}")
+        return {"text": _line, "json": _object, "hex": _hex, "base64": _base64}[how]
+    if schema is None:
+        raise InvalidCallError(f"--format {how} needs --schema")
+    bridge = next(one for one in bridges() if how in one.formats)
+    decode = _decoded(bridge.load(bridge.formats[how])(Path(schema)), how)
+    return lambda record: _object({**record, "value": decode(record)})
 
 
 def _line(record: dict[str, Any], text: Callable[[Any], str] | None = None) -> str:
@@ -70,19 +78,19 @@ def _base64(record: dict[str, Any]) -> str:
     return _line(record, lambda value: base64.b64encode(raw_bytes(value) or b"").decode())
 
 
-def _avro(values: AvroValues) -> Callable[[dict[str, Any]], Any]:
+def _decoded(decode: Callable[[bytes], Any], how: str) -> Callable[[dict[str, Any]], Any]:
     """The value of a record, decoded. Raises: InvalidCallError."""
 
-    def decode(record: dict[str, Any]) -> Any:
+    def decoded(record: dict[str, Any]) -> Any:
         value = record["value"]
         if value is None:
             return None
         of = f"partition {record['partition']}, offset {record['offset']}"
         if not isinstance(value, bytes):
-            raise InvalidCallError(f"{of}: the topic is typed, its values are not of Avro: leave --format out")
+            raise InvalidCallError(f"{of}: the topic is typed, its values are not of {how}: leave --format out")
         try:
-            return values.decode(value)
-        except UndecodedError as error:
+            return decode(value)
+        except ValueError as error:
             raise InvalidCallError(f"{of}: {error}") from error
 
-    return decode
+    return decoded

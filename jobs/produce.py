@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 from stratalog import Failure, Report
 from stratalog.engine.driver.report import Value
-from stratalog.jobs.arguments import add_dry_run, check_options, count, duration, name, number
+from stratalog.jobs.arguments import add_dry_run, check_options, count, duration, name, number, separator
 from stratalog.jobs.ending import Ending, after_the_work
 from stratalog.jobs.run import Job, JobMain
 from stratalog.partitions.bounded import parse_json
@@ -47,7 +47,12 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     add_dry_run(parser, "check all lines, and count them; append nothing")
     parser.add_argument("--input", metavar="FILE", help="default: standard input")
     parser.add_argument("--format", choices=("lines", "json"), default="lines", help="default: lines")
-    parser.add_argument("--key-separator", metavar="TEXT", type=name, help="lines are a key, this, and a value")
+    parser.add_argument(
+        "--key-separator",
+        metavar="TEXT",
+        type=separator,
+        help="lines are a key, this (also \\t, \\0 or \\x1f), and a value",
+    )
     parser.add_argument("--partition", metavar="N", type=number, help="default: by a hash of the key")
     parser.add_argument("--acks", choices=("all", "leader"), default="all")
     parser.add_argument(
@@ -247,7 +252,9 @@ class _Total:
     def report(self, lines: int) -> Report:
         """``lines``: of the batches that were appended as a whole."""
         if self.failures:
-            self._notes[f"the first {lines:,} lines are appended; those after them are not, or not all"] = None
+            known = f"lines 1 to {lines:,} are appended; of the rest" if lines else "of the lines"
+            again = "run it again with --producer and --sequence, which append none twice"
+            self._notes[f"{known} some may be: {again}"] = None
         rows = sorted(self._rows.values(), key=lambda row: (row["partition"] is None, int(row["partition"] or 0)))
         totals: dict[str, Value] = {"lines": lines, "batches": self._batches}
         if self._dropped:

@@ -10,7 +10,7 @@ A line is partition, offset, timestamp, key and value, separated by tabs; a key 
 what no terminal should be sent; a time beyond the year 9999 is a number of microseconds. --format hex and base64
 show keys and values as their bytes, those of other types as the bytes of their JSON. --format json is an object a
 line, in which bytes are text where they are UTF-8, else {"base64": "..."}; --format avro is the same with values
-decoded by --avro-schema, confluent-avro where the id of a schema stands before each. The report goes to standard
+decoded by --schema, confluent-avro where the id of a schema stands before each. The report goes to standard
 error; with --json it is the last line, and records are JSON unless --format says otherwise.
 """
 
@@ -37,7 +37,7 @@ from stratalog.jobs.arguments import (
     number,
     numbers,
 )
-from stratalog.jobs.payloads import FORMATS, shown_as
+from stratalog.jobs.payloads import FORMATS, decoded_formats, shown_as
 from stratalog.jobs.run import Job, JobMain, printing
 
 if TYPE_CHECKING:
@@ -77,16 +77,20 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         help="when retention is faster, and where a --group begins that has committed nothing: at the earliest or "
         "latest record, or none for an error (default)",
     )
-    parser.add_argument("--format", choices=FORMATS, help="of keys and values (default: text; json with --json)")
-    parser.add_argument("--avro-schema", metavar="FILE", help="of values, with --format avro and confluent-avro")
+    parser.add_argument(
+        "--format",
+        choices=(*FORMATS, *decoded_formats()),
+        help="of keys and values (default: text; json with --json)",
+    )
+    parser.add_argument("--schema", metavar="FILE", help="of values, with --format avro and confluent-avro")
     add_isolation(parser)
     add_client_rack(parser)
 
 
 def tail(job: Job) -> Report:
     given = job.arguments
-    check_options(given, needs=[("avro_schema", "format")])
-    show = shown_as(given.format or ("json" if given.json else "text"), given.avro_schema)
+    check_options(given, needs=[("schema", "format")])
+    show = shown_as(given.format or ("json" if given.json else "text"), given.schema)
     cluster = job.cluster()
     start: Start = given.start if given.group is None else stratalog.Committed(given.group)
     from_end = given.start is None and given.group is None

@@ -37,6 +37,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         ("under-replicated", "also those of which a replica is not in the ISR"),
     ):
         trouble.add_argument(f"--{state}", dest="trouble", action="store_const", const=state, help=doc)
+    trouble.add_argument("--exclude-internal", action="store_true", help="leave out the engine's own topics")
     described = command("describe", "a topic's types and effective configs, and where each comes from", reads=True)
     described.add_argument("name", metavar="NAME")
     create = command("create", "create a topic")
@@ -67,18 +68,16 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     delete = command("delete", "delete a topic and its data, in both tiers")
     add_yes(delete)
     delete.add_argument("name", metavar="NAME")
+    delete.add_argument("--if-exists", action="store_true", help="a topic that is not there is no error")
     delete.add_argument("--keep-remote", action="store_true", help="leave its Delta table as it is")
-
-
-_ONE_COPY = (
-    "each record has one copy, and is lost with its broker: give --replication-factor, or set "
-    "default.replication.factor on the cluster"
-)
 
 
 def topics(job: Job) -> Report:
     cluster, given = job.cluster(), job.arguments
     if given.command == "delete":
+        if given.if_exists and given.name not in cluster.image.topic_ids:
+            absent = cluster.topics.delete(given.name, if_exists=True)
+            return renamed(absent, "topics delete", dry_run=given.dry_run)
         what = "" if given.keep_remote else ", in both tiers"
         job.confirm(f"delete topic {cluster.image.topic(given.name).name!r} and its records{what}")
         deleted = cluster.topics.delete(
@@ -86,7 +85,11 @@ def topics(job: Job) -> Report:
         )
         return renamed(deleted, "topics delete", dry_run=given.dry_run)
     if given.command == "list":
-        listed = cluster.topics.list() if given.trouble is None else cluster.topics.troubled(given.trouble)
+        listed = (
+            cluster.topics.list(exclude_internal=given.exclude_internal)
+            if given.trouble is None
+            else cluster.topics.troubled(given.trouble)
+        )
         return renamed(listed, "topics list")
     if given.command == "describe":
         return renamed(cluster.topics.describe(given.name), f"topics describe {given.name}")
@@ -97,9 +100,7 @@ def topics(job: Job) -> Report:
             rows = _alter(given, cluster, _declared(given.key), _declared(given.value))
         else:
             rows = _configs(job, cluster)
-    notes = [_ONE_COPY] if given.command == "create" and rows[0]["replication_factor"] == 1 else []
-    several = len(cluster.image.brokers) > 1 if notes else False
-    report = Report("", rows, seconds=measure.seconds, counts=measure.counts, notes=notes if several else [])
+    report = Report("", rows, seconds=measure.seconds, counts=measure.counts)
     return renamed(report, f"topics {given.command}", dry_run=given.dry_run)
 
 

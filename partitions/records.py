@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -31,6 +31,20 @@ COLUMNS = ("partition", "offset", "timestamp", "key", "value", "headers", "produ
 RECORD_COLUMNS = ("timestamp", "key", "value", "headers")
 """The columns that a producer supplies; the log adds ``partition``, ``offset``, ``producer_id`` and
 ``control``."""
+
+_GIVEN_COLUMNS = frozenset((*RECORD_COLUMNS, "partition"))
+
+
+def columns_of_records(names: Collection[str], declared: Collection[str]) -> dict[str, str]:
+    """Rows that have the columns of a record by name, as Kafka's clients and Spark's Kafka sink take them: each
+    name for itself. Empty where the rows are something else: they have no ``value``, or a column besides, or the
+    declared fields of the value (``declared``, none of a value that is no struct) include one of the names.
+    """
+    given = set(names)
+    if "value" not in given or not given <= _GIVEN_COLUMNS or not given.isdisjoint(declared):
+        return {}
+    return {name: name for name in names}
+
 
 ABORT, COMMIT = 0, 1
 """``control`` of a marker, which ends a transaction in its partition: Kafka's types of control records."""

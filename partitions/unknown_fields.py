@@ -238,9 +238,9 @@ def refused(unknown: Sequence[UnknownField]) -> str:
     more = f" Nor has it {', '.join(others)}{', ...' if len(unknown) > _SHOWN else ''}." if others else ""
     has = f"the topic has no field {first.path!r}" if first.column else f"no record has a column {first.path!r}"
     return (
-        f"{row}{has}{hint if hint.endswith('?') else hint + '.'}{more} Correct the name; or say "
-        'on_unknown_field="add", which lets the topic\'s type grow by it, or "drop", which leaves it out '
-        "and counts it"
+        f"{row}{has}{hint if hint.endswith('?') else hint + '.'}{more} Correct the name; or set "
+        'on_unknown_field (a job: --on-unknown-field) to "add", which lets the topic\'s type grow by it, or to '
+        '"drop", which leaves it out and counts it'
     )
 
 

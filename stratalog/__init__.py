@@ -32,7 +32,10 @@ if _find_spec(f"{__name__}.engine") is None:
     )
 
 if TYPE_CHECKING:
-    from stratalog.engine.cluster import Cluster as Cluster
+    from stratalog.bridges.kafka import Kafka as _Kafka
+    from stratalog.bridges.rights import Rights as _Rights
+    from stratalog.bridges.state import StatePages as _State
+    from stratalog.engine.cluster import Cluster as _Core
     from stratalog.engine.cluster.client import register_format as register_format
     from stratalog.engine.config.cluster_file import ClusterFile as ClusterFile
     from stratalog.engine.config.cluster_file import load_cluster_file as load_cluster_file
@@ -49,9 +52,13 @@ if TYPE_CHECKING:
     from stratalog.partitions.offsets import UnknownOffset as UnknownOffset
 
     __version__ = _version.VERSION
+
+    class Cluster(_Core, _Kafka, _State, _Rights):
+        """The cluster with its bridges, as a type checker sees it (``stratalog.engine.cluster.with_bridges``)."""
+
 else:
     _HOMES = {
-        "Cluster": "engine.cluster",
+        "Cluster": "engine.cluster.with_bridges",
         "ClusterFile": "engine.config.cluster_file",
         "Committed": "engine.reading.bounds",
         "Failure": "engine.driver.report",

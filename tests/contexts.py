@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stratalog.engine.cluster import Cluster
+from stratalog import Cluster
 from stratalog.engine.driver.context import Context
 
 

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from stratalog import Cluster
+from stratalog.bridges.page.report import StatePage, report
 from stratalog.engine.driver.report import Value, utc_text
-from stratalog.engine.page.report import StatePage, report
 from stratalog.partitions.clock import SystemClock
 from tests.browser import browser
 from tests.contexts import context_of

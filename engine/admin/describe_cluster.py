@@ -11,6 +11,7 @@ from stratalog.engine.driver.known_image import known_image
 from stratalog.engine.driver.report import Report, Value
 from stratalog.engine.metadata.image import BrokerImage, ClusterImage, PartitionView, TopicImage
 from stratalog.engine.metadata.probed_roots import Another, Blocked, Finding, NotOurs, Unreachable
+from stratalog.engine.state.internal_topics import INTERNAL_TOPICS
 from stratalog.engine.upkeep.tiering.schedule import load_schedule
 from stratalog.partitions.declared import ddl, fields_of
 from stratalog.partitions.errors import InvalidCallError
@@ -65,7 +66,7 @@ def broker_state(registered: BrokerImage, finding: Finding | None) -> str:
     return ", ".join(words) or "ok"
 
 
-def describe_topics(context: Context) -> Report:
+def describe_topics(context: Context, *, exclude_internal: bool = False) -> Report:
     """One row per topic: partitions, types, configs; of a tiered one the address of its Delta table, and up to
     which offset that goes in each partition, as the last run of ``tier`` saw it (``0:100 1:98``).
     """
@@ -86,6 +87,7 @@ def describe_topics(context: Context) -> Report:
             "table_end": _table_end(topic, due) if topic.topic_id in tiered else None,
         }
         for topic in sorted(image.topics.values(), key=lambda topic: topic.name)
+        if not (exclude_internal and topic.name in INTERNAL_TOPICS)
     ]
     return run.report()
 

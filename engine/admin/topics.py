@@ -160,10 +160,12 @@ def _check_remote(context: Context, texts: Mapping[str, str | None]) -> None:
             context.remote_store(f"{name} is to be set")
 
 
-def delete_topic(context: Context, name: str, *, keep_remote: bool = False, dry_run: bool = False) -> Report:
+def delete_topic(
+    context: Context, name: str, *, keep_remote: bool = False, if_exists: bool = False, dry_run: bool = False
+) -> Report:
     """Delete a topic: from the metadata, then its folders on every broker, then (unless ``keep_remote``) its
     remote tables. They say beforehand which of the two it is to be; what a crash leaves behind is found by
-    ``vacuum``.
+    ``vacuum``. With ``if_exists`` a topic that is not there is a note.
 
     Raises: UnknownTopicOrPartitionError, InvalidTopicError, InvalidCallError for the metadata's own log;
         StorageError when the remote tier cannot be told: then nothing has changed.
@@ -173,6 +175,9 @@ def delete_topic(context: Context, name: str, *, keep_remote: bool = False, dry_
     check_not_internal(name, "delete")
     with context.run("delete topic", dry_run=dry_run) as run:
         image = context.metadata.image()
+        if if_exists and name not in image.topic_ids:
+            run.notes.append(f"there is no topic {name!r}")
+            return run.report()
         topic = image.topic(name)
         context.metadata.submit(DeleteTopic(name), dry_run=True)  # before the tables are marked
         if not dry_run:

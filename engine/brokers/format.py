@@ -6,6 +6,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from stratalog.engine.brokers import bring_up
+from stratalog.engine.config.cluster_config import CLUSTER_CONFIGS
 from stratalog.engine.config.cluster_file import BrokerEntry, ClusterFile
 from stratalog.engine.config.storage_tables import kind_of
 from stratalog.engine.driver.context import Context, Progress, TaskRunner
@@ -32,8 +33,12 @@ from stratalog.partitions.store.checking import PART_BYTES, QUICK, StoreCheck
 from stratalog.partitions.store.racing import race_in_threads
 
 REPLICAS = 3
-"""Of the engine's own topics, as in Kafka."""
-FACTORS = ("offsets.topic.replication.factor", "transaction.state.log.replication.factor")
+"""Of a topic whose creator names no number: enough to lose a broker and still be able to lose another."""
+FACTORS = (
+    "default.replication.factor",
+    "offsets.topic.replication.factor",
+    "transaction.state.log.replication.factor",
+)
 
 
 def _check_storage(broker: BrokerEntry, store: Store, clock: Clock, new_id: NewId, opener: OpenStore) -> None:
@@ -89,17 +94,20 @@ def format_cluster(
     tasks = tasks if tasks is not None else local_tasks()
     context = make_context(file, stores, log, tasks, progress, clock, new_id, opener, prober, metrics, key)
     bring_up.register_brokers(context).raise_for_failures()
-    _fit_internal_topics(context)
+    _set_factors(context)
     return context
 
 
-def _fit_internal_topics(context: Context) -> None:
-    """On fewer than three brokers, let the engine's own topics have as many replicas as there are brokers: their
-    defaults of three (Kafka's) would refuse the first commit of a group and the first transaction. Keys that are
-    set stay.
+def _set_factors(context: Context) -> None:
+    """Write the replication factors of new topics, which are ``min(3, brokers)``: Kafka's defaults would leave a
+    user's topic with one copy, and would refuse the first commit of a group and the first transaction on fewer
+    than three brokers. Keys that are set stay, and so do defaults that fit.
     """
     image = context.metadata.image()
-    count = str(min(REPLICAS, len(image.brokers)))
-    wanted = {name: count for name in FACTORS if name not in image.configs}
-    if wanted and int(count) < REPLICAS:
+    count = min(REPLICAS, len(image.brokers))
+    defaults = {name: CLUSTER_CONFIGS[name].default for name in FACTORS}
+    wanted = {
+        name: str(count) for name, default in defaults.items() if name not in image.configs and default != count
+    }
+    if wanted:
         context.metadata.submit(AlterConfigs(None, wanted))

@@ -1,9 +1,9 @@
 """The cluster as one object: what a notebook, a job, and a test hold.
 
-``producer`` has the appends of every day, ``client`` the reads, ``jobs`` the upkeep, ``mirrors`` what comes of
-Kafka; ``topics``, ``brokers``, ``groups``, ``transactions``, ``quorum`` and ``catalog`` are its groups;
-``arguments`` says once how names and bounds are given; ``recorded`` is the frame of them all: the log, and the
-history. Of a notebook: ``overview`` is the view of it in a cell, ``notebook`` how work and errors look.
+``producer`` has the appends of every day, ``client`` the reads, ``jobs`` the upkeep, ``with_bridges`` adds the
+methods of bridges; ``topics``, ``brokers``, ``groups``, ``transactions``, ``quorum`` and ``catalog`` are its
+groups; ``arguments`` says once how names and bounds are given; ``recorded`` is the frame of them all: the log, and
+the history. Of a notebook: ``overview`` is the view of it in a cell, ``notebook`` how work and errors look.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from stratalog.engine.admin.quorum import sign_metadata
 from stratalog.engine.brokers.bring_up import plan_format
@@ -23,7 +23,6 @@ from stratalog.engine.cluster.catalog import Catalog
 from stratalog.engine.cluster.client import Client
 from stratalog.engine.cluster.groups import Groups
 from stratalog.engine.cluster.jobs import Jobs
-from stratalog.engine.cluster.mirrors import Mirrors
 from stratalog.engine.cluster.notebook import settle
 from stratalog.engine.cluster.overview import Overview
 from stratalog.engine.cluster.quorum import Quorum
@@ -53,7 +52,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-class Cluster(Client, Jobs, Mirrors):
+class Cluster(Client, Jobs):
     """A cluster of storage roots, as one driver sees it.
 
         cluster = Cluster.open("cluster.toml", spark)
@@ -104,7 +103,7 @@ class Cluster(Client, Jobs, Mirrors):
         credentials: Provider | str | None = None,
         keeps_short: bool = True,
         runner: str = SPARK,
-    ) -> Cluster:
+    ) -> Self:
         """Open the cluster that a ``cluster.toml`` describes, which may lie in a bucket. With ``spark``, a session
         of either kind, the work runs on its executors and DataFrames can be read and appended; without, in threads
         of this process. ``runner="threads"``: in threads of this process in any case, for executors that may not
@@ -153,7 +152,7 @@ class Cluster(Client, Jobs, Mirrors):
         credentials: Provider | str | None = None,
         keeps_short: bool = True,
         runner: str = SPARK,
-    ) -> Cluster:
+    ) -> Self:
         """Make the folders of a ``cluster.toml`` a cluster: format all roots, begin the metadata log, register the
         brokers. Finished steps stay as they are: a second call completes one that stopped half-way. With a
         ``cluster_key``, as of ``open``, all of it is signed. ``credentials``, ``keeps_short`` and ``runner`` are
@@ -280,12 +279,12 @@ class Cluster(Client, Jobs, Mirrors):
         """Wait until the logs that this driver has appended to are short, or the time is over."""
         self._context.behind_appends.wait(timeout_s)
 
-    def using(self, spark: SparkSession, runner: str = SPARK) -> Cluster:
+    def using(self, spark: SparkSession, runner: str = SPARK) -> Self:
         """This cluster with its work on the executors of ``spark``, and DataFrames in that session. ``runner`` is
         as of ``open``.
         """
         tasks = task_runner(spark, runner)
-        return Cluster(replace(self._context, tasks=tasks, driver_only=runner == THREADS), spark)
+        return type(self)(replace(self._context, tasks=tasks, driver_only=runner == THREADS), spark)
 
     @property
     def file(self) -> ClusterFile:

@@ -17,8 +17,6 @@ from stratalog.engine.driver.report import Report
 from stratalog.engine.health.finding import HealthReport
 from stratalog.engine.health.health import health
 from stratalog.engine.metadata.reassignment_plan import ReplicaChange, ReplicaPlan
-from stratalog.engine.page.report import StatePage, report
-from stratalog.engine.policy import printed
 from stratalog.engine.upkeep.healing import heal as healing
 from stratalog.engine.upkeep.healing import history as histories
 from stratalog.engine.upkeep.healing import keep as keeping
@@ -107,26 +105,6 @@ class Jobs:
             cluster.health().raise_for_failures()
         """
         return health(self._context)
-
-    def policy(self, role: str, topics: TopicNames = None, *, storage: str) -> str:
-        """The least policy of a role on the topics (None: all, also those to come) for ``storage``: ``aws``,
-        ``azure``, ``gcs`` or ``posix``. A ``reader`` writes nothing, a ``producer`` deletes nothing, an
-        ``operator`` runs the upkeep; see ``stratalog.engine.policy.statements``.
-
-            print(cluster.policy("producer", ["trips"], storage="aws"))
-
-        Raises: InvalidCallError, UnknownTopicOrPartitionError, InvalidTopicError.
-        """
-        return printed.policy(self._context, role, names(topics), storage)
-
-    @operation("report", leaves_event=False)
-    def report(self) -> StatePage:
-        """The state of the cluster as one page of HTML: health, topics, partitions and their tiers, brokers,
-        groups, and what was done. It only reads, and costs what ``health`` costs.
-
-            cluster.report().save("report.html")
-        """
-        return report(self._context, lambda: self.history(limit=10_000).rows)
 
     @operation("describe", leaves_event=False)
     def describe(self, topics: TopicNames = None) -> Report:

@@ -36,9 +36,9 @@ class Topics:
     def __repr__(self) -> str:
         return "The topics of a cluster: list() shows them, create(...) makes one"
 
-    def list(self) -> Report:
-        """Every topic, as a table."""
-        return describe_cluster.describe_topics(self._context)
+    def list(self, *, exclude_internal: bool = False) -> Report:
+        """Every topic, as a table; ``exclude_internal`` leaves out the engine's own."""
+        return describe_cluster.describe_topics(self._context, exclude_internal=exclude_internal)
 
     def describe(self, name: str) -> Report:
         """A topic's shape, types and effective configs, and where each comes from: the topic, the cluster, or the
@@ -131,9 +131,21 @@ class Topics:
         return topics.protect(self._context, topic, until=until, days=days, dry_run=dry_run)
 
     @operation("topics delete", destroys=always)
-    def delete(self, name: str, *, keep_remote: bool = False, dry_run: bool = False, check: bool = True) -> Report:
-        """Delete a topic and its data, in both tiers unless ``keep_remote``."""
-        return topics.delete_topic(self._context, name, keep_remote=keep_remote, dry_run=dry_run)
+    def delete(
+        self,
+        name: str,
+        *,
+        keep_remote: bool = False,
+        if_exists: bool = False,
+        dry_run: bool = False,
+        check: bool = True,
+    ) -> Report:
+        """Delete a topic and its data, in both tiers unless ``keep_remote``. ``if_exists``: a topic that is not
+        there is no error, and the report has no rows.
+        """
+        return topics.delete_topic(
+            self._context, name, keep_remote=keep_remote, if_exists=if_exists, dry_run=dry_run
+        )
 
     @operation("delete_records", destroys=always)
     def delete_records(

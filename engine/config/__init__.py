@@ -11,6 +11,7 @@ are read.
     cluster_config        the keys of the cluster
     mirrored              topics that nobody but the mirror appends to
     kafka_keys            what becomes of those of Kafka
+    bridges               parts beside the log, found by name
     settings              what applies to a topic, to the cluster
 
 The lowest floor of ``engine``: it imports no other one.

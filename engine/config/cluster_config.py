@@ -92,7 +92,8 @@ class ClusterConfig:
         1,
         at_least(1),
         unit="replicas",
-        doc="Default for new topics.",
+        doc="Replicas of a new topic whose creator names no number. `format` sets it to 3, or to the number of "
+        "brokers where there are fewer.",
     )
     leader_imbalance_check_interval_seconds: int = key(
         300,

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from typing import Any
 
-from stratalog.partitions.errors import InvalidConfigError
+from stratalog.partitions.errors import InvalidCallError, InvalidConfigError
+from stratalog.partitions.sizes import parse_size
 
 
 class Scope(StrEnum):
@@ -64,6 +66,9 @@ SOURCE_TOPIC = Takes(
 )
 
 
+_MS = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigDef:
     """One key."""
@@ -90,8 +95,20 @@ class ConfigDef:
         except (ValueError, KeyError):
             value = None
         if value is None or not self.takes.accepts(value):
-            raise InvalidConfigError(f"{what}: {self.name} = {text!r} is not valid: it takes {self.takes.text}")
+            raise InvalidConfigError(
+                f"{what}: {self.name} = {text!r} is not valid: it takes {self.takes.text}{self._meant(text)}"
+            )
         return value
+
+    def _meant(self, text: str) -> str:
+        """A hint for a time or a size that was given with a unit: its number in the key's own unit."""
+        amount = re.fullmatch(r"(\d+)\s*(ms|s|m|min|h|d)", text.strip().lower())
+        if self.unit == "ms" and amount is not None:
+            return f". The unit is ms: {text.strip()} is {int(amount[1]) * _MS[amount[2]]}"
+        if self.unit == "bytes":
+            with suppress(InvalidCallError):
+                return f". The unit is bytes: {text.strip()} is {parse_size(text)}"
+        return f". The unit is {self.unit}" if self.unit is not None else ""
 
     def text(self, value: Value) -> str:
         """The canonical text of a value."""

@@ -117,7 +117,7 @@ def reference_toml() -> str:
     """The content of ``conf/reference.toml``."""
     lines = [
         "# Every configuration key: where it may be set, its default, what it takes. A test holds this file",
-        "# equal to the code; write it with `python -m stratalog.engine.config.settings > conf/reference.toml`.",
+        "# equal to the code; `python -m tests.golden` writes it.",
         "# Topic keys may be set on the cluster too, as the default of its topics.",
     ]
     for definition in [*CLUSTER_CONFIGS.values(), *TOPIC_CONFIGS.values()]:
@@ -128,7 +128,3 @@ def reference_toml() -> str:
             lines.append(f'unit = "{definition.unit}"')
         lines += [f'values = "{definition.takes.text}"', f'doc = "{definition.doc}"']
     return "\n".join(lines) + "\n"
-
-
-if __name__ == "__main__":
-    print(reference_toml(), end="")

@@ -6,10 +6,14 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from stratalog.engine.driver.report import Failure, Report, Value
+from stratalog.engine.metadata.image import PartitionView
 from stratalog.partitions.errors import StratalogError
 from stratalog.partitions.identity import TopicIdPartition
 from stratalog.partitions.runner import Failed, Outcome, R, T
 from stratalog.partitions.store import StoreCounts
+
+NOT_DONE = "not done: a failure says why"
+"""``why`` of a partition that an operation has not carried out."""
 
 
 @dataclass(slots=True)
@@ -40,6 +44,14 @@ class OperationRun:
     parts: list[Report] = field(default_factory=list)
     """As in ``Report``."""
     measure: Measure = field(default_factory=Measure)
+
+    def fill(self, asked: Iterable[PartitionView], blank: Callable[[PartitionView], dict[str, Value]]) -> None:
+        """Sort the rows by partition, after adding ``blank`` of each partition that was asked for and has none: a
+        failure says why.
+        """
+        there = {(row["topic"], row["partition"]) for row in self.rows}
+        self.rows += [blank(view) for view in asked if (view.topic, view.partition) not in there]
+        self.rows.sort(key=lambda row: (str(row["topic"]), row["partition"]))
 
     def fail(self, item: object, error: StratalogError) -> None:
         """``item`` has failed; the others go on."""

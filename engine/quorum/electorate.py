@@ -186,8 +186,7 @@ class Electorate:
                         refused[0].path or "",
                     )
                 raise NoMajorityError(
-                    f"{there} of {count} metadata voters can be reached, {count // 2 + 1} are needed: {said}; "
-                    "the last known state is in Cluster.last_known_image"
+                    f"{there} of {count} metadata voters can be reached, {count // 2 + 1} are needed: {said}"
                 )
             searched = True
         raise NoMajorityError(f"the metadata's voters change faster than they can be listed: {self}")

@@ -402,7 +402,8 @@ def end_appends(
 
 def check_acks(acks: str) -> None:
     if acks not in ("all", "leader"):
-        raise InvalidCallError(f"acks is {acks!r}: it takes 'all' or 'leader'")
+        hint = {"-1": "; Kafka's -1 is 'all'", "1": "; Kafka's 1 is 'leader'", "0": "; 'leader' is the least here"}
+        raise InvalidCallError(f"acks is {acks!r}: it takes 'all' or 'leader'{hint.get(str(acks), '')}")
 
 
 def append_options(

@@ -6,7 +6,7 @@ those of Kafka's producer do a batch: the same one for the same producer and seq
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 from zlib import crc32
@@ -30,7 +30,14 @@ from stratalog.partitions.errors import InvalidRecordError
 from stratalog.partitions.growth import ADDED, grew
 from stratalog.partitions.printable import first_line
 from stratalog.partitions.producers import ProducerAppend
-from stratalog.partitions.records import HEADERS, RECORD_COLUMNS, TIMESTAMP, same_type, schema_of
+from stratalog.partitions.records import (
+    HEADERS,
+    RECORD_COLUMNS,
+    TIMESTAMP,
+    columns_of_records,
+    same_type,
+    schema_of,
+)
 from stratalog.partitions.unknown_fields import (
     OnUnknownField,
     UnknownField,
@@ -52,7 +59,8 @@ _TAKES = "it takes rows as mappings, values, a frame of pandas or polars, or an 
 @dataclass(frozen=True, slots=True)
 class RowColumns:
     """Which columns make the records, by name. ``value`` None: those that are declared, of a typed topic, else the
-    column ``value``. ``partition`` may be a number, too, for all rows.
+    column ``value``. ``partition`` may be a number, too, for all rows. With none of them named, rows with the
+    columns of a record (``key``, ``value``, ``headers``, ``timestamp``, ``partition``) are records.
     """
 
     key: str | None = None
@@ -60,6 +68,12 @@ class RowColumns:
     partition: str | int | None = None
     headers: str | None = None
     timestamp: str | None = None
+
+    def of(self, names: Collection[str], topic: TopicImage) -> RowColumns:
+        """The columns themselves, or those of rows that are records by their names, where none is named."""
+        value = schema_of(topic.key_schema, topic.value_schema).field("value").type
+        declared = [field.name for field in value] if pa.types.is_struct(value) else []
+        return self if self != RowColumns() else RowColumns(**columns_of_records(names, declared))
 
 
 def produce(
@@ -84,6 +98,7 @@ def produce(
     check_not_internal(topic, "produce to")
     what = f"produce to {topic}"
     given = _given(rows, columns, what)
+    columns = columns.of(given.names, of_topic)
 
     def unknown(now: TopicImage) -> list[UnknownField]:
         return given.unknown(columns, now)
@@ -138,6 +153,13 @@ class _Given:
     what: str
     table: pa.Table | None
     rows: Sequence[Mapping[str, Any]] = ()
+
+    @property
+    def names(self) -> Sequence[str]:
+        """Of all columns."""
+        if self.table is not None:
+            return list(self.table.column_names)
+        return list(dict.fromkeys(str(name) for row in self.rows for name in row))
 
     def unknown(self, columns: RowColumns, topic: TopicImage) -> list[UnknownField]:
         """The fields that the topic's type lacks. Columns of a frame beside one that is named as the value are no

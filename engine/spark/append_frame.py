@@ -67,6 +67,7 @@ def append_frame(
     image_of_topic = image.topic(topic)
     check_not_internal(topic, "append to")
     what = f"append to {topic}"
+    columns = columns.of(frame, spark_type(image_of_topic.value_schema))
     fields = _settled(
         context, frame, image_of_topic, columns, bad_records, on_unknown_field, what, dry_run=dry_run
     )
@@ -155,6 +156,7 @@ def records_of_frame(
     """
     what = f"records of {topic}"
     image = context.metadata.image()
+    columns = columns.of(frame, spark_type(image.topic(topic).value_schema))
     fields = _settled(context, frame, image.topic(topic), columns, bad_records, on_unknown_field, what)
     for note in fields.notes:
         _log.warning("%s", printable(f"{what}: {note}"))

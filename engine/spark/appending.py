@@ -30,6 +30,7 @@ from stratalog.engine.spark.unknown_columns import without_unknown
 from stratalog.engine.spark.versions import repartition_by_id
 from stratalog.partitions.errors import InvalidRecordError, OutcomeUnknownError, RetriableError
 from stratalog.partitions.growth import ADDED
+from stratalog.partitions.records import columns_of_records
 
 PARTITION = "__partition"
 
@@ -54,6 +55,15 @@ class RecordColumns:
     partition: ColumnOrName | None = None
     headers: ColumnOrName | None = None
     timestamp: ColumnOrName | None = None
+
+    def of(self, frame: DataFrame, value: DataType) -> RecordColumns:
+        """The columns themselves, or those of a frame whose columns are a record's by name (``key``, ``value``,
+        ``headers``, ``timestamp``, ``partition``), where none is named.
+        """
+        if any(one is not None for one in (self.key, self.value, self.partition, self.headers, self.timestamp)):
+            return self
+        declared = value.fieldNames() if isinstance(value, StructType) else []
+        return RecordColumns(**columns_of_records(frame.columns, declared))
 
     @property
     def names(self) -> set[str]:

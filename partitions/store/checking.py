@@ -21,6 +21,7 @@ from stratalog.partitions.errors import (
 )
 from stratalog.partitions.identity import NewId
 from stratalog.partitions.paths import probe_name
+from stratalog.partitions.store.object import ObjectStore
 from stratalog.partitions.store.protocol import Store, StoredObject
 from stratalog.partitions.store.racing import CREATED, RACERS, TAKEN, UNKNOWN, Race, Racer
 from stratalog.partitions.store.rules import drop_probes
@@ -46,6 +47,10 @@ class Effort:
 THOROUGH = Effort(RACERS, RACES, ROUNDS)
 QUICK = Effort(racers=6, races=2, rounds=3)
 """Some seconds, where a request takes 100 ms."""
+
+
+LARGE_ONCE = "a large object is created once"
+"""The rule that a store may keep by another way of its own: its advice is asked for."""
 
 
 class BrokenRuleError(Exception):
@@ -81,7 +86,7 @@ class StoreCheck:
         rules: dict[str, Callable[[], str]] = {
             "it can be used": self._usable,
             "a name is created once": partial(self._created_once, 0),
-            "a large object is created once": partial(self._created_once, self._effort.races),
+            LARGE_ONCE: partial(self._created_once, self._effort.races),
             "a taken name stays as it is": self._stays,
             "a listing shows all that was written": self._listed,
             "a deleted name is gone, and free again": self._free_again,
@@ -102,7 +107,7 @@ class StoreCheck:
         """
         rules: dict[str, Callable[[], str]] = {
             "a name is created once": partial(self._created_once, 0),
-            "a large object is created once": partial(self._created_once, self._effort.races),
+            LARGE_ONCE: partial(self._created_once, self._effort.races),
             "a listing shows all that was written": self._listed,
             "a deleted name is gone, and free again": self._free_again,
         }
@@ -111,8 +116,11 @@ class StoreCheck:
                 try:
                     tried()
                 except BrokenRuleError as broken:
+                    instead = "use other storage"
+                    if rule == LARGE_ONCE and isinstance(self._store, ObjectStore):
+                        instead = self._store.instead()
                     raise UnsupportedStoreError(
-                        f"{self._store.uri} does not keep the rule that {rule}: {broken}. Use other storage; "
+                        f"{self._store.uri} does not keep the rule that {rule}: {broken}. To go on, {instead}; "
                         f"check_store {self._store.uri} tries all rules"
                     ) from None
         finally:

@@ -340,10 +340,10 @@ class ObjectStore(ABC):
             )
         if taken != [False, True]:
             raise UnsupportedStoreError(
-                f"{self.uri} is a store without exclusive create of large objects: {self._instead()}"
+                f"{self.uri} is a store without exclusive create of large objects: {self.instead()}"
             )
 
-    def _instead(self) -> str:
+    def instead(self) -> str:
         """Advice about a store that does not create large objects exclusively."""
         return "use another server"
 

@@ -89,8 +89,9 @@ class S3Store(ObjectStore):
     def _in_parts(self, name: str) -> StagedUpload:
         return StagedUpload(self._place(name), self._complete_exclusively)
 
-    def _instead(self) -> str:
-        return f"set exclusive_multipart to {not self._complete_exclusively}, or use another server"
+    def instead(self) -> str:
+        other = "false" if self._complete_exclusively else "true"
+        return f"set exclusive_multipart = {other} in the storage table of the cluster file, or use another server"
 
     def _keeps_damaged_bytes(self, probe: str) -> bool:
         try:

@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from stratalog.engine.cluster import Cluster
+from stratalog import Cluster
 from stratalog.engine.config.key_source import KeySource
 from stratalog.engine.driver.context import LocalTasks
 from stratalog.engine.driver.report import Report

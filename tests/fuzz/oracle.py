@@ -21,7 +21,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from stratalog.engine.cluster import Cluster
+from stratalog import Cluster
 from stratalog.engine.driver.folding import folded, zeros
 from stratalog.engine.driver.report import Report
 from stratalog.engine.state.internal_topics import INTERNAL_TOPICS

@@ -23,8 +23,8 @@ from typing import Any
 import pyarrow as pa
 from deltalake import DeltaTable
 
+from stratalog import Cluster
 from stratalog.engine.admin import topics
-from stratalog.engine.cluster import Cluster
 from stratalog.engine.config.key_source import KeySource
 from stratalog.engine.metadata.reassignment_plan import plan_json
 from stratalog.partitions.isolation import Isolation

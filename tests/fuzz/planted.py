@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from stratalog.engine.cluster import Cluster
+from stratalog import Cluster
 from stratalog.engine.driver.report import Failure, Report
 from stratalog.partitions.cluster_key import ClusterKey
 from stratalog.tiering import schedule

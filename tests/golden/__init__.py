@@ -1,8 +1,8 @@
 """Baselines: what users and storage see of this product, as files. A change keeps them, or is meant to.
 
     api.txt         names, signatures, error codes, options of the jobs, configuration keys
-    docs/api.md, docs/configuration.md
-                    pages of the documentation that are made from the code and from conf/reference.toml
+    docs/api.md, docs/configuration.md, conf/reference.toml
+                    pages of the documentation that are made from the code
     formats.txt     every file of a small cluster that today's code writes: name, and content byte for byte
     cluster.tar.xz  the folders of such a cluster; later code has to read them, and to go on with them
     cluster.txt     the records that readers get of that cluster

@@ -8,10 +8,12 @@ import sys
 import tempfile
 from pathlib import Path
 
+from stratalog.engine.config.settings import reference_toml
 from tests.golden import API, CLUSTER, DOCS, FORMATS, HOLDS
 from tests.golden.api import described_api
 from tests.golden.cluster import build, build_signed, holdings, packed
 from tests.golden.formats import described
+from tests.golden.harness import REFERENCE
 from tests.golden.pages import api_page, configuration_page
 
 
@@ -26,6 +28,7 @@ def main() -> int:
     )
     given = parser.parse_args()
     texts = {
+        REFERENCE: reference_toml(),
         API: described_api(),
         DOCS / "api.md": api_page(),
         DOCS / "configuration.md": configuration_page(),

@@ -20,7 +20,8 @@ from io import StringIO
 from typing import Any
 from unittest.mock import patch
 
-from tests.golden.harness import JOBS, REFERENCE, StratalogError, door, load_everything, stratalog
+from stratalog.engine.config.settings import reference_toml
+from tests.golden.harness import JOBS, StratalogError, door, load_everything, stratalog
 from tests.golden.signatures import annotation, fields, members, ours, signature
 
 
@@ -180,5 +181,5 @@ def _option(action: argparse.Action) -> str:
 
 
 def _configuration() -> Iterator[str]:
-    for key, entry in tomllib.loads(REFERENCE.read_text(encoding="utf-8")).items():
+    for key, entry in tomllib.loads(reference_toml()).items():
         yield f"{key}: {', '.join(f'{name} {value!r}' for name, value in entry.items() if name != 'doc')}"

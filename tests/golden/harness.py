@@ -8,6 +8,7 @@ from pathlib import Path
 
 import stratalog as door
 from stratalog import Cluster, StratalogError, engine, partitions, snapshots, tiering
+from stratalog.bridges.page.report import StatePage
 from stratalog.engine.cluster.brokers import Brokers
 from stratalog.engine.cluster.catalog import Catalog
 from stratalog.engine.cluster.groups import Groups
@@ -15,7 +16,6 @@ from stratalog.engine.cluster.quorum import Quorum
 from stratalog.engine.cluster.topics import Topics
 from stratalog.engine.cluster.transactions import OpenTransaction, Transactions
 from stratalog.engine.health.finding import HealthFinding, HealthReport
-from stratalog.engine.page.report import StatePage
 from stratalog.jobs.main import JOBS
 from stratalog.jobs.main import main as stratalog
 from stratalog.jobs.session import spark_session

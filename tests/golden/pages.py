@@ -11,8 +11,8 @@ import tomllib
 from collections.abc import Iterator
 from typing import Any
 
+from stratalog.engine.config.settings import reference_toml
 from tests.golden.harness import (
-    REFERENCE,
     Brokers,
     Catalog,
     Cluster,
@@ -70,13 +70,13 @@ change while everything runs: `cluster.topics.alter_configs(topic, {...})`, or
 `stratalog topics configs --topic NAME --set KEY=VALUE`. A topic's key may also be set on the cluster, as the
 default of its topics.
 
-`python -m tests.golden` writes this page from `conf/reference.toml`.
+`python -m tests.golden` writes this page.
 """
 
 
 def configuration_page() -> str:
-    """Each key of ``conf/reference.toml``: a heading, a line of facts, its text."""
-    keys: dict[str, dict[str, Any]] = tomllib.loads(REFERENCE.read_text(encoding="utf-8"))
+    """Each configuration key: a heading, a line of facts, its text."""
+    keys: dict[str, dict[str, Any]] = tomllib.loads(reference_toml())
     parts = [_CONFIGURATION]
     for scope, title in (("cluster", "Keys of the cluster"), ("topic", "Keys of topics")):
         parts.append(f"## {title}\n")

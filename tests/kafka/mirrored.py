@@ -16,10 +16,10 @@ _FORKS = multiprocessing.get_context("forkserver")
 _FORKS.set_forkserver_preload(
     [
         "confluent_kafka.admin",
-        "stratalog.engine.export.kafka_target",
-        "stratalog.engine.mirror.kafka_source",
-        "stratalog.jobs.export",
-        "stratalog.jobs.mirror",
+        "stratalog.bridges.export.kafka_target",
+        "stratalog.bridges.mirror.kafka_source",
+        "stratalog.bridges.jobs.export",
+        "stratalog.bridges.jobs.mirror",
         "tests.kafka.mirrored",
     ]
 )

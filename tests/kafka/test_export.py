@@ -16,8 +16,8 @@ from confluent_kafka import Consumer, TopicPartition
 from deltalake import DeltaTable
 
 from stratalog import Cluster, Committed
-from stratalog.engine.export.kafka_target import open_target
-from stratalog.engine.mirror.source import SourceRecord
+from stratalog.bridges.export.kafka_target import open_target
+from stratalog.bridges.mirror.source import SourceRecord
 from stratalog.partitions.clock import SystemClock
 from tests.kafka.kafka_clients import CLIENT, WAIT_S, KafkaClients, only, wait_until
 from tests.kafka.test_mirror import ROOT, Topic, cluster, mirrored
@@ -134,7 +134,13 @@ def test_exports_are_killed_and_one_stands_still_and_each_record_is_there_once(
             cluster.produce(name, rows, partition=number % 2).raise_for_failures()
 
     def start() -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-m", "stratalog.jobs.export", "--cluster", str(tmp_path / "cluster.toml")]
+        command = [
+            sys.executable,
+            "-m",
+            "stratalog.bridges.jobs.export",
+            "--cluster",
+            str(tmp_path / "cluster.toml"),
+        ]
         command += ["--to", clients.address, "--topics", name, "--every", "1ms", *extra]
         command += ["--config", "message.timeout.ms=4000"]
         return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)

@@ -28,12 +28,12 @@ from confluent_kafka.admin import (
 
 from bench.s3_server import HOST, free_ports
 from stratalog import Cluster, Report
+from stratalog.bridges.formats.opening import typed_values
+from stratalog.bridges.mirror import kafka_source
+from stratalog.bridges.mirror.kafka_source import open_source
+from stratalog.bridges.mirror.mirror import mirror
+from stratalog.bridges.mirror.options import MirrorOptions
 from stratalog.engine.driver.context import LocalTasks
-from stratalog.engine.formats.opening import typed_values
-from stratalog.engine.mirror import kafka_source
-from stratalog.engine.mirror.kafka_source import open_source
-from stratalog.engine.mirror.mirror import mirror
-from stratalog.engine.mirror.options import MirrorOptions
 from stratalog.partitions.errors import EnvironmentUnusableError, RetriableError
 from tests.contexts import context_of
 from tests.kafka.kafka_clients import CLIENT, PRODUCER, WAIT_S, KafkaClients, only, wait_until
@@ -313,7 +313,13 @@ def test_mirrors_are_killed_and_one_stands_still_and_there_is_one_copy(
             topic.append(*(f"{number}/{n}" for n in range(20)), partition=number % 2)
 
     def start() -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-m", "stratalog.jobs.mirror", "--cluster", str(tmp_path / "cluster.toml")]
+        command = [
+            sys.executable,
+            "-m",
+            "stratalog.bridges.jobs.mirror",
+            "--cluster",
+            str(tmp_path / "cluster.toml"),
+        ]
         command += ["--from", clients.address, "--topics", topic.name, "--every", "1ms"]
         return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 

@@ -15,8 +15,8 @@ from py4j.protocol import Py4JJavaError
 from bench.kafka_server import PINS
 from stratalog.jobs.jars import class_path, jar_folder
 from stratalog.jobs.java import find_java
+from tests.bridges.endpoint_harness import served
 from tests.unit.cluster_harness import LiveCluster
-from tests.unit.endpoint_harness import served
 from tests.unit.transact_harness import Ledger, put
 
 pytestmark = pytest.mark.kafka

@@ -1,4 +1,4 @@
-"""A broker of Kafka answers as ``tests/unit/test_serve_answers.py`` expects it of ``cluster.serve``."""
+"""A broker of Kafka answers as ``tests/bridges/test_serve_answers.py`` expects it of ``cluster.serve``."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from collections.abc import Iterator
 import pytest
 from confluent_kafka.admin import NewTopic
 
-from stratalog.engine.serve.protocol import ApiKey
+from stratalog.bridges.serve.protocol import ApiKey
+from tests.bridges.endpoint_harness import Wire, wire
 from tests.kafka.kafka_clients import KafkaClients, only, produce, wait_until
 from tests.unit.answers_harness import COMMITTED, GROUP, TOPIC, cases
-from tests.unit.endpoint_harness import Wire, wire
 
 pytestmark = pytest.mark.kafka
 

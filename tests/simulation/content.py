@@ -55,10 +55,12 @@ class Content:
 
 @lru_cache(maxsize=4096)
 def content_of(data: bytes) -> Content:
-    """The content of a data file, read by Arrow alone."""
+    """The content of a data file, read by Arrow alone, in this thread: one of Arrow's that holds bytes of Python's
+    as the process ends aborts it.
+    """
     file = pq.ParquetFile(pa.BufferReader(data))
     footer = msgspec.json.decode(file.metadata.metadata[FOOTER_KEY], type=SegmentFooter)
-    table = file.read(columns=[*TOKEN_COLUMNS, "control"])
+    table = file.read(columns=[*TOKEN_COLUMNS, "control"], use_threads=False)
     offsets = table.column("offset").to_pylist()
     assert offsets == list(range(footer.base_offset, footer.next_offset)), (offsets, footer)
     return Content(footer.base_offset, tokens_of(table), tuple(table.column("control").to_pylist()), footer)
@@ -83,7 +85,7 @@ def tokens_of(table: pa.Table) -> tuple[bytes, ...]:
 @lru_cache(maxsize=4096)
 def records_of_batch(data: bytes) -> Sequence[MetadataRecord]:
     """The records of a committed batch, read by Arrow alone."""
-    table = pq.ParquetFile(pa.BufferReader(data)).read(columns=["value"])
+    table = pq.ParquetFile(pa.BufferReader(data)).read(columns=["value"], use_threads=False)
     return [decode(value) for value in table.column("value").to_pylist()]
 
 

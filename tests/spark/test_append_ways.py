@@ -232,3 +232,14 @@ def test_lists_have_no_width_and_their_records_are_appended_all_the_same(
     given = spark.range(20).selectExpr("array(cast(id AS STRING), null) AS tags")
     cluster.append(given, "lists").raise_for_failures()
     assert rows(cluster.read("lists"), "value.tags") == rows(given)
+
+
+def test_a_frame_with_the_columns_of_a_record_is_records(cluster: Cluster, spark: SparkSession) -> None:
+    """Kafka's own shape, as Spark's Kafka source and sink have it; the value of a typed topic is one column."""
+    name = topic(cluster, "shaped")
+    given = source(spark).selectExpr(
+        "key", "struct(city, n) AS value", "TIMESTAMP'2026-01-02 03:04:05Z' AS timestamp"
+    )
+    cluster.append(given, name)
+    shape = ("key", "value.city", "value.n", "timestamp")
+    assert rows(cluster.read(name), *shape) == rows(given, *shape)

@@ -359,7 +359,7 @@ THREADS = [
 def test_no_job_hands_tasks_to_executors_with_runner_threads(filled: Place, spark: SparkSession) -> None:
     """Although a session is there. Spark reads the input of an append, and scans what is read: JVM alone. Jobs
     that compute in the driver anyway have no such option. A mirror takes a Kafka; its tasks are tested
-    in tests/unit/test_mirror_in_bulk.py.
+    in tests/bridges/test_mirror_in_bulk.py.
     """
     mains = {name: importlib.import_module(f"stratalog.jobs.{name}").main for name in JOBS}
     with_tasks = {name for name, main in mains.items() if main.runs != "driver"}

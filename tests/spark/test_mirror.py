@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from stratalog import Cluster
-from stratalog.engine.formats.json_text import JsonValues
-from stratalog.engine.formats.typed import TypedValues
-from stratalog.engine.mirror.compare import compare
-from stratalog.engine.mirror.mirror import mirror
-from stratalog.engine.mirror.options import MirrorOptions
+from stratalog.bridges.formats.json_text import JsonValues
+from stratalog.bridges.formats.typed import TypedValues
+from stratalog.bridges.mirror.compare import compare
+from stratalog.bridges.mirror.mirror import mirror
+from stratalog.bridges.mirror.options import MirrorOptions
 from stratalog.partitions.declared import declared
 from stratalog.partitions.errors import PolicyViolationError
 from tests.contexts import context_of

@@ -65,7 +65,6 @@ def test_the_code_in_the_tutorial_runs(
     assert names["same"].count() == 2
     assert [row.n for row in names["far"].collect()] == [1]
 
-    names["cluster_file"] = str(tmp_path / "cluster.toml")
     exec(by_format, names)
     names["save"].mode("append").save("rides")
     assert names["trips_now"].count() == 2
@@ -88,8 +87,6 @@ def test_the_code_in_the_tutorial_runs(
     assert names["cluster"].verify(deep=True).ok
 
     names["trips"].write.parquet(str(tmp_path / "incoming"))
-    names["stream"] = spark.readStream.schema(names["trips"].schema).parquet(str(tmp_path / "incoming"))
-    names["checkpoint"] = str(tmp_path / "checkpoint")
     exec(streaming, names)
     for query in spark.streams.active:
         query.processAllAvailable()

@@ -96,6 +96,28 @@ def test_the_sinks_do_the_same(cluster: Cluster, spark: SparkSession, caplog: py
     assert cluster.read("sunk").where("value.extra = 3").count() == 1
 
 
+@pytest.mark.parametrize(("policy", "stored"), [("fail", None), ("drop", (1, None)), ("add", (1, 2))])
+def test_the_sink_of_a_stream_does_the_same(
+    cluster: Cluster, spark: SparkSession, tmp_path: Path, policy: str, stored: tuple[int, int | None] | None
+) -> None:
+    name = f"streams-{policy}"
+    cluster.topics.create(name, partitions=1, replication_factor=1, value="a STRUCT<x: INT>")
+    rows = spark.range(1).selectExpr("0 AS partition", f"named_struct('a', {INNER}) AS value")
+    rows.write.parquet(str(tmp_path / "rows"))
+    stream: Any = spark.readStream.schema(rows.schema).parquet(str(tmp_path / "rows")).writeStream
+    stream = stream.format("stratalog").option("checkpointLocation", str(tmp_path / "checkpoint"))
+    stream = stream.options(cluster=str(cluster._context.file.path), onUnknownField=policy, producer=policy)
+    query = stream.trigger(availableNow=True).start(name)
+    if stored is None:
+        with pytest.raises(Exception, match=r"no field 'value\.a\.z'"):
+            query.awaitTermination(60)
+        assert cluster.read(name).count() == 0
+        return
+    assert query.awaitTermination(60)
+    z = "value.a.z" if policy == "add" else "CAST(NULL AS INT)"
+    assert [tuple(row) for row in cluster.read(name).selectExpr("value.a.x", z).collect()] == [stored]
+
+
 def test_a_running_query_ends_before_it_passes_records_with_a_new_field(
     cluster: Cluster, spark: SparkSession, tmp_path: Path
 ) -> None:

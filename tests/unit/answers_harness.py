@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from stratalog.engine.serve.protocol import ApiKey
-from tests.unit.endpoint_harness import Wire
+from stratalog.bridges.serve.protocol import ApiKey
+from tests.bridges.endpoint_harness import Wire
 
 TOPIC, GROUP = "t", "g"
 """The topic has two partitions, one of three records with ever later timestamps, one of none. The group has

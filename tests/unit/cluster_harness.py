@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from stratalog.engine.cluster import Cluster
+from stratalog import Cluster
 from stratalog.engine.config.key_source import KeySource, key_of_environment
 from stratalog.engine.driver.context import Progress, Silent
 from stratalog.engine.driver.report import OperationFailedError, Report

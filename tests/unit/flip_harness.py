@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-from stratalog.engine.cluster import Cluster
+from stratalog import Cluster
 from stratalog.engine.driver.context import LocalTasks
 from stratalog.engine.driver.report import Report
 from stratalog.partitions.errors import CorruptionError

@@ -9,8 +9,8 @@ import resource
 import sys
 from collections.abc import Callable
 
-from stratalog.engine.mirror import kafka_source
-from stratalog.engine.mirror.source import SourceRange
+from stratalog.bridges.mirror import kafka_source
+from stratalog.bridges.mirror.source import SourceRange
 from stratalog.partitions.errors import StratalogError
 
 MOST_BYTES = 4 * 1024**3

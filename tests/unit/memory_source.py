@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from stratalog.engine.mirror.rows import NO_RECORDS, source_batch
-from stratalog.engine.mirror.source import (
+from stratalog.bridges.mirror.rows import NO_RECORDS, source_batch
+from stratalog.bridges.mirror.source import (
     SourceBounds,
     SourceGroups,
     SourceRange,
@@ -68,7 +68,7 @@ class MemoryLog:
 
 
 class MemorySource:
-    """See ``stratalog.engine.mirror.source.MirrorSource``. ``between`` is called before each read."""
+    """See ``stratalog.bridges.mirror.source.MirrorSource``. ``between`` is called before each read."""
 
     def __init__(self, partitions: int = 1, name: str = "t", **configs: str) -> None:
         self.name, self.topic_id, self.configs = name, TOPIC_ID, configs

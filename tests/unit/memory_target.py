@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from stratalog.engine.export.target import Offsets, Records
-from stratalog.engine.mirror.source import SourceBounds, SourceRecord, SourceTopic
+from stratalog.bridges.export.target import Offsets, Records
+from stratalog.bridges.mirror.source import SourceBounds, SourceRecord, SourceTopic
 from stratalog.engine.state.group_commits import OffsetAndMetadata
 from stratalog.partitions.errors import NonEmptyGroupError, ProducerFencedError
 from stratalog.partitions.identity import TopicPartition
@@ -55,8 +55,8 @@ class MemoryCluster:
 
 
 class MemoryTarget:
-    """See ``stratalog.engine.export.target.ExportTarget``: one run of an export. ``at`` is called with the name of
-    each step before it is taken, and may raise."""
+    """See ``stratalog.bridges.export.target.ExportTarget``: one run of an export. ``at`` is called with the name
+    of each step before it is taken, and may raise."""
 
     settle_s = 15.0
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from stratalog.engine.cluster import Cluster
+from stratalog import Cluster
 from stratalog.engine.driver.report import Report
 from stratalog.partitions.store import StoreOptions
 from tests.unit.cluster_harness import LiveCluster

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from stratalog import Cluster
 from stratalog.engine.admin.topics import alter_topic, create_topic
-from stratalog.engine.cluster import Cluster
 from stratalog.engine.driver.report import Report
 from stratalog.engine.upkeep.snapshots.read_snapshot import locate
 from stratalog.partitions.errors import Right, StorageAuthorizationError, StorageError

@@ -11,13 +11,13 @@ from unittest.mock import Mock
 import pytest
 
 from stratalog import Cluster, StratalogError
+from stratalog.bridges.export.kafka_target import open_target
+from stratalog.bridges.export.options import ExportOptions
+from stratalog.bridges.formats.registry import SchemaRegistry
+from stratalog.bridges.mirror.kafka_source import open_source
+from stratalog.bridges.page.report import StatePage
 from stratalog.engine.config.cluster_file import load_cluster_file
-from stratalog.engine.export.kafka_target import open_target
-from stratalog.engine.export.options import ExportOptions
-from stratalog.engine.formats.registry import SchemaRegistry
 from stratalog.engine.health.finding import HealthReport
-from stratalog.engine.mirror.kafka_source import open_source
-from stratalog.engine.page.report import StatePage
 from stratalog.jobs.main import main
 from stratalog.jobs.otlp import OtlpPush
 from stratalog.partitions.clock import SystemClock

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from stratalog.engine.cluster import Cluster
+from stratalog import Cluster
 from stratalog.jobs import quorum as job
 from stratalog.partitions.errors import (
     BrokerUnreachableError,
@@ -103,7 +103,7 @@ def test_both_conditions_of_the_policy_must_hold(three: LiveCluster) -> None:
     cluster.topics.alter_configs(None, {"metadata.log.max.record.bytes.between.snapshots": "1"})
     assert cluster.quorum.snapshot(by_hand=False).rows, "there is none yet"
     cluster.topics.create("t", replication_factor=1)
-    assert "0 of 5 records" in cluster.quorum.snapshot(by_hand=False).notes[0], "new records do not count"
+    assert "0 of 6 records" in cluster.quorum.snapshot(by_hand=False).notes[0], "new records do not count"
     cluster.topics.alter_configs(None, {"metadata.snapshot.min.changed_records.ratio": "0"})
     assert cluster.quorum.snapshot(by_hand=False).rows
 
@@ -182,7 +182,7 @@ def test_the_last_known_state_is_there_without_a_majority(three: LiveCluster) ->
     with three.unreachable(2), three.unreachable(3):
         with pytest.raises(NoMajorityError, match="1 of 3 metadata voters can be reached"):
             _ = three.cluster.image
-        with pytest.raises(NoMajorityError, match="last_known_image"):
+        with pytest.raises(NoMajorityError, match="voters can be reached"):
             three.cluster.topics.create("u", replication_factor=1)
         assert three.cluster.last_known_image == known
         opened = three.driver()  # from what is left

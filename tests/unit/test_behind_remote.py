@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from stratalog.engine.cluster import Cluster
+from stratalog import Cluster
 from tests.unit.cluster_harness import TIERED, LiveCluster, codes, rows_of
 
 KEPT = {**TIERED, "local.retention.bytes": "-2"}

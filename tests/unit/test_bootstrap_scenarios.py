@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from stratalog.engine.cluster import Cluster
+from stratalog import Cluster
 from stratalog.partitions.clock import ManualClock, SystemClock
 from stratalog.partitions.listing import ReplicaLog
 from stratalog.partitions.offsets import FoundOffset, OffsetSpec

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from stratalog.engine.cluster import Cluster
+from stratalog import Cluster
 from stratalog.engine.state.internal_topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from stratalog.partitions.clock import ManualClock
 from stratalog.partitions.errors import (
@@ -119,7 +119,7 @@ def test_a_session_that_cannot_run_tasks_is_found_before_anything_is_written(
 
 
 @pytest.mark.parametrize("brokers", [1, 2, 3, 4])
-def test_a_first_commit_of_a_group_and_a_first_transaction_work_on_any_number_of_brokers(
+def test_new_topics_groups_and_transactions_have_three_copies_or_as_many_as_there_are_brokers(
     tmp_path: Path, brokers: int
 ) -> None:
     live = LiveCluster(tmp_path, brokers=brokers)
@@ -127,7 +127,9 @@ def test_a_first_commit_of_a_group_and_a_first_transaction_work_on_any_number_of
     live.cluster.groups.commit("g", {("t", 0): 0})
     with live.cluster.transactions.begin("x") as transaction:
         transaction.append_batches("t", {0: [batch("a")]})
-    factors = {len(live.cluster.image.views(name)[0].replicas) for name in (OFFSETS_TOPIC, TRANSACTIONS_TOPIC)}
+    live.cluster.topics.create("user", partitions=1)
+    topics = (OFFSETS_TOPIC, TRANSACTIONS_TOPIC, "user")
+    factors = {len(live.cluster.image.views(name)[0].replicas) for name in topics}
     assert factors == {min(3, brokers)}
 
 

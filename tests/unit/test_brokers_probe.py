@@ -12,8 +12,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from stratalog import Cluster
 from stratalog.engine.brokers.probe import probe_brokers
-from stratalog.engine.cluster import Cluster
 from stratalog.engine.driver.context import Context
 from stratalog.engine.metadata.commands import RegisterBroker
 from stratalog.engine.metadata.image import ClusterImage

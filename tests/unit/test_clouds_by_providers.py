@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from bench.cloud_servers import ACCOUNT, ACCOUNT_KEY, BUCKET, OTHER_SETTINGS
-from stratalog.engine.cluster import Cluster
+from stratalog import Cluster
 from stratalog.partitions.clock import ManualClock
 from stratalog.partitions.errors import (
     StorageAuthenticationError,

@@ -8,7 +8,8 @@ from dataclasses import fields
 
 import pytest
 
-from stratalog.engine.cluster import Cluster
+from stratalog import Cluster
+from stratalog.engine.cluster import Cluster as Core
 from stratalog.engine.cluster.brokers import Brokers
 from stratalog.engine.cluster.catalog import Catalog
 from stratalog.engine.cluster.client import Client
@@ -46,7 +47,7 @@ def test_every_method_names_its_arguments_and_says_what_it_does() -> None:
 
 @pytest.mark.parametrize("name", GROUPS)
 def test_a_group_is_where_it_says_and_shows_how_it_is_used(name: str) -> None:
-    assert Cluster.__annotations__[name] == GROUPS[name].__name__
+    assert Core.__annotations__[name] == GROUPS[name].__name__
     examples = [line.split("(")[0] for line in (inspect.getdoc(GROUPS[name]) or "").splitlines()]
     used = [line.split(".")[-1] for line in examples if f"cluster.{name}." in line]
     assert used

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from bench.s3_server import ACCESS_KEY, OTHER_CREDENTIALS, SECRET_KEY, credentials, running_server
-from stratalog.engine.cluster import Cluster
+from stratalog import Cluster
 from stratalog.engine.config.cluster_file import load_cluster_file
 from stratalog.jobs.main import main
 from stratalog.partitions.clock import ManualClock

@@ -104,10 +104,10 @@ assert not loaded, loaded
 def test_a_mirror_and_a_comparison_import_none() -> None:
     program = """
 import sys
-from stratalog.engine.mirror.compared import Compared
-from stratalog.engine.mirror.partitions import MirroredPartition
-from stratalog.engine.mirror.rows import batches_of, source_batch
-from stratalog.engine.mirror.source import SourceBounds, SourceRead
+from stratalog.bridges.mirror.compared import Compared
+from stratalog.bridges.mirror.partitions import MirroredPartition
+from stratalog.bridges.mirror.rows import batches_of, source_batch
+from stratalog.bridges.mirror.source import SourceBounds, SourceRead
 part = MirroredPartition(("t", 0), 0, None, SourceBounds(0, 9, 9))
 headers = [None, [("h", None)], []]
 records = source_batch([0, 2, 3], [None, 1, 2], [None, b"", b"k"], [b"v", None, b"w"], headers, [None, 1, 2])

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from stratalog.engine.cluster import Cluster
+from stratalog import Cluster
 from stratalog.engine.metadata.reassignment_plan import ReplicaPlan
 from stratalog.partitions.errors import CorruptionError, StratalogError
 from stratalog.partitions.paths import DataName, base_name, parse_name

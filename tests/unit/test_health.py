@@ -22,11 +22,11 @@ from stratalog.engine.health.finding import WIDTH, Commands, HealthFinding, Seve
 from stratalog.engine.state.internal_topics import OFFSETS_TOPIC, partition_for
 from stratalog.jobs.main import main
 from stratalog.partitions.errors import StorageAuthorizationError
+from tests.bridges.test_page import content_of
 from tests.contexts import context_of
 from tests.unit.cluster_harness import LiveCluster, fence
 from tests.unit.faulty_store import Faults
 from tests.unit.test_metrics_job import of, samples
-from tests.unit.test_page import content_of
 from tests.unit.test_upkeep_bad_remote import table_of
 from tests.unit.transact_harness import rows
 from tests.unit.without_privileges import run_without_privileges

@@ -93,7 +93,7 @@ def test_the_version_is_that_of_the_package() -> None:
 
 READING = {
     *("Jobs.plan_replicas", "Jobs.reassignments", "Jobs.discarded", "Jobs.history", "Jobs.new_events"),
-    *("Jobs.snapshots", "Jobs.metrics", "Jobs.policy", "Topics.list", "Topics.describe", "Topics.troubled"),
+    *("Jobs.snapshots", "Jobs.metrics", "Topics.list", "Topics.describe", "Topics.troubled"),
     *("Brokers.list", "Quorum.describe", "Groups.list"),
     *("Groups.committed", "Groups.lag", "Groups.lag_frame", "Groups.lag_metrics", "Transactions.list"),
     *("Transactions.describe", "Transactions.hanging"),

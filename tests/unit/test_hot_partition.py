@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from bench.bench import TMPFS
-from stratalog.engine.cluster import Cluster
+from stratalog import Cluster
 from stratalog.engine.driver.report import Report
 from tests.unit.harness import batch
 

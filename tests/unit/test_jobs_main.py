@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -14,13 +15,16 @@ from stratalog.jobs.main import JOBS, main
 from stratalog.partitions.version import VERSION
 from tests.unit.cluster_harness import LiveCluster
 
-FOLDER = Path(__file__).parents[2] / "jobs"
+ROOT = Path(__file__).parents[2]
 
 
 def test_every_module_with_a_command_line_is_a_job() -> None:
-    found = {path.stem for path in FOLDER.glob("*.py") if "def main(argv" in path.read_text()}
+    paths = [path for folder in ("jobs", "bridges/jobs") for path in (ROOT / folder).glob("*.py")]
+    found = {
+        path.stem for path in paths if re.search(r"^(def main\(argv|main = )", path.read_text(), re.MULTILINE)
+    }
     assert found - set(JOBS) == {"main", "jars", "java"}  # the last two prepare a machine
-    assert len(set(JOBS)) == len(JOBS)
+    assert set(JOBS) <= found
 
 
 def test_help_has_a_line_for_each_job(capsys: pytest.CaptureFixture[str]) -> None:
@@ -124,8 +128,24 @@ def test_usage_says_how_the_job_was_called(tmp_path: Path) -> None:
         )
         return done.stdout.splitlines()[0]
 
-    script = str(FOLDER / "tier.py")
+    script = str(ROOT / "jobs" / "tier.py")
     assert usage("-m", "stratalog.jobs.main", "tier").startswith("usage: stratalog tier [-h]")
     assert usage("-m", "stratalog.jobs.tier").startswith("usage: python -m stratalog.jobs.tier [-h]")
     assert usage(script).startswith(f"usage: {script} [-h]")
     assert usage(script, PYSPARK_GATEWAY_PORT="1").startswith(f"usage: spark-submit {script} ")
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["topics"], "required: COMMAND; it is one of list, describe, create, alter, configs, delete"),
+        (["quorum", "--json"], "required: COMMAND; it is one of "),
+        (["read", "--topic", "t"], "did you mean '--topics'?"),
+        (["offsets", "--topic=t"], "did you mean '--topics'?"),
+    ],
+)
+def test_a_call_that_lacks_something_is_answered_with_what_it_takes(
+    words: list[str], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(words) == 2
+    assert says in capsys.readouterr().err

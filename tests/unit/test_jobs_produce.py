@@ -14,6 +14,7 @@ import pytest
 
 from stratalog import Cluster
 from stratalog.jobs import produce as producing
+from stratalog.jobs.arguments import separator
 from stratalog.jobs.ending import after_the_work
 from stratalog.jobs.produce import main as produce
 from stratalog.jobs.tail import main as tail
@@ -80,7 +81,10 @@ def test_keys_stand_before_the_separator(live: LiveCluster, capsys: pytest.Captu
     assert run(live, *argv) == 1
     said = report(capsys)
     assert said["failures"][0]["message"].endswith("line 3: there is no ':' behind a key")
-    assert said["notes"] == ["the first 2 lines are appended; those after them are not, or not all"]
+    assert said["notes"] == [
+        "lines 1 to 2 are appended; of the rest some may be: run it again with --producer and --sequence, "
+        "which append none twice"
+    ]
 
 
 def test_what_tail_shows_is_what_produce_takes(live: LiveCluster, capsys: pytest.CaptureFixture[str]) -> None:
@@ -201,3 +205,8 @@ def test_a_line_of_many_pieces_is_joined_once_and_one_that_is_too_long_is_refuse
     assert lines(b"\n".join(whole) + b"\n") == whole
     with pytest.raises(InvalidRecordError, match=r"longer than 100 bytes; it begins with b'e{40}'"):
         lines(b"x\n" + b"e" * 120)
+
+
+@pytest.mark.parametrize(("given", "means"), [("\\t", "\t"), ("\\x1f", "\x1f"), ("\\\\t", "\\t"), ("|", "|")])
+def test_a_separator_that_no_shell_can_write_is_written_as_kcat_takes_it(given: str, means: str) -> None:
+    assert separator(given) == means

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from stratalog.engine.cluster import Cluster
+from stratalog import Cluster
 from stratalog.jobs.restore import main as restore
 from tests.s3_server import S3Endpoint
 from tests.unit.jobs_harness import report

@@ -313,7 +313,7 @@ def test_values_of_avro_are_decoded_by_their_schema(live: LiveCluster, capsys: p
     for how, frame in (("avro", b""), ("confluent-avro", b"\0\0\0\0\x07")):
         live.topic(how)
         live.cluster.produce(how, [frame + made.getvalue(), {"value": None}])
-        run_on = calls(tail, how, "--format", how, "--avro-schema", str(schema))
+        run_on = calls(tail, how, "--format", how, "--schema", str(schema))
         assert run_on(live) == 0
         assert [json.loads("\t".join(line))["value"] for line in lines(capsys)] == [plain, None]
         for wrong in (b"\0", frame + made.getvalue() + b"x"):
@@ -321,5 +321,5 @@ def test_values_of_avro_are_decoded_by_their_schema(live: LiveCluster, capsys: p
             assert run_on(live, "-n", "1") == 2
             assert "partition 0, offset " in capsys.readouterr().err
     assert calls(tail, "avro")(live, "--format", "avro") == 2
-    assert calls(tail, "avro")(live, "--format", "avro", "--avro-schema", "none.avsc") == 2
-    assert calls(tail, "avro")(live, "--format", "hex", "--avro-schema", str(schema)) == 2
+    assert calls(tail, "avro")(live, "--format", "avro", "--schema", "none.avsc") == 2
+    assert calls(tail, "avro")(live, "--format", "hex", "--schema", str(schema)) == 2

@@ -82,3 +82,22 @@ def test_what_is_no_growth_is_a_bad_call(
     with live.unchanged():
         assert run(live, "alter", "t", *given) == 2
     assert said in capsys.readouterr().err
+
+
+def test_a_topic_that_is_not_there_may_be_deleted_again(
+    live: LiveCluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(live, "delete", "gone", "--yes") == 2
+    assert run(live, "delete", "gone", "--yes", "--if-exists") == 0
+    assert "there is no topic 'gone'" in capsys.readouterr().out
+    assert run(live, "delete", "t", "--yes", "--if-exists") == 0
+    assert "t" not in live.cluster.image.topic_ids
+
+
+def test_a_list_without_the_engines_own_topics(live: LiveCluster, capsys: pytest.CaptureFixture[str]) -> None:
+    live.cluster.groups.commit("g", {("t", 0): 0})
+    for more, names in (([], ["__consumer_offsets", "t"]), (["--exclude-internal"], ["t"])):
+        capsys.readouterr()
+        assert run(live, "list", "--json", *more) == 0
+        rows = json.loads(capsys.readouterr().out.splitlines()[-1])["rows"]
+        assert [row["topic"] for row in rows if row["topic"] != "__operations"] == names

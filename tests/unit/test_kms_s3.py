@@ -10,7 +10,7 @@ import botocore.session
 import pytest
 
 from bench.s3_server import BUCKETS
-from stratalog.engine.cluster import Cluster
+from stratalog import Cluster
 from tests.s3_server import S3Endpoint
 from tests.unit.harness import batch
 from tests.unit.test_cluster_on_s3 import life

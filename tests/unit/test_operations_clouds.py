@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from stratalog.engine.cluster import Cluster
+from stratalog import Cluster
 from tests.cloud_servers import CloudEndpoint
 from tests.unit.harness import batch
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from stratalog.engine.cluster import Cluster
+from stratalog import Cluster
 from stratalog.partitions.clock import Clock, ManualClock
 from stratalog.partitions.errors import (
     BrokerUnreachableError,

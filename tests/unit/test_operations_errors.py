@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from stratalog.engine.cluster import Cluster
+from stratalog import Cluster
 from stratalog.engine.replication.log_end import LOOK_AGAIN_MS
 from stratalog.partitions.errors import (
     CorruptionError,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from stratalog.engine.cluster import Cluster
+from stratalog import Cluster
 from stratalog.engine.config.key_source import KEY_VARIABLE, key_file
 from stratalog.engine.upkeep.tiering.point import read_description
 from stratalog.jobs import quorum as quorum_job

@@ -41,7 +41,7 @@ FOUND = Report("look", [], [Failure("t-1", "CORRUPT_MESSAGE", "a bit has flipped
 
 Call = Callable[..., Any]
 JOBS = "stratalog.engine.cluster.jobs."
-MIRRORS = "stratalog.engine.cluster.mirrors."
+MIRRORS = "stratalog.bridges.kafka."
 BATCHES: dict[int, list[pa.RecordBatch]] = {0: []}
 
 OPERATIONS: dict[str, tuple[str, tuple[Any, ...], dict[str, Any]]] = {

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from stratalog.engine.cluster import Cluster
+from stratalog import Cluster
 from stratalog.engine.driver.report import Report
 from stratalog.engine.replication.log_end import LOOK_AGAIN_MS
 from stratalog.partitions.errors import LogDirError

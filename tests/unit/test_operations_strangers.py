@@ -310,7 +310,7 @@ def test_a_driver_takes_no_gigabyte_whatever_lies_in_the_roots(live: LiveCluster
         name.touch()
         os.truncate(name, 3 << 30)
     code = f"""
-from stratalog.engine.cluster import Cluster
+from stratalog import Cluster
 cluster = Cluster.open({str(live.file)!r})
 for work in (cluster.describe, cluster.quorum.describe, cluster.brokers.list, cluster.verify):
     work()

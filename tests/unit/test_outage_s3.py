@@ -18,7 +18,7 @@ import pytest
 from deltalake import DeltaTable
 
 from bench.s3_server import credentials, running_server
-from stratalog.engine.cluster import Cluster
+from stratalog import Cluster
 from stratalog.engine.driver.context import LocalTasks
 from stratalog.engine.driver.report import Report
 from stratalog.engine.reading.bounds import Bound

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import builtins
 import importlib
 import re
 import shlex
@@ -11,13 +13,14 @@ from typing import Any, get_args
 import pytest
 
 from stratalog.engine.metadata.records import MetadataRecord
-from stratalog.jobs.main import JOBS
+from stratalog.jobs.main import JOBS, job_of
 from stratalog.partitions import paths
 from stratalog.partitions.records import COLUMNS
 from tests.pages import PAGES, ROOT, blocks, make_cluster_file
 
 RUN_WITHOUT_SPARK = "docs/without-spark.md"
 RUN_WITH_ICEBERG = "docs/iceberg.md"  # tests/unit/test_upkeep_iceberg.py
+RUN_AS_A_BRIDGE = "docs/bridges.md"  # tests/bridges/test_bridges.py
 RUN_WITH_SPARK = ("README.md", "docs/delta.md", "docs/tutorial.md")  # tests/spark/test_pages.py
 
 _LINK = re.compile(r"\[[^]]*\]\(([^)\s]+)\)")
@@ -25,6 +28,8 @@ _PACKAGES = "partitions|tiering|snapshots|engine|jobs|tests"
 _TEST = re.compile(r"`(test_\w+)`")
 _MODULE = re.compile(rf"`(?:stratalog\.)?((?:{_PACKAGES})(?:[./]\w+)*(?:\.py|/)?)`")
 LONGEST_README = 175
+GIVEN = {"docs/delta.md": ("spark", "cluster")}
+"""Names that a page takes over from the README."""
 
 
 def name(page: Path) -> str:
@@ -48,8 +53,28 @@ def test_every_python_block_is_run_by_some_test() -> None:
     assert {name(page) for page in PAGES if blocks(name(page), "python")} == {
         RUN_WITHOUT_SPARK,
         RUN_WITH_ICEBERG,
+        RUN_AS_A_BRIDGE,
         *RUN_WITH_SPARK,
     }
+
+
+@pytest.mark.parametrize("page", [name(page) for page in PAGES])
+def test_a_page_defines_each_name_before_it_uses_it(page: str) -> None:
+    """In the body of a function or a class, a name of the whole page."""
+    known, later = {*dir(builtins), *GIVEN.get(page, ())}, set[str]()
+    for block in blocks(page, "python"):
+        for statement in ast.parse(block).body:
+            names = [node for node in ast.walk(statement) if isinstance(node, ast.Name)]
+            bound = {node.id for node in names if not isinstance(node.ctx, ast.Load)}
+            bound |= {node.arg for node in ast.walk(statement) if isinstance(node, ast.arg)}
+            imported = [node for node in ast.walk(statement) if isinstance(node, ast.alias)]
+            bound |= {(node.asname or node.name).partition(".")[0] for node in imported}
+            used = {node.id for node in names if isinstance(node.ctx, ast.Load)} - bound
+            if isinstance(statement, ast.FunctionDef | ast.ClassDef):
+                bound, later, used = bound | {statement.name}, later | used, set()
+            assert used <= known, ast.unparse(statement)
+            known |= bound
+    assert later <= known
 
 
 def commands() -> list[str]:
@@ -62,7 +87,7 @@ def commands() -> list[str]:
 def test_every_command_is_one_that_the_job_takes(command: str) -> None:
     _, job, *rest = shlex.split(command)
     assert job in JOBS
-    importlib.import_module(f"stratalog.jobs.{job}").main.parser().parse_args(rest)
+    job_of(job).parser().parse_args(rest)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)

@@ -75,6 +75,41 @@ def test_rows_have_keys_headers_and_times(live: LiveCluster) -> None:
     assert found[None]["value"] is None
 
 
+AT = datetime(2026, 1, 2, tzinfo=UTC)
+KAFKA_ROWS: list[dict[str, Any]] = [
+    {"key": b"a", "value": b"1", "timestamp": AT, "partition": 2, "headers": [{"key": "x", "value": b"y"}]},
+    {"key": None, "value": b"2", "timestamp": None, "partition": 0, "headers": None},
+]
+
+
+@pytest.mark.parametrize("frame", ["rows", "arrow", "polars"])
+def test_rows_with_the_columns_of_a_record_are_records_without_a_word(live: LiveCluster, frame: str) -> None:
+    """Kafka's own shape, of which any part but the value may be absent."""
+    live.cluster.produce("t", FRAMES[frame](KAFKA_ROWS))
+    found = {row["value"]: row for row in records(live)}
+    assert [found[b"1"][name] for name in ("key", "timestamp", "partition")] == [b"a", AT, 2]
+    assert found[b"1"]["headers"] == [{"key": "x", "value": b"y"}]
+    assert [found[b"2"][name] for name in ("key", "partition")] == [None, 0]
+    live.cluster.produce("t", FRAMES[frame]([{"key": "b", "value": "3"}]))
+    assert {row["value"]: row for row in records(live)}[b"3"]["key"] == b"b"
+
+
+def test_a_record_of_a_typed_topic_has_its_value_in_one_column_or_in_columns_of_its_own(live: LiveCluster) -> None:
+    typed(live)
+    value = {"n": 1, "at": AT}
+    live.cluster.produce("typed", [{"key": "a", "value": value}])
+    live.cluster.produce("typed", [{"id": "b", **value}], key="id")
+    assert sorted((row["key"], row["value"]) for row in records(live, "typed")) == [("a", value), ("b", value)]
+
+
+def test_declared_fields_with_the_names_of_a_record_are_fields(live: LiveCluster) -> None:
+    live.cluster.topics.create("metrics", partitions=4, key="STRING", value="key STRING, value DOUBLE")
+    live.cluster.produce("metrics", [{"key": "load", "value": 0.5}])
+    assert [(row["key"], row["value"]) for row in records(live, "metrics")] == [
+        (None, {"key": "load", "value": 0.5})
+    ]
+
+
 FRAMES = {
     "rows": lambda rows: rows,
     "arrow": pa.Table.from_pylist,

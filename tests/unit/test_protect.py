@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from stratalog.engine.cluster import Cluster
+from stratalog import Cluster
 from stratalog.jobs.protect import main as job
 from stratalog.partitions.errors import InvalidCallError, PolicyViolationError
 from tests.unit.cluster_harness import LiveCluster

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from stratalog.engine.cluster import Cluster
+from stratalog import Cluster
 from stratalog.engine.reading.fetch import Fetched, fetch_many
 from stratalog.engine.replicas.offsets_for_epoch import EpochEndOffset
 from stratalog.engine.replication.leader import leader_log

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from stratalog.engine.cluster import Cluster
+from stratalog import Cluster
 from stratalog.engine.reading.list_offsets import position
 from stratalog.engine.reading.look import look
 from stratalog.engine.reading.positions import FirstAt

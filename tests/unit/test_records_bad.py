@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import StringType
 
-from stratalog.engine.cluster import Cluster
+from stratalog import Cluster
 from stratalog.engine.records import bad_records
 from stratalog.engine.records.bad_records import (
     ERRORS,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from stratalog.engine.cluster import Cluster
+from stratalog import Cluster
 from stratalog.engine.driver.report import Failure, Report, utc_text
 from stratalog.partitions.errors import StratalogError
 from stratalog.partitions.paths import EpochName

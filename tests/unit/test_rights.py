@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from stratalog.engine.cluster import Cluster
+from stratalog import Cluster
 from stratalog.engine.driver.report import Report
 from stratalog.partitions.errors import Right, StorageAuthorizationError, StratalogError
 from tests.unit.rights import PLACES, RIGHTS, Needs, as_markdown

@@ -21,7 +21,7 @@ from bench.s3_server import (
     principal,
     running_server,
 )
-from stratalog.engine.cluster import Cluster
+from stratalog import Cluster
 from stratalog.engine.driver.report import Report
 from stratalog.partitions.errors import StorageAuthorizationError, StratalogError
 from stratalog.partitions.store import StoreOptions, open_store

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -21,9 +22,7 @@ ALL = [*TOPIC_CONFIGS.values(), *CLUSTER_CONFIGS.values()]
 
 
 def test_the_reference_file_is_that_of_the_code() -> None:
-    assert REFERENCE.read_text() == reference_toml(), (
-        "run: python -m stratalog.engine.config.settings > conf/reference.toml"
-    )
+    assert REFERENCE.read_text() == reference_toml(), "run: python -m tests.golden"
 
 
 def test_the_reference_file_lists_every_key_with_scope_default_and_doc() -> None:
@@ -198,6 +197,20 @@ def test_a_cluster_key_is_none_of_a_topic() -> None:
 )
 def test_a_value_that_the_key_does_not_take_is_refused(key: str, value: str, takes: str) -> None:
     with pytest.raises(InvalidConfigError, match=f"{key} = '{value}' is not valid: it takes {takes}"):
+        check_config(Scope.TOPIC, key, value, "topic 't'")
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "meant"),
+    [
+        ("retention.ms", "7d", "The unit is ms: 7d is 604800000"),
+        ("retention.ms", "12 h", "The unit is ms: 12 h is 43200000"),
+        ("segment.bytes", "1GiB", "The unit is bytes: 1GiB is 1073741824"),
+        ("segment.bytes", "much", "The unit is bytes"),
+    ],
+)
+def test_a_value_with_a_unit_is_answered_with_the_number(key: str, value: str, meant: str) -> None:
+    with pytest.raises(InvalidConfigError, match=f"{re.escape(meant)}$"):
         check_config(Scope.TOPIC, key, value, "topic 't'")
 
 

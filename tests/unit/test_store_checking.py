@@ -11,7 +11,7 @@ from typing import BinaryIO
 
 import pytest
 
-from stratalog.engine.cluster import Cluster
+from stratalog import Cluster
 from stratalog.jobs.check_store import main
 from stratalog.partitions.clock import ManualClock, SystemClock
 from stratalog.partitions.errors import StorageError, UnsupportedStoreError

@@ -12,8 +12,11 @@ from dataclasses import replace
 import pytest
 
 from stratalog.partitions.clock import ManualClock, SystemClock
-from stratalog.partitions.errors import SourceChangedError, StorageError
+from stratalog.partitions.errors import SourceChangedError, StorageError, UnsupportedStoreError
+from stratalog.partitions.identity import random_id
 from stratalog.partitions.store import StoredObject, StoreOptions, open_store
+from stratalog.partitions.store.checking import QUICK, StoreCheck
+from stratalog.partitions.store.racing import race_in_threads
 from stratalog.partitions.store.s3 import S3Store
 from stratalog.partitions.store.s3_connection import client_of
 from stratalog.partitions.store.s3_upload import StagedUpload
@@ -45,6 +48,21 @@ class TestRealServer:
             assert outcomes.count(True) == 1
             winner = outcomes.index(True)
             assert store.read(name, 0, 1) == (bytes([winner]) if winner < 4 else b"s")
+
+    @pytest.mark.parametrize(("exclusive", "other"), [(True, "false"), (False, "true")])
+    def test_a_refusal_of_its_large_objects_names_the_setting_that_helps(
+        self, store: S3Store, exclusive: bool, other: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """As of a server that ignores the condition, or answers 304 where S3 answers 412."""
+        options = replace(store.options, exclusive_multipart=exclusive, part_bytes=1024)
+        odd = S3Store(store.bucket, store.prefix, options)
+        commit = StagedUpload.commit
+        monkeypatch.setattr(StagedUpload, "commit", lambda upload: commit(upload) or True)
+        says = f"set exclusive_multipart = {other} in the storage table"
+        with pytest.raises(UnsupportedStoreError, match=says):
+            odd.check()
+        with pytest.raises(UnsupportedStoreError, match=says):
+            StoreCheck(odd, odd, race_in_threads, SystemClock(), random_id, QUICK).must_hold()
 
     def test_a_server_side_copy_moves_no_bytes_here(self, s3_endpoint: S3Endpoint, store: S3Store) -> None:
         writer = store.stage_writer("here")

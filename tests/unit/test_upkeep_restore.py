@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from stratalog.engine.cluster import Cluster
+from stratalog import Cluster
 from stratalog.engine.metadata.description import describe
 from stratalog.engine.metadata.partition_commands import AdvanceLogStart, LogStart
 from stratalog.engine.metadata.records import EPOCH_GAP

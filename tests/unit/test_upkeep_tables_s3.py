@@ -8,7 +8,7 @@ import pytest
 from deltalake import DeltaTable
 
 from bench.s3_server import ACCESS_KEY, SECRET_KEY
-from stratalog.engine.cluster import Cluster
+from stratalog import Cluster
 from stratalog.tiering import delta_options
 from tests.contexts import context_of
 from tests.s3_server import S3Endpoint

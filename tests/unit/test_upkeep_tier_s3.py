@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from stratalog.engine.cluster import Cluster
+from stratalog import Cluster
 from stratalog.engine.driver.report import Report
 from tests.contexts import context_of
 from tests.s3_server import HOST, SECRET_KEY, S3Endpoint, free_ports

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from stratalog.engine.cluster import Cluster
+from stratalog import Cluster
 from stratalog.engine.driver.report import Report
 from tests.unit.cluster_harness import LiveCluster
 from tests.unit.faulty_store import Faults

@@ -36,9 +36,9 @@ print(sum(table.num_rows for table in cluster.tail("t", last=4, follow=False)))
 cluster.topics.create("typed", value="a INT")
 cluster.produce("typed", [{"a": 7}]).raise_for_failures()
 print(cluster.fetch("typed", 0, 0).records.column("value").to_pylist())
-from stratalog.jobs.main import JOBS
+from stratalog.jobs.main import JOBS, job_of
 for name in JOBS:
-    __import__(f"stratalog.jobs.{name}")
+    job_of(name)
 print(sorted(set(sys.modules) & {"pyspark", "py4j", "pandas", "polars", "rich", "pytest"}))
 """
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from stratalog.engine.cluster import Cluster
+from stratalog import Cluster
 from stratalog.engine.driver.report import Report
 from stratalog.engine.health.finding import HealthReport
 from stratalog.engine.state.internal_topics import OFFSETS_TOPIC

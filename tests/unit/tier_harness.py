@@ -9,7 +9,7 @@ import pytest
 from deltalake import DeltaTable
 
 import stratalog.tiering.delta_table
-from stratalog.engine.cluster import Cluster
+from stratalog import Cluster
 from stratalog.engine.driver.context import Context, LocalTasks
 from stratalog.engine.driver.report import Report
 from stratalog.partitions.errors import StorageError

@@ -26,7 +26,7 @@ def program(acts: str) -> str:
     functions without arguments by name), and prints the error of each, or nothing, as JSON by name."""
     return f"""
 import json, sys
-from stratalog.engine.cluster import Cluster
+from stratalog import Cluster
 from stratalog.engine.driver.report import Report
 from stratalog.partitions.errors import StratalogError
 from tests.unit.harness import batch

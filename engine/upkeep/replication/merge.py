@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.report import Failure, Report, Value
-from stratalog.engine.driver.run import OperationRun
+from stratalog.engine.driver.run import NOT_DONE, OperationRun
 from stratalog.engine.driver.turns import Over, in_turns
 from stratalog.engine.driver.while_it_changes import while_it_changes
 from stratalog.engine.metadata.image import ClusterImage, PartitionView, TopicImage
@@ -184,7 +184,8 @@ def merge(
         down = {failure.item for failure in run.failures}  # topics that were merged as far as was known
         run.settled = {key: at for key, at in run.settled.items() if image.topics[key.topic_id].name not in down}
         run.failures += [Failure.of(one.item, one.error) for one in failed]
-    run.rows.sort(key=lambda row: (str(row["topic"]), row["partition"]))
+    asked = (view for _, views in context.partitions(image, topics, only) for view in views)
+    run.fill(asked, lambda view: _row(view, MergeResult(0, 0, 0, 0, 0, 0, NOT_DONE)))
     run.totals["segments"] = sum(int(row["segments"] or 0) for row in run.rows)
     return run.report()
 

@@ -84,7 +84,7 @@ def delete_records(
         run.failures += [Failure.of(f"{topic}-{number}", error) for (topic, number), error in refused.items()]
         if not dry_run and any(row["deleted_records"] for row in rows.values()):
             run.failures += _describe(context, {topic for topic, _ in rows})
-    run.rows += [rows[one] for one in wanted if one in rows]
+    run.rows += [rows.get(one) or _row(one, None) for one in wanted]
     return run.report()
 
 
@@ -157,7 +157,10 @@ def _describe(context: Context, topics: Iterable[str]) -> list[Failure]:
     return []
 
 
-def _row(one: TopicPartition, start: _Start) -> dict[str, Value]:
+def _row(one: TopicPartition, start: _Start | None) -> dict[str, Value]:
+    """``start`` None: of a partition that has failed, whose log start is not known."""
+    if start is None:
+        return {"topic": one[0], "partition": one[1], "low_watermark": None, "deleted_records": 0}
     low_watermark = max(start.present, start.wanted.log_start_offset)
     return {
         "topic": one[0],

@@ -19,9 +19,9 @@ from dataclasses import replace
 from stratalog.engine.driver.compared_clocks import removal_time
 from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.report import Failure, Report, Value
-from stratalog.engine.driver.run import OperationRun
+from stratalog.engine.driver.run import NOT_DONE, OperationRun
 from stratalog.engine.driver.turns import Over, in_turns
-from stratalog.engine.metadata.image import ClusterImage, TopicImage
+from stratalog.engine.metadata.image import ClusterImage, PartitionView, TopicImage
 from stratalog.engine.metadata.partition_commands import AdvanceLogStart, LogStart, RefusedPartition
 from stratalog.engine.upkeep.retention.remote import Expiry, remote_parts
 from stratalog.engine.upkeep.retention.tasks import (
@@ -61,7 +61,8 @@ def retain(
     """
     with context.run("retain", dry_run=dry_run) as run:
         image = context.metadata.image()
-        chosen = [topic for topic, _ in context.partitions(image, topics, only)]
+        asked = context.partitions(image, topics, only)
+        chosen = [topic for topic, _ in asked]
         now_ms = removal_time(context, image, run)
         works = _plan(context, image, chosen, only, now_ms, run)
         sound = {
@@ -87,7 +88,7 @@ def retain(
         context.progress.start("retain", len(works), "partitions")
         for work, dropped in _drop(context, works, over, run):
             key = work.replicas.view.key
-            run.rows.append(_row(work, dropped, log_starts, removed, wanted[key][1].why))
+            run.rows.append(_row(work.replicas.view, dropped, log_starts, removed, wanted[key][1].why))
             run.failures += [Failure.of(where, error) for where, error in dropped.failed]
             bad = _still_bad(context, image, work, dropped.bad)
             run.failures += [Failure.of(f"{work} in the remote tier", error) for error in bad]
@@ -102,7 +103,11 @@ def retain(
         for key, at in run.settled.items()
         if at and not {image.topics[key.topic_id].name, str(wanted[key][0])} & failed
     }
-    run.rows.sort(key=lambda row: (str(row["topic"]), row["partition"]))
+    nothing = Dropped((), 0, 0, (), {})
+    run.fill(
+        (view for _, views in asked for view in views if view.topic_id in image.topics),
+        lambda view: _row(view, nothing, log_starts, removed, NOT_DONE),
+    )
     run.failures = list(dict.fromkeys(run.failures))
     run.notes = list(dict.fromkeys(run.notes))
     run.totals |= {column: sum(int(row[column] or 0) for row in run.rows) for column in _COUNTED}
@@ -254,19 +259,18 @@ def _commit_log_starts(
 
 
 def _row(
-    work: RetainWork,
+    view: PartitionView,
     dropped: Dropped,
     log_starts: dict[TopicIdPartition, int],
     removed: dict[TopicIdPartition, list[RemoteSegment]],
     why_kept: str | None,
 ) -> dict[str, Value]:
-    view = work.replicas.view
-    expired = removed.get(work.replicas.view.key, ())
+    expired = removed.get(view.key, ())
     something = expired or dropped.deleted or view.key in log_starts
     return {
         "topic": view.topic,
         "partition": view.partition,
-        "log_start": log_starts.get(work.replicas.view.key, view.log_start_offset),
+        "log_start": log_starts.get(view.key, view.log_start_offset),
         "local_starts": " ".join(f"{broker}:{start}" for broker, start in dropped.local_starts),
         "remote_removed": len(expired),
         "remote_removed_bytes": sum(segment.size_bytes for segment in expired),

@@ -1,0 +1,361 @@
+"""Export: records of topics here into topics of another cluster.
+
+For each topic, one after the other:
+1. plan the range: of offsets, of times, from a group's offsets on; or all of the topic
+2. begin: earlier runs of the export are fenced, and the journal is read
+3. make the topic there, or look whether it is the one that the export has begun with
+4. read here, and write there piece by piece, each once
+5. of a whole topic: log starts, and groups go on there
+6. the map of offsets, as a Delta table
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from stratalog.bridges.export import kept
+from stratalog.bridges.export.group_offsets import commit_there
+from stratalog.bridges.export.journal import PREFIX, Begun, Entry, Journal, Range, Written, decode, encode, runs_of
+from stratalog.bridges.export.offset_map import write_map
+from stratalog.bridges.export.options import ExportOptions
+from stratalog.bridges.export.parts import ExportedPartition, ExportPiece, Pace, Read
+from stratalog.bridges.export.target import ExportTarget, Offsets, OffsetsNotKeptError
+from stratalog.bridges.mirror.compare import records_of
+from stratalog.bridges.mirror.source import InconsistentTopicIdError, SourceRecord, SourceTopic
+from stratalog.engine.config.topic_config import TopicConfig
+from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.report import Report, Value
+from stratalog.engine.driver.run import OperationRun
+from stratalog.engine.reading.bounds import ReadQuery
+from stratalog.engine.reading.fetch import fetch
+from stratalog.engine.reading.plan_read import plan_read
+from stratalog.engine.replication.replica_selector import NOWHERE
+from stratalog.engine.replication.throttle import Throttle
+from stratalog.partitions.errors import (
+    InvalidCallError,
+    InvalidConfigError,
+    InvalidTopicError,
+    LogTruncationError,
+    RetriableError,
+    StratalogError,
+)
+from stratalog.partitions.isolation import Isolation
+from stratalog.partitions.lookup import TimeRange
+
+_ROUND_BYTES = 64 * 1024 * 1024
+"""Of all partitions."""
+_LEAST_S = 0.1
+"""Between two pieces that wait for their time."""
+_LONGEST_NAME = 249
+"""Of a Kafka topic."""
+
+
+def export(context: Context, target: ExportTarget, topics: Sequence[str], options: ExportOptions) -> Report:
+    """Export these topics, once. A row a partition; a topic that cannot be exported is a failure, and the others
+    go on. ``lag`` is of offsets here, when the run ended.
+
+    Raises: InvalidCallError for no topics, for a ``target_topic`` of several.
+    """
+    if not topics:
+        raise InvalidCallError("name the topics to export: --topics a,b")
+    if options.target_topic is not None and len(topics) > 1:
+        raise InvalidCallError(f"{len(topics)} topics would be exported to {options.target_topic!r}: name one")
+    pace = Pace(options.pace, context.clock)
+    throttle = None if options.throttle is None else Throttle(options.throttle, context.clock)
+    with context.run("export", dry_run=options.dry_run) as run:
+        began_s = context.clock.monotonic_s()
+        for name in topics:
+            try:
+                _ExportedTopic(context, run, target, name, options).export(pace, throttle, began_s)
+            except StratalogError as error:
+                run.fail(name, error)
+        spent_s = context.clock.monotonic_s() - began_s
+    sums = {name: sum(int(row.get(name) or 0) for row in run.rows) for name in ("records", "bytes", "lag")}
+    run.totals = {**sums, **run.totals}
+    if sums["records"] and spent_s > 0:
+        run.totals["records_per_s"] = round(sums["records"] / spent_s, 1)
+        run.totals["left_s"] = round(sums["lag"] * spent_s / sums["records"], 1)
+    return run.report()
+
+
+class _ExportedTopic:
+    """One topic in one run."""
+
+    def __init__(
+        self, context: Context, run: OperationRun, target: ExportTarget, name: str, options: ExportOptions
+    ) -> None:
+        self.context, self.run, self.target, self.options = context, run, target, options
+        self.image = context.metadata.image()
+        self.here = self.image.topic(name)
+        self.there = options.target_topic or name
+        self.export_name = f"{options.name or context.file.cluster_id}.{name}"
+        self.journal = Journal()
+
+    def export(self, pace: Pace, throttle: Throttle | None, began_s: float) -> None:
+        """Raises: the error that ends it; records that are there by then stay, and rows tell of them."""
+        ranges, times = self._planned()
+        topic = PREFIX + self.export_name
+        if len(topic) > _LONGEST_NAME:
+            raise InvalidTopicError(f"{topic!r} is too long for a topic of Kafka: give a shorter --name")
+        if self.options.dry_run:
+            for partition, (start, end) in sorted(ranges.items()):
+                self.run.rows.append({"topic": self.here.name, "partition": partition, "start": start, "end": end})
+            return
+        entries = self.target.begin(topic, self.options.replication_factor)
+        self.journal.add(decode(entry, topic) for entry in entries)
+        parts = self._parts(self._begun(self._made(), ranges), ranges, times)
+        try:
+            self._write(parts, pace, throttle, began_s)
+            self._follow(parts)
+        finally:
+            self.run.rows += [self._row(part) for part in parts]
+            for part in parts:
+                if part.error is not None:
+                    self.run.fail(f"{self.here.name}-{part.partition}", part.error)
+
+    # ---------------------------------------------------------------------------------- beginning
+
+    def _planned(self) -> tuple[dict[int, Range], TimeRange | None]:
+        """By partition the offsets that are asked for, as they are now; and the times."""
+        query = ReadQuery(
+            (self.here.name,), start=self.options.start, end=self.options.end, isolation=Isolation.READ_COMMITTED
+        )
+        plan = plan_read(self.context, query, NOWHERE)
+        return {one.partition: (one.start, one.end) for one in plan.partitions}, plan.times
+
+    def _made(self) -> SourceTopic:
+        """The topic there, with all partitions."""
+        wanted = len(self.here.partitions)
+        there = self.target.topic(self.there)
+        if there is None:
+            configs = configs_there(self.context.topic_config(self.image, self.here))
+            self.target.create_topic(self.there, wanted, configs, self.options.replication_factor)
+            self.run.notes.append(f"{self.there}: created there, {wanted} partitions")
+        elif there.partitions < wanted:
+            self.target.create_partitions(self.there, wanted)
+            self.run.notes.append(f"{self.there}: has {wanted} partitions there now")
+        there = self.target.topic(self.there)
+        if there is None:
+            raise RetriableError(f"topic {self.there!r} of the target was deleted meanwhile")
+        if there.configs.get("message.timestamp.type", "CreateTime") != "CreateTime":
+            raise InvalidConfigError(
+                f"topic {self.there!r} of the target has message.timestamp.type="
+                f"{there.configs['message.timestamp.type']}: records would lose their timestamps; set CreateTime"
+            )
+        return there
+
+    def _begun(self, there: SourceTopic, ranges: Mapping[int, Range]) -> Begun:
+        """The first entry of the journal; it is written where the export begins now."""
+        source = f"{self.context.file.cluster_id}/{self.here.topic_id}"
+        bounds = self.target.bounds(self.there, range(there.partitions))
+        empty = all(found.log_end == 0 for found in bounds.values())
+        asked = "" if self.options.whole else f"start={self.options.start}, end={self.options.end}"
+        begun = self.journal.begun
+        if begun is not None and (begun.target_id == there.source or not empty):
+            self._check(begun, there, source, asked)
+            return begun
+        if self.options.keep and not empty:
+            raise OffsetsNotKeptError(
+                f"topic {self.there!r} of the target has records already, and offsets are kept in an empty one "
+                "only; export to another one (--to-topic), or at new offsets (--new-offsets)"
+            )
+        begun = Begun(source, there.source, self.options.keep, asked, dict(ranges))
+        self._record([begun])
+        return begun
+
+    def _check(self, begun: Begun, there: SourceTopic, source: str, asked: str) -> None:
+        """Raises: InconsistentTopicIdError, InvalidCallError where this is another export than the one that has
+        begun."""
+        for side, was, now in (("here", begun.source, source), ("there", begun.target_id, there.source)):
+            if was != now:
+                raise InconsistentTopicIdError(
+                    f"export {self.export_name!r} began with topic id {was} {side}, which is {now} now: give it "
+                    f"another --name, or delete its journal there, topic {PREFIX + self.export_name}"
+                )
+        if begun.kept != self.options.keep or begun.asked != asked:
+            how = "kept" if begun.kept else "new"
+            raise InvalidCallError(
+                f"export {self.export_name!r} began with {how} offsets and {begun.asked or 'all of the topic'}: "
+                "go on with these, or give it another --name"
+            )
+
+    def _parts(
+        self, begun: Begun, ranges: Mapping[int, Range], times: TimeRange | None
+    ) -> list[ExportedPartition]:
+        """The partitions, each where the export has come to."""
+        wanted = dict(begun.ranges) if begun.asked else dict(ranges)
+        numbers = sorted(wanted)
+        there = (
+            kept.settled(self.target, self.there, self.journal, numbers, self.context.clock) if begun.kept else {}
+        )
+        most = max(1, min(self.options.piece_bytes, _ROUND_BYTES // max(1, len(numbers))))
+        found: list[ExportedPartition] = []
+        for partition in numbers:
+            start, end = wanted[partition]
+            place = there[partition].log_end if begun.kept else self.journal.places.get(partition, start)
+            log_start = self.image.view(self.here.topic_id, partition).log_start_offset
+            read = self._reader(partition, most, times)
+            first = begun.ranges.get(partition, (0, 0))[0]
+            part = ExportedPartition(partition, place, end, log_start, first, read)
+            if place > end:
+                part.error = LogTruncationError(
+                    f"{self.here.name}-{partition}: it was exported up to offset {place}, and ends at {end}: it "
+                    "has lost its last records; delete the topic there and its journal, and export anew",
+                    end,
+                )
+            elif 0 < place < log_start:
+                self.run.notes.append(
+                    f"{self.here.name}-{partition}: offsets [{place}, {log_start}) were deleted here before they "
+                    "were exported"
+                )
+            found.append(part)
+        return found
+
+    def _reader(self, partition: int, most_bytes: int, times: TimeRange | None) -> Read:
+        name = self.here.name
+
+        def read(offset: int, end: int) -> tuple[Sequence[SourceRecord], int]:
+            found = fetch(
+                self.context,
+                name,
+                partition,
+                offset,
+                max_bytes=most_bytes,
+                isolation=Isolation.READ_COMMITTED,
+            )
+            if found.next_offset <= offset < end:
+                raise RetriableError(f"{name}-{partition}: nothing is read at offset {offset}; try again")
+            return list(records_of(_of_times(found.records, times))), found.next_offset
+
+        return read
+
+    # ------------------------------------------------------------------------------------ writing
+
+    def _write(
+        self, parts: Sequence[ExportedPartition], pace: Pace, throttle: Throttle | None, began_s: float
+    ) -> None:
+        clock, budget_s = self.context.clock, self.options.budget_s
+
+        def left_s() -> float:
+            return float("inf") if budget_s is None else began_s + budget_s - clock.monotonic_s()
+
+        self.context.progress.start("export", sum(not part.done for part in parts), "partitions")
+        try:
+            while (left := [part for part in parts if not part.done]) and left_s() > 0:
+                for part in left:
+                    try:
+                        part.look()
+                    except StratalogError as error:
+                        part.error = error
+                heads = [part.waiting[0] for part in left if part.waiting and not part.done]
+                pace.begin(heads)
+                pieces = {part.partition: piece for part in left if not part.done and (piece := part.cut(pace))}
+                if not pieces and heads:
+                    wait_s = max(_LEAST_S, min(map(pace.wait_s, heads)))
+                    clock.sleep(max(0.0, min(wait_s, left_s())))
+                elif pieces:
+                    if throttle is not None:
+                        throttle.spend(sum(piece.size_bytes for piece in pieces.values()))
+                    self._write_pieces(list(pieces.values()), {part.partition: part for part in left})
+                for part in left:
+                    if part.done:
+                        self.context.progress.advance(part.written_bytes)
+        finally:
+            self.context.progress.finish()
+
+    def _write_pieces(self, pieces: Sequence[ExportPiece], parts: Mapping[int, ExportedPartition]) -> None:
+        if not self.options.keep:
+            entries: list[Entry] = []
+
+            def told(there: Offsets) -> list[bytes]:
+                for one in pieces:
+                    here = [record.offset for record in one.records]
+                    runs = runs_of(here, there.get(one.partition, ()))
+                    entries.append(Written(one.partition, one.start, one.end, runs))
+                return [encode(entry) for entry in entries]
+
+            self.target.transact(self.there, {one.partition: one.records for one in pieces if one.records}, told)
+            self.journal.add(entries)
+            for piece in pieces:
+                parts[piece.partition].written(piece)
+            return
+        for piece in pieces:
+            kept.check_gap(self.there, piece)
+        self._record([Written(piece.partition, piece.start, piece.end) for piece in pieces])
+        for piece in pieces:
+            kept.write(self.target, self.there, piece)
+            parts[piece.partition].written(piece)
+
+    def _record(self, entries: Sequence[Entry]) -> None:
+        """Entries of the journal, without records."""
+        self.target.transact(self.there, {}, lambda _: [encode(entry) for entry in entries])
+        self.journal.add(entries)
+
+    # ------------------------------------------------------------------------------------- ending
+
+    def _follow(self, parts: Sequence[ExportedPartition]) -> None:
+        """Log starts, groups and the map, after all that is written."""
+        options, name = self.options, self.here.name
+        if options.keep:
+            there = self.target.bounds(self.there, [part.partition for part in parts])
+            starts = {
+                part.partition: part.first
+                for part in parts
+                if there[part.partition].log_start < part.first <= part.position
+            }
+            if starts:
+                self.target.delete_records(self.there, starts)
+        if options.groups and options.whole:
+            places = {part.partition: part.position for part in parts}
+            moved = commit_there(self.context, self.run, self.target, name, self.there, self.journal, places)
+            self.run.totals["group_offsets"] = int(self.run.totals.get("group_offsets") or 0) + moved
+        if options.offset_map is not None:
+            rows = write_map(
+                options.offset_map,
+                self.export_name,
+                name,
+                self.there,
+                self.journal,
+                self.context.file.remote_storage,
+            )
+            self.run.totals["map_rows"] = int(self.run.totals.get("map_rows") or 0) + rows
+
+    def _row(self, part: ExportedPartition) -> dict[str, Value]:
+        runs = self.journal.runs.get(part.partition)
+        return {
+            "topic": self.here.name,
+            "partition": part.partition,
+            "began": part.began,
+            "exported": part.position,
+            "end": part.end,
+            "lag": max(0, part.end - part.position),
+            "records": part.records,
+            "gaps": part.gaps,
+            "bytes": part.written_bytes,
+            "target_end": runs[-1][1] + runs[-1][2] if runs else part.position if self.options.keep else None,
+        }
+
+
+def configs_there(config: TopicConfig) -> dict[str, str]:
+    """The configs of a topic that is made there: those that mean the same."""
+    return {
+        "retention.ms": str(config.retention_ms),
+        "retention.bytes": str(config.retention_bytes),
+        "message.timestamp.type": "CreateTime",
+    }
+
+
+def _of_times(table: pa.Table, times: TimeRange | None) -> pa.Table:
+    """The records of these times."""
+    if times is None:
+        return table
+    stamps = table.column("timestamp").cast(pa.int64())
+    if times.start_us is not None:
+        kept_rows = pc.fill_null(pc.greater_equal(stamps, times.start_us), False)
+        table, stamps = table.filter(kept_rows), stamps.filter(kept_rows)
+    if times.end_us is not None:
+        table = table.filter(pc.fill_null(pc.less(stamps, times.end_us), False))
+    return table.filter(pc.is_valid(table.column("timestamp")))

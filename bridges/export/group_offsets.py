@@ -1,0 +1,60 @@
+"""Consumer groups go on there where they stopped here: what they have committed here is committed there.
+
+An offset only moves on, as a mirror's does. One that is beyond what is exported waits for the run that brings it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from stratalog.bridges.export.journal import Journal
+from stratalog.bridges.export.offset_map import translated
+from stratalog.bridges.export.target import ExportTarget
+from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.run import OperationRun
+from stratalog.engine.records.groups import all_groups, named
+from stratalog.engine.state.group_commits import OffsetAndMetadata
+from stratalog.partitions.errors import StratalogError
+
+
+def commit_there(
+    context: Context,
+    run: OperationRun,
+    target: ExportTarget,
+    topic: str,
+    target_topic: str,
+    journal: Journal,
+    places: Mapping[int, int],
+) -> int:
+    """Commit what groups have committed for the topic here, all of which is there below ``places``; how many
+    offsets moved. A group that cannot be committed is a failure of its name.
+    """
+    image = context.metadata.image()
+    found, failures = all_groups(context, image)
+    run.failures += failures
+    moved = 0
+    for group, state in sorted(found.items()):
+        here = {key[1]: record for key, record in named(image, state) if key[0] == topic}
+        offsets = {p: _there(journal, p, places.get(p, 0), record.offset) for p, record in here.items()}
+        if not offsets:
+            continue
+        try:
+            there = target.committed(group, target_topic)
+            wanted = {
+                (target_topic, partition): OffsetAndMetadata(offset, None, here[partition].metadata)
+                for partition, offset in offsets.items()
+                if offset is not None and offset > there.get(partition, -1)
+            }
+            if wanted:
+                target.commit(group, wanted)
+            moved += len(wanted)
+        except StratalogError as error:
+            run.fail(f"group {group}", error)
+    return moved
+
+
+def _there(journal: Journal, partition: int, place: int, offset: int) -> int | None:
+    assert journal.begun is not None
+    if not journal.begun.kept:
+        return translated(journal.runs.get(partition, []), place, offset)
+    return offset if offset <= place else None

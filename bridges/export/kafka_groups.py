@@ -1,0 +1,80 @@
+"""Consumer groups of a Kafka cluster that an export writes to, by ``confluent-kafka``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+from stratalog.bridges.mirror.kafka_source import TIMEOUT_S, translated
+from stratalog.engine.state.group_commits import OffsetAndMetadata
+from stratalog.partitions.clock import Clock
+from stratalog.partitions.errors import NonEmptyGroupError, RetriableError, StratalogError
+from stratalog.partitions.identity import TopicPartition
+
+R = TypeVar("R")
+
+
+class KafkaGroups:
+    """Their offsets, asked and committed by a consumer that is no member. (An admin client of librdkafka dies
+    where there is no coordinator yet.) Errors of both: NonEmptyGroupError, and those of ``translated``.
+    """
+
+    def __init__(self, configs: Mapping[str, Any], clock: Clock) -> None:
+        """``configs`` are librdkafka's, of the cluster."""
+        self._configs = configs
+        self._clock = clock
+
+    def committed(self, group: str, topic: str, partitions: int) -> dict[int, int]:
+        """By partition the offset that the group has committed; partitions without one are left out."""
+        from confluent_kafka import TopicPartition as Asked
+
+        asked = [Asked(topic, partition) for partition in range(partitions)]
+        found = self._as_group(group, lambda consumer: consumer.committed(asked, TIMEOUT_S))
+        return {one.partition: one.offset for one in found if one.error is None and one.offset >= 0}
+
+    def commit(self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+        """Commit for the group."""
+        from confluent_kafka import TopicPartition as Committed
+
+        wanted = [
+            Committed(topic, partition, given.offset, given.metadata)
+            for (topic, partition), given in offsets.items()
+        ]
+
+        def ask(consumer: Any) -> None:
+            for one in consumer.commit(offsets=wanted, asynchronous=False):
+                if one.error is not None:
+                    raise _translated(one.error, group)
+
+        self._as_group(group, ask)
+
+    def _as_group(self, group: str, ask: Callable[[Any], R]) -> R:
+        """The answer of the group's coordinator, which a new cluster has to find first."""
+        began_s = self._clock.monotonic_s()
+        while True:
+            try:
+                return self._once(group, ask)
+            except RetriableError:
+                if self._clock.monotonic_s() - began_s > TIMEOUT_S:
+                    raise
+            self._clock.sleep(0.1)
+
+    def _once(self, group: str, ask: Callable[[Any], R]) -> R:
+        from confluent_kafka import Consumer, KafkaException
+
+        consumer = Consumer({**self._configs, "group.id": group, "enable.auto.commit": False})
+        try:
+            return ask(consumer)
+        except KafkaException as error:
+            raise _translated(error.args[0], group) from error
+        finally:
+            consumer.close()
+
+
+def _translated(error: Any, group: str) -> StratalogError:
+    """Our error for one of librdkafka's."""
+    from confluent_kafka import KafkaError
+
+    if error.code() in (KafkaError.UNKNOWN_MEMBER_ID, KafkaError.ILLEGAL_GENERATION):
+        return NonEmptyGroupError(f"group {group!r} has members there: their own commits count")
+    return translated(error, f"group {group!r} of the target")

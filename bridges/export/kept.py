@@ -1,0 +1,86 @@
+"""Pieces that are written at the offsets that they have here: see the package, "at the same offsets"."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from stratalog.bridges.export.journal import Journal
+from stratalog.bridges.export.parts import ExportPiece
+from stratalog.bridges.export.target import ExportTarget, OffsetsNotKeptError
+from stratalog.bridges.mirror.compare import RecordsDifferError
+from stratalog.bridges.mirror.source import SourceBounds, SourceRecord
+from stratalog.partitions.clock import Clock
+
+MOST_GAP = 10_000_000
+"""Offsets without a record, one after the other, that are taken there."""
+_POLL_S = 0.1
+
+
+def settled(
+    target: ExportTarget, topic: str, journal: Journal, partitions: Sequence[int], clock: Clock
+) -> Mapping[int, SourceBounds]:
+    """The logs there, when nothing of earlier runs is under way any more. They have been fenced before.
+
+    Raises: RecordsDifferError where others have written to the topic.
+    """
+    began_s = clock.monotonic_s()
+    while True:
+        bounds = target.bounds(topic, partitions)
+        within = [p for p, (start, end) in journal.last.items() if start <= bounds[p].log_end < end]
+        if not within or clock.monotonic_s() - began_s >= target.settle_s:
+            break
+        clock.sleep(_POLL_S)
+    for partition, found in bounds.items():
+        known = journal.places.get(partition, 0)
+        if found.log_end > known:
+            raise _differ(topic, partition, f"it ends at offset {found.log_end}, and was written up to {known}")
+    return bounds
+
+
+def check_gap(topic: str, piece: ExportPiece) -> None:
+    """Raises: OffsetsNotKeptError for a piece with a gap that is too long to be made there."""
+    for start, records in _runs(piece):
+        if (gap := records[0].offset - start) > MOST_GAP:
+            raise OffsetsNotKeptError(
+                f"{topic}-{piece.partition}: {gap} offsets from {start} on have no record, and each would have to "
+                f"be taken there, of {MOST_GAP} at most; export at new offsets: --new-offsets"
+            )
+
+
+def write(target: ExportTarget, topic: str, piece: ExportPiece) -> None:
+    """Write the piece, whose first offset is the end of the log there.
+
+    Raises: RecordsDifferError where a record has come to another offset.
+    """
+    offset = piece.start
+    for start, records in _runs(piece):
+        if start < records[0].offset:
+            target.take(topic, piece.partition, start, records[0].offset - start)
+        wanted = [record.offset for record in records]
+        if list(target.append(topic, piece.partition, records)) != wanted:
+            raise _differ(topic, piece.partition, f"records of the offsets from {wanted[0]} on are at others")
+        offset = wanted[-1] + 1
+    if offset < piece.end:
+        target.take(topic, piece.partition, offset, piece.end - offset)
+    end = target.bounds(topic, [piece.partition])[piece.partition].log_end
+    if end != piece.end:
+        raise _differ(topic, piece.partition, f"it ends at offset {end}, and was written up to {piece.end}")
+
+
+def _runs(piece: ExportPiece) -> Iterator[tuple[int, list[SourceRecord]]]:
+    """Records without a gap between them, each with the end of the ones before."""
+    before, run = piece.start, list[SourceRecord]()
+    for record in piece.records:
+        if run and record.offset != run[-1].offset + 1:
+            yield before, run
+            before, run = run[-1].offset + 1, []
+        run.append(record)
+    if run:
+        yield before, run
+
+
+def _differ(topic: str, partition: int, how: str) -> RecordsDifferError:
+    return RecordsDifferError(
+        f"{topic}-{partition} of the target: {how}: somebody else has written to it. Let nobody else, delete the "
+        "topic there, and export anew"
+    )

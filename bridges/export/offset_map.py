@@ -1,0 +1,84 @@
+"""Offsets here as offsets there, where they are not kept; and that map as a Delta table.
+
+A row of the table is a run of records that are side by side on both sides. It is derived from the journal, and
+holds as many of its entries as its own application transaction says: a row is there once.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+
+import pyarrow as pa
+
+from stratalog.bridges.export.journal import Journal, Run, Written
+from stratalog.partitions.errors import InvalidCallError, StorageError
+from stratalog.partitions.store import StoreOptions
+
+_SCHEMA = pa.schema(
+    [
+        pa.field("export", pa.string(), nullable=False),
+        pa.field("topic", pa.string(), nullable=False),
+        pa.field("target_topic", pa.string(), nullable=False),
+        pa.field("partition", pa.int32(), nullable=False),
+        pa.field("offset", pa.int64(), nullable=False),
+        pa.field("target_offset", pa.int64(), nullable=False),
+        pa.field("records", pa.int64(), nullable=False),
+    ]
+)
+_TRIES = 10
+
+
+def translated(runs: Sequence[Run], place: int, offset: int) -> int | None:
+    """Where a reader goes on there whose next record here is the one at ``offset``, or the first one behind it;
+    None where that is not told yet. All below ``place`` is there.
+    """
+    at = bisect_right(runs, (offset, float("inf"), 0)) - 1
+    if at >= 0 and offset < runs[at][0] + runs[at][2]:
+        return runs[at][1] + offset - runs[at][0]
+    if at + 1 < len(runs):
+        return runs[at + 1][1]
+    if at >= 0 and offset <= place:
+        return runs[at][1] + runs[at][2]
+    return None
+
+
+def write_map(
+    table: str, export: str, topic: str, target_topic: str, journal: Journal, options: StoreOptions
+) -> int:
+    """Append the runs of those entries that the table does not have yet; how many rows these are. The table is
+    made where it is not there.
+
+    Raises: InvalidCallError for an address or a table that does not do; StorageError kinds.
+    """
+    from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+    from deltalake.exceptions import CommitFailedError, DeltaError
+
+    from stratalog.tiering.delta_options import said, storage_options
+
+    connection = storage_options(table, options)
+    for attempt in range(_TRIES):
+        try:
+            DeltaTable.create(table, _SCHEMA, mode="ignore", storage_options=connection)
+            here = DeltaTable(table, storage_options=connection)
+            has = here.transaction_version(export) or 0
+            rows = [
+                dict(zip(_SCHEMA.names, (export, topic, target_topic, entry.partition, *run), strict=True))
+                for entry in journal.entries[has:]
+                if isinstance(entry, Written)
+                for run in entry.runs
+            ]
+            if rows:
+                done = CommitProperties(app_transactions=[Transaction(export, len(journal.entries))])
+                appended = pa.Table.from_pylist(rows, _SCHEMA)
+                write_deltalake(here, appended, mode="append", commit_properties=done)
+        except CommitFailedError as error:  # another writer was faster
+            if attempt == _TRIES - 1:
+                raise StorageError(f"the map {table}: {said(error)}") from None
+        except (DeltaError, OSError) as error:
+            raise StorageError(f"the map {table}: {said(error)}") from None
+        except ValueError as error:
+            raise InvalidCallError(f"the map {table}: {error}") from None
+        else:
+            return len(rows)
+    raise AssertionError("unreachable")

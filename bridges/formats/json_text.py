@@ -1,0 +1,129 @@
+"""Texts of JSON as values of a declared type. Nothing is left out and nothing is rounded: an object with a name
+that is not declared, or a number that does not fit, is not decoded."""
+
+from __future__ import annotations
+
+import base64
+import math
+from datetime import date, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+from stratalog.bridges.formats.decoder import UndecodedError, schema_bytes
+from stratalog.partitions.bounded import parse_json
+from stratalog.partitions.declared import declared
+from stratalog.partitions.errors import InvalidCallError
+
+_KINDS: dict[str, tuple[type, ...]] = {
+    "string": (str,),
+    "boolean": (bool,),
+    **dict.fromkeys(("byte", "short", "integer", "long"), (int,)),
+    **dict.fromkeys(("float", "double"), (int, float)),
+    **dict.fromkeys(("binary", "date", "timestamp", "timestamp_ntz"), (str,)),
+}
+_LARGEST_FLOAT = 3.4028234663852886e38
+_EXACT_DIGITS = 15
+"""Of a decimal number that has gone through a double."""
+
+
+class JsonValues:
+    """See ``stratalog.bridges.formats.decoder.Decoder``."""
+
+    def __init__(self, schema: str) -> None:
+        """``schema`` as ``declared`` gives it. Raises: InvalidCallError for one whose maps have other keys than
+        texts, or that is no struct."""
+        self.schema = schema
+        self._tree = parse_json(schema)
+        if not isinstance(self._tree, dict) or self._tree.get("type") != "struct":
+            raise InvalidCallError(
+                "a schema of JSON has fields, which are a topic's columns: id LONG, at TIMESTAMP"
+            )
+        _check(self._tree)
+
+    def decode(self, value: bytes) -> Any:
+        """Raises: UndecodedError."""
+        try:
+            found = parse_json(value)
+            if found is None:
+                raise UndecodedError("null has no fields")
+            return _of(self._tree, found)
+        except UndecodedError:
+            raise
+        except (ValueError, ArithmeticError) as error:
+            raise UndecodedError(str(error)) from error
+
+
+def json_decoder(path: Path) -> JsonValues:
+    """By a type in a file, as DDL or as Spark's JSON text. Raises: InvalidCallError."""
+    try:
+        return JsonValues(declared(schema_bytes(path).decode().strip()))
+    except (UnicodeDecodeError, InvalidCallError) as error:
+        raise InvalidCallError(f"the schema {path}: {error}") from error
+
+
+def _check(tree: Any) -> None:
+    match tree:
+        case {"type": "struct", "fields": fields}:
+            for field in fields:
+                _check(field["type"])
+        case {"type": "array", "elementType": element}:
+            _check(element)
+        case {"type": "map", "keyType": key, "valueType": value}:
+            if key != "string":
+                raise InvalidCallError(f"keys of a JSON object are texts: a MAP has no keys of type {key} here")
+            _check(value)
+
+
+def _of(tree: Any, value: Any) -> Any:
+    """Raises: UndecodedError; ValueError, ArithmeticError for a text that is no such value."""
+    if value is None:
+        return None
+    match tree:
+        case str():
+            return _atom(tree, value)
+        case {"type": "struct", "fields": fields} if isinstance(value, dict):
+            names = {field["name"] for field in fields}
+            if unknown := sorted(value.keys() - names):
+                raise UndecodedError(f"{unknown[0]!r} is not declared")
+            made = {}
+            for field in fields:
+                one = made[field["name"]] = _of(field["type"], value.get(field["name"]))
+                if one is None and not field["nullable"]:
+                    raise UndecodedError(f"{field['name']!r} is NOT NULL, and null or not there")
+            return made
+        case {"type": "array", "elementType": element} if isinstance(value, list):
+            return [_of(element, one) for one in value]
+        case {"type": "map", "valueType": of_value} if isinstance(value, dict):
+            return [(key, _of(of_value, one)) for key, one in value.items()]
+    raise UndecodedError(f"a {type(value).__name__} is no {tree['type']}")
+
+
+def _atom(kind: str, value: Any) -> Any:
+    """A value of a type without parts."""
+    if kind.startswith("decimal"):
+        return _decimal(value)
+    fits: bool = isinstance(value, _KINDS[kind]) and (kind == "boolean" or not isinstance(value, bool))
+    if not fits:
+        raise UndecodedError(f"a {type(value).__name__} is no {kind}")
+    if kind == "binary":
+        return base64.b64decode(value, validate=True)
+    if kind == "date":
+        return date.fromisoformat(value)
+    if kind in ("timestamp", "timestamp_ntz"):
+        when = datetime.fromisoformat(value)
+        if (when.tzinfo is None) != (kind == "timestamp_ntz"):
+            raise UndecodedError(f"{value!r} is no {kind}: only a TIMESTAMP_NTZ is without an offset from UTC")
+        return when
+    if kind == "float" and isinstance(value, float) and math.isfinite(value) and abs(value) > _LARGEST_FLOAT:
+        raise UndecodedError(f"{value!r} is no float")
+    return value
+
+
+def _decimal(value: Any) -> Decimal:
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        raise UndecodedError(f"a {type(value).__name__} is no decimal")
+    made = Decimal(str(value))
+    if not made.is_finite() or (isinstance(value, float) and len(made.as_tuple().digits) > _EXACT_DIGITS):
+        raise UndecodedError(f"{value!r} is no exact decimal: write it as a text")
+    return made

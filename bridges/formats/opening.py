@@ -1,0 +1,57 @@
+"""Values of a topic as a caller names them: a format, and the file of its schema."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from stratalog.bridges.formats.avro import avro_decoder
+from stratalog.bridges.formats.decoder import AVRO, CONFLUENT_AVRO, DECODED, JSON, PROTOBUF, Decoder
+from stratalog.bridges.formats.json_text import json_decoder
+from stratalog.bridges.formats.protobuf import protobuf_decoder
+from stratalog.bridges.formats.registry import SchemaRegistry
+from stratalog.bridges.formats.typed import TypedValues
+from stratalog.partitions.errors import InvalidCallError
+
+
+def typed_values(
+    how: str | None,
+    schema: str | None,
+    message: str | None = None,
+    registry: Mapping[str, str] | None = None,
+) -> TypedValues | None:
+    """Values of the format ``how`` by the schema in a file, as ``open_decoder`` takes them; None for neither.
+
+    Raises: InvalidCallError for one without the other; as ``open_decoder``, ``TypedValues``.
+    """
+    if how is None and schema is None and message is None and not registry:
+        return None
+    if how is None or schema is None:
+        raise InvalidCallError("a format of values and the file of its schema go together: give both, or neither")
+    return TypedValues(open_decoder(how, schema, message, registry))
+
+
+def open_decoder(
+    how: str, schema_file: str, message: str | None = None, registry: Mapping[str, str] | None = None
+) -> Decoder:
+    """The decoder of the format ``how`` (``DECODED``) by the schema in a file: an Avro schema; a type as DDL or
+    Spark's JSON text; a FileDescriptorSet, of which ``message`` is the full name of one. ``registry`` has the
+    configs of one that tells the schemas of Confluent's ids.
+
+    Raises: InvalidCallError for a file that holds no such schema, or one that no topic can have;
+        EnvironmentUnusableError without the package that reads it.
+    """
+    path = Path(schema_file)
+    if (message is not None) != (how == PROTOBUF):
+        raise InvalidCallError("a name of a message goes together with the format protobuf, and is needed there")
+    if registry and how != CONFLUENT_AVRO:
+        raise InvalidCallError(f"a registry of schemas is for {CONFLUENT_AVRO}: other values have no id of one")
+    if how in (AVRO, CONFLUENT_AVRO):
+        asked = SchemaRegistry(registry) if registry else None
+        return avro_decoder(path, framed=how == CONFLUENT_AVRO, registry=asked)
+    if how == JSON:
+        return json_decoder(path)
+    if how == PROTOBUF:
+        assert message is not None
+        return protobuf_decoder(path, message)
+    raise InvalidCallError(f"format {how!r} is unknown: there are {', '.join(DECODED)}")

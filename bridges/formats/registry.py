@@ -1,0 +1,61 @@
+"""A schema registry, as far as a reader needs it: the schema of an id (Confluent's REST interface)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from stratalog.partitions.bounded import parse_json
+from stratalog.partitions.errors import InvalidCallError, RetriableError, StorageAuthorizationError
+from stratalog.partitions.printable import printable
+from stratalog.partitions.store.address import parse_server
+
+PREFIX = "schema.registry."
+"""Of configs that are the registry's, by the names that Confluent's clients have."""
+_URL, _USER, _CA = (PREFIX + name for name in ("url", "basic.auth.user.info", "ssl.ca.location"))
+_TIMEOUT_S = 30.0
+_MOST_BYTES = 4 * 1024 * 1024
+_SAID = 200
+"""Characters of an error that an error of ours repeats."""
+
+
+class SchemaRegistry:
+    """Gives schemas by their ids. It can be pickled."""
+
+    def __init__(self, configs: Mapping[str, str]) -> None:
+        """Raises: InvalidCallError for a config that it does not have, or for none that says where it is."""
+        if unknown := sorted(configs.keys() - {_URL, _USER, _CA}):
+            raise InvalidCallError(f"{unknown[0]} is no config of the registry: there are {_URL}, {_USER}, {_CA}")
+        url = configs.get(_URL, "")
+        parse_server(url, _URL)
+        self._url, self._user, self._ca = url.rstrip("/"), configs.get(_USER), configs.get(_CA)
+
+    def schema(self, number: int) -> Any | None:
+        """The schema of an id, as JSON tells it; None for an id that the registry does not have.
+
+        Raises: RetriableError where it does not answer, or not within 30 s; StorageAuthorizationError where it
+            refuses to.
+        """
+        # Here, as the client of HTTP: it takes longer to load than most runs ask of a registry.
+        from stratalog.bridges.formats.registry_http import RefusedError, get
+
+        what = f"the schema registry {self._url}, asked for schema {number}"
+        try:
+            url = f"{self._url}/schemas/ids/{number}"
+            return _schema_of(get(url, self._user, self._ca, _TIMEOUT_S, _MOST_BYTES))
+        except RefusedError as refused:
+            if refused.status == 404:
+                return None
+            if refused.status in (401, 403):
+                raise StorageAuthorizationError(f"{what}: {refused}") from None
+            raise RetriableError(f"{what}: {refused}") from None
+        except (OSError, ValueError) as error:
+            raise RetriableError(f"{what}: {printable(str(error))[:_SAID]}") from error
+
+
+def _schema_of(answer: bytes) -> Any:
+    """The schema in an answer. Raises: ValueError."""
+    found = parse_json(answer, dict[str, Any])
+    if found.get("schemaType", "AVRO") != "AVRO":
+        return None
+    return parse_json(str(found.get("schema")))

@@ -1,0 +1,80 @@
+"""Columns of decoded values: a struct of the declared fields, and before them ``_undecoded``, the bytes of a value
+that could not be decoded. Where these are there, every other field is null; a value that is null is null.
+
+No field of a source's value is dropped: a decoder refuses a value with a field that its schema lacks, and the
+value stays as bytes. So there is no ``on_unknown_field`` here.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from stratalog.bridges.formats.decoder import Decoder, UndecodedError
+from stratalog.partitions.bounded import parse_json
+from stratalog.partitions.errors import InvalidCallError
+from stratalog.partitions.records import type_from_json
+
+UNDECODED = "_undecoded"
+"""The first field of a typed value: fields that the schema gets later stand at its end."""
+
+_WRONG = (pa.ArrowException, UndecodedError, OverflowError, TypeError, ValueError, ArithmeticError)
+"""Errors of a value that is not of the type."""
+
+
+class TypedValues:
+    """Values of a topic, decoded. It can be pickled where the decoder can."""
+
+    def __init__(self, decoder: Decoder) -> None:
+        """Raises: InvalidCallError for a schema that has a field ``_undecoded`` itself."""
+        self._decoder = decoder
+        fields = parse_json(decoder.schema)["fields"]
+        if any(field["name"].lower() == UNDECODED for field in fields):
+            raise InvalidCallError(f"the schema has a field {UNDECODED!r}: bytes that are not decoded stand there")
+        first = {"name": UNDECODED, "type": "binary", "nullable": True, "metadata": {}}
+        every = [first, *({**field, "nullable": True} for field in fields)]
+        self.schema = json.dumps({"type": "struct", "fields": every}, separators=(",", ":"))
+        """The topic's, as Spark's JSON text."""
+        self.type = type_from_json(self.schema)
+
+    def column(self, values: Sequence[bytes | None]) -> pa.Array:
+        """The values as the topic has them."""
+        decoded = [None if value is None else self._decoded(value) for value in values]
+        try:
+            return pa.array(decoded, self.type)
+        except _WRONG:  # a value that its decoder let pass does not fit: which one?
+            return pa.array(
+                [self._fitting(one, value) for one, value in zip(decoded, values, strict=True)], self.type
+            )
+
+    def _decoded(self, value: bytes) -> dict[str, Any]:
+        try:
+            return self._decoder.decode(value)
+        except UndecodedError:
+            return {UNDECODED: value}
+
+    def _fitting(self, decoded: dict[str, Any] | None, value: bytes | None) -> dict[str, Any] | None:
+        try:
+            pa.array([decoded], self.type)
+        except _WRONG:
+            return {UNDECODED: value}
+        return decoded
+
+
+def undecoded(values: pa.Array) -> int:
+    """How many of a column of a topic could not be decoded; 0 for one of bytes."""
+    if not pa.types.is_struct(values.type) or values.type.get_field_index(UNDECODED) != 0:
+        return 0
+    kept = values.flatten()[0]  # which is null where the struct is
+    return len(kept) - int(kept.null_count)
+
+
+def canonical(value: Any) -> bytes | None:
+    """The bytes that stand for a value of Python as Arrow gives it; of one that was not decoded its own."""
+    if value is None or isinstance(value, bytes):
+        return value
+    kept = value.get(UNDECODED) if isinstance(value, dict) else None
+    return kept if isinstance(kept, bytes) else repr(value).encode()

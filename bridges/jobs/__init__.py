@@ -1,0 +1,1 @@
+"""The jobs of the bridges: ``mirror``, ``compare``, ``export``, ``serve``, ``report``, ``policy``."""

@@ -1,0 +1,59 @@
+"""Write one page of HTML that shows the state of the cluster: health, topics, partitions, brokers, tiers, groups.
+
+  stratalog report -o report.html
+  stratalog report -o s3://bucket/report.html    from cron, for everybody who may read the bucket
+
+The page is one file, which loads nothing. It costs what health costs, and changes nothing of the cluster. The exit
+status tells whether it was written; that of health tells whether anybody is needed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from stratalog import Report
+from stratalog.engine.config.cluster_file import load_cluster_file
+from stratalog.engine.health.finding import Severity, unopened
+from stratalog.jobs.run import Job, JobMain
+from stratalog.partitions.clock import SystemClock
+from stratalog.partitions.errors import MetadataLostError, RetriableError
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "-o",
+        "--output",
+        metavar="FILE",
+        required=True,
+        help="the page: a file, or an address such as s3://bucket/report.html; it is overwritten",
+    )
+
+
+def report(job: Job) -> Report:
+    given = job.arguments
+    try:
+        page = job.cluster().report()
+    except (RetriableError, MetadataLostError) as error:  # a page that says so is worth most then
+        from stratalog.bridges.page.report import unopened_report  # here: it loads Arrow
+
+        file = load_cluster_file(given.cluster, given.credentials)
+        page = unopened_report(file, unopened(given.cluster, error, SystemClock().now_ms()))
+    where = page.save(given.output)
+    found = page.health.findings
+    counts = {
+        f"{level}s": sum(one.severity is level for one in found) for level in (Severity.ERROR, Severity.WARNING)
+    }
+    return Report(
+        "report",
+        [{"page": where, "bytes": len(page.html.encode()), **counts}],
+        seconds=page.health.seconds,
+        counts=page.health.counts,
+    )
+
+
+main = JobMain("report", __doc__, arguments, report, runs="driver")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

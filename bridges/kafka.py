@@ -1,0 +1,219 @@
+"""Topics of Kafka clusters in this one, and of this one for clients of Kafka, as the door has them:
+``cluster.mirror``, ``cluster.serve`` and their like."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+from stratalog.bridges.export import export as exporting
+from stratalog.bridges.export.kafka_target import open_target
+from stratalog.bridges.export.options import ExportOptions
+from stratalog.bridges.formats.opening import typed_values
+from stratalog.bridges.formats.registry import PREFIX
+from stratalog.bridges.mirror import compare as comparing
+from stratalog.bridges.mirror import mirror as mirroring
+from stratalog.bridges.mirror.kafka_source import open_source
+from stratalog.bridges.mirror.options import MirrorOptions
+from stratalog.engine.cluster.arguments import TopicNames, names
+from stratalog.engine.cluster.groups import Groups
+from stratalog.engine.cluster.recorded import operation
+from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.report import Report
+from stratalog.engine.reading.bounds import Bound
+from stratalog.engine.reading.client import client_metadata
+from stratalog.partitions.errors import EnvironmentUnusableError
+from stratalog.partitions.numbers import whole_or_none
+
+if TYPE_CHECKING:
+    from stratalog.bridges.serve.endpoint import KafkaEndpoint
+
+
+class Kafka:
+    """An open cluster, as it takes part with Kafka. ``bootstrap`` are addresses of its brokers, ``configs`` more
+    of librdkafka's (``security.protocol``, ``sasl.*``, ``ssl.*``), and those of a schema registry
+    (``schema.registry.url``, ``schema.registry.basic.auth.user.info``). It takes ``confluent-kafka``
+    (``pip install 'stratalog[kafka]'``).
+    """
+
+    _context: Context
+
+    @operation("mirror", leaves_event=False, untold="configs")
+    def mirror(
+        self,
+        bootstrap: str,
+        topics: TopicNames,
+        *,
+        configs: Mapping[str, str] | None = None,
+        replication_factor: int | None = None,
+        archive: bool = False,
+        groups: bool = True,
+        value_format: str | None = None,
+        schema_file: str | None = None,
+        message: str | None = None,
+        throttle: float | None = None,
+        budget_s: float | None = None,
+        dry_run: bool = False,
+        check: bool = True,
+    ) -> Report:
+        """Mirror topics of a Kafka cluster once: what they have got since the last run, at the same offsets, and
+        what their consumer groups have committed (``groups``). Topics that are not here are made, with
+        ``replication_factor``; of an ``archive`` records stay when the source's go. ``throttle``: bytes a second;
+        ``budget_s``: no further piece is begun after these seconds. Any number of mirrors may run. Where much is
+        new, the executors of the cluster's session read and append.
+
+        Values are bytes, or decoded: ``value_format`` is ``avro``, ``confluent-avro``, ``json`` or ``protobuf``,
+        and ``schema_file`` one of Avro; with a type as DDL; with descriptors, of which ``message`` is one. Bytes
+        that are not of the schema are kept in ``value._undecoded``, and counted.
+
+        See ``stratalog.bridges.mirror.mirror``.
+
+            cluster.mirror("kafka-1:9092", ["trips"])
+
+        Raises: EnvironmentUnusableError without confluent-kafka; InvalidCallError, UnknownTopicOrPartitionError;
+            RetriableError where the source does not answer.
+        """
+        there, registry = _divided(configs)
+        options = MirrorOptions(
+            replication_factor=whole_or_none(replication_factor, "replication_factor"),
+            archive=archive,
+            groups=groups,
+            values=typed_values(value_format, schema_file, message, registry),
+            throttle=throttle,
+            budget_s=budget_s,
+            dry_run=dry_run,
+        )
+        with closing(open_source(bootstrap, there)) as source:
+            return mirroring.mirror(self._context, source, names(topics) or (), options)
+
+    @operation("mirror end")
+    def end_mirror(self, topics: TopicNames, *, dry_run: bool = False, check: bool = True) -> Report:
+        """From here on these topics are like any others: producers append to them, mirrors leave them alone.
+
+        Raises: UnknownTopicOrPartitionError; InvalidCallError for one that is no mirror.
+        """
+        return mirroring.end_mirror(self._context, names(topics) or (), dry_run=dry_run)
+
+    @operation("compare", leaves_event=False, untold="configs")
+    def compare(
+        self,
+        bootstrap: str,
+        topics: TopicNames,
+        *,
+        configs: Mapping[str, str] | None = None,
+        value_format: str | None = None,
+        schema_file: str | None = None,
+        message: str | None = None,
+    ) -> Report:
+        """Compare every record of topics, in a Kafka cluster and here: offsets, timestamps, keys, values and
+        headers. A partition that differs is a failure, which names offsets. Of typed values, what was decoded, by
+        ``value_format`` and ``schema_file`` as of ``mirror``. See ``stratalog.bridges.mirror.compare``.
+
+            cluster.compare("kafka-1:9092", ["trips"]).raise_for_failures()
+
+        Raises: as ``mirror``.
+        """
+        there, registry = _divided(configs)
+        values = typed_values(value_format, schema_file, message, registry)
+        with closing(open_source(bootstrap, there)) as source:
+            return comparing.compare(self._context, source, names(topics) or (), values)
+
+    @operation("export", leaves_event=False, untold="configs")
+    def export(
+        self,
+        bootstrap: str,
+        topics: TopicNames,
+        *,
+        configs: Mapping[str, str] | None = None,
+        name: str | None = None,
+        target_topic: str | None = None,
+        new_offsets: bool = False,
+        start: Bound = None,
+        end: Bound = None,
+        groups: bool = True,
+        offset_map: str | None = None,
+        replication_factor: int | None = None,
+        throttle: float | None = None,
+        pace: float | None = None,
+        budget_s: float | None = None,
+        dry_run: bool = False,
+        check: bool = True,
+    ) -> Report:
+        """Export topics to a Kafka cluster once: what they have got since the last run of this export, once each,
+        at the same offsets, and what consumer groups have committed here (``groups``). ``new_offsets``: behind
+        what topics there hold; ``offset_map`` is the address of a Delta table of which offsets are which.
+        ``start`` and ``end`` are a range, as of ``read``; that takes a ``name`` of the export. ``throttle``: bytes
+        a second; ``pace``: the speed of records, where 1 is as far apart as their timestamps are; ``budget_s``:
+        no further piece is begun after these seconds. See ``stratalog.bridges.export``.
+
+            cluster.export("kafka-2:9092", ["trips"])
+
+        Raises: as ``mirror``.
+        """
+        options = ExportOptions(
+            name=name,
+            target_topic=target_topic,
+            keep=not new_offsets,
+            start=start,
+            end=end,
+            groups=groups,
+            offset_map=offset_map,
+            replication_factor=whole_or_none(replication_factor, "replication_factor") or -1,
+            throttle=throttle,
+            pace=pace,
+            budget_s=budget_s,
+            dry_run=dry_run,
+        )
+        with closing(open_target(bootstrap, configs, self._context.clock)) as target:
+            return exporting.export(self._context, target, names(topics) or (), options)
+
+    def serve(
+        self,
+        listen: str = "127.0.0.1:9092",
+        *,
+        advertise: str | None = None,
+        tls_cert: str | None = None,
+        tls_key: str | None = None,
+        tls_client_ca: str | None = None,
+        poll_s: float = 1.0,
+        max_connections: int = 100,
+        client_rack: str | None = None,
+    ) -> KafkaEndpoint:
+        """Serve all topics to clients of Kafka, which read them from either tier by Kafka's protocol, and write no
+        records. It runs in a thread until it is closed:
+
+            with cluster.serve("127.0.0.1:0") as endpoint:
+                print("bootstrap.servers = {}:{}".format(*endpoint.address))
+                endpoint.wait()
+
+        Without ``tls_client_ca`` all who reach the address can read everything. It takes ``aiokafka``
+        (``pip install 'stratalog[serve]'``). See ``stratalog.bridges.serve.endpoint.ServeOptions``.
+
+        Raises: EnvironmentUnusableError without aiokafka; InvalidCallError, also for an address that is taken.
+        """
+        try:
+            from stratalog.bridges.serve.endpoint import KafkaEndpoint, ServeOptions
+        except ModuleNotFoundError as error:
+            raise EnvironmentUnusableError(
+                f"clients of Kafka are served by {error.name}, which is not installed: "
+                "pip install 'stratalog[serve]'"
+            ) from error
+        options = ServeOptions(
+            listen=listen,
+            advertise=advertise,
+            tls_cert=tls_cert,
+            tls_key=tls_key,
+            tls_client_ca=tls_client_ca,
+            poll_s=poll_s,
+            max_connections=max_connections,
+        )
+        client = client_metadata(self._context.file, None, client_rack)
+        return KafkaEndpoint(self._context, options, client, Groups(self._context, None).delete)
+
+
+def _divided(configs: Mapping[str, str] | None) -> tuple[dict[str, str], dict[str, str]]:
+    """Those of the brokers, and those of the schema registry."""
+    given = configs or {}
+    of_registry = {name: value for name, value in given.items() if name.startswith(PREFIX)}
+    return {name: value for name, value in given.items() if name not in of_registry}, of_registry

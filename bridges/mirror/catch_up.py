@@ -1,0 +1,238 @@
+"""Partitions catch up with the source: read from their log ends on, and appended piece by piece.
+
+Each piece is appended at its place or nowhere. Where another mirror is faster, the log end is looked at again, and
+the next round goes on behind it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+
+from stratalog.bridges.mirror.bulk import mirror_in_bulk
+from stratalog.bridges.mirror.options import MirrorOptions
+from stratalog.bridges.mirror.partitions import MIRROR, MirroredPartition, Piece, deal, new_offsets
+from stratalog.bridges.mirror.progress import OffsetSteps
+from stratalog.bridges.mirror.rows import batches_of, undecoded_of
+from stratalog.bridges.mirror.source import MirrorSource, SourceBounds, without_leader
+from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.run import OperationRun
+from stratalog.engine.driver.while_it_changes import while_it_changes
+from stratalog.engine.reading.bounds import ReadQuery
+from stratalog.engine.reading.fetch import fetch
+from stratalog.engine.reading.plan_read import plan_read
+from stratalog.engine.records.append import append_mirrored
+from stratalog.engine.records.remote_end import replicas_to_append_to
+from stratalog.engine.replication.leader import compare_with_remote, leader_log
+from stratalog.engine.replication.replica_selector import NOWHERE
+from stratalog.engine.replication.throttle import Throttle
+from stratalog.engine.upkeep.replication.replicate import replicate
+from stratalog.partitions.errors import OffsetOutOfRangeError, RetriableError, StratalogError
+from stratalog.partitions.identity import TopicPartition
+from stratalog.partitions.runner import Done, Failed, values
+
+_ROUNDS = 20
+_READERS = 4
+"""Threads of which each has a connection to the source: one encodes a piece, or waits for the disk, while another
+reads. More gained nothing on two cores."""
+_READER_OFFSETS = 50_000
+"""That are new, for one of them more."""
+_FASTER = frozenset({"OFFSET_OUT_OF_RANGE", "DUPLICATE_SEQUENCE_NUMBER", "INVALID_PRODUCER_EPOCH"})
+"""The codes of an append whose place another mirror has taken."""
+
+
+def partitions_here(
+    context: Context, run: OperationRun, names: Iterable[str], bounds: Mapping[TopicPartition, SourceBounds]
+) -> list[MirroredPartition]:
+    """The partitions of these topics, as they are here; a failure of the run for one that cannot be looked at."""
+
+    def look(key: TopicPartition) -> MirroredPartition:
+        return MirroredPartition(key, *_look_and_acknowledge(context, key), bounds[key])
+
+    wanted = set(names)
+    found: list[MirroredPartition] = []
+    for outcome in context.threads.run(look, [key for key in bounds if key[0] in wanted]):
+        match outcome:
+            case Done(_, part):
+                found.append(part)
+                if part.lost:
+                    run.notes.append(
+                        f"{part}: offsets [{part.log_end}, {part.bounds.log_start}) had left the source before "
+                        "they were mirrored: here they are gaps"
+                    )
+            case Failed((topic, partition), error):
+                run.fail(f"{topic}-{partition}", error)
+    for part in found:
+        part.share(len(found))
+    return sorted(found, key=lambda part: part.key)
+
+
+def _look_and_acknowledge(context: Context, key: TopicPartition) -> tuple[int, int | None]:
+    """Where the log ends, and the source's leader epoch of its last record; all of it is acknowledged, if it can
+    be."""
+    log_end, epoch, acknowledged = _look(context, key)
+    if not acknowledged:  # a mirror died before the end of its last append
+        replicate(context, [key[0]])
+    return log_end, epoch
+
+
+def _look(context: Context, key: TopicPartition) -> tuple[int, int | None, bool]:
+    """Where the log ends, the source's leader epoch of its last record, and whether all of it is acknowledged."""
+
+    def once() -> tuple[int, int | None, bool]:
+        image = context.metadata.image()
+        view = image.view(image.topic(key[0]).topic_id, key[1])
+        replicas = replicas_to_append_to(context, image, [view], [])[key[1]]
+        log = leader_log(replicas)
+        compare_with_remote(replicas, log)
+        last = replicas.leader.producers(log).get(MIRROR)
+        return log.log_end, None if last is None else last.epoch, log.high_watermark == log.log_end
+
+    return while_it_changes(once)
+
+
+def catch_up(
+    context: Context,
+    source: MirrorSource,
+    run: OperationRun,
+    parts: Sequence[MirroredPartition],
+    options: MirrorOptions,
+    began_s: float,
+) -> None:
+    """Read and append until the partitions are at their ``stable_end``, the budget is over, or they have an
+    ``error``: where much is new by tasks, the rest by threads of this process. The budget is since ``began_s``.
+    """
+    throttle = None if options.throttle is None else Throttle(options.throttle, context.clock)
+    work = _CatchUp(context, source, options, throttle, OffsetSteps(context.progress, parts), began_s)
+    try:
+        work.in_bulk(run, parts)
+        for _ in range(_ROUNDS):
+            left = [part for part in parts if not part.done]
+            if not left or work.left_s() == 0:
+                break
+            shares = deal(left, min(_READERS, 1 + new_offsets(left) // _READER_OFFSETS))
+            values(context.threads.run(work.round, shares))
+        else:
+            run.notes += [f"{part}: left to another mirror, which is faster" for part in parts if not part.done]
+    finally:
+        context.progress.finish()
+
+
+@dataclass(frozen=True, slots=True)
+class _CatchUp:
+    """A run, as its threads share it."""
+
+    context: Context
+    source: MirrorSource
+    options: MirrorOptions
+    throttle: Throttle | None
+    steps: OffsetSteps
+    began_s: float
+
+    def left_s(self) -> float | None:
+        """Of the budget; None: there is no end."""
+        if self.options.budget_s is None:
+            return None
+        return max(0.0, self.options.budget_s - (self.context.clock.monotonic_s() - self.began_s))
+
+    def in_bulk(self, run: OperationRun, parts: Sequence[MirroredPartition]) -> None:
+        """By tasks, where that is faster; partitions that came into trouble there are looked at again."""
+        tasks, troubled = mirror_in_bulk(
+            self.context,
+            self.source,
+            parts,
+            self.steps,
+            least_offsets=self.options.bulk_offsets,
+            throttle=self.options.throttle,
+            values=self.options.values,
+            left_s=self.left_s,
+        )
+        if tasks:
+            run.totals["tasks"] = tasks
+        for part in troubled:
+            try:
+                part.begin_at(*_look_and_acknowledge(self.context, part.key))
+            except StratalogError as error:
+                part.error = error
+
+    def round(self, share: Sequence[MirroredPartition]) -> None:
+        """Read on from where each partition is, until all are done; one that another mirror has got ahead of waits
+        for the next round. Runs in a thread."""
+        left = {part.key: part for part in share}
+        with closing(self.source.read({key: part.range() for key, part in left.items()})) as reads:
+            for read in reads:
+                part = left.get(read.key)
+                if part is None:
+                    continue
+                if read.error is not None:
+                    self._failed(part, read.error)
+                    del left[read.key]
+                elif not self._append_all(part, part.pieces(read)) or part.done:
+                    del left[read.key]
+                if not left or self.left_s() == 0:
+                    return
+
+    def _failed(self, part: MirroredPartition, error: StratalogError) -> None:
+        """The source cannot read on: records that wait are appended. Where its log starts later now, the next
+        round goes on there. Where it lacks the history of what is here, the next round asks for it up to the last
+        record.
+        """
+        if not self._append_all(part, part.rest()):
+            return
+        now = self.source.bounds([part.key]).get(part.key)
+        if now is None:
+            part.error = without_leader(part.key)
+        elif not isinstance(error, OffsetOutOfRangeError):
+            part.error = error
+        elif now.log_start > part.position:
+            part.bounds = SourceBounds(now.log_start, max(part.bounds.stable_end, now.log_start), now.log_end)
+            part.begin_at(part.log_end, part.leader_epoch)
+        elif part.log_end > now.log_end or part.doubted:
+            part.error = part.truncated(now)
+        else:
+            try:
+                part.doubt(_last_record(self.context, part.key))
+            except StratalogError as found:
+                part.error = found
+
+    def _append_all(self, part: MirroredPartition, pieces: Iterable[Piece]) -> bool:
+        """Whether the pieces are here now, and this mirror goes on behind them."""
+        for piece in pieces:
+            if self.throttle is not None:
+                self.throttle.spend(piece.size_bytes)
+            if not self._append(part, piece):
+                return False
+            self.steps.passed(piece.end - piece.start, piece.size_bytes)
+        return True
+
+    def _append(self, part: MirroredPartition, piece: Piece) -> bool:
+        topic, partition = part.key
+        try:
+            image = self.context.metadata.image()  # after the log end was looked at: the topic is a mirror still
+            rows = list(batches_of(piece.batches, piece.start, piece.end, self.options.values))
+            report = append_mirrored(self.context, image, image.topic(topic), partition, rows, piece.producer)
+            row = report.rows[0]
+            if report.ok and row["next_offset"] == piece.end:
+                part.appended(piece, undecoded_of(rows))
+                return True
+            if report.ok or report.failures[0].code in _FASTER:
+                log_end, epoch, _ = _look(self.context, part.key)
+                part.begin_at(log_end, epoch)
+            else:
+                failure = report.failures[0]
+                part.error = RetriableError(f"{topic}-{partition}: {failure.code}: {failure.message}")
+        except StratalogError as error:
+            part.error = error
+        return False
+
+
+def _last_record(context: Context, key: TopicPartition) -> int | None:
+    """The offset of the last record here that is no gap; None where all are gaps.
+
+    Raises: errors of reading.
+    """
+    query = ReadQuery(topics=(key[0],), partitions=(key[1],), last=1)
+    (plan,) = plan_read(context, query, NOWHERE).partitions
+    records = fetch(context, *key, plan.start).records
+    return max(records.column("offset").to_pylist(), default=None)

@@ -1,0 +1,223 @@
+"""A topic there and here: the same records at the same offsets, or at which they differ.
+
+Both sides are read once, in the order of offsets, a partition after the other in each of some threads, and
+compared as columns (``compared``): offset, timestamp, key, value and headers of each record. Of a typed value
+what was decoded is compared, there and here; of one that was kept as bytes, these. Compared is where both have
+something: from the later log start to the earlier end of committed records. Where the source compacts, a record
+that is only here is no difference: it was there when it was mirrored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from stratalog.bridges.formats.typed import TypedValues, canonical
+from stratalog.bridges.mirror.compared import DECODED, Compared
+from stratalog.bridges.mirror.configs import compacts
+from stratalog.bridges.mirror.rows import NO_RECORDS, offsets_of
+from stratalog.bridges.mirror.source import (
+    MirrorSource,
+    SourceBounds,
+    SourceRange,
+    SourceRead,
+    SourceRecord,
+    SourceTopic,
+)
+from stratalog.bridges.mirror.topics import check_typed
+from stratalog.engine.config.topic_config import MIRROR_SOURCE
+from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.plain_values import raw_bytes
+from stratalog.engine.driver.report import Failure, Report, Value
+from stratalog.engine.reading.fetch import fetch
+from stratalog.partitions.columns import binaries
+from stratalog.partitions.errors import InvalidCallError, LeaderNotAvailableError, StratalogError
+from stratalog.partitions.identity import TopicPartition
+from stratalog.partitions.isolation import Isolation
+from stratalog.partitions.records import HEADERS, TIMESTAMP
+from stratalog.partitions.runner import Done
+
+_FETCH_BYTES = 16 * 1024 * 1024
+_COLUMNS = "offset", "timestamp", "key", "value", "headers"
+
+Batches = Iterator[tuple[pa.RecordBatch, int]]
+"""The records of a side in the order of offsets, and up to where these are all."""
+
+
+class RecordsDifferError(StratalogError):
+    """The records of a topic are not the same there and here."""
+
+    code = "RECORDS_DIFFER"
+
+
+def compare(
+    context: Context, source: MirrorSource, names: Sequence[str], values: TypedValues | None = None
+) -> Report:
+    """Compare topics there and here. A row a partition; one that differs is a failure, which names offsets.
+    ``values`` decodes those of the source, where those here are typed.
+
+    Raises: InvalidCallError for no topics, and for typed values without ``values`` or the other way round;
+        UnknownTopicOrPartitionError; errors of asking the source.
+    """
+    if not names:
+        raise InvalidCallError("name the topics to compare: --topics a,b")
+    with context.run("compare") as run:
+        there = source.topics(names)
+        image = context.metadata.image()
+        for topic_here in map(image.topic, names):
+            if values is not None or MIRROR_SOURCE in topic_here.configs:
+                check_typed(topic_here, values)
+        keys = [(topic.name, partition) for topic in there.values() for partition in range(topic.partitions)]
+        bounds = source.bounds(keys)
+        for topic, partition in [key for key in keys if key not in bounds]:
+            what = f"{topic}-{partition}"
+            run.fail(what, LeaderNotAvailableError(f"{what} of the source has no leader, or it does not answer"))
+
+        def one(key: TopicPartition) -> Compared:
+            return _compare(context, source, there[key[0]], key, bounds[key], values)
+
+        for outcome in context.threads.run(one, list(bounds)):
+            what = f"{outcome.item[0]}-{outcome.item[1]}"
+            if not isinstance(outcome, Done):
+                run.fail(what, outcome.error)
+                continue
+            run.rows.append(_row(outcome.value))
+            if not outcome.value.equal:
+                more = outcome.value.differences - len(outcome.value.named)
+                said = ", ".join(outcome.value.named) + (f", and {more} more" if more else "")
+                run.failures.append(Failure(what, RecordsDifferError.code, f"offsets that differ: {said}"))
+        run.rows.sort(key=lambda row: (str(row["topic"]), int(row["partition"] or 0)))
+    run.totals |= {name: sum(int(row[name] or 0) for row in run.rows) for name in ("there", "here", "differences")}
+    return run.report()
+
+
+def _row(found: Compared) -> dict[str, Value]:
+    return {
+        "topic": found.key[0],
+        "partition": found.key[1],
+        "start": found.start,
+        "end": found.end,
+        "there": found.there,
+        "here": found.here,
+        "compacted": found.compacted,
+        "ranges": found.ranges,
+        "equal_ranges": found.equal_ranges,
+        "digest": found.digest,
+        "differences": found.differences,
+    }
+
+
+def _compare(
+    context: Context,
+    source: MirrorSource,
+    topic: SourceTopic,
+    key: TopicPartition,
+    bounds: SourceBounds,
+    values: TypedValues | None,
+) -> Compared:
+    image = context.metadata.image()
+    present = image.view(image.topic(key[0]).topic_id, key[1])
+    end_here = fetch(context, *key, present.log_start_offset, isolation=Isolation.READ_COMMITTED).high_watermark
+    start = max(bounds.log_start, present.log_start_offset)
+    end = max(start, min(bounds.stable_end, end_here))
+    found = Compared(key, start, end, compacts(topic.configs))
+    if start < end:
+        reads = source.read({key: SourceRange(start, end)})
+        try:
+            there = _Side(_there(reads, values))
+            here = _Side(_here(context, key, start, end, decoded=values is not None))
+            position = start
+            while position < end:
+                position = min(there.read_on(position, end), here.read_on(position, end))
+                found.add(there.take(position), here.take(position))
+        finally:
+            reads.close()
+    if bounds.stable_end > end_here:
+        found.differs(end_here, f"and all behind it are only there, up to {bounds.stable_end}")
+    if end_here > bounds.log_end:
+        found.differs(bounds.log_end, f"and all behind it are only here, up to {end_here}")
+    return found
+
+
+# ---------------------------------------------------------------------------------------- both sides
+
+
+class _Side:
+    """Records of a side that were read, and not compared yet."""
+
+    def __init__(self, batches: Batches) -> None:
+        self._batches = batches
+        self._held: pa.RecordBatch = NO_RECORDS
+        self._position = 0
+
+    def read_on(self, position: int, end: int) -> int:
+        """Up to where all records from ``position`` on are held: beyond it, and ``end`` at most."""
+        while self._position <= position:
+            self._held, self._position = next(self._batches, (NO_RECORDS, end))
+        return min(self._position, end)
+
+    def take(self, end: int) -> pa.RecordBatch:
+        """The records before ``end``; they are not held any more."""
+        until = int(np.searchsorted(offsets_of(self._held), end))
+        taken, self._held = self._held.slice(0, until), self._held.slice(until)
+        return taken
+
+
+def _there(reads: Iterable[SourceRead], values: TypedValues | None) -> Batches:
+    """Raises: the error of a read."""
+    for read in reads:
+        if read.error is not None:
+            raise read.error
+        records = read.records
+        if values is not None:
+            decoded = values.column(records.column("value").to_pylist()).to_pylist()
+            records = records.append_column(DECODED, binaries(list(map(canonical, decoded))))
+        yield records, read.position
+
+
+def _here(context: Context, key: TopicPartition, start: int, end: int, *, decoded: bool) -> Batches:
+    position = start
+    while position < end:
+        found = fetch(context, *key, position, max_bytes=_FETCH_BYTES, isolation=Isolation.READ_COMMITTED)
+        if found.next_offset == position:
+            return
+        for batch in found.records.select(_COLUMNS).to_batches():
+            if batch.num_rows:
+                records = _as_there(batch, canonical if decoded else raw_bytes)
+                yield records, int(offsets_of(records)[-1]) + 1
+        position = found.next_offset
+        yield NO_RECORDS, position
+
+
+def _as_there(records: pa.RecordBatch, in_bytes: Callable[[object], bytes | None]) -> pa.RecordBatch:
+    """Records of a fetch as a source has them: with times of whole milliseconds, keys and values as bytes."""
+    stamps = records.column("timestamp").cast(pa.timestamp("us"))
+    columns = [
+        records.column("offset"),
+        pc.floor_temporal(stamps, unit="millisecond").cast(pa.int64()).cast(TIMESTAMP),
+        _bytes_of(records.column("key"), raw_bytes),
+        _bytes_of(records.column("value"), in_bytes),
+        records.column("headers").cast(HEADERS),
+    ]
+    return pa.RecordBatch.from_arrays(columns, list(_COLUMNS))
+
+
+def _bytes_of(column: pa.Array, in_bytes: Callable[[object], bytes | None]) -> pa.Array:
+    return column if column.type == pa.binary() else binaries(list(map(in_bytes, column.to_pylist())))
+
+
+def records_of(table: pa.Table) -> Iterator[SourceRecord]:
+    """Records of a fetch, as the source has them. Typed keys and values are text as UTF-8, or JSON."""
+    for batch in table.to_batches():
+        stamps = batch.column("timestamp").cast(pa.int64()).to_pylist()
+        columns = [batch.column(name).to_pylist() for name in ("offset", "key", "value", "headers")]
+        for at, name in ((1, "key"), (2, "value")):
+            if batch.schema.field(name).type != pa.binary():
+                columns[at] = list(map(raw_bytes, columns[at]))
+        for stamp, offset, key, value, headers in zip(stamps, *columns, strict=True):
+            pairs = [(header["key"], header["value"]) for header in headers or ()]
+            stamp_ms = None if stamp is None else stamp // 1000
+            yield SourceRecord(offset, stamp_ms, key, value, pairs, None)

@@ -1,0 +1,46 @@
+"""The configs of a mirrored topic: those of the source that mean the same here. Pure.
+
+Retention is taken over, but not where the source deletes nothing by age or size (it compacts), nor in an archive.
+Left out are limits of Kafka's brokers and buffers (``engine.config.kafka_keys``), ``min.insync.replicas``,
+which belongs to the brokers at hand, and ``cleanup.policy=compact``: the source's compaction shows as gaps in what
+comes after it, and what was mirrored stays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from stratalog.bridges.mirror.source import SourceTopic
+from stratalog.engine.config.topic_config import MIRROR_SOURCE
+
+_SAME = ("retention.ms", "retention.bytes", "segment.bytes", "segment.ms")
+_COMPRESSIONS = ("zstd", "snappy", "lz4", "gzip", "uncompressed")
+"""``producer``, Kafka's default, says nothing here: segments are encoded anew."""
+_UNLIMITED = {"retention.ms": "-1", "retention.bytes": "-1"}
+
+
+def configs_here(topic: SourceTopic, *, archive: bool) -> dict[str, str]:
+    """The configs that the topic is created with."""
+    there = topic.configs
+    found = {name: there[name] for name in _SAME if name in there}
+    if there.get("compression.type") in _COMPRESSIONS:
+        found["compression.type"] = there["compression.type"]
+    if archive or not deletes(there):
+        found |= _UNLIMITED
+    found |= {MIRROR_SOURCE: topic.source, "message.timestamp.type": "CreateTime"}
+    return {**found, "mirror.archive.enable": "true"} if archive else found
+
+
+def deletes(there: Mapping[str, str]) -> bool:
+    """Whether the source's old records go by their age or by size."""
+    return "delete" in policies(there)
+
+
+def compacts(there: Mapping[str, str]) -> bool:
+    """Whether the source's records may go one by one."""
+    return "compact" in policies(there)
+
+
+def policies(there: Mapping[str, str]) -> frozenset[str]:
+    """Of cleanup.policy, which may be several."""
+    return frozenset(one.strip() for one in there.get("cleanup.policy", "delete").split(","))

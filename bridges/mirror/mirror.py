@@ -1,0 +1,148 @@
+"""Mirror: what topics of another cluster have got since the last run, at the same offsets.
+
+1. ask the source: its topics, what its groups have committed, and then where its logs end
+2. make the topics that are not here, and the partitions that were added; one with another id is left alone
+3. look at the log ends here, which are the places in the source
+4. read the source from there on, and append piece by piece, each at its place or nowhere: where much is new, by
+   tasks (``bulk``), the rest by threads of this process (``catch_up``)
+5. log starts follow those of the source, but of an archive
+6. groups go on here at what they had committed there
+
+A run ends at the ends of step 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from stratalog.bridges.mirror.catch_up import catch_up, partitions_here
+from stratalog.bridges.mirror.group_offsets import GroupOffsets, commit_here
+from stratalog.bridges.mirror.options import MirrorOptions
+from stratalog.bridges.mirror.partitions import MirroredPartition
+from stratalog.bridges.mirror.source import MirrorSource, SourceBounds, without_leader
+from stratalog.bridges.mirror.topics import ensure_here
+from stratalog.engine.admin.topics import alter_configs
+from stratalog.engine.brokers.probe import probe_brokers
+from stratalog.engine.config.topic_config import MIRROR_SOURCE
+from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.report import Report, Value
+from stratalog.engine.driver.run import OperationRun
+from stratalog.engine.upkeep.retention.delete_records import delete_records
+from stratalog.partitions.errors import InvalidCallError, StratalogError
+from stratalog.partitions.identity import TopicPartition
+
+
+def mirror(context: Context, source: MirrorSource, names: Sequence[str], options: MirrorOptions) -> Report:
+    """Mirror these topics, once. A row a partition; a topic or a partition that cannot be is a failure, and the
+    others go on. ``lag`` is of offsets, when the run ended.
+
+    Raises: InvalidCallError for no topics; errors of asking the source, and of reading the metadata.
+    """
+    if not names:
+        raise InvalidCallError("name the topics to mirror: --topics a,b")
+    with context.run("mirror", dry_run=options.dry_run) as run:
+        began_s = context.clock.monotonic_s()
+        there = source.topics(names)
+        groups = _group_offsets(run, source, names) if options.groups else {}
+        keys = [(topic.name, p) for topic in there.values() for p in range(topic.partitions)]
+        bounds = source.bounds(keys)
+        for key in keys:
+            if key not in bounds:
+                run.fail(f"{key[0]}-{key[1]}", without_leader(key))
+        run.notes += probe_brokers(context).notes
+        kept = [name for name, topic in there.items() if ensure_here(context, run, topic, bounds, options)]
+        parts = [] if options.dry_run else partitions_here(context, run, kept, bounds)
+        catch_up(context, source, run, parts, options, began_s)
+        starts = _follow_starts(context, run, parts)
+        ends = source.bounds([part.key for part in parts]) if parts else {}
+        committed = commit_here(context, run, groups, {part.key: part.log_end for part in parts})
+        run.rows += [
+            _row(part, ends.get(part.key, part.bounds), starts, typed=options.values is not None) for part in parts
+        ]
+        spent_s = context.clock.monotonic_s() - began_s
+    for part in parts:
+        if part.error is not None:
+            run.fail(part, part.error)
+    records = sum(part.mirrored for part in parts)
+    lag = sum(int(row["lag"] or 0) for row in run.rows)
+    run.totals |= {"records": records, "bytes": sum(part.mirrored_bytes for part in parts), "lag": lag}
+    if records and spent_s > 0:
+        run.totals |= {"records_per_s": round(records / spent_s, 1), "left_s": round(lag * spent_s / records, 1)}
+    if options.values is not None:
+        run.totals["undecoded"] = sum(part.undecoded for part in parts)
+    if options.groups:
+        run.totals["group_offsets"] = committed
+    return run.report()
+
+
+def end_mirror(context: Context, names: Sequence[str], *, dry_run: bool = False) -> Report:
+    """From here on the topics are like any others, and mirrors leave them alone. A mirror that is at work may
+    still append its last piece, as long as nobody else has appended.
+
+    Raises: UnknownTopicOrPartitionError; InvalidCallError for one that is no mirror: nothing was changed.
+    """
+    image = context.metadata.image()
+    ended = {name: image.topic(name).configs.get(MIRROR_SOURCE, "") for name in names}
+    for name, mirrored in ended.items():
+        if not mirrored:
+            raise InvalidCallError(f"topic {name!r} is no mirror: it has no {MIRROR_SOURCE}; nothing was changed")
+    with context.run("end mirror", dry_run=dry_run) as run:
+        for name, mirrored in ended.items():
+            alter_configs(context, name, {MIRROR_SOURCE: None, "mirror.archive.enable": None}, dry_run=dry_run)
+            run.rows.append({"topic": name, "mirrored": mirrored})
+    return run.report()
+
+
+def _group_offsets(run: OperationRun, source: MirrorSource, names: Sequence[str]) -> GroupOffsets:
+    """Offsets of groups there. Groups that cannot be read are failures, and records come all the same."""
+    try:
+        there = source.group_offsets(names)
+    except StratalogError as error:
+        run.fail("consumer groups", error)
+        return {}
+    for item, failed in there.failures:
+        run.fail(item, failed)
+    return there.offsets
+
+
+def _follow_starts(
+    context: Context, run: OperationRun, parts: Sequence[MirroredPartition]
+) -> dict[TopicPartition, int]:
+    """Log starts move on with those of the source; where they are then."""
+    image = context.metadata.image()
+    starts: dict[TopicPartition, int] = {}
+    wanted: dict[TopicPartition, int | str] = {}
+    for part in parts:
+        topic = image.topic(part.key[0])
+        present = starts[part.key] = image.view(topic.topic_id, part.key[1]).log_start_offset
+        config = context.topic_config(image, topic)
+        start = min(part.bounds.log_start, part.log_end)
+        if not config.mirror_archive_enable and not config.snapshots and start > present and part.error is None:
+            wanted[part.key] = start
+    if wanted:
+        moved = delete_records(context, wanted)
+        run.failures += moved.failures
+        starts |= {
+            (str(row["topic"]), int(row["partition"] or 0)): int(row["low_watermark"] or 0)
+            for row in moved.rows
+            if row["low_watermark"] is not None
+        }
+    return starts
+
+
+def _row(
+    part: MirroredPartition, end: SourceBounds, starts: Mapping[TopicPartition, int], *, typed: bool
+) -> dict[str, Value]:
+    return {
+        "topic": part.key[0],
+        "partition": part.key[1],
+        "log_start": starts[part.key],
+        "log_end": part.log_end,
+        "source_end": end.stable_end,
+        "lag": max(0, end.stable_end - part.log_end),
+        "records": part.mirrored,
+        **({"undecoded": part.undecoded} if typed else {}),
+        "gaps": part.gaps,
+        "bytes": part.mirrored_bytes,
+        "leader_epoch": part.leader_epoch,
+    }

@@ -1,0 +1,28 @@
+"""How a mirror is to work."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from stratalog.bridges.formats.typed import TypedValues
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MirrorOptions:
+    """How to mirror."""
+
+    replication_factor: int | None = None
+    """Of topics that are made; None: the cluster's default."""
+    archive: bool = False
+    """Of topics that are made: their records stay when the source's go."""
+    groups: bool = True
+    """Whether offsets of consumer groups come along."""
+    values: TypedValues | None = None
+    """How values are decoded; None: they are bytes."""
+    throttle: float | None = None
+    """Bytes of records a second, at most."""
+    budget_s: float | None = None
+    """After so long no further piece is begun; the next run goes on there."""
+    bulk_offsets: int | None = None
+    """As many as this are new: executors read and append. None: where that is faster (``mirror_in_bulk``)."""
+    dry_run: bool = False

@@ -1,0 +1,123 @@
+"""The topics of a mirror here: made with all their partitions, of that source, and of the type that comes.
+
+A topic of typed values is so from its beginning, and grows with the schema.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from stratalog.bridges.formats.typed import TypedValues
+from stratalog.bridges.mirror.configs import configs_here
+from stratalog.bridges.mirror.options import MirrorOptions
+from stratalog.bridges.mirror.source import InconsistentTopicIdError, SourceBounds, SourceTopic, without_leader
+from stratalog.engine.admin.topics import alter_topic, create_partitions, create_topic
+from stratalog.engine.config.topic_config import MIRROR_SOURCE
+from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.run import OperationRun
+from stratalog.engine.metadata.image import TopicImage
+from stratalog.partitions.errors import (
+    InvalidCallError,
+    InvalidTopicError,
+    StratalogError,
+    TopicAlreadyExistsError,
+)
+from stratalog.partitions.identity import TopicPartition
+from stratalog.partitions.records import same_type, type_from_json
+
+
+def ensure_here(
+    context: Context,
+    run: OperationRun,
+    topic: SourceTopic,
+    bounds: Mapping[TopicPartition, SourceBounds],
+    options: MirrorOptions,
+) -> bool:
+    """The topic is made where it is not here, and grows with the source. Returns: whether it is here, with all its
+    partitions; the reason is a failure of the run."""
+    try:
+        image = context.metadata.image()
+        if topic.name not in image.topic_ids:
+            _create(context, topic, bounds, options)
+            run.notes.append(
+                f"{topic.name}: {'would be ' if options.dry_run else ''}created, {topic.partitions} "
+                f"partitions, of {topic.source}"
+            )
+            if options.dry_run:
+                return False
+            image = context.metadata.image()
+        here = image.topic(topic.name)
+        _check_source(here, topic)
+        _let_grow(context, here, options.values, dry_run=options.dry_run)
+        if topic.partitions > len(here.partitions):
+            create_partitions(context, topic.name, topic.partitions, dry_run=options.dry_run)
+            run.notes.append(f"{topic.name}: the source has {topic.partitions} partitions now")
+    except StratalogError as error:
+        run.fail(topic.name, error)
+        return False
+    return True
+
+
+def _create(
+    context: Context, topic: SourceTopic, bounds: Mapping[TopicPartition, SourceBounds], options: MirrorOptions
+) -> None:
+    """Raises: LeaderNotAvailableError while it is not known where all of its logs start."""
+    keys = [(topic.name, partition) for partition in range(topic.partitions)]
+    for key in keys:
+        if key not in bounds:
+            raise without_leader(key)
+    try:
+        create_topic(
+            context,
+            topic.name,
+            partitions=topic.partitions,
+            replication_factor=options.replication_factor,
+            value_schema=None if options.values is None else options.values.schema,
+            configs=configs_here(topic, archive=options.archive),
+            log_starts=[bounds[key].log_start for key in keys],
+            dry_run=options.dry_run,
+        )
+    except TopicAlreadyExistsError:
+        return  # another mirror was faster: whether it is of the same source is looked at next
+
+
+def _check_source(here: TopicImage, there: SourceTopic) -> None:
+    """Raises: TopicAlreadyExistsError, InvalidTopicError, InconsistentTopicIdError."""
+    mirrored = here.configs.get(MIRROR_SOURCE, "")
+    if not mirrored:
+        raise TopicAlreadyExistsError(
+            f"topic {here.name!r} is here already and is no mirror: it was made here, or its mirror was ended. "
+            "Nothing was copied: records appended here and records of the source would want the same offsets. "
+            "Keep the topic as it is; or delete it here, which loses its records, and mirror again"
+        )
+    if mirrored == there.source:
+        return
+    cluster_id, _, topic_id = mirrored.rpartition("/")
+    if cluster_id != there.source.rpartition("/")[0]:
+        raise InvalidTopicError(f"topic {here.name!r} mirrors {mirrored}, of another cluster than {there.source}")
+    raise InconsistentTopicIdError(
+        f"topic {here.name!r} mirrors the source's topic id {topic_id}; now it has "
+        f"{there.source.rpartition('/')[2]}: it was deleted there, and made again. Keep what is here, and mirror "
+        "no more: stratalog mirror --end; or delete the topic here, and mirror the new one"
+    )
+
+
+def _let_grow(context: Context, here: TopicImage, values: TypedValues | None, *, dry_run: bool) -> None:
+    """The topic's values are of the type that comes now; it grows where fields were added.
+
+    Raises: InvalidCallError.
+    """
+    check_typed(here, values)
+    if values is not None and not same_type(type_from_json(here.value_schema or ""), values.type):
+        alter_topic(context, here.name, value_schema=values.schema, dry_run=dry_run)
+
+
+def check_typed(here: TopicImage, values: TypedValues | None) -> None:
+    """Raises: InvalidCallError for a topic whose values are typed, and none that comes, or the other way round."""
+    if (here.value_schema is None) != (values is None):
+        raise InvalidCallError(
+            f"topic {here.name!r} has typed values: say how they are decoded (--format, --schema)"
+            if values is None
+            else f"topic {here.name!r} has values of bytes, and stays so: leave --format and --schema out, or "
+            "delete it here and mirror it anew"
+        )

@@ -1,0 +1,117 @@
+"""The operation ``report``, and its page as an object."""
+
+from __future__ import annotations
+
+import html
+import os
+import tempfile
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from stratalog.bridges.page.activity import Row
+from stratalog.bridges.page.content import content, unopened_content
+from stratalog.bridges.page.document import document
+from stratalog.engine.config.cluster_file import ClusterFile
+from stratalog.engine.driver.context import Context
+from stratalog.engine.health.finding import HealthReport
+from stratalog.engine.health.health import examine
+from stratalog.partitions.errors import InvalidCallError, StratalogError
+from stratalog.partitions.store import open_store
+from stratalog.partitions.store.address import parse_address
+
+
+@dataclass(frozen=True, slots=True)
+class StatePage:
+    """The state of a cluster as one page. In a notebook it shows itself."""
+
+    html: str
+    """A whole document, which loads nothing."""
+    health: HealthReport
+    """The part on top of it."""
+    file: ClusterFile
+
+    def save(self, target: str | os.PathLike[str]) -> str:
+        """Write the page to a file, or to an address such as ``s3://bucket/report.html``, in the place of an older
+        one: readers see that or this. An address is reached as the cluster file says for its kind of storage.
+        Returns where it is.
+
+        Raises: InvalidCallError for a place that cannot be written or is inside a root of the cluster;
+            StorageError kinds for a bucket.
+        """
+        address = parse_address(os.fspath(target), "the place of the page")
+        given = str(address)
+        if address.is_folder:
+            path = os.path.abspath(given)
+            folder, name = os.path.split(path)
+            self._keep_out(f"file://{path}")
+            self._keep_out(f"file://{os.path.join(os.path.realpath(folder), name)}")
+            try:
+                _write(path, self.html)
+            except OSError as error:
+                raise InvalidCallError(
+                    f"the page cannot be written to {path}: {error.strerror}; name another file"
+                ) from error
+            return path
+        folder, _, name = given.rpartition("/")
+        if not address.path or os.fspath(target).endswith("/"):
+            raise InvalidCallError(f"{given}: name the file, too, as in s3://bucket/report.html")
+        self._keep_out(given)
+        staged = open_store(folder, self.file.storage.options(folder)).stage_writer(name)
+        try:
+            staged.file.write(self.html.encode())
+            staged.replace()
+        except BaseException:
+            with suppress(StratalogError):
+                staged.abort()
+            raise
+        return given
+
+    def _keep_out(self, address: str) -> None:
+        """Raises: InvalidCallError for an address inside a root of the cluster."""
+        for root in self.file.roots:
+            behind_links = f"file://{os.path.realpath(root.removeprefix('file://'))}"
+            if f"{address}/".startswith((f"{root}/", f"{behind_links}/")):
+                raise InvalidCallError(f"{address} is inside {root}, which is the cluster's: name another place")
+
+    def __repr__(self) -> str:
+        return f"StatePage({self.file.cluster_id!r}, {len(self.html):,} characters)"
+
+    def _repr_html_(self) -> str:
+        """A frame of its own in a notebook, whose scripts reach nothing outside of it."""
+        return (
+            f'<iframe srcdoc="{html.escape(self.html)}" sandbox="allow-scripts" '
+            'style="width:100%;height:48em;border:0"></iframe>'
+        )
+
+
+def report(context: Context, history: Callable[[], Sequence[Row]] = tuple) -> StatePage:
+    """One look at the cluster, as ``health`` takes it, as a page. ``history`` gives rows of ``Cluster.history``;
+    where it cannot, the page says why. Nothing is written.
+
+    Raises: as ``examine``.
+    """
+    examined = examine(context)
+    rows: Sequence[Row] = ()
+    unread = None
+    try:
+        rows = history()
+    except StratalogError as error:
+        unread = f"{error.code}: {error}"
+    found = content(examined, rows, unread, context.file.cluster_id)
+    return StatePage(document(found, str(examined.report)), examined.report, context.file)
+
+
+def unopened_report(file: ClusterFile, health: HealthReport) -> StatePage:
+    """The page of a cluster that cannot be opened."""
+    return StatePage(document(unopened_content(health, file.cluster_id), str(health)), health, file)
+
+
+def _write(path: str, text: str) -> None:
+    """In the place of an older file, in one step. Raises: OSError."""
+    folder, name = os.path.split(path)
+    with tempfile.TemporaryDirectory(dir=folder, prefix=f".{name}-") as scratch:
+        written = os.path.join(scratch, name)
+        with open(written, "w", encoding="utf-8") as page:
+            page.write(text)
+        os.replace(written, path)

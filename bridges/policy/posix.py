@@ -1,0 +1,58 @@
+"""Statements as a shell script for folders: access control lists for a group. Pure.
+
+A file system knows no right to create without one to delete: a group that may create in a folder may delete there.
+Where producers must not delete, keep the roots in object storage.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+
+from stratalog.bridges.policy.role import Role
+from stratalog.bridges.policy.statements import Resource, Statement
+from stratalog.partitions import paths
+
+_HEAD = """\
+#!/bin/sh
+# The least rights of a {role} of the cluster {cluster_id}, for a group. Its owner runs this once:
+#   GROUP=name sh {role}.sh
+# New files inherit them. A right to create in a folder is one to delete there: file systems know it no other way.
+set -eu
+: "${{GROUP:?name the group that is to have the rights}}"
+pass() {{ setfacl -m "g:$GROUP:rx" -- "$1"; }}   # through a folder, to what lies in it
+give() {{ setfacl -R -m "g:$GROUP:$1,d:g:$GROUP:$1" -- "$2"; }}
+"""
+
+
+def posix_policy(role: Role, cluster_id: str, statements: Sequence[Statement]) -> str:
+    """The script. It takes ``setfacl``, and a file system with access control lists."""
+    passed: dict[str, None] = {}
+    objects: dict[str, None] = {}
+    folders: dict[str, str] = {}
+    for statement in statements:
+        writes = bool(statement.rights & {"create", "delete"})
+        for place in statement.places:
+            path, root = _path(place), _folder(place)
+            above = paths.folder_of(path)
+            while above.startswith(root):
+                passed[above] = None
+                above = paths.folder_of(above)
+            if place.is_object:
+                objects[path] = None
+            elif writes or path not in folders:
+                folders[path] = "rwX" if writes else "rX"
+    lines = [f"mkdir -p -- {shlex.quote(folder)}" for folder in sorted(folders)]  # before they are needed
+    lines += [f"pass {shlex.quote(folder)}" for folder in sorted(passed)]
+    lines += [f'setfacl -m "g:$GROUP:r" -- {shlex.quote(path)}' for path in sorted(objects)]
+    lines += [f"give {rights} {shlex.quote(folder)}" for folder, rights in sorted(folders.items())]
+    return _HEAD.format(role=role, cluster_id=cluster_id) + "\n".join(lines) + "\n"
+
+
+def _folder(place: Resource) -> str:
+    return place.root.address.removeprefix("file://")
+
+
+def _path(place: Resource) -> str:
+    below = place.below_root()
+    return f"{_folder(place)}/{below}" if below else _folder(place)

@@ -1,0 +1,52 @@
+"""From a role and topics to the text of a policy."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from stratalog.bridges.policy.aws import aws_policy
+from stratalog.bridges.policy.azure import azure_policy
+from stratalog.bridges.policy.gcs import gcs_policy
+from stratalog.bridges.policy.layout import layout_of
+from stratalog.bridges.policy.posix import posix_policy
+from stratalog.bridges.policy.role import SCHEMES, Role
+from stratalog.bridges.policy.statements import Statement, statements
+from stratalog.engine.driver.context import Context
+from stratalog.partitions.errors import InvalidCallError
+
+
+def policy(context: Context, role: str, topics: Sequence[str] | None, storage: str) -> str:
+    """The least policy of a role on the topics (None: all, also those to come), for the roots of the cluster on
+    that kind of storage, one of ``SCHEMES``. See ``stratalog.bridges.policy.statements``.
+
+    Raises: InvalidCallError for another role or storage, or where the cluster has no root on it;
+        UnknownTopicOrPartitionError, InvalidTopicError.
+    """
+    if role not in tuple(Role):
+        raise InvalidCallError(f"role {role!r}: it is one of {', '.join(Role)}")
+    if storage not in SCHEMES:
+        raise InvalidCallError(f"storage {storage!r}: it is one of {', '.join(SCHEMES)}")
+    layout = layout_of(context.file, context.metadata.image(), topics)
+    there = _of(statements(Role(role), layout), SCHEMES[storage])
+    if not there:
+        has = sorted({address.partition("://")[0] for address in context.file.roots})
+        raise InvalidCallError(f"no root of the cluster is on {storage}: they are on {', '.join(has)}")
+    match storage:
+        case "aws":
+            return aws_policy(there)
+        case "azure":
+            return azure_policy(Role(role), layout.cluster_id, there)
+        case "gcs":
+            return gcs_policy(there)
+        case _:
+            return posix_policy(Role(role), layout.cluster_id, there)
+
+
+def _of(given: Sequence[Statement], schemes: Sequence[str]) -> tuple[Statement, ...]:
+    """The statements on roots with these schemes."""
+    kept = (
+        replace(each, places=tuple(p for p in each.places if p.root.address.partition("://")[0] in schemes))
+        for each in given
+    )
+    return tuple(statement for statement in kept if statement.places)

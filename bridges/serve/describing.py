@@ -1,0 +1,96 @@
+"""Questions that tools ask before they show a topic or a group: DescribeConfigs, ListGroups, DescribeGroups."""
+
+from __future__ import annotations
+
+from collections.abc import Set as AbstractSet
+
+from stratalog.bridges.serve.codes import ErrorCode, error_code
+from stratalog.bridges.serve.members import GroupMembers
+from stratalog.bridges.serve.metadata import NODE, ServedMetadata, missing
+from stratalog.bridges.serve.protocol import Fields
+from stratalog.engine.config.settings import configs_in_force
+from stratalog.engine.metadata.image import ClusterImage
+from stratalog.engine.records.groups import all_groups
+from stratalog.partitions.errors import StratalogError
+
+_TOPIC, _BROKER = 2, 4
+"""Types of resources that have configs."""
+_SOURCES = {"topic": 1, "cluster": 3, "default": 5}
+"""Kafka's DYNAMIC_TOPIC_CONFIG, DYNAMIC_DEFAULT_BROKER_CONFIG and DEFAULT_CONFIG."""
+
+
+class Descriptions:
+    """Configs of topics, and the groups."""
+
+    def __init__(self, metadata: ServedMetadata, members: GroupMembers) -> None:
+        self._metadata = metadata
+        self._members = members
+
+    def configs(self, body: Fields) -> Fields:
+        """DescribeConfigs: those that are in force for a topic; the endpoint has none of a broker."""
+        image = self._metadata.image(max_age_s=0)
+        asked = {(one["resource_type"], one["resource_name"] or ""): one for one in body["resources"] or ()}
+        return {"throttle_time_ms": 0, "resources": [_configs(image, *key, one) for key, one in asked.items()]}
+
+    def groups(self, body: Fields) -> Fields:
+        """ListGroups: all that have members, or have committed offsets."""
+        names, error = self._groups()
+        here = self._members.described()
+        return {
+            "throttle_time_ms": 0,
+            "error_code": error,
+            "groups": [
+                {"group": name, "protocol_type": here[name]["protocol_type"] if name in here else ""}
+                for name in sorted(names | here.keys())
+            ],
+        }
+
+    def described(self, body: Fields) -> Fields:
+        """DescribeGroups: a group that has members; one that has committed offsets alone is empty; any other is
+        dead, as Kafka says of one that it does not know."""
+        names, error = self._groups()
+        here = self._members.described()
+        found = []
+        for name in dict.fromkeys(body["groups"] or ()):
+            known = name in names or name in here
+            told: Fields = {
+                "state": "Empty" if known else "Dead",
+                "protocol_type": "",
+                "protocol": "",
+                "members": [],
+            }
+            found.append({"error_code": ErrorCode.NONE if known else error, "group": name, **here.get(name, told)})
+        return {"throttle_time_ms": 0, "groups": found}
+
+    def _groups(self) -> tuple[AbstractSet[str], int]:
+        """Names, and the error where not all can be read."""
+        try:
+            found, failures = all_groups(self._metadata.context, self._metadata.image(max_age_s=0))
+        except StratalogError as error:
+            return frozenset(), error_code(error, of_group=True)
+        return found.keys(), ErrorCode.COORDINATOR_NOT_AVAILABLE if failures else ErrorCode.NONE
+
+
+def _configs(image: ClusterImage, kind: int, name: str, asked: Fields) -> Fields:
+    topic_id = image.topic_ids.get(name) if kind == _TOPIC else None
+    error, entries = int(ErrorCode.NONE), []
+    if topic_id is not None:
+        wanted = frozenset(asked["config_names"] or ())  # Kafka takes an empty list for all, as null
+        entries = [
+            {
+                "config_names": key,
+                "config_value": value,
+                "read_only": True,
+                "config_source": _SOURCES[source],
+                "is_sensitive": False,
+                "config_synonyms": [],
+            }
+            for key, value, source in configs_in_force(image.topics[topic_id].configs, image.configs)
+            if not wanted or key in wanted
+        ]
+    elif kind == _TOPIC:
+        error = missing(name)
+    elif kind != _BROKER or name not in ("", str(NODE)):
+        error = ErrorCode.INVALID_REQUEST
+    told = {"error_code": error, "error_message": None, "resource_type": kind, "resource_name": name}
+    return {**told, "config_entries": entries}

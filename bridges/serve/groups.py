@@ -1,0 +1,100 @@
+"""Offsets of consumer groups: OffsetFetch, OffsetCommit and DeleteGroups, as ``cluster.groups`` has them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+
+from stratalog.bridges.serve.codes import ErrorCode, error_code
+from stratalog.bridges.serve.metadata import ServedMetadata, has_partition
+from stratalog.bridges.serve.protocol import Fields, partitions_of, topics_of
+from stratalog.engine.driver.context import Context
+from stratalog.engine.records.groups import all_groups, commit, committed
+from stratalog.engine.state.group_commits import OffsetAndMetadata
+from stratalog.partitions.errors import StratalogError
+from stratalog.partitions.identity import TopicPartition
+
+_NOTHING = OffsetAndMetadata(-1)
+"""The answer for a partition without a commit."""
+
+
+class ServedGroups:
+    """The groups of the cluster."""
+
+    def __init__(self, metadata: ServedMetadata, delete_group: Callable[[str], object]) -> None:
+        """``delete_group`` deletes one, and leaves an event of it. Raises: as ``cluster.groups.delete``."""
+        self._metadata = metadata
+        self._delete_group = delete_group
+
+    @property
+    def _context(self) -> Context:
+        return self._metadata.context
+
+    def offsets(self, body: Fields) -> Fields:
+        """OffsetFetch: of these partitions, or of all that the group has committed for."""
+        error: int = ErrorCode.NONE
+        found: Mapping[TopicPartition, OffsetAndMetadata] = {}
+        try:
+            found = committed(self._context, body["consumer_group"] or "")
+        except StratalogError as failed:
+            error = error_code(failed, of_group=True)
+        asked = sorted(found)
+        if body["topics"] is not None:
+            asked = [(topic["topic"], one) for topic in body["topics"] for one in topic["partitions"] or ()]
+        answers = {key: _committed(found.get(key, _NOTHING), error) for key in asked}
+        return {"throttle_time_ms": 0, "topics": topics_of(answers), "error_code": error}
+
+    def commit(self, body: Fields, error: int) -> Fields:
+        """OffsetCommit: all offsets of partitions that there are, or none; none where there is an ``error``. An
+        offset below 0 is no commit: Kafka stores it, and clients that fetch it take it for none."""
+        asked, there = partitions_of(body), set[TopicPartition]()
+        if not error:
+            try:
+                image = self._metadata.image(max_age_s=0)
+                there = {key for key in asked if has_partition(image, *key)}
+                wanted = {
+                    key: OffsetAndMetadata(asked[key]["offset"], metadata=asked[key]["metadata"] or "")
+                    for key in there
+                    if asked[key]["offset"] >= 0
+                }
+                commit(self._context, body["consumer_group"] or "", wanted, forget=there - wanted.keys())
+            except StratalogError as failed:
+                error = error_code(failed, of_group=True)
+        answers = {
+            key: {
+                "error_code": error or (ErrorCode.NONE if key in there else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            }
+            for key in asked
+        }
+        return {"throttle_time_ms": 0, "topics": topics_of(answers)}
+
+    def delete(self, body: Fields, with_members: Collection[str]) -> Fields:
+        """DeleteGroups: what the groups have committed; none of a group that has members. All groups are read
+        first, so that names without a group cost no look at storage each."""
+        asked = dict.fromkeys(name or "" for name in body["groups_names"] or ())
+        try:
+            known, failures = all_groups(self._context, self._metadata.image(max_age_s=0))
+        except StratalogError as failed:
+            told = dict.fromkeys(asked, error_code(failed, of_group=True))
+        else:
+            unknown = ErrorCode.COORDINATOR_NOT_AVAILABLE if failures else ErrorCode.GROUP_ID_NOT_FOUND
+            told = {
+                name: ErrorCode.NON_EMPTY_GROUP
+                if name in with_members
+                else self._delete(name)
+                if name in known
+                else unknown
+                for name in asked
+            }
+        results = [{"group_id": name, "error_code": error} for name, error in told.items()]
+        return {"throttle_time_ms": 0, "results": results}
+
+    def _delete(self, name: str) -> int:
+        try:
+            self._delete_group(name)
+        except StratalogError as failed:
+            return error_code(failed, of_group=True)
+        return ErrorCode.NONE
+
+
+def _committed(one: OffsetAndMetadata, error: int) -> Fields:
+    return {"offset": one.offset, "metadata": one.metadata, "error_code": error}

@@ -1,0 +1,182 @@
+"""Topics and their offsets as clients ask for them: Metadata, FindCoordinator, ListOffsets.
+
+The endpoint is the only broker, and the leader of every partition: which storage root leads is its own affair.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime, timedelta
+
+from stratalog.bridges.serve.codes import ErrorCode, error_code
+from stratalog.bridges.serve.protocol import Fields, KafkaRequest, partitions_of, topics_of
+from stratalog.engine.driver.context import Context
+from stratalog.engine.metadata.image import ClusterImage
+from stratalog.engine.reading.list_offsets import position, takes_remote
+from stratalog.engine.reading.look import look
+from stratalog.engine.reading.positions import FirstAt, Spec
+from stratalog.engine.state.internal_topics import INTERNAL_TOPICS
+from stratalog.partitions.errors import InvalidTopicError, StratalogError
+from stratalog.partitions.identity import TopicPartition
+from stratalog.partitions.isolation import Isolation
+from stratalog.partitions.offsets import FoundOffset, OffsetSpec
+from stratalog.partitions.paths import check_topic_name
+
+NODE = 0
+"""The id of the only broker."""
+MAX_AGE_S = 10.0
+"""As of a tail: so long a fetch goes by the metadata that it knows."""
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_NO_OFFSET = -1
+_SINCE: Mapping[int, int] = {
+    OffsetSpec.EARLIEST: 1,
+    OffsetSpec.LATEST: 1,
+    OffsetSpec.MAX_TIMESTAMP: 7,
+    OffsetSpec.EARLIEST_LOCAL: 8,
+    OffsetSpec.LAST_TIERED: 9,
+    OffsetSpec.EARLIEST_PENDING_UPLOAD: 11,
+}
+"""The version of ListOffsets that a named position came with."""
+
+
+class ServedMetadata:
+    """The metadata of the cluster, which any thread may ask for; and the address at which clients find them."""
+
+    def __init__(self, context: Context) -> None:
+        self.context = context
+        self.address = ("", 0)
+        self._lock = threading.Lock()
+        self._known: ClusterImage | None = None
+        self._read_s = 0.0
+
+    def image(self, *, max_age_s: float = MAX_AGE_S) -> ClusterImage:
+        """The metadata, of now or a few seconds ago. Raises: errors of reading it."""
+        with self._lock:
+            now = self.context.clock.monotonic_s()
+            if max_age_s <= 0 or self._known is None or now - self._read_s > max_age_s:
+                self._known, self._read_s = self.context.metadata.image(), now
+            return self._known
+
+    def image_with(self, wanted: Iterable[TopicPartition]) -> ClusterImage:
+        """The metadata, of now where one of the partitions is missing in those of a few seconds ago. Raises: as
+        ``image``."""
+        image = self.image()
+        return image if all(has_partition(image, *key) for key in wanted) else self.image(max_age_s=0)
+
+    def topics(self, body: Fields) -> Fields:
+        """Metadata: of all topics when None are named. No topic is made by asking."""
+        image = self.image(max_age_s=0)
+        named = sorted(image.topic_ids) if body["topics"] is None else dict.fromkeys(body["topics"])
+        host, port = self.address
+        return {
+            "throttle_time_ms": 0,
+            "brokers": [{"node_id": NODE, "host": host, "port": port, "rack": None}],
+            "cluster_id": image.cluster_id,
+            "controller_id": NODE,
+            "topics": [_topic(image, name) for name in named],
+        }
+
+    def coordinator(self, body: Fields) -> Fields:
+        """FindCoordinator: it is here."""
+        host, port = self.address
+        found = {"coordinator_id": NODE, "host": host, "port": port}
+        return {"throttle_time_ms": 0, "error_code": ErrorCode.NONE, "error_message": None, **found}
+
+    def offsets(self, request: KafkaRequest) -> Fields:
+        """ListOffsets: each topic is looked at once for all its partitions that ask the same."""
+        level = isolation_level(request.body)
+        wanted = {key: one["timestamp"] for key, one in partitions_of(request.body).items()}
+        image = self.image_with(wanted)
+        asked: defaultdict[tuple[str, int], set[int]] = defaultdict(set)
+        answers: dict[TopicPartition, Fields] = {}
+        for (topic, partition), time in wanted.items():
+            if time < 0 and request.version < _SINCE.get(time, request.version + 1):
+                answers[topic, partition] = _failed(ErrorCode.UNSUPPORTED_VERSION)
+            elif has_partition(image, topic, partition):
+                asked[topic, time].add(partition)
+            else:
+                answers[topic, partition] = _failed(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        for (topic, time), partitions in asked.items():
+            found = self._positions(topic, time, sorted(partitions), level)
+            answers |= {(topic, partition): answer for partition, answer in found.items()}
+        return {"throttle_time_ms": 0, "topics": topics_of({key: answers[key] for key in wanted})}
+
+    def _positions(self, topic: str, time: int, partitions: list[int], level: Isolation) -> Mapping[int, Fields]:
+        try:
+            spec = _spec(time)
+            if spec is None:
+                return {partition: _offset(_NO_OFFSET) for partition in partitions}
+            _, states = look(self.context, topic, partitions, lambda seen: takes_remote(seen, spec))
+            answers = {}
+            for state in states:
+                answer = position(state, spec, level)
+                time_us = answer.timestamp_us if isinstance(answer, FoundOffset) else None
+                answers[state.leader.view.partition] = _offset(
+                    answer.offset if isinstance(answer, FoundOffset) else _NO_OFFSET,
+                    _NO_OFFSET if time_us is None else time_us // 1000,
+                )
+            return answers
+        except StratalogError as error:
+            return dict.fromkeys(partitions, _failed(error_code(error)))
+
+
+def has_partition(image: ClusterImage, topic: str | None, partition: int) -> bool:
+    """Whether there is such a partition. A stranger's name is looked up, and never compared with others."""
+    topic_id = image.topic_ids.get(topic or "")
+    return topic_id is not None and 0 <= partition < len(image.topics[topic_id].partitions)
+
+
+def missing(topic: str) -> int:
+    """Why there is no topic of that name: nobody has made it, or nobody can."""
+    try:
+        check_topic_name(topic)
+    except InvalidTopicError:
+        return ErrorCode.INVALID_TOPIC_EXCEPTION
+    return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def isolation_level(body: Fields) -> Isolation:
+    """The level of a request; older versions know none."""
+    return Isolation.READ_COMMITTED if body.get("isolation_level") == 1 else Isolation.READ_UNCOMMITTED
+
+
+def _topic(image: ClusterImage, name: str | None) -> Fields:
+    topic_id = image.topic_ids.get(name or "")
+    partitions = range(0 if topic_id is None else len(image.topics[topic_id].partitions))
+    return {
+        "error_code": missing(name or "") if topic_id is None else ErrorCode.NONE,
+        "topic": name or "",
+        "is_internal": name in INTERNAL_TOPICS,
+        "partitions": [
+            {
+                "error_code": ErrorCode.NONE,
+                "partition": partition,
+                "leader": NODE,
+                "replicas": [NODE],
+                "isr": [NODE],
+                "offline_replicas": [],
+            }
+            for partition in partitions
+        ],
+    }
+
+
+def _spec(time: int) -> Spec | None:
+    """The question in Kafka's number: a named position, or milliseconds; None where no record can be so late."""
+    if time < 0:
+        return OffsetSpec(time)
+    try:
+        return FirstAt(_EPOCH + timedelta(milliseconds=time))
+    except OverflowError:
+        return None
+
+
+def _offset(offset: int, time: int = _NO_OFFSET) -> Fields:
+    """No leader epoch: a client that knows one looks for it in its metadata, which have none here."""
+    return {"error_code": ErrorCode.NONE, "timestamp": time, "offset": offset, "leader_epoch": -1}
+
+
+def _failed(error: int) -> Fields:
+    return {**_offset(_NO_OFFSET), "error_code": error}

@@ -1,0 +1,92 @@
+"""Refusals in words that clients pass on: of producers, and of the protocol of KIP-848. For a producer the log
+``stratalog.serve`` has a line that says where to produce instead."""
+
+from __future__ import annotations
+
+import logging
+import threading
+
+from stratalog.bridges.serve.codes import ErrorCode
+from stratalog.bridges.serve.protocol import Fields, KafkaRequest, MalformedRequestError, partitions_of, topics_of
+from stratalog.partitions.clock import Clock
+from stratalog.partitions.printable import printable
+
+_EVERY_S = 60.0
+_MOST_CLIENTS = 100
+"""In a minute: strangers call themselves what they like."""
+_LONGEST = 255
+"""Of a text of a stranger in the log."""
+_NO_OFFSET = -1
+_SAID = "stratalog serve is read only"
+
+_log = logging.getLogger("stratalog.serve")
+
+
+class ServedProducers:
+    """The producers that have asked; any thread may answer them."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._told_s: dict[tuple[str, str], float] = {}
+        """By host and client id."""
+
+    def produce(self, request: KafkaRequest) -> Fields:
+        """Produce: TOPIC_AUTHORIZATION_FAILED, in words where the version has some.
+
+        Raises: MalformedRequestError for a producer with acks=0, to whom nothing can be said.
+        """
+        wanted = partitions_of(request.body)
+        self._tell(request, f"produces to {', '.join(sorted({topic or '' for topic, _ in wanted})[:3])}")
+        if request.body["required_acks"] == 0:
+            raise MalformedRequestError("a producer with acks=0, to whom nothing can be said")
+        said = {
+            "error_code": ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+            "offset": _NO_OFFSET,
+            "timestamp": _NO_OFFSET,
+            "log_start_offset": _NO_OFFSET,
+            "record_errors": [],
+            "error_message": _SAID,
+        }
+        return {"throttle_time_ms": 0, "topics": topics_of(dict.fromkeys(wanted, said))}
+
+    def init(self, request: KafkaRequest) -> Fields:
+        """InitProducerId, with which idempotent and transactional producers begin."""
+        self._tell(request, "begins to produce")
+        transactional = request.body["transactional_id"] is not None
+        error = (
+            ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+            if transactional
+            else ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+        )
+        return {"throttle_time_ms": 0, "error_code": error, "producer_id": -1, "producer_epoch": -1}
+
+    def _tell(self, request: KafkaRequest, does: str) -> None:
+        """A line in the log, once a minute for each client."""
+        now_s, client = self._clock.monotonic_s(), (request.host, request.client_id[:_LONGEST])
+        with self._lock:
+            self._told_s = {one: at_s for one, at_s in self._told_s.items() if now_s - at_s < _EVERY_S}
+            if client in self._told_s or len(self._told_s) >= _MOST_CLIENTS:
+                return
+            self._told_s[client] = now_s
+        _log.warning(
+            "%s, client %s %s, and is refused: this endpoint is read only; produce to a Kafka cluster "
+            "that `stratalog mirror` copies here, or append with `stratalog produce` or cluster.append",
+            printable(request.host),
+            printable(repr(client[1])),
+            printable(does[:_LONGEST]),
+        )
+
+
+def refused_heartbeat() -> Fields:
+    """ConsumerGroupHeartbeat (KIP-848): UNSUPPORTED_VERSION, as by a broker on which the protocol is off. Clients
+    end with an error then; where it is not listed librdkafka waits without one."""
+    return {
+        "throttle_time_ms": 0,
+        "error_code": ErrorCode.UNSUPPORTED_VERSION,
+        "error_message": "stratalog serve has no group.protocol=consumer: set group.protocol=classic",
+        "member_id": None,
+        "member_epoch": 0,
+        "heartbeat_interval_ms": 0,
+        "assignment": -1,
+    }

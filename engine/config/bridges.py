@@ -1,0 +1,135 @@
+"""Bridges: parts beside the log that bring methods of ``Cluster``, jobs, and formats of ``tail``.
+
+The core imports none of them, and finds them by name when one is used:
+
+    SHIPPED         those of this project, by name, so that a missing one is answered with the way to install it
+    entry points    those of others: an entry point of the group ``stratalog.bridges`` is a ``Bridge``
+
+A bridge uses the cluster as everybody does: its methods are methods of ``Cluster``, with ``fetch``, ``read``,
+``append_batches`` and the others beside them. docs/bridges.md has one of 60 lines.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from importlib.metadata import entry_points
+from typing import Any
+
+from stratalog.partitions.errors import EnvironmentUnusableError
+
+GROUP = "stratalog.bridges"
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class BridgeJob:
+    """A job of a bridge: ``main`` of its module is a ``JobMain``."""
+
+    module: str
+    help: str
+    """Its line in ``stratalog --help``."""
+    group: str = "of other bridges"
+    """The heading of that line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bridge:
+    """The methods, jobs and formats that a bridge brings."""
+
+    name: str
+    install: str
+    """The command that installs it."""
+    home: str = ""
+    """``module:Class``, whose public methods become methods of ``Cluster``."""
+    methods: Sequence[str] = ()
+    """Their names."""
+    jobs: Mapping[str, BridgeJob] = field(default_factory=dict)
+    """By the name of the command."""
+    formats: Mapping[str, str] = field(default_factory=dict)
+    """Formats of ``tail``, each as ``module:function``: from the file of a schema to a function that decodes the
+    bytes of a value.
+    """
+
+    def load(self, place: str) -> Any:
+        """The object at ``module:name``. Raises: EnvironmentUnusableError where the bridge is not installed."""
+        module, _, name = place.partition(":")
+        try:
+            if importlib.util.find_spec(module) is None:
+                raise self.missing()
+        except ModuleNotFoundError as error:
+            raise self.missing() from error
+        return getattr(importlib.import_module(module), name)  # noqa: TID251 - of an installed distribution
+
+    def missing(self) -> EnvironmentUnusableError:
+        """The error of a bridge that is not installed."""
+        return EnvironmentUnusableError(f"the bridge {self.name!r} is not installed: {self.install}")
+
+
+def _job(name: str, group: str, text: str) -> BridgeJob:
+    return BridgeJob(f"stratalog.bridges.jobs.{name}", text, group)
+
+
+SHIPPED = (
+    Bridge(
+        "kafka",
+        "pip install 'stratalog[kafka,serve]'",
+        "stratalog.bridges.kafka:Kafka",
+        ("mirror", "end_mirror", "compare", "export", "serve"),
+        {
+            "mirror": _job(
+                "mirror", "Kafka", "topics of a Kafka cluster, at the same offsets; --end: producers may append"
+            ),
+            "compare": _job("compare", "Kafka", "every record, there and here"),
+            "export": _job("export", "Kafka", "topics, or ranges of them, to a Kafka cluster, once each"),
+            "serve": _job("serve", "Kafka", "topics to clients of Kafka, which read them by Kafka's protocol"),
+        },
+    ),
+    Bridge(
+        "formats",
+        "pip install 'stratalog[avro]'",
+        formats={
+            "avro": "stratalog.bridges.formats.shown:avro",
+            "confluent-avro": "stratalog.bridges.formats.shown:confluent_avro",
+        },
+    ),
+    Bridge(
+        "page",
+        "pip install stratalog",
+        "stratalog.bridges.state:StatePages",
+        ("report",),
+        {"report": _job("report", "is it well?", "all of it on one page of HTML, in a file or a bucket")},
+    ),
+    Bridge(
+        "policy",
+        "pip install stratalog",
+        "stratalog.bridges.rights:Rights",
+        ("policy",),
+        {
+            "policy": _job(
+                "policy", "brokers and clusters", "print the least rights of a reader, a producer, an operator"
+            )
+        },
+    ),
+)
+
+
+@cache
+def bridges() -> tuple[Bridge, ...]:
+    """Those of this project, and those that others offer. One that cannot be loaded is a warning."""
+    found = list(SHIPPED)
+    for point in entry_points(group=GROUP):
+        try:
+            offered = point.load()
+        except Exception as error:  # whatever the code of others raises
+            _log.warning("the bridge %s cannot be loaded: %s: %s", point.name, type(error).__name__, error)
+            continue
+        if isinstance(offered, Bridge):
+            found.append(offered)
+        else:
+            _log.warning("the bridge %s is a %s, and no Bridge", point.name, type(offered).__name__)
+    return tuple(found)
