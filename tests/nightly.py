@@ -82,6 +82,7 @@ def steps(seed: int) -> tuple[Step, ...]:
             Step(f"matrix-{spark}", f"the Spark tests on Spark {spark}", ("-m", "tests.matrix", spark))
             for spark in ("4.0", "4.1", "4.2")
         ),
+        Step("core", "the core's unit tests without the bridges", ("-m", "tests.core_alone")),
         Step("kafka", "the same scripts on the engine and on a real Kafka", ("-m", "pytest", "tests/kafka"), deep),
         Step(
             "brokers",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -12,9 +11,8 @@ from pathlib import Path
 import pytest
 
 from stratalog.engine.config.bridges import SHIPPED
-from tests.pages import ROOT, blocks, make_cluster_file
-
-PARTS = ("conf", "engine", "jobs", "partitions", "snapshots", "tiering", "stratalog")
+from tests.core_alone import without_bridges
+from tests.pages import blocks, make_cluster_file
 
 
 def run(folder: Path, *words: str, path: Path) -> subprocess.CompletedProcess[str]:
@@ -29,9 +27,7 @@ def run(folder: Path, *words: str, path: Path) -> subprocess.CompletedProcess[st
 def core(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A checkout without the folder of the bridges."""
     folder = tmp_path_factory.mktemp("core")
-    for part in PARTS:
-        shutil.copytree(ROOT / part, folder / part, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
-    (folder / "stratalog" / "bridges").unlink()
+    without_bridges(folder)
     return folder
 
 

@@ -19,10 +19,10 @@ from stratalog.bridges.mirror.options import MirrorOptions
 from stratalog.engine.driver.report import Report
 from stratalog.engine.reading.bounds import Committed
 from stratalog.partitions.errors import InvalidCallError
+from tests.bridges.memory_source import MemorySource
+from tests.bridges.memory_target import Killed, MemoryCluster, MemoryTarget
 from tests.contexts import context_of
 from tests.unit.cluster_harness import LiveCluster
-from tests.unit.memory_source import MemorySource
-from tests.unit.memory_target import Killed, MemoryCluster, MemoryTarget
 
 KEPT = ExportOptions(piece_bytes=1)  # a record a piece
 NEW = ExportOptions(keep=False, piece_bytes=1)

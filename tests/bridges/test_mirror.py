@@ -19,10 +19,10 @@ from stratalog.engine.state.group_commits import OffsetAndMetadata
 from stratalog.partitions.errors import InvalidConfigError, PolicyViolationError
 from stratalog.partitions.offsets import FoundOffset, OffsetSpec
 from stratalog.partitions.producers import ProducerAppend
+from tests.bridges.memory_source import OTHER_ID, TOPIC_ID, MemoryLog, MemorySource
 from tests.contexts import context_of
 from tests.unit.cluster_harness import TIERED, LiveCluster
 from tests.unit.harness import batch
-from tests.unit.memory_source import OTHER_ID, TOPIC_ID, MemoryLog, MemorySource
 
 ALL = MirrorOptions(replication_factor=3)
 

@@ -12,9 +12,9 @@ import pytest
 from stratalog.bridges.mirror.compare import compare, records_of
 from stratalog.bridges.mirror.compared import RANGE, Compared
 from stratalog.bridges.mirror.source import SourceRecord
+from tests.bridges.memory_source import MemorySource, batch_of
 from tests.contexts import context_of
 from tests.unit.cluster_harness import LiveCluster
-from tests.unit.memory_source import MemorySource, batch_of
 
 RECORD = SourceRecord(0, 5, b"key", b"value", [("h", b"1"), ("h", None)], 3)
 OTHERS = {

@@ -19,9 +19,9 @@ from stratalog.partitions.errors import (
     StorageAuthorizationError,
     StratalogError,
 )
+from tests.bridges.memory_source import MemorySource
 from tests.contexts import context_of
 from tests.unit.cluster_harness import LiveCluster
-from tests.unit.memory_source import MemorySource
 
 kafka = pytest.importorskip("confluent_kafka")
 

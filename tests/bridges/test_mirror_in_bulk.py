@@ -17,9 +17,9 @@ from stratalog.engine.driver.context import Context, LocalTasks, Silent
 from stratalog.engine.driver.report import Report
 from stratalog.engine.state.group_commits import OffsetAndMetadata
 from stratalog.partitions.errors import RetriableError
+from tests.bridges.memory_source import MemorySource
 from tests.contexts import context_of
 from tests.unit.cluster_harness import LiveCluster
-from tests.unit.memory_source import MemorySource
 
 BULK = MirrorOptions(replication_factor=3, bulk_offsets=1)
 

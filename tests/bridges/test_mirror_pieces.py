@@ -11,7 +11,7 @@ import pytest
 from stratalog.bridges.mirror.partitions import MirroredPartition
 from stratalog.bridges.mirror.rows import batches_of
 from stratalog.bridges.mirror.source import SourceBounds, SourceRead, SourceRecord
-from tests.unit.memory_source import batch_of
+from tests.bridges.memory_source import batch_of
 
 
 def test_many_partitions_share_the_memory_of_one_process() -> None:

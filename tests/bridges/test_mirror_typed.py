@@ -18,10 +18,10 @@ from stratalog.bridges.mirror.options import MirrorOptions
 from stratalog.engine.driver.report import Report
 from stratalog.partitions.declared import ddl, declared
 from stratalog.partitions.errors import InvalidCallError
+from tests.bridges.memory_source import MemorySource
 from tests.bridges.test_mirror_in_bulk import TwoTasks
 from tests.contexts import context_of
 from tests.unit.cluster_harness import LiveCluster
-from tests.unit.memory_source import MemorySource
 
 GOOD, WRONG = '{"id": 1, "city": "Oslo"}', '{"id": "one"}'
 

@@ -18,9 +18,9 @@ from stratalog.bridges.mirror.options import MirrorOptions
 from stratalog.partitions.errors import InvalidCallError
 from stratalog.partitions.records import HEADERS, TIMESTAMP
 from tests.bridges.endpoint_harness import ANYWHERE, TIMEOUT_S, Seen, consumed, consumer, served
+from tests.bridges.memory_source import MemorySource
 from tests.contexts import context_of
 from tests.unit.cluster_harness import LiveCluster
-from tests.unit.memory_source import MemorySource
 from tests.unit.transact_harness import Ledger, put
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from tests.bridges.answers_harness import GROUP, TOPIC, cases
 from tests.bridges.endpoint_harness import served, wire
-from tests.unit.answers_harness import GROUP, TOPIC, cases
 from tests.unit.cluster_harness import LiveCluster
 
 

@@ -8,9 +8,9 @@ import pytest
 from confluent_kafka.admin import NewTopic
 
 from stratalog.bridges.serve.protocol import ApiKey
+from tests.bridges.answers_harness import COMMITTED, GROUP, TOPIC, cases
 from tests.bridges.endpoint_harness import Wire, wire
 from tests.kafka.kafka_clients import KafkaClients, only, produce, wait_until
-from tests.unit.answers_harness import COMMITTED, GROUP, TOPIC, cases
 
 pytestmark = pytest.mark.kafka
 

@@ -15,9 +15,9 @@ from stratalog.bridges.mirror.mirror import mirror
 from stratalog.bridges.mirror.options import MirrorOptions
 from stratalog.partitions.declared import declared
 from stratalog.partitions.errors import PolicyViolationError
+from tests.bridges.memory_source import MemorySource
 from tests.contexts import context_of
 from tests.spark.spark_cluster import TIERED, format_cluster
-from tests.unit.memory_source import MemorySource
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -1,4 +1,4 @@
-"""``python -m tests.unit.hostile_broker_run HOST:PORT``: all that a mirror asks of its source, with little
+"""``python -m tests.bridges.hostile_broker_run HOST:PORT``: all that a mirror asks of its source, with little
 patience and little memory. Prints what came of it as JSON; an error that is none of ours ends it.
 """
 

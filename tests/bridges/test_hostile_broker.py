@@ -129,7 +129,7 @@ def lying(live: LiveCluster, seed: int) -> Iterator[Liar]:
 def mirrored(address: str) -> dict[str, str] | None:
     """What came of it; None where librdkafka itself has died, which SECURITY.md says."""
     done = subprocess.run(
-        [sys.executable, "-m", "tests.unit.hostile_broker_run", address],
+        [sys.executable, "-m", "tests.bridges.hostile_broker_run", address],
         cwd=ROOT,
         capture_output=True,
         text=True,
