@@ -15,10 +15,10 @@ from stratalog.engine.driver.report import Report
 from stratalog.engine.metadata.topic_commands import AlterConfigs, CreateTopic
 from stratalog.engine.state.group_commits import OffsetAndMetadata
 from stratalog.partitions.errors import InvalidCallError, InvalidConfigError, TopicAlreadyExistsError
+from tests.bridges.memory_source import OTHER_ID, TOPIC_ID, MemorySource
 from tests.bridges.test_mirror_in_bulk import by_tasks
 from tests.contexts import context_of
 from tests.unit.cluster_harness import LiveCluster
-from tests.unit.memory_source import OTHER_ID, TOPIC_ID, MemorySource
 from tests.unit.metadata_harness import Metadata, an_id
 
 LONG = "t" * 249

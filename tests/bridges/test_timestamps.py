@@ -18,10 +18,10 @@ from stratalog.bridges.mirror.source import SourceRecord
 from stratalog.jobs.produce import main as produce_job
 from stratalog.partitions.errors import InvalidRecordError, StratalogError
 from stratalog.partitions.records import TIMESTAMP
+from tests.bridges.memory_target import MemoryCluster, MemoryTarget
 from tests.contexts import context_of
 from tests.unit.cluster_harness import LiveCluster
 from tests.unit.harness import batch
-from tests.unit.memory_target import MemoryCluster, MemoryTarget
 
 KEPT, REFUSED, NONE = "kept", "refused", "none"
 EDGES_MS = [-1, -2, 0, 1, 2**53, 9223372036854775, 9223372036854776, 2**63 - 1]
