@@ -13,6 +13,7 @@ KIP-405's pieces, and what they are here
     unclean leader election         ``divergence``: the remote part of the leader's history, and who may say
     leftovers of failed copies      ``remote_objects``: what of a folder is litter
     none: others write the table    ``foreign_commits``: what that makes of the remote log
+    none: a name that is taken      ``same_content``: whether its object has the bytes that an upload would make
     none: an object was damaged     ``rebuilder``: made anew from a replica, under a name of its own
     its list of topic-partitions    ``schedule``: when each is due, and what failed, since when
     remote log index                none: Parquet's own statistics and page index, and the footer

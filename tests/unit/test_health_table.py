@@ -224,6 +224,17 @@ def expired(patient: Patient) -> None:
     age(*files(live, live.leader()))
 
 
+def lost(brokers: tuple[int, ...]) -> Callable[[Patient], None]:
+    """The topic's folders are gone from these brokers."""
+
+    def broken(patient: Patient) -> None:
+        for broker in brokers or (patient.live.leader(),):
+            for folder in [*patient.live.root(broker).glob("*/t-*")]:
+                shutil.rmtree(folder)
+
+    return broken
+
+
 def behind(patient: Patient) -> None:
     """All brokers were put back from a copy that lacks the last segment."""
     live = patient.live
@@ -343,6 +354,7 @@ CASES = {
     "no uploads": Case("RemoteCopyErrorsPerSec", uploads, do="tier", tiered=True),
     "nobody uploads": Case("RemoteCopyLagBytes", not_uploaded, do="tier", tiered=True),
     "nobody deletes": Case("retention-lag", expired, do="retain"),
+    "the leader's folder": Case("lost-log", lost(()), do="replicate"),
     "an older copy": Case("behind-remote", behind, do="replicate", tiered=True),
     "OPTIMIZE": Case("remote-table", optimized, do="verify --deep --heal", tiered=True),
     "a foreign append": Case("remote-table", written, do="python -c", tiered=True),
@@ -403,7 +415,15 @@ ALERTED = {
     "upkeep-failing": 'stratalog_findings{finding="upkeep-failing"}',
 }
 NO_FIGURE = {
-    *("offline-voter", "ActiveBrokerCount", "clock-skew", "read-only-log-dir", "retention-lag", "behind-remote"),
+    *(
+        "offline-voter",
+        "ActiveBrokerCount",
+        "clock-skew",
+        "read-only-log-dir",
+        "retention-lag",
+        "behind-remote",
+        "lost-log",
+    ),
     "state-unread",
 }
 """Whose alert is that of ``stratalog_healthy``."""

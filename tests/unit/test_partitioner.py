@@ -17,11 +17,6 @@ from stratalog.engine.metadata.topic_commands import AlterConfigs, CreateTopic
 from stratalog.engine.records.kafka_hash import crc32_of, murmur2_of
 from stratalog.engine.records.partitioner import partitions_of
 from stratalog.partitions.errors import InvalidConfigError
-<<<<<<< HEAD
-from tests.bridges.memory_source import MemorySource
-from tests.contexts import context_of
-=======
->>>>>>> a5d89693995de48b3d796f954754b92306726aaf
 from tests.unit.cluster_harness import LiveCluster
 from tests.unit.metadata_harness import Metadata, an_id
 
