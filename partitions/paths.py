@@ -51,7 +51,7 @@ SNAPSHOT_TABLES = "_snapshots"
 """The folder of the remote tier with the tables of the latest record of each key."""
 REMOTE_LOG_MANAGER, MAINTENANCE = "__remote_log_manager", "__maintenance"
 REPLICATION_THROTTLE = "__replication_throttle"
-SCHEDULES = (REMOTE_LOG_MANAGER, MAINTENANCE, REPLICATION_THROTTLE)
+SCHEDULES = (REMOTE_LOG_MANAGER, MAINTENANCE)
 """Jobs that remember when they did what."""
 MAX_TOPIC_LENGTH = 222
 """Kafka's is 249, with room for a partition's number. Here a folder's name has 33 characters of the topic id, and
@@ -271,8 +271,8 @@ def is_top_folder(folder: str) -> bool:
 
 
 def probe_name(probe_id: str) -> str:
-    """An object right below a root that is made to ask its store something, and deleted. It is called like no
-    folder of ours, for a crash may leave it."""
+    """An object that is made to ask its store something, and deleted: right below a root, or beside hints. It is
+    called like no folder of ours, for a crash may leave it."""
     return probe_id + _PROBE
 
 
@@ -320,7 +320,7 @@ def is_log_folder(path: str) -> bool:
 
 
 def schedule_folder(incarnation_folder: str, of: str) -> str:
-    """The folder of a schedule, one of ``SCHEDULES``, under the root of a broker."""
+    """The folder of a schedule, one of ``SCHEDULES`` or the throttle, under the root of a broker."""
     return f"{incarnation_folder}/{of}"
 
 

@@ -9,11 +9,11 @@ KIP-405's pieces, and their counterparts here
     RemoteStorageManager            a ``stratalog.partitions.store.Store``: stage, commit, read, delete
     RemoteLogMetadataManager        the Delta table (``delta_table``): adds and removes, atomic, versioned
     RemoteLogSegmentMetadata        an add action with its statistics (``remote_segment``, ``statistics``)
-    RemoteLogManager's task         ``plan`` (due uploads, expiry), ``copier`` (the upload),
-                                    ``same_content`` (an object that is already there)
+    RemoteLogManager's task         ``plan`` (due uploads, expiry), ``copier`` (the upload)
     unclean leader election         ``divergence``: the remote part of the leader's history
     leftovers of failed copies      ``remote_objects``: which objects of a folder are litter
     none: others write the table    ``foreign_commits``: their effect on the remote log
+    none: a name that is taken      ``same_content``: whether its object has the bytes that an upload would make
     none: an object was damaged     ``rebuilder``: rebuilt from a replica, under a new name
     its list of topic-partitions    ``schedule``: when each is due, and what failed, since when
     remote log index                none: Parquet's own statistics and page index, and the footer

@@ -96,6 +96,14 @@ class TopicTable:
         table = self._open()
         return None if table is None else self._is_marked(table)
 
+    def has_version(self, version: int) -> bool:
+        """Whether the log of the table has the entry of a version. Raises: StorageError."""
+        try:
+            self.remote.stat(paths.join(self.folder, paths.DELTA_LOG, f"{version:020d}.json"))
+        except FileNotFoundError:
+            return False
+        return True
+
     def ensure(self, schema: pa.Schema) -> None:
         """Create the table if it is missing; ``schema`` is the physical schema of the topic's segments. A table
         with a narrower one grows (``delta_schema``), one with a wider one stays.

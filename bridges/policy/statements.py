@@ -71,6 +71,7 @@ def statements(role: Role, layout: ClusterLayout) -> tuple[Statement, ...]:
             found += [Statement("ChangeEverything", CHANGE, everything)]
         case Role.OPERATOR:
             found += [
+                Statement("ObeyTheThrottle", READ | CHANGE, _on_brokers(layout, [paths.REPLICATION_THROTTLE])),
                 Statement("KeepUp", CHANGE, (*_topics(layout), *_internal(layout), *_hints(layout))),
                 Statement("KeepUpTheRemoteTier", CHANGE, (*_tables(layout), *_descriptions(layout))),
                 Statement("ChangeTheMetadata", CHANGE, _metadata(layout)),

@@ -21,6 +21,7 @@ from importlib.metadata import entry_points
 from typing import Any
 
 from stratalog.partitions.errors import EnvironmentUnusableError
+from stratalog.partitions.printable import printable
 
 GROUP = "stratalog.bridges"
 _log = logging.getLogger(__name__)
@@ -136,10 +137,11 @@ def bridges() -> tuple[Bridge, ...]:
         try:
             offered = point.load()
         except Exception as error:  # whatever the code of others raises
-            _log.warning("the bridge %s cannot be loaded: %s: %s", point.name, type(error).__name__, error)
+            said = printable(f"the bridge {point.name} cannot be loaded: {type(error).__name__}: {error}")
+            _log.warning("%s", said)
             continue
         if isinstance(offered, Bridge):
             found.append(offered)
         else:
-            _log.warning("the bridge %s is a %s, and no Bridge", point.name, type(offered).__name__)
+            _log.warning("%s", printable(f"the bridge {point.name} is a {type(offered).__name__}, and no Bridge"))
     return tuple(found)

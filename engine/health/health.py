@@ -18,7 +18,7 @@ from stratalog.engine.health.finding import (
 )
 from stratalog.engine.health.lost import lost_findings
 from stratalog.engine.health.partitions import DAMAGED, copies_findings, isr_findings
-from stratalog.engine.health.remote import remote_findings
+from stratalog.engine.health.remote import REMOTE_TABLE, remote_findings
 from stratalog.engine.health.sight import Sight, look
 from stratalog.engine.health.state import group_findings, transaction_findings
 from stratalog.engine.health.upkeep import upkeep_figures, upkeep_findings
@@ -53,6 +53,7 @@ def examine(context: Context) -> Examined:
         copies, lag = copies_findings(context, sight, run)
         damaged = {subject for one in copies if one.kind == DAMAGED for subject in one.subjects}
         remote, backlog, remotes = remote_findings(context, sight)
+        tables = {subject for one in remote if one.kind == REMOTE_TABLE for subject in one.subjects}
         groups = group_findings(context, sight, run)
         of_brokers = list(broker_findings(sight))
         late, transactions = transaction_findings(context, sight)
@@ -67,7 +68,7 @@ def examine(context: Context) -> Examined:
             *expiry_findings(context, sight, run),
             *late,
             *groups.findings,
-            *upkeep_findings(sight, damaged),
+            *upkeep_findings(sight, damaged, tables),
         ]
         found = grouped(by_cause(of_brokers, others))
         figures |= {

@@ -22,6 +22,8 @@ from stratalog.tiering.remote_log import RemoteLog
 from stratalog.tiering.remote_segment import RemoteSegment
 from stratalog.tiering.schedule import Entry
 
+REMOTE_TABLE = "remote-table"
+
 
 def remote_findings(
     context: Context, sight: Sight
@@ -164,7 +166,7 @@ def _tables(context: Context, sight: Sight) -> tuple[list[HealthFinding], dict[s
 
 
 def _of_table(topic: str, what: str, do: str) -> HealthFinding:
-    return HealthFinding(severity=Severity.ERROR, kind="remote-table", subjects=(topic,), what=what, do=do)
+    return HealthFinding(severity=Severity.ERROR, kind=REMOTE_TABLE, subjects=(topic,), what=what, do=do)
 
 
 def _remedy(sight: Sight, topic: str, error: StratalogError) -> str:

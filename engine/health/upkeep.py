@@ -13,9 +13,9 @@ _BROKER = re.compile(r"\bbroker (\d+)\b")
 _EVERY_RUN = ("replicate", "tier")
 
 
-def upkeep_findings(sight: Sight, damaged: Collection[str]) -> Iterator[HealthFinding]:
+def upkeep_findings(sight: Sight, damaged: Collection[str], tables: Collection[str]) -> Iterator[HealthFinding]:
     """Steps that a run of ``maintain`` has begun at least once. Others may be jobs of their own. ``damaged``:
-    partitions whose damage is a finding already.
+    partitions whose damage is a finding already; ``tables``: topics whose remote tables are.
     """
     if not sight.remembered:
         yield HealthFinding(
@@ -60,15 +60,19 @@ def upkeep_findings(sight: Sight, damaged: Collection[str]) -> Iterator[HealthFi
             do=sight.commands("maintain", "--only", "scrub"),
             since_ms=due_ms,
         )
-    yield from _failing(sight, damaged)
+    yield from _failing(sight, damaged, tables)
 
 
-def _failing(sight: Sight, damaged: Collection[str]) -> Iterator[HealthFinding]:
-    """Steps whose last run had failures, but for those by damage of ``damaged`` partitions."""
+def _failing(sight: Sight, damaged: Collection[str], tables: Collection[str]) -> Iterator[HealthFinding]:
+    """Steps whose last run had failures, but for those by damage of ``damaged`` partitions, and by ``tables``."""
     topics = {topic.name for topic in sight.image.topics.values()}
     offline = {str(seen): sight.keeping_offline(seen.view) for seen in sight.partitions}
     for step, trouble in sorted(sight.times.failing.items()):
-        told = [one for one in trouble.told if one.code not in DAMAGE or not one.is_of(damaged)]
+        told = [
+            one
+            for one in trouble.told
+            if one.item not in tables and (one.code not in DAMAGE or not one.is_of(damaged))
+        ]
         if not told or not trouble.is_there:
             continue
         away = [_away(sight, offline, one) for one in told]

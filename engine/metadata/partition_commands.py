@@ -241,7 +241,7 @@ def _led_as_found(image: ClusterImage, wanted: LogStart) -> PartitionImage:
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class WrittenUpTo:
     """A high watermark of a partition, above its log start."""
 
     topic_id: str
@@ -257,7 +257,7 @@ class MarkWritten:
     that have another leader meanwhile. Nobody has to read a view again for it.
     """
 
-    written: tuple[Written, ...]
+    written: tuple[WrittenUpTo, ...]
 
     def decide(self, image: ClusterImage) -> Decision[int]:
         """Raises: nothing."""
@@ -271,7 +271,7 @@ class MarkWritten:
         return Decision(records, len(records))
 
 
-def _is_news(image: ClusterImage, written: Written) -> bool:
+def _is_news(image: ClusterImage, written: WrittenUpTo) -> bool:
     if written.topic_id not in image.topics:
         return False
     present = image.partition(written.topic_id, written.partition)

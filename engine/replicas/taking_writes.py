@@ -13,11 +13,11 @@ from contextlib import suppress
 
 from stratalog.engine.driver.context import Context
 from stratalog.engine.metadata.election_commands import Election, ElectLeaders
-from stratalog.engine.metadata.image import PartitionView
+from stratalog.engine.metadata.image import BrokerImage, PartitionView
 from stratalog.engine.metadata.partition_commands import Altered
+from stratalog.partitions import paths
 from stratalog.partitions.errors import CorruptionError, StratalogError
 from stratalog.partitions.identity import TopicIdPartition
-from stratalog.partitions.paths import probe_name
 from stratalog.partitions.runner import Done
 from stratalog.partitions.store.rules import drop_probes
 from stratalog.partitions.unwritable import UnwritableStorageError
@@ -27,16 +27,17 @@ _PROBE = bytes(64 * 1024)
 """About a small append: a disk may be too full for that, and have room for a few bytes."""
 
 
-def takes_no_files(context: Context, broker_id: int) -> StratalogError | None:
-    """Why the broker's root takes no files, which it is asked by creating one; None where it does, and where it
-    cannot be told: it does not answer, or this driver lacks a right.
+def takes_no_files(context: Context, broker: BrokerImage) -> StratalogError | None:
+    """Why the broker's root takes no files, which it is asked by creating one beside the hints of jobs; None where
+    it does, and where it cannot be told: it does not answer, or this driver lacks a right.
     """
-    store = context.stores[broker_id]
-    probe = probe_name(context.new_id())
+    store = context.stores[broker.broker_id]
+    folder = paths.schedule_folder(broker.incarnation_folder, paths.MAINTENANCE)
+    probe = paths.join(folder, paths.probe_name(context.new_id()))
     try:
         store.create(probe, _PROBE)
     except UnwritableStorageError as error:
-        return error.of_broker(broker_id)
+        return error.of_broker(broker.broker_id)
     except CorruptionError as error:  # something is in the way of the staging folder
         return error
     except StratalogError:
@@ -46,9 +47,9 @@ def takes_no_files(context: Context, broker_id: int) -> StratalogError | None:
     return None
 
 
-def all_that_take_no_files(context: Context, brokers: Iterable[int]) -> dict[int, StratalogError]:
+def all_that_take_no_files(context: Context, brokers: Mapping[int, BrokerImage]) -> dict[int, StratalogError]:
     """Those of these brokers that take no files, and why, asked at once."""
-    outcomes = context.threads.run(lambda broker: takes_no_files(context, broker), sorted({*brokers}))
+    outcomes = context.threads.run(lambda broker: takes_no_files(context, brokers[broker]), sorted(brokers))
     return {one.item: one.value for one in outcomes if isinstance(one, Done) and one.value is not None}
 
 
@@ -77,9 +78,10 @@ class FailedCreates:
         of the ISR takes them. Returns a note for each partition that has a new leader; and those for which
         another try under the same view may do, since the leader's root has taken a file.
         """
-        refusals = Counter(view.leader for view, _ in failed.values() if view.leader is not None)
-        self._of_broker.update(refusals)
-        believed = {leader for leader in refusals if self._is_believed(leader)}
+        led = [(view, view.leader) for view, _ in failed.values() if view.leader is not None]
+        self._of_broker.update(leader for _, leader in led)
+        leaders = {leader: view.brokers[leader] for view, leader in led}
+        believed = {leader for leader, broker in leaders.items() if self._is_believed(broker)}
         elections: dict[TopicIdPartition, Election] = {}
         for key, (view, _) in failed.items():
             successor = self._successor(view) if view.leader in believed else None
@@ -95,11 +97,11 @@ class FailedCreates:
                 elected[answer.key] = f"{view}: broker {view.leader} leaves the ISR, broker {leads} leads: {error}"
         return elected, frozenset(key for key, (view, _) in failed.items() if view.leader not in believed)
 
-    def _is_believed(self, leader: int) -> bool:
-        while self._of_broker[leader] < FAILED_CREATES:
+    def _is_believed(self, leader: BrokerImage) -> bool:
+        while self._of_broker[leader.broker_id] < FAILED_CREATES:
             if takes_no_files(self._context, leader) is None:
                 return False
-            self._of_broker[leader] += 1
+            self._of_broker[leader.broker_id] += 1
         return True
 
     def _successor(self, view: PartitionView) -> int | None:
@@ -107,6 +109,6 @@ class FailedCreates:
         for broker in view.replicas:
             if broker == view.leader or broker not in view.isr or view.brokers[broker].fenced:
                 continue
-            if broker in self._context.stores and takes_no_files(self._context, broker) is None:
+            if broker in self._context.stores and takes_no_files(self._context, view.brokers[broker]) is None:
                 return broker
         return None

@@ -9,6 +9,7 @@ afterwards, or list first and check the metadata afterwards, as the protocol's r
     leader    take over an epoch, the leader's log
     log_end   the end of the leader's log, as an append finds it and leaves it
     remote_end  what the leader's log must reach, or begin at: the end of the remote log
+    lost_log  a leader without any of the records that the metadata know of
     sync      bring followers to the leader's log
     append    put records at the end of the leader's log, then on every member of the ISR
     old_appends  what the log's files still tell of appends of a producer that are older than its last five

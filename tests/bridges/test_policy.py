@@ -169,7 +169,7 @@ def test_on_amazon_who_may_not_delete_may_not_overwrite() -> None:
     parts = {"Bool": {"s3:ObjectCreationOperation": "false"}}
     assert conditions(Role.PRODUCER, AMAZON) == [exclusive, parts] * 3
     assert conditions(Role.PRODUCER, StoreOptions("https://minio.example.org")) == [None] * 3
-    assert conditions(Role.OPERATOR, AMAZON) == [None] * 4
+    assert conditions(Role.OPERATOR, AMAZON) == [None] * 5
 
 
 def test_a_key_of_a_bucket_may_be_used() -> None:

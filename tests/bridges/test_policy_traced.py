@@ -66,6 +66,17 @@ PRODUCES: tuple[Work, ...] = (
     consume,
     transact,
 )
+
+
+def throttled(live: Guarded, driver: Cluster, topic: str) -> Report:
+    """A replica moves to another broker and back, one copy behind the other."""
+    replicas = live.replicas(topic).view.replicas
+    spare = next(broker for broker in live.cluster.stores if broker not in replicas)
+    driver.reassign({(topic, 0): [*replicas[:-1], spare]}, throttle_bytes_per_s=1e9)
+    driver.reassign({(topic, 0): list(replicas)}, throttle_bytes_per_s=1e9)
+    return driver.reassign({(topic, 0): [*replicas[:-1], spare]}, throttle_bytes_per_s=1e9)
+
+
 KEEPS_UP: tuple[Work, ...] = (
     grown,
     lambda live, driver, topic: driver.tier(topic),
@@ -75,7 +86,10 @@ KEEPS_UP: tuple[Work, ...] = (
     lambda live, driver, topic: driver.heal(topic),
     lambda live, driver, topic: driver.topics.alter_configs(topic, {"segment.bytes": "1000"}),
     lambda live, driver, topic: driver.elect(topic, leader=live.followers(topic)[0]),
+    throttled,
 )
+
+
 SEES_EVERYTHING: tuple[Work, ...] = (
     lambda live, driver, topic: driver.health(),
     lambda live, driver, topic: driver.drill(opener=live.open_root),

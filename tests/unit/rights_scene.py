@@ -15,7 +15,7 @@ from stratalog.engine.admin.topics import alter_topic, create_topic
 from stratalog.engine.driver.report import Report
 from stratalog.engine.upkeep.snapshots.read_snapshot import locate
 from stratalog.partitions.errors import Right, StorageAuthorizationError, StorageError
-from stratalog.partitions.paths import BROKER_FILE, is_probe
+from stratalog.partitions.paths import BROKER_FILE, base_name, is_probe
 from stratalog.partitions.records import type_to_json
 from tests.contexts import context_of
 from tests.unit.cluster_harness import LiveCluster, fence, unfence
@@ -87,7 +87,7 @@ class Guarded(LiveCluster):
         if uri.startswith("file://"):
             of_ours = uri == f"file://{self.remote}"
             return frozenset({"delta" if "_delta_log" in name else "remote"} if of_ours else ())
-        if is_probe(name):  # who may not create one elects without asking
+        if is_probe(base_name(name)):  # who may not create one elects without asking
             return frozenset()
         if name == BROKER_FILE:
             return frozenset({"new"} if right == "create" else ())

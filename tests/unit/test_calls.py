@@ -71,14 +71,15 @@ def test_a_driver_that_goes_on_opens_no_file_of_an_idle_partition_again(tmp_path
 def test_a_tier_run_with_nothing_to_do_reads_each_table_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And asks the remote for nothing else, however many partitions and segments there are."""
+    """And asks the remote for nothing else, however many partitions and segments there are. (The schedule is read
+    on each broker that keeps a copy of it.)"""
     made = CountedCluster(tmp_path)
     IDLE_TIER.prepare(made, 5, 1)
     driver = made.driver()
     opened: list[str] = []
     monkeypatch.setattr(topic_table, "DeltaTable", lambda uri, **_: opened.append(uri) or DeltaTable(uri))
     found = made.calls_of(driver.tier)
-    assert found[LIST] == IDLE_TIER.expected(RUN)[LIST] + 5
+    assert found[LIST] == IDLE_TIER.expected(RUN)[LIST] + 5 + (BROKERS - 1)
     assert len(opened) == 1
 
 

@@ -49,7 +49,7 @@ def test_a_torn_or_damaged_one_is_nothing(data: st.DataObject) -> None:
 def test_one_kind_is_never_taken_for_another() -> None:
     """With a cluster key the tag names the place."""
     key = ClusterKey("c" * 22, [b"k" * 32])
-    tiering, maintenance = (place(of, key) for of in SCHEDULES)
+    tiering, maintenance, *_ = (place(of, key) for of in SCHEDULES)
     tiering.create(1, LINE)
     maintenance.store.create(maintenance.path(1), tiering.store.read(tiering.path(1)))
     assert maintenance.read(1) == b""

@@ -6,14 +6,20 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
+from deltalake import write_deltalake
 
 from stratalog.engine.driver.stored_schedule import load_stored
 from stratalog.engine.upkeep.memory.times import decode
 from stratalog.partitions.paths import MAINTENANCE
+from stratalog.partitions.store import StoredObject
+from stratalog.partitions.store.local import LocalStore
+from stratalog.tiering.delta_table import DeltaTopicTable
 from tests.contexts import context_of
 from tests.unit.cluster_harness import LiveCluster, fence
-from tests.unit.test_health import SMALL, files
+from tests.unit.test_health import HOUR_MS, SMALL, files
+from tests.unit.test_upkeep_bad_remote import table_of
 
 
 @pytest.fixture
@@ -111,6 +117,65 @@ def test_damage_of_the_metadata_log_is_remembered_too(live: LiveCluster) -> None
     file.write_bytes(content)
     live.driver().verify("__cluster_metadata", deep=True).raise_for_failures()
     assert found(live) == {}
+
+
+@pytest.mark.parametrize("how", ["gone", "cut"])
+def test_a_look_a_day_finds_remote_objects_that_are_not_as_the_table_says(tmp_path: Path, how: str) -> None:
+    """Nothing else has changed: no step has anything else to do."""
+    live = LiveCluster(tmp_path, voters=(3,))
+    live.cluster.topics.alter_configs(None, SMALL)
+    live.tiered(local_retention_bytes="-2")
+    live.fill("abc")
+    for _ in range(5):
+        live.clock.advance_ms(10 * 60_000)
+        live.driver().maintain().raise_for_failures()
+    object_ = min(live.remote.glob("t-*/0/*.parquet"))
+    if how == "gone":
+        object_.unlink()
+    else:
+        object_.write_bytes(object_.read_bytes()[:-10])
+    live.clock.advance_ms(24 * HOUR_MS)
+    live.driver().maintain(check=False, leave_out=["scrub"])
+    assert "verify --deep --heal --topics t" in found(live)["upkeep-failing"]
+    live.driver().heal(check=False).raise_for_failures()
+    assert found(live) == {}
+
+
+def test_a_foreign_optimize_is_taken_back_by_the_next_maintain(live: LiveCluster) -> None:
+    """Also where nothing is to be uploaded, and by all of maintain or the step alone."""
+    for options in ({}, {"due": True, "only": ["tier"]}):
+        live.driver().maintain().raise_for_failures()
+        table_of(live).optimize.compact()
+        assert [*found(live)] == ["remote-table"]
+        notes = live.driver().maintain(**options).raise_for_failures().notes
+        assert any("OPTIMIZE" in note for note in notes)
+        assert found(live) == {}
+
+
+def test_a_table_that_nobody_touches_costs_an_idle_run_one_request(live: LiveCluster) -> None:
+    for _ in range(4):
+        live.clock.advance_ms(10 * 60_000)
+        live.driver().maintain(leave_out=["scrub", "vacuum"]).raise_for_failures()
+    live.driver().maintain(only=["tier"], due=True)
+    asked: list[str] = []
+    stat = LocalStore.stat
+
+    def counted(store: LocalStore, name: str) -> StoredObject:
+        asked.append(name)
+        return stat(store, name)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(LocalStore, "stat", counted)
+        patch.setattr(DeltaTopicTable, "load", lambda table: pytest.fail("the table is read"))
+        live.driver().maintain(only=["tier"], due=True).raise_for_failures()
+    assert len([name for name in asked if "_delta_log" in name]) == 1
+
+
+def test_a_table_that_a_person_has_to_restore_is_one_finding(live: LiveCluster) -> None:
+    table = table_of(live)
+    write_deltalake(table, pa.table(table.to_pyarrow_table()).slice(0, 1), mode="append")
+    live.driver().maintain(check=False)
+    assert [*found(live)] == ["remote-table"]
 
 
 @pytest.mark.parametrize("broker", [1, 2])

@@ -203,11 +203,12 @@ def uploads(patient: Patient) -> Callable[[], object]:
     return lambda: mount.__exit__(None, None, None)
 
 
-def retain_fails(patient: Patient) -> Callable[[], object]:
+def retain_fails(patient: Patient) -> None:
+    """The remote tier was away."""
     mount = remote_away(patient.live)
     mount.__enter__()
     patient.job("maintain", "--only", "retain")
-    return lambda: mount.__exit__(None, None, None)
+    mount.__exit__(None, None, None)
 
 
 def not_uploaded(patient: Patient) -> None:
@@ -221,6 +222,17 @@ def expired(patient: Patient) -> None:
     live = patient.live
     live.cluster.topics.alter_configs("t", {"retention.ms": "1000"})
     age(*files(live, live.leader()))
+
+
+def lost(brokers: tuple[int, ...]) -> Callable[[Patient], None]:
+    """The topic's folders are gone from these brokers."""
+
+    def broken(patient: Patient) -> None:
+        for broker in brokers or (patient.live.leader(),):
+            for folder in [*patient.live.root(broker).glob("*/t-*")]:
+                shutil.rmtree(folder)
+
+    return broken
 
 
 def behind(patient: Patient) -> None:
@@ -342,6 +354,7 @@ CASES = {
     "no uploads": Case("RemoteCopyErrorsPerSec", uploads, do="tier", tiered=True),
     "nobody uploads": Case("RemoteCopyLagBytes", not_uploaded, do="tier", tiered=True),
     "nobody deletes": Case("retention-lag", expired, do="retain"),
+    "the leader's folder": Case("lost-log", lost(()), do="replicate"),
     "an older copy": Case("behind-remote", behind, do="replicate", tiered=True),
     "OPTIMIZE": Case("remote-table", optimized, do="verify --deep --heal", tiered=True),
     "a foreign append": Case("remote-table", written, do="python -c", tiered=True),
@@ -402,7 +415,15 @@ ALERTED = {
     "upkeep-failing": 'stratalog_findings{finding="upkeep-failing"}',
 }
 NO_FIGURE = {
-    *("offline-voter", "ActiveBrokerCount", "clock-skew", "read-only-log-dir", "retention-lag", "behind-remote"),
+    *(
+        "offline-voter",
+        "ActiveBrokerCount",
+        "clock-skew",
+        "read-only-log-dir",
+        "retention-lag",
+        "behind-remote",
+        "lost-log",
+    ),
     "state-unread",
 }
 """Whose alert is that of ``stratalog_healthy``."""

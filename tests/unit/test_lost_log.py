@@ -10,7 +10,7 @@ import pytest
 
 from stratalog.engine.admin import topics
 from stratalog.engine.metadata.election_commands import Election, ElectLeaders
-from stratalog.engine.metadata.partition_commands import MarkWritten, RefusedPartition, Written
+from stratalog.engine.metadata.partition_commands import MarkWritten, RefusedPartition, WrittenUpTo
 from stratalog.engine.replication.lost_log import LogLostError, check_not_lost
 from stratalog.partitions.errors import CorruptionError, ElectionNotNeededError
 from stratalog.partitions.paths import DataName
@@ -358,11 +358,11 @@ def test_one_commit_marks_all_partitions_and_few_follow(tmp_path: Path) -> None:
 def test_a_mark_counts_under_the_leader_epoch_of_which_it_is(tmp_path: Path) -> None:
     live = written(tmp_path)
     view, metadata = live.replicas().view, context_of(live.cluster).metadata
-    assert metadata.submit(MarkWritten((Written(*view.key, 50, view.leader_epoch - 1),))) == 0
-    assert metadata.submit(MarkWritten((Written(*view.key, 3, view.leader_epoch),))) == 0
-    assert metadata.submit(MarkWritten((Written("0" * 32, 0, 3, view.leader_epoch),))) == 0
+    assert metadata.submit(MarkWritten((WrittenUpTo(*view.key, 50, view.leader_epoch - 1),))) == 0
+    assert metadata.submit(MarkWritten((WrittenUpTo(*view.key, 3, view.leader_epoch),))) == 0
+    assert metadata.submit(MarkWritten((WrittenUpTo("0" * 32, 0, 3, view.leader_epoch),))) == 0
     assert written_to(live) == 5
-    assert metadata.submit(MarkWritten((Written(*view.key, 6, view.leader_epoch),))) == 1
+    assert metadata.submit(MarkWritten((WrittenUpTo(*view.key, 6, view.leader_epoch),))) == 1
     assert written_to(live) == 6
     assert live.replicas().view == view, "nobody's view has passed"
 

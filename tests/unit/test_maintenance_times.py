@@ -39,6 +39,7 @@ times = st.builds(
     ),
     st.dictionaries(st.sampled_from(["merge", "tier"]), trouble),
     st.dictionaries(st.sampled_from([A, B]), trouble),
+    st.dictionaries(st.just(A.topic_id), st.integers(0, 99)),
 )
 
 

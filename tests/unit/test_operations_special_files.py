@@ -123,7 +123,7 @@ def test_a_follower_that_is_a_link_to_another_one_is_no_copy(live: LiveCluster) 
     put("link", replica_folder(live, 2), replica_folder(live, 3))
     live.append("c").raise_for_failures()
     assert live.isr() == {1, 3}
-    with untouched(live.root(3)):
+    with untouched(replica_folder(live, 3)):
         assert "symbolic link" in said(live.cluster.verify(deep=True))
 
 

@@ -195,6 +195,9 @@ def test_the_bucket_keeps_few_files(tmp_path: Path) -> None:
         throttle.spend(live.replica(2), 1)
     names = [stored.name for stored in live.store(2).list("") if REPLICATION_THROTTLE in stored.name]
     assert 0 < len(names) <= shared_throttle._KEPT + 1
+    live.clock.sleep(2 * 24 * 60 * 60)
+    live.cluster.vacuum()
+    assert {*names} <= live.store(2).names(""), "it is no litter"
 
 
 def test_who_must_not_wait_for_long_copies_what_is_paid_for_and_leaves_the_rest(tmp_path: Path) -> None:

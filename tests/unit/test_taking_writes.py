@@ -12,6 +12,7 @@ import pytest
 from stratalog.engine.records.append import end_appends
 from stratalog.engine.replicas.taking_writes import FAILED_CREATES
 from stratalog.engine.replication.append import NotAppended
+from stratalog.partitions.paths import MAINTENANCE, folder_of, probe_name
 from stratalog.partitions.producers import ProducerAppend
 from stratalog.partitions.store.local_rights import failure_of
 from stratalog.partitions.unwritable import UnwritableStorageError
@@ -222,6 +223,21 @@ def lead_by_another_than_the_voter(live: LiveCluster) -> int:
     live.cluster.elect(["t"])
     assert live.leader() == 2
     return 2
+
+
+def test_a_probe_that_a_crash_has_left_goes_with_a_vacuum(tmp_path: Path) -> None:
+    broken = Broken(tmp_path)
+    live = broken.live
+    live.cluster.maintain()
+    (hint, *_) = sorted(stored.name for stored in live.store(1).list("") if MAINTENANCE in stored.name)
+    probe = f"{folder_of(hint)}/{probe_name('a' * 32)}"
+    live.store(1).create(probe, b"x")
+    live.cluster.vacuum()
+    assert probe in live.store(1).names("")
+    live.clock.sleep(2 * 24 * 60 * 60)
+    live.cluster.vacuum()
+    assert probe not in live.store(1).names("")
+    assert hint in live.store(1).names("")
 
 
 # ------------------------------------------------------------------------------ real file systems

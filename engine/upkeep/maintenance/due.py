@@ -11,7 +11,7 @@ from functools import cached_property
 from stratalog.engine.config.cluster_config import ClusterConfig
 from stratalog.engine.config.topic_config import TopicConfig
 from stratalog.engine.driver.context import Context
-from stratalog.engine.metadata.image import ClusterImage, PartitionImage
+from stratalog.engine.metadata.image import ClusterImage, PartitionImage, TopicImage
 from stratalog.engine.upkeep.maintenance.scrub import due_partitions
 from stratalog.engine.upkeep.maintenance.sweep import Look, sweep
 from stratalog.engine.upkeep.memory.kept_times import KeptTimes
@@ -57,7 +57,16 @@ class DueWork:
     @property
     def any_copies_to_remote(self) -> bool:
         """Whether the segments of any topic are copied to the remote tier."""
-        return any(of.config is not None and of.config.copies_to_remote for of in self._topics.values())
+        return bool(self.copied_topics)
+
+    @property
+    def copied_topics(self) -> list[TopicImage]:
+        """The topics whose segments are copied to the remote tier."""
+        return [
+            self._image.topics[topic_id]
+            for topic_id, of in self._topics.items()
+            if of.config is not None and of.config.copies_to_remote
+        ]
 
     def is_now(self, step: str) -> bool:
         """Whether a step is to be done now, due or not."""

@@ -5,7 +5,7 @@
     elect       auto.leader.rebalance.enable: preferred leaders, every leader.imbalance.check.interval.seconds
     merge       every log.retention.check.interval.ms
     tier        every run: the partitions whose time has come (remote.log.manager.task.interval.ms); the cluster's
-                description in the remote tier
+                description in the remote tier; tables that others have rewritten are put right
     retain      every log.retention.check.interval.ms
     snapshot    every log.retention.check.interval.ms: where the policy of a topic wants one; expires groups,
                 producers and transactional ids
@@ -57,6 +57,7 @@ from stratalog.engine.upkeep.replication.replicate import replicate
 from stratalog.engine.upkeep.retention.retain import retain
 from stratalog.engine.upkeep.retention.vacuum import vacuum
 from stratalog.engine.upkeep.tiering.point import describe_first
+from stratalog.engine.upkeep.tiering.rewritten import take_rewrites_back
 from stratalog.engine.upkeep.tiering.tier import tier
 from stratalog.partitions.errors import (
     InvalidCallError,
@@ -225,12 +226,15 @@ class _Maintenance:
         if name == "tier" and self._due.any_copies_to_remote:  # also where nothing is to be tiered
             done(lambda: Report(name, (), describe_first(context, self._image)))
         due = self._due.partitions(name)
-        reached, cut_off = 0, False
+        reached, cut_off, opened = 0, False, set[object]()
         for piece in self._spending.pieces(due):
             report = done(partial(self._call, name, self._for(piece), frozenset(piece)))
             self._settle(name, piece, report)
+            opened |= {row["topic"] for row in report.rows}
             reached += len(piece)
             cut_off = cut_off or "cut_off" in report.totals
+        if name == "tier" and self._due.any_copies_to_remote:
+            done(lambda: self._take_rewrites_back(opened))
         if name == "snapshot" and not due:  # the metadata log is always looked at
             done(lambda: self._make_snapshots(context, (), False))
         return len(due), failures, reached == len(due) and not cut_off
@@ -280,6 +284,17 @@ class _Maintenance:
         why = self._kept.keep(once=once)
         if why is not None:
             self._run.notes.append(f"what was done is not remembered, and will be done again: {why}")
+
+    def _take_rewrites_back(self, opened: Collection[object]) -> Report:
+        """Of the topics whose tables were not ``opened`` by the step itself, which does it."""
+        topics = [topic for topic in self._due.copied_topics if topic.name not in opened]
+        known = self._kept.present.tables
+        with self._context.run("tier") as run:
+            versions = take_rewrites_back(self._context, topics, known, run)
+        new = {topic_id: version for topic_id, version in versions.items() if known.get(topic_id) != version}
+        if new:
+            self._kept.remember(Times(tables=new))
+        return run.report()
 
     # ------------------------------------------------------------------------------ the scrub
 

@@ -67,6 +67,8 @@ class Times:
     """By step: what failed in its last run. As what is later, ``NO_TROUBLE`` says that nothing did."""
     damaged: Mapping[TopicIdPartition, Trouble] = field(default_factory=dict)
     """Partitions, and the metadata log, of which the last look found damage that it did not mend. As above."""
+    tables: Mapping[str, int] = field(default_factory=dict)
+    """By topic id: a version of its remote table that nobody else had rewritten."""
 
     def updated(self, later: Times, present: Iterable[TopicIdPartition]) -> Times:
         """These times with the ``later`` ones in their places, of the partitions that are ``present`` alone."""
@@ -76,6 +78,7 @@ class Times:
             settled[key] = settled[key].updated(one) if key in settled else one
         here = list(present)
         damaged = _updated(self.damaged, later.damaged)
+        tables = {**self.tables, **later.tables}
         return Times(
             {**self.steps, **later.steps},
             {key: scrubbed[key] for key in here if key in scrubbed},
@@ -83,6 +86,7 @@ class Times:
             {key: settled[key] for key in here if key in settled},
             _updated(self.failing, later.failing),
             {key: damaged[key] for key in here if key in damaged},
+            {topic_id: tables[topic_id] for topic_id in tables.keys() & {key.topic_id for key in here}},
         )
 
     def after(self, looked: Looked, present: Iterable[TopicIdPartition]) -> Times:
@@ -142,6 +146,7 @@ class _File(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=
     failing: dict[str, Trouble] = {}
     damaged: dict[str, list[tuple[Int64, Trouble]]] = {}
     """By topic id."""
+    tables: dict[str, Int64] = {}
 
 
 def encode(times: Times) -> bytes:
@@ -159,7 +164,17 @@ def encode(times: Times) -> bytes:
         if trouble.is_there:
             damaged.setdefault(topic_id, []).append((partition, trouble))
     failing = {step: trouble for step, trouble in sorted(times.failing.items()) if trouble.is_there}
-    file = _File(VERSION, dict(times.steps), scrubbed, sorted(times.cut_off), names, settled, failing, damaged)
+    file = _File(
+        VERSION,
+        dict(times.steps),
+        scrubbed,
+        sorted(times.cut_off),
+        names,
+        settled,
+        failing,
+        damaged,
+        dict(sorted(times.tables.items())),
+    )
     return msgspec.json.encode(file)
 
 
@@ -192,4 +207,5 @@ def decode(line: bytes) -> Times:
             for topic_id, partitions in file.damaged.items()
             for partition, trouble in partitions
         },
+        file.tables,
     )

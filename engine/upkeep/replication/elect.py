@@ -179,8 +179,12 @@ def _views(
 
 def _that_take_files(context: Context, chosen: Sequence[_Chosen], run: OperationRun) -> list[_Chosen]:
     """Those whose new leader takes files: another one would resign at the next append, and is a failure."""
-    asked = {one.leader for one in chosen if one.leader in one.view.isr and not _is_fenced(one)}
-    refusing = all_that_take_no_files(context, asked & context.stores.keys())
+    asked = {
+        one.leader: one.view.brokers[one.leader]
+        for one in chosen
+        if one.leader in one.view.isr and one.leader in context.stores and not one.view.brokers[one.leader].fenced
+    }
+    refusing = all_that_take_no_files(context, asked)
     run.notes += [f"broker {broker} is not elected: {error}" for broker, error in refusing.items()]
     for one in chosen:
         if one.leader in refusing:
@@ -189,11 +193,6 @@ def _that_take_files(context: Context, chosen: Sequence[_Chosen], run: Operation
                 PreferredLeaderNotAvailableError(f"broker {one.leader} takes no files: {refusing[one.leader]}"),
             )
     return [one for one in chosen if one.leader not in refusing]
-
-
-def _is_fenced(one: _Chosen) -> bool:
-    broker = one.view.brokers.get(one.leader)
-    return broker is None or broker.fenced
 
 
 def _choose_uncleanly(

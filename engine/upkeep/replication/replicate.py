@@ -27,7 +27,7 @@ from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.report import Failure, Report, Value
 from stratalog.engine.driver.run import OperationRun
 from stratalog.engine.metadata.image import ClusterImage, PartitionView, TopicImage
-from stratalog.engine.metadata.partition_commands import MarkWritten, Written
+from stratalog.engine.metadata.partition_commands import MarkWritten, WrittenUpTo
 from stratalog.engine.metadata.reassignment_commands import THROTTLED_RATE, EndThrottle
 from stratalog.engine.records.transactions import finish_due
 from stratalog.engine.replicas.behind_remote import go_on_from_remote
@@ -384,7 +384,7 @@ def _mark_written(context: Context, states: Iterable[Progressed]) -> None:
     offsets as are known, and none later.
     """
     written = tuple(
-        Written(*view.key, state.high_watermark, view.leader_epoch)
+        WrittenUpTo(*view.key, state.high_watermark, view.leader_epoch)
         for state in states
         for view in [state.replicas.view]
         if state.high_watermark > view.log_start_offset and state.high_watermark >= 2 * view.written_to

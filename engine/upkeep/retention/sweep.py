@@ -71,14 +71,18 @@ def sweep_roots(context: Context, run: OperationRun, *, older_than_ms: int = _DA
                 continue  # what an earlier incarnation left may be all that there is of a partition
             kept = {
                 paths.voter_path(registered.directory_id),
-                *(paths.schedule_folder(registered.incarnation_folder, of) for of in paths.SCHEDULES),
+                *(
+                    paths.schedule_folder(registered.incarnation_folder, of)
+                    for of in (*paths.SCHEDULES, paths.REPLICATION_THROTTLE)
+                ),
             }
             litter: dict[str, list[str]] = {}
             for stored in objects:
                 folder = paths.folder_of(stored.name)
                 if stored.special:
                     continue
-                if before_ms is not None and paths.is_probe(stored.name) and stored.modified_ms < before_ms:
+                is_probe = paths.is_probe(paths.base_name(stored.name))
+                if is_probe and before_ms is not None and stored.modified_ms < before_ms:
                     litter.setdefault(folder, []).append(stored.name)
                 if any(above in kept or (broker_id, above) in owned for above in _and_above(folder)):
                     continue

@@ -1,0 +1,74 @@
+"""Keys of mirrored topics: where they go after the mirror, and which partitioner fits them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from stratalog.bridges.mirror.compare import compare
+from stratalog.bridges.mirror.mirror import end_mirror, mirror
+from stratalog.bridges.mirror.options import MirrorOptions
+from stratalog.engine.config.topic_config import CRC32, MURMUR2, SPARK_HASH
+from stratalog.engine.driver.report import Report
+from stratalog.engine.records.partitioner import partitions_of
+from stratalog.partitions.errors import InvalidConfigError
+from tests.bridges.memory_source import MemorySource
+from tests.contexts import context_of
+from tests.unit.cluster_harness import LiveCluster
+from tests.unit.test_partitioner import KEYS, ROWS, dealt
+
+
+@pytest.mark.parametrize(("told", "wanted"), [({}, MURMUR2), ({"partitioner": SPARK_HASH}, SPARK_HASH)])
+def test_keys_of_a_mirrored_topic_keep_their_partitions(told: dict[str, str], wanted: str, tmp_path: Path) -> None:
+    """A source that is a cluster of this product says which partitioner it has."""
+    live, source = LiveCluster(tmp_path), MemorySource(5, **told)
+    mirror(context_of(live.cluster), source, ["t"], MirrorOptions(replication_factor=1)).raise_for_failures()
+    end_mirror(context_of(live.cluster), ["t"]).raise_for_failures()
+    live.cluster.produce("t", ROWS, key="k").raise_for_failures()
+    found = dealt(live, "t")
+    assert [found[row["value"]] for row in ROWS[:30]] == partitions_of(KEYS, 5, wanted).tolist()
+
+
+def mirrored_by(live: LiveCluster, partitioner: str, extra: int | None = None) -> tuple[MemorySource, Report]:
+    """A topic whose producers have a partitioner, and a key elsewhere; mirrored, and compared."""
+    source = MemorySource(5)
+    for number, (key, partition) in enumerate(zip(KEYS, partitions_of(KEYS, 5, partitioner), strict=True)):
+        log = source.logs[partition if number or extra is None else extra]
+        log.append("v")
+        log.records[log.end - 1] = log.records[log.end - 1]._replace(key=key.as_py().encode())
+    mirror(context_of(live.cluster), source, ["t"], MirrorOptions(replication_factor=1)).raise_for_failures()
+    return source, compare(context_of(live.cluster), source, ["t"]).raise_for_failures()
+
+
+def test_a_comparison_says_where_keys_would_go_elsewhere(tmp_path: Path) -> None:
+    """While the partitioner of the mirror can still be altered."""
+    live = LiveCluster(tmp_path)
+    source, report = mirrored_by(live, CRC32)
+    (note,) = report.notes
+    assert note.startswith("t: ")
+    assert "of 30 keys that were looked at are in other partitions than partitioner = murmur2 sends" in note
+    assert note.endswith(
+        "30 are where crc32 sends them: before mirror --end, stratalog topics configs "
+        "--topic t --set partitioner=crc32"
+    )
+    live.cluster.topics.alter_configs("t", {"partitioner": CRC32})
+    assert compare(context_of(live.cluster), source, ["t"]).notes == []
+
+
+def test_a_comparison_says_that_no_partitioner_fits(tmp_path: Path) -> None:
+    home = int(partitions_of(KEYS, 5, MURMUR2)[0])
+    _, report = mirrored_by(LiveCluster(tmp_path), MURMUR2, extra=(home + 1) % 5)
+    assert report.notes == [
+        "t: 1 of 30 keys that were looked at are in other partitions than partitioner = murmur2 sends them to: "
+        "after mirror --end their records go to others, unless each one names its partition"
+    ]
+
+
+def test_a_mirror_may_be_given_another_partitioner_as_long_as_nobody_else_appends(tmp_path: Path) -> None:
+    live = LiveCluster(tmp_path)
+    mirror(context_of(live.cluster), MemorySource(), ["t"], MirrorOptions(replication_factor=1))
+    live.cluster.topics.alter_configs("t", {"partitioner": SPARK_HASH})
+    end_mirror(context_of(live.cluster), ["t"]).raise_for_failures()
+    with pytest.raises(InvalidConfigError, match="cannot become murmur2"):
+        live.cluster.topics.alter_configs("t", {"partitioner": MURMUR2})
