@@ -152,9 +152,9 @@ def test_the_name_there_stays_with_a_mirror(tmp_path: Path) -> None:
     run(live, some("a"), a="x").raise_for_failures()
     key = "mirror.source.topic"
     assert live.cluster.image.topic("x").configs[key] == "kafka-1/a"
-    with pytest.raises(InvalidConfigError, match="cannot be taken away from a mirror"):
+    with pytest.raises(InvalidConfigError, match="cannot be removed from a mirror"):
         live.cluster.topics.alter_configs("x", {key: None})
-    with pytest.raises(InvalidConfigError, match="a topic mirrors another from its beginning"):
+    with pytest.raises(InvalidConfigError, match="a mirror must start at the creation of the topic"):
         live.cluster.topics.alter_configs("x", {key: "kafka-1/b"})
     end_mirror(context_of(live.cluster), ["x"]).raise_for_failures()
     live.cluster.topics.alter_configs("x", {key: None})
