@@ -230,7 +230,7 @@ class _Maintenance:
         for piece in self._spending.pieces(due):
             report = done(partial(self._call, name, self._for(piece), frozenset(piece)))
             self._settle(name, piece, report)
-            opened |= {row["topic"] for row in report.rows}
+            opened |= {row.get("topic") for row in report.rows}  # of tier; a snapshot may be of the metadata
             reached += len(piece)
             cut_off = cut_off or "cut_off" in report.totals
         if name == "tier" and self._due.any_copies_to_remote:
