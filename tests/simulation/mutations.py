@@ -523,8 +523,8 @@ MUTATIONS: Sequence[Mutation] = (
         "remote segments with some producers",
         "what leaves the log tells all producers",
         variants.patched(stratalog.tiering.copier, "as_whole", lambda _, run: run),
-        theme="tier",
-        first=73,
+        theme="behind",
+        first=10,
     ),
     Mutation(
         "a sequence with any records",
