@@ -493,7 +493,7 @@ MUTATIONS: Sequence[Mutation] = (
             stratalog.engine.upkeep.maintenance.maintain._Maintenance, "_settle", variants.settled_by_a_later_look
         ),
         theme="maintain",
-        first=455,
+        first=3138,
     ),
     Mutation(
         "decisions that count on trust",
