@@ -137,8 +137,8 @@ def bridges() -> tuple[Bridge, ...]:
         try:
             offered = point.load()
         except Exception as error:  # whatever the code of others raises
-            said = printable(f"the bridge {point.name} cannot be loaded: {type(error).__name__}: {error}")
-            _log.warning("%s", said)
+            said = f"the bridge {point.name} cannot be loaded: {type(error).__name__}: {error}"
+            _log.warning("%s", printable(said))
             continue
         if isinstance(offered, Bridge):
             found.append(offered)

@@ -79,7 +79,7 @@ def test_a_tier_run_with_nothing_to_do_reads_each_table_once(
     opened: list[str] = []
     monkeypatch.setattr(topic_table, "DeltaTable", lambda uri, **_: opened.append(uri) or DeltaTable(uri))
     found = made.calls_of(driver.tier)
-    assert found[LIST] == IDLE_TIER.expected(RUN)[LIST] + 5 + (BROKERS - 1)
+    assert found[LIST] == IDLE_TIER.expected(RUN)[LIST] + 5
     assert len(opened) == 1
 
 

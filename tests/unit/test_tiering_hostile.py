@@ -252,7 +252,7 @@ def test_depth_is_that_of_brackets_outside_of_strings() -> None:
         depth = dice.choice([3, delta_entries.MOST_DEPTH, delta_entries.MOST_DEPTH + 1, 5_000])
         text = "".join(dice.choice(['["[]{}\\"",', '{"]":', "["]) for _ in range(depth)).encode()
         if depth > delta_entries.MOST_DEPTH:
-            with pytest.raises(ValueError, match="nests more"):
+            with pytest.raises(ValueError, match="nest more"):
                 check_nesting(text)
         else:
             check_nesting(text)
