@@ -183,7 +183,7 @@ def test_rows_with_their_partitions_go_by_the_driver(
         ("overwrite", ["partition", "value"], {}, "a log is only appended to"),
         ("append", ["value"], {}, r"cluster.records\(df, topic, ...\) makes them"),
         ("append", ["partition", "value"], {"producer": "p"}, "needs a sequence"),
-        ("append", ["partition", "value"], {"sequence": "-1"}, "give a number"),
+        ("append", ["partition", "value"], {"sequence": "-1"}, "it takes a number, 0 or more"),
         ("append", ["partition", "value"], {"prodcer": "p"}, "did you mean 'producer'"),
         ("append", ["partition", "value", "7L AS offset"], {}, "a row's offset is 7: leave the column out"),
         ("append", ["partition", "value", "'b' AS topic"], {}, "a row's topic is 'b'"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import importlib
 import json
 import os
 import shutil
@@ -19,7 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from stratalog import Cluster
-from stratalog.jobs.main import JOBS
+from stratalog.jobs.main import JOBS, job_of
 from tests.spark.standalone import spark_submit
 
 if TYPE_CHECKING:
@@ -56,7 +55,7 @@ class Place:
 
     def call(self, job: str, *argv: str) -> int:
         """The job's exit status, in this process."""
-        return int(importlib.import_module(f"stratalog.jobs.{job}").main([*argv, "--cluster", self.file]))
+        return int(job_of(job)([*argv, "--cluster", self.file]))
 
 
 def text(number: int) -> str:
@@ -361,7 +360,7 @@ def test_no_job_hands_tasks_to_executors_with_runner_threads(filled: Place, spar
     that compute in the driver anyway have no such option. A mirror takes a Kafka; its tasks are tested
     in tests/bridges/test_mirror_in_bulk.py.
     """
-    mains = {name: importlib.import_module(f"stratalog.jobs.{name}").main for name in JOBS}
+    mains = {name: job_of(name) for name in JOBS}
     with_tasks = {name for name, main in mains.items() if main.runs != "driver"}
     assert {argv[0] for argv in THREADS} == with_tasks - {"mirror"}
 
