@@ -146,7 +146,8 @@ def verified(driver: Cluster) -> Report:
 
 
 def healed(driver: Cluster) -> Report:
-    return driver.heal("t", check=False)  # what changes faster than it can be looked at is a failure, and no damage
+    """A log that changes faster than it can be looked at is a failure, and no damage."""
+    return driver.heal("t", check=False)
 
 
 @pytest.mark.slow
