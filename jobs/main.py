@@ -68,11 +68,9 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
     },
 }
 """The jobs of the core, by heading. Those of bridges join them (``overview``)."""
-JOBS: Mapping[str, str] = {
-    **{name: f"stratalog.jobs.{name}" for group in GROUPS.values() for name in group},
-    **{name: job.module for bridge in bridges() for name, job in bridge.jobs.items()},
-}
-"""The module of each job."""
+_CORE = tuple(name for group in GROUPS.values() for name in group)
+_OF_BRIDGES = {name: bridge for bridge in bridges() for name in bridge.jobs if name not in _CORE}
+JOBS = (*_CORE, *_OF_BRIDGES)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -101,11 +99,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def job_of(name: str) -> JobMain:
     """``main`` of a job's module. Raises: EnvironmentUnusableError for a job of a bridge that is not installed."""
-    for bridge in bridges():
-        if name in bridge.jobs:
-            bridged: JobMain = bridge.load(f"{bridge.jobs[name].module}:main")
-            return bridged
-    found: JobMain = importlib.import_module(JOBS[name]).main  # noqa: TID251 - one of JOBS
+    if (bridge := _OF_BRIDGES.get(name)) is not None:
+        bridged: JobMain = bridge.load(f"{bridge.jobs[name].module}:main")
+        return bridged
+    found: JobMain = importlib.import_module(f"stratalog.jobs.{name}").main  # noqa: TID251 - one of JOBS
     return found
 
 
@@ -143,9 +140,8 @@ def _topics(prefix: str, parsed_args: argparse.Namespace, **_: object) -> list[s
 def _overview() -> str:
     lines = ["stratalog JOB ...; stratalog help JOB explains a job, stratalog version prints the version"]
     groups = {title: dict(jobs) for title, jobs in GROUPS.items()}
-    for bridge in bridges():
-        for name, job in bridge.jobs.items():
-            groups.setdefault(job.group, {})[name] = job.help
+    for name, bridge in _OF_BRIDGES.items():
+        groups.setdefault(bridge.jobs[name].group, {})[name] = bridge.jobs[name].help
     for title, jobs in groups.items():
         lines += ["", title, *(f"  {name:<14}  {what}" for name, what in jobs.items())]
     return "\n".join(lines)

@@ -54,6 +54,11 @@ MOST_BYTES = MOST_RECORD_BYTES - 64 * 1024
 _Mask = npt.NDArray[np.bool_]
 
 
+def missing(path: str) -> str:
+    """The reason of a record in which a field is null that is declared NOT NULL."""
+    return f"{path} is null, but declared NOT NULL"
+
+
 @dataclass(frozen=True, slots=True)
 class BadRecordRule:
     """Which records of an append are bad, and what is kept of them. Picklable."""
@@ -81,7 +86,7 @@ class BadRecordRule:
             found.append((NO_KEY, _mask(key.is_null())))
         for name in ("key", "value"):
             found += [
-                (f"{path} is null, but declared NOT NULL", mask)
+                (missing(path), mask)
                 for path, mask in _missing(batch.column(name), self.schema.field(name).type, name)
             ]
         rows = batch.select([name for name in batch.schema.names if name in RECORD_COLUMNS])

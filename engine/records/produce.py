@@ -6,7 +6,7 @@ those of Kafka's producer do a batch: the same one for the same producer and seq
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from numbers import Number
 from typing import Any
@@ -70,11 +70,13 @@ class RowColumns:
     headers: str | None = None
     timestamp: str | None = None
 
-    def of(self, names: Collection[str], topic: TopicImage) -> RowColumns:
+    def of(self, given: _Given, topic: TopicImage) -> RowColumns:
         """The columns themselves, or those of rows that are records by their names, where none is named."""
+        if self != RowColumns():
+            return self
         value = schema_of(topic.key_schema, topic.value_schema).field("value").type
         declared = [field.name for field in value] if pa.types.is_struct(value) else []
-        return self if self != RowColumns() else RowColumns(**columns_of_records(names, declared))
+        return RowColumns(**columns_of_records(given.names, declared))
 
 
 def produce(
@@ -99,7 +101,7 @@ def produce(
     check_not_internal(topic, "produce to")
     what = f"produce to {topic}"
     given = _given(rows, columns, what)
-    columns = columns.of(given.names, of_topic)
+    columns = columns.of(given, of_topic)
 
     def unknown(now: TopicImage) -> list[UnknownField]:
         return given.unknown(columns, now)

@@ -38,7 +38,7 @@ from pyspark.sql.types import (
 )
 
 from stratalog.engine.records.bad_record_lane import LeaveOut
-from stratalog.engine.records.bad_records import MOST_BYTES, NO_KEY, TOO_LARGE
+from stratalog.engine.records.bad_records import MOST_BYTES, NO_KEY, TOO_LARGE, missing
 from stratalog.engine.spark.narrow import width_of
 from stratalog.engine.spark.sql import identifier
 
@@ -89,7 +89,7 @@ class RowRules:
             self.bad(TOO_LARGE, reduce(Column.__add__, known) > MOST_BYTES)
         for column, name, kind in ((key, "key", types[0]), (value, "value", types[1])):
             for path, where in _missing(column, kind, name):
-                self.bad(f"{path} is null, but declared NOT NULL", where)
+                self.bad(missing(path), where)
 
     def fitted(self, column: Column, given: DataType, wanted: DataType, path: str) -> Column | None:
         """A column cast to another type, row by row; None where bad rows are refused, and where rows of that type

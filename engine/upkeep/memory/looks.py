@@ -29,7 +29,8 @@ def remember_look(
     def after(times: Times) -> Times:
         return times.after(looked, present)
 
-    if after(decode(stored.line)) == decode(stored.line):
+    before = decode(stored.line)
+    if after(before) == before:
         return []
     why = save_stored(context, image, MAINTENANCE, stored, lambda line: encode(after(decode(line))))
     return [] if why is None else [f"what was found is not remembered for health: {why}"]
