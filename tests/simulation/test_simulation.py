@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import re
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -17,7 +17,7 @@ from stratalog.partitions.errors import OutcomeUnknownError
 from stratalog.partitions.paths import DataName
 from stratalog.tiering.remote_objects import TopicLitter, Why, find_litter
 from tests.depth import at_depth
-from tests.simulation.configuration import configuration_of, small
+from tests.simulation.configuration import Configuration, configuration_of, small
 from tests.simulation.ending import LoneDriver
 from tests.simulation.hashing import outputs_by_order_of_hashes
 from tests.simulation.many import run_some
@@ -30,6 +30,16 @@ from tests.simulation.transacting import TransactionOracle
 
 SEEDS = 500
 PARTS = 25
+
+
+def counts_of_clean_runs(configurations: Iterable[Configuration]) -> Counter[str]:
+    """The events of these runs, in which every invariant holds."""
+    counts: Counter[str] = Counter()
+    for configuration in configurations:
+        result = run_configuration(configuration)
+        assert result.violation is None, f"seed {configuration.seed}: {result.violation}"
+        counts += result.counts
+    return counts
 
 
 @pytest.mark.sample(8)
@@ -53,50 +63,43 @@ def test_every_invariant_holds_after_every_step(part: int) -> None:
 def test_a_mirror_has_what_its_source_has_whatever_happens(part: int) -> None:
     """Several of them, which die, sleep and are late: an offset holds what the source has, or nothing yet."""
     each = 8
-    counts: Counter[str] = Counter()
-    for seed in range(1 + part * each, 1 + (part + 1) * each):
-        result = run_configuration(with_mirrors(configuration_of(seed)))
-        assert result.violation is None, f"seed {seed}: {result.violation}"
-        counts += result.counts
+    seeds = range(1 + part * each, 1 + (part + 1) * each)
+    counts = counts_of_clean_runs(with_mirrors(configuration_of(seed)) for seed in seeds)
     assert counts["mirrored: acknowledged"] >= each
 
 
 @pytest.mark.slow
 def test_replicas_that_were_put_back_go_on_from_the_end_of_the_remote_log() -> None:
     """I14: no offset is acknowledged with other records while the remote log holds the first."""
-    counts: Counter[str] = Counter()
-    for seed in range(1, 1 + at_depth(test=60, nightly=1000)):
-        result = run_configuration(configuration_of(seed, "behind"))
-        assert result.violation is None, f"seed {seed}: {result.violation}"
-        counts += result.counts
+    counts = counts_of_clean_runs(
+        configuration_of(seed, "behind") for seed in range(1, 1 + at_depth(test=60, nightly=1000))
+    )
     assert counts["put back behind the remote log"] >= 5
 
 
 @pytest.mark.slow
 def test_leaders_that_answer_reads_and_refuse_creates_resign() -> None:
     """Roots are full, and empty again, in any order with all else. Every invariant holds."""
-    counts: Counter[str] = Counter()
-    for seed in range(1, 1 + at_depth(test=15, nightly=1000)):
+
+    def filled(seed: int) -> Configuration:
         configuration = configuration_of(seed, "base")
         rng = random.Random(f"full {seed}")
         brokers = rng.choices(range(1, configuration.shape.brokers + 1), k=3)
         fills = [(rng.randrange(configuration.horizon // 2), "fill", broker) for broker in brokers]
         mends = [(at + rng.choice((20, 60, 200)), "mend", broker) for at, _, broker in fills]
         events = tuple(sorted((*configuration.events, *fills, *mends)))
-        result = run_configuration(replace(configuration, events=events))
-        assert result.violation is None, f"seed {seed}: {result.violation}"
-        counts += result.counts
+        return replace(configuration, events=events)
+
+    counts = counts_of_clean_runs(map(filled, range(1, 1 + at_depth(test=15, nightly=1000))))
     assert counts["full leaders resigned"] > 0
 
 
 @pytest.mark.slow
 def test_brokers_that_were_put_back_with_their_metadata_take_no_upload_of_before_for_theirs() -> None:
     """I14; and what nobody committed is not what has its name."""
-    counts: Counter[str] = Counter()
-    for seed in range(1, 1 + at_depth(test=30, nightly=1000)):
-        result = run_configuration(configuration_of(seed, "earlier"))
-        assert result.violation is None, f"seed {seed}: {result.violation}"
-        counts += result.counts
+    counts = counts_of_clean_runs(
+        configuration_of(seed, "earlier") for seed in range(1, 1 + at_depth(test=30, nightly=1000))
+    )
     assert counts["put back to an earlier moment"] >= 20
     assert counts["put back behind the remote log, with the metadata"] >= 3
 
@@ -104,11 +107,9 @@ def test_brokers_that_were_put_back_with_their_metadata_take_no_upload_of_before
 @pytest.mark.slow
 def test_logs_that_are_lost_begin_again_where_they_were_known_to_end() -> None:
     """I15: no offset is acknowledged with other records while the metadata know of the first."""
-    counts: Counter[str] = Counter()
-    for seed in range(1, 1 + at_depth(test=30, nightly=1000)):
-        result = run_configuration(configuration_of(seed, "lost"))
-        assert result.violation is None, f"seed {seed}: {result.violation}"
-        counts += result.counts
+    counts = counts_of_clean_runs(
+        configuration_of(seed, "lost") for seed in range(1, 1 + at_depth(test=30, nightly=1000))
+    )
     assert counts["lost, and known to have been written to"] >= 5
 
 
