@@ -45,7 +45,7 @@ class Compared:
     named: list[str] = field(default_factory=list)
     """Some offsets that differ, and how."""
     places: KeyPlaces | None = None
-    """Of keys here, in a topic that mirrors the one there."""
+    """Where the keys are here, in a topic that mirrors the one in Kafka."""
     _ranges: set[int] = field(default_factory=set)
     _differing: set[int] = field(default_factory=set)
     _hashes: dict[str, hashlib.blake2b] = field(default_factory=lambda: defaultdict(hashlib.blake2b))

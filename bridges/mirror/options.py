@@ -17,7 +17,7 @@ class MirrorOptions:
     archive: bool = False
     """Of topics that are made: their records stay when the source's go."""
     rename: Mapping[str, str] = field(default_factory=dict)
-    """Of topics that are made: the names that some of them get here, by those there."""
+    """The names that some created topics get here, by their names in Kafka."""
     groups: bool = True
     """Whether offsets of consumer groups come along."""
     values: TypedValues | None = None

@@ -27,7 +27,7 @@ MOST_ROWS = 1_000_000
 MOST_TIMESTAMP_MS = (2**63 - 1) // 1000
 """The log holds microseconds in 64 bits: a timestamp of Kafka above this, or below its negative, has no place."""
 NO_TIMESTAMP_MS = -1
-"""Of a record of Kafka that has none (``RecordBatch.NO_TIMESTAMP``)."""
+"""The timestamp of a Kafka record that has none (``RecordBatch.NO_TIMESTAMP``)."""
 _CONTROL = pa.field("control", pa.int32())
 
 

@@ -33,7 +33,7 @@ from stratalog.partitions.store.checking import PART_BYTES, QUICK, StoreCheck
 from stratalog.partitions.store.racing import race_in_threads
 
 REPLICAS = 3
-"""Of a topic whose creator names no number: enough to lose a broker and still be able to lose another."""
+"""The copies of a topic whose creator names no number: one broker may be lost, and then another."""
 FACTORS = (
     "default.replication.factor",
     "offsets.topic.replication.factor",

@@ -103,7 +103,7 @@ class StoredSchedule:
     line: bytes = b""
     """The newest one that can be read; nothing: none could be."""
     copies: tuple[StoredCopy, ...] = ()
-    """Of the brokers that were asked, the newest copies first."""
+    """The copies of the brokers that were asked, the newest first."""
 
     @property
     def version(self) -> int:
