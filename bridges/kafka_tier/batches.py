@@ -122,8 +122,8 @@ def _batch(data: bytes, at: int, size: int, position: int, what: str) -> KafkaBa
     )
 
 
-def payload_of(batch: KafkaBatch, what: str) -> bytes:
-    """The records of a batch, decompressed.
+def decompressed(batch: KafkaBatch, what: str) -> KafkaBatch:
+    """The batch with its records as they were before compression.
 
     Raises: CorruptionError for bytes that are not of their codec; InvalidCallError for more than fits into a task.
     """
@@ -132,7 +132,7 @@ def payload_of(batch: KafkaBatch, what: str) -> bytes:
     data = batch.payload if codec is None else _decompressed(batch.payload, codec, named)
     if batch.records * _LEAST_RECORD_BYTES > len(data):
         raise CorruptionError(f"{named} has {batch.records} records in {len(data)} bytes")
-    return data
+    return batch._replace(payload=data, attributes=batch.attributes & ~7)
 
 
 def _decompressed(data: bytes, codec: str, named: str) -> bytes:
@@ -156,7 +156,7 @@ def _decompressed(data: bytes, codec: str, named: str) -> bytes:
 
 
 def _read(source: pa.NativeFile) -> bytes:
-    """Piece by piece: one read of the most that is allowed would allocate it."""
+    """SegmentRange by piece: one read of the most that is allowed would allocate it."""
     pieces, left = [], MOST_BATCH_BYTES + 1
     while left > 0 and (piece := source.read(min(left, 1 << 20))):
         pieces.append(piece)

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from stratalog.bridges.kafka_tier.batches import KafkaBatch, payload_of
+from stratalog.bridges.kafka_tier.batches import KafkaBatch
 from stratalog.bridges.mirror.rows import MOST_TIMESTAMP_MS, NO_TIMESTAMP_MS
 from stratalog.partitions.errors import CorruptionError, InvalidCallError
 from stratalog.partitions.records import HEADERS, TIMESTAMP
@@ -71,37 +71,30 @@ class _Slices:
         )
 
 
-def decode(batches: Sequence[KafkaBatch], keep: Sequence[bool], start: int, end: int, what: str) -> pa.RecordBatch:
-    """The records of batches at the offsets ``[start, end)``, as columns of ``RECORDS``, without those of batches
-    that are not to be kept. All batches are decoded and checked.
+def decode(batches: Sequence[KafkaBatch], start: int, end: int, what: str) -> pa.RecordBatch:
+    """The records of decompressed batches at the offsets ``[start, end)``, as columns of ``RECORDS``.
 
     Raises: CorruptionError for records that do not fill their batch, or contradict its header; InvalidCallError
         for a timestamp that no column of microseconds holds, or for more headers than fit into a task.
     """
-    payloads = [payload_of(batch, what) for batch in batches]
-    sizes = np.array([len(one) for one in payloads], np.int64)
+    sizes = np.array([len(batch.payload) for batch in batches], np.int64)
     ends = np.cumsum(sizes)
     counts = np.array([batch.records for batch in batches], np.int64)
-    joined = b"".join([*payloads, _PADDING])
-    del payloads
+    joined = b"".join([*(batch.payload for batch in batches), _PADDING])
     data = np.frombuffer(joined, np.uint8)
     try:
         starts = _record_starts(data, ends - sizes, ends, counts)
         fields = _Fields(data, starts, np.repeat(np.arange(len(batches)), counts), batches)
     except _DamagedError as error:
-        raise CorruptionError(f"{what}: {_between(batches)} {error}") from None
-    chosen = np.array(keep, np.bool_)[fields.batch] & (fields.offsets >= start) & (fields.offsets < end)
-    rows = np.flatnonzero(chosen)
+        between = f"the batches at bytes {batches[0].position} to {batches[-1].position}"
+        raise CorruptionError(f"{what}: among {between}, {error}") from None
+    rows = np.flatnonzero((fields.offsets >= start) & (fields.offsets < end))
     _check_times(fields.timestamps_ms[rows], fields.offsets[rows], what)
     return fields.columns(pa.py_buffer(joined), rows)
 
 
 class _DamagedError(Exception):
     """What is wrong with the records of a group of batches."""
-
-
-def _between(batches: Sequence[KafkaBatch]) -> str:
-    return f"among the batches at bytes {batches[0].position} to {batches[-1].position},"
 
 
 def _check_times(timestamps_ms: Numbers, offsets: Numbers, what: str) -> None:

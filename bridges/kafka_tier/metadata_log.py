@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from stratalog.bridges.kafka_tier.batches import KafkaBatch, batch_bytes, batches_of
+from stratalog.bridges.kafka_tier.batches import KafkaBatch, batch_bytes, batches_of, decompressed
 from stratalog.bridges.kafka_tier.columns import decode
 from stratalog.bridges.kafka_tier.segment import MOST_SEGMENT_BYTES
 from stratalog.bridges.kafka_tier.segment_states import Message, parsed
@@ -55,7 +55,10 @@ def _partition(store: Store, partition: int, files: list[tuple[int, str]], notes
                 if batch.base_offset < next_offset:
                     raise CorruptionError(f"{what}: offset {batch.base_offset} comes after {next_offset - 1}")
                 next_offset = batch.last_offset + 1
-            rows = decode(group, [not batch.control for batch in group], 0, next_offset, what)
+            plain = [decompressed(batch, what) for batch in group if not batch.control]
+            if not plain:
+                continue
+            rows = decode(plain, 0, next_offset, what)
             values = zip(rows.column("offset").to_pylist(), rows.column("value").to_pylist(), strict=True)
             yield from parsed(list(values), what)
 

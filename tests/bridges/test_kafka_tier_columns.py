@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stratalog.bridges.kafka_tier import batches as reading
-from stratalog.bridges.kafka_tier.batches import batches_of
+from stratalog.bridges.kafka_tier.batches import batches_of, decompressed
 from stratalog.bridges.kafka_tier.columns import RECORDS, decode
 from stratalog.partitions.errors import CorruptionError, InvalidCallError, StratalogError
 from tests.bridges.kafka_tier_data import FOLDERS, Row, Tier, batch_bytes, real, rows_of
@@ -23,8 +23,8 @@ record = st.tuples(small, small, st.lists(st.tuples(st.text(max_size=5), small),
 
 
 def decoded(data: bytes, start: int = 0, end: int = 1 << 62) -> pa.RecordBatch:
-    found = list(batches_of(data, 0, "segment s"))
-    rows = decode(found, [not batch.control for batch in found], start, end, "segment s")
+    found = [one for one in batches_of(data, 0, "segment s") if not one.control]
+    rows = decode([decompressed(one, "segment s") for one in found], start, end, "segment s")
     rows.validate(full=True)
     assert rows.schema == RECORDS
     return rows
