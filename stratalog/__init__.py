@@ -33,6 +33,7 @@ if _find_spec(f"{__name__}.engine") is None:
 
 if TYPE_CHECKING:
     from stratalog.bridges.kafka import Kafka as _Kafka
+    from stratalog.bridges.kafka_tier.tier import KafkaTier as KafkaTier
     from stratalog.bridges.rights import Rights as _Rights
     from stratalog.bridges.state import StatePages as _State
     from stratalog.engine.cluster import Cluster as _Core
@@ -64,6 +65,7 @@ else:
         "Failure": "engine.driver.report",
         "FirstAt": "engine.reading.positions",
         "FoundOffset": "partitions.offsets",
+        "KafkaTier": "bridges.kafka_tier.tier",
         "OffsetAndMetadata": "engine.state.group_commits",
         "OffsetSpec": "partitions.offsets",
         "OperationFailedError": "engine.driver.report",

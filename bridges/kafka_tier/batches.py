@@ -11,9 +11,9 @@ import zlib
 from collections.abc import Iterator
 from typing import NamedTuple
 
-import google_crc32c
 import pyarrow as pa
 
+from stratalog.bridges.kafka_tier.checksum import crc32c
 from stratalog.partitions.errors import CorruptionError, InvalidCallError
 
 HEADER_BYTES = 61
@@ -103,7 +103,7 @@ def _batch(data: bytes, at: int, size: int, position: int, what: str) -> KafkaBa
     base, _, epoch, _, crc, attributes, delta, base_ms, max_ms, producer, _, _, count = _HEADER.unpack_from(
         data, at
     )
-    if google_crc32c.value(data[at + _CRC_FROM : at + size]) != crc:
+    if crc32c(data[at + _CRC_FROM : at + size]) != crc:
         raise CorruptionError(f"{what}: the batch at byte {position + at} has a wrong checksum (CRC-32C)")
     if base < 0 or delta < 0 or not 0 <= count <= delta + 1 or base + delta >= (1 << 63) - 1:
         raise CorruptionError(
@@ -132,6 +132,8 @@ def decompressed(batch: KafkaBatch, what: str) -> KafkaBatch:
     data = batch.payload if codec is None else _decompressed(batch.payload, codec, named)
     if batch.records * _LEAST_RECORD_BYTES > len(data):
         raise CorruptionError(f"{named} has {batch.records} records in {len(data)} bytes")
+    if codec is None:
+        return batch
     return batch._replace(payload=data, attributes=batch.attributes & ~7)
 
 

@@ -109,8 +109,11 @@ def _check_times(timestamps_ms: Numbers, offsets: Numbers, what: str) -> None:
 def _varints(data: Bytes, at: Numbers, most_bytes: int = 5) -> tuple[Numbers, Numbers]:
     """The zigzag numbers at these places, and where they end."""
     byte = data.take(at, mode="clip")
-    value = (byte & 0x7F).astype(np.uint64)
     after = at + 1
+    if not len(byte) or int(byte.max()) < 0x80:  # most numbers are small
+        small = byte.astype(np.int64)
+        return (small >> 1) ^ -(small & 1), after
+    value = (byte & 0x7F).astype(np.uint64)
     more = np.flatnonzero(byte & 0x80)
     shift = 7
     while len(more):

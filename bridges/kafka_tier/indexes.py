@@ -7,10 +7,10 @@ import struct
 from dataclasses import dataclass
 from itertools import pairwise
 
-import google_crc32c
 import numpy as np
 import numpy.typing as npt
 
+from stratalog.bridges.kafka_tier.checksum import crc32c
 from stratalog.bridges.kafka_tier.segment import RemoteLogSegment
 from stratalog.partitions.errors import CorruptionError, InvalidCallError
 
@@ -145,11 +145,7 @@ def parse_open_transactions(data: bytes, segment: RemoteLogSegment) -> dict[int,
     version, crc, count = _SNAPSHOT_HEAD.unpack_from(data)
     if version != 1:
         raise InvalidCallError(f"{segment}: its producer snapshot has version {version}, which is not known here")
-    if (
-        google_crc32c.value(data[6:]) != crc
-        or count < 0
-        or len(data) != _SNAPSHOT_HEAD.size + count * _PRODUCER.size
-    ):
+    if crc32c(data[6:]) != crc or count < 0 or len(data) != _SNAPSHOT_HEAD.size + count * _PRODUCER.size:
         raise _lies(segment, "producer snapshot", "is damaged")
     found = {}
     for producer, *_, first in _PRODUCER.iter_unpack(data[_SNAPSHOT_HEAD.size :]):

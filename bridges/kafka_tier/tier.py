@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Self
 
 import pyarrow as pa
 
+from stratalog.bridges.kafka_tier.brokers import SourceBrokers
 from stratalog.bridges.kafka_tier.committed import committed
 from stratalog.bridges.kafka_tier.indexes import parse_leader_epochs
 from stratalog.bridges.kafka_tier.layout import (
@@ -33,6 +34,7 @@ from stratalog.bridges.kafka_tier.reading import (
 from stratalog.bridges.kafka_tier.segment import RemoteLogSegment, SegmentState
 from stratalog.bridges.kafka_tier.segment_states import SegmentStates, folded
 from stratalog.bridges.kafka_tier.times import end_at, may_hold, start_of_times
+from stratalog.bridges.mirror.kafka_source import open_source
 from stratalog.engine.driver.report import Report
 from stratalog.engine.reading.bounds import Bound, ReadQuery
 from stratalog.engine.reading.positions import FirstAt
@@ -86,7 +88,7 @@ class KafkaTier:
         tier = KafkaTier.open("s3://bucket", layout="aiven", prefix="tier/", metadata="/backup/kafka-logs")
         tier.read(spark, "trips", start=FirstAt("2026-06-01"), end=FirstAt("2026-06-02")).show()
 
-    It writes nothing. What it cannot prove it does not read: such offsets are named, with the reason.
+    It writes nothing. It does not read offsets that it cannot vouch for, and reports them with the reason.
     """
 
     store: Store
@@ -94,8 +96,10 @@ class KafkaTier:
     states: SegmentStates
     epochs: Mapping[Key, Epochs] = field(default_factory=dict)
     log_starts: Mapping[Key, int] = field(default_factory=dict)
+    brokers: SourceBrokers | None = None
+    """Those of a running cluster; None: the metadata's files are all that there is."""
     notes: tuple[str, ...] = ()
-    """What the metadata do not say."""
+    """Gaps in the metadata, if any."""
     _opened: dict[str, OpenSegment] = field(default_factory=dict, repr=False)
 
     @classmethod
@@ -104,7 +108,9 @@ class KafkaTier:
         address: str,
         *,
         layout: str,
-        metadata: str,
+        metadata: str | None = None,
+        bootstrap: str | None = None,
+        configs: Mapping[str, str] | None = None,
         prefix: str = "",
         keys: Mapping[str, str | Path | bytes] | None = None,
         epochs: Mapping[Key, Epochs] | None = None,
@@ -112,23 +118,31 @@ class KafkaTier:
         storage: StoreOptions = _NO_OPTIONS,
     ) -> Self:
         """The tier at ``address``, a folder or a bucket. ``metadata`` is the folder or bucket with the log of
-        ``__remote_log_metadata``: a broker's log folder, or a copy of it. ``prefix`` is put before names, as the
-        plugin does; ``keys`` are the plugin's private keys by their ids, as files or bytes.
+        ``__remote_log_metadata``: a broker's log folder, or a copy of it. Or ``bootstrap`` are addresses of
+        brokers, and ``configs`` more of librdkafka's: they are asked for that topic, where logs start, and whether
+        they have the history of the tier. ``prefix`` is put before names, as the plugin does; ``keys`` are the
+        plugin's private keys by their ids, as files or bytes.
 
         ``epochs`` has, by topic and partition, the leader epochs of the present history with their first offsets
         (a broker's ``leader-epoch-checkpoint``). Without them, those of the newest segment count.
         ``log_starts`` has the offsets at which logs start; without them they start with their first segment.
 
-        Raises: InvalidCallError for an unknown layout, a key that is none, metadata that are not there or of an
-            unknown version; CorruptionError, LogGapError for damaged metadata; StorageError kinds.
+        Raises: InvalidCallError for an unknown layout, a damaged key, missing metadata or an unknown version of
+            them; CorruptionError, LogGapError for damaged metadata; StorageError kinds.
         """
         given = {name: key if isinstance(key, bytes) else _file(name, key) for name, key in (keys or {}).items()}
         opened = open_layout(layout, LayoutOptions(prefix, given))
         notes: list[str] = []
-        source = ReadOnlyStore(open_store(metadata, storage, what="metadata"))
-        states = folded(messages_of(source, notes))
+        if (metadata is None) == (bootstrap is None):
+            raise InvalidCallError("give either metadata, a folder or bucket, or bootstrap, addresses of brokers")
+        brokers = None if bootstrap is None else SourceBrokers(open_source(bootstrap, configs))
+        if brokers is not None:
+            states = folded(brokers.messages(notes))
+        else:
+            source = ReadOnlyStore(open_store(str(metadata), storage, what="metadata"))
+            states = folded(messages_of(source, notes))
         store = ReadOnlyStore(open_store(address, storage, what="address"))
-        tier = cls(store, opened, states, dict(epochs or {}), dict(log_starts or {}), tuple(notes))
+        tier = cls(store, opened, states, dict(epochs or {}), dict(log_starts or {}), brokers, tuple(notes))
         tier._check_names()
         return tier
 
@@ -285,6 +299,8 @@ class KafkaTier:
 
     def _topic_id(self, topic: str) -> str:
         ids = self.states.topic_ids(topic)
+        if self.brokers is not None and ids and (now := self.brokers.topic_id(topic)) in ids:
+            return now
         alive = {one: when for one, when in ids.items() if self._alive(one)} or ids
         if not alive:
             known = self.topics()
@@ -315,7 +331,10 @@ class KafkaTier:
         segments = self.states.of(self._topic_id(topic), partition)
         epochs = self._epochs_of(topic, partition, segments)
         start = self.log_starts.get((topic, partition))
-        return plan_partition(topic, partition, segments, self.states.contradictory, epochs, start)
+        if start is None and self.brokers is not None:
+            start = self.brokers.log_start((topic, partition))
+        plan = plan_partition(topic, partition, segments, self.states.contradictory, epochs, start)
+        return plan if self.brokers is None else self.brokers.confirmed(plan)
 
     def _epochs_of(self, topic: str, partition: int, segments: Sequence[RemoteLogSegment]) -> LeaderEpochs:
         """Those given, or those of the finished segment with the newest epoch."""

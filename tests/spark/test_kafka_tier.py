@@ -1,0 +1,63 @@
+"""The tier of a Kafka cluster as a DataFrame: tasks read the segments, on a session of either kind."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from stratalog.bridges.kafka_tier.tier import KafkaTier
+from tests.bridges.kafka_tier_data import AIVEN, MAIN, Row, Tier, real
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = [pytest.mark.spark, pytest.mark.connect, real]
+
+
+def opened(folder: str) -> KafkaTier:
+    tier = Tier(folder)
+    return KafkaTier.open(
+        f"{tier.path}/tier",
+        layout=tier.layout_name,
+        metadata=f"{tier.path}/remote-log-metadata",
+        prefix=tier.options.prefix,
+        keys=dict(tier.options.keys),
+    )
+
+
+def rows_of(frame: DataFrame) -> list[Row]:
+    rows = frame.selectExpr("*", "unix_millis(timestamp) AS ms").orderBy("topic", "partition", "offset").collect()
+    return [
+        (
+            *(row.offset, -1 if row.ms is None else row.ms, row.timestampType, row.leaderEpoch),
+            None if row.key is None else bytes(row.key),
+            None if row.value is None else bytes(row.value),
+            [(pair.key, None if pair.value is None else bytes(pair.value)) for pair in row.headers or []],
+        )
+        for row in rows
+    ]
+
+
+@pytest.mark.parametrize("folder", [MAIN, f"{AIVEN}/encrypted"])
+def test_a_dataframe_has_the_records_that_consumers_got(folder: str, spark: SparkSession) -> None:
+    topic = "plain" if folder == MAIN else "docs"
+    tier, data = opened(folder), Tier(folder)
+    frame = tier.read(spark, topic, start={0: 5, 1: 100}, end={0: 850, 1: 900})
+    assert frame.columns == [
+        *("topic", "partition", "offset", "timestamp", "timestampType", "key", "value", "headers", "leaderEpoch"),
+    ]
+    expected = [row for row in data.records(f"{topic}-0") if 5 <= row[0] < 850]
+    expected += [row for row in data.records(f"{topic}-1") if 100 <= row[0] < 900]
+    assert rows_of(frame) == expected
+    assert frame.select("topic", "partition").distinct().count() == 2
+    assert rows_of(tier.read(spark, topic, start=3, end=3)) == []
+
+
+def test_committed_records_end_where_a_transaction_is_open(spark: SparkSession) -> None:
+    with pytest.warns(UserWarning, match="has not ended in the tier"):
+        frame = opened(MAIN).read(spark, "txn", partitions=[0], isolation="read_committed")
+    [part] = Tier(MAIN).truth("txn")["partitions"][:1]
+    committed = {offset for first, last in part["readCommittedRanges"] for offset in range(first, last + 1)}
+    truth = Tier(MAIN).records("txn-0")
+    assert rows_of(frame) == [row for row in truth if row[0] in committed and row[0] < 1033]
