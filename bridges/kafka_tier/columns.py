@@ -38,7 +38,7 @@ RECORDS = pa.schema(
 )
 _LEAST_SIDE_BY_SIDE = 64
 """With fewer batches a step of numpy takes longer than Python takes for their records (measured)."""
-_MOST_HEADERS = 1 << 22
+_MOST_HEADERS = 1 << 21
 """Of a group of batches."""
 _PADDING = bytes(16)
 

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stratalog.bridges.kafka_tier import batches as reading
+from stratalog.bridges.kafka_tier import columns
 from stratalog.bridges.kafka_tier.batches import batches_of, decompressed
 from stratalog.bridges.kafka_tier.columns import RECORDS, decode
 from stratalog.partitions.errors import CorruptionError, InvalidCallError, StratalogError
@@ -159,6 +160,14 @@ def test_bytes_that_decompress_to_too_much_are_refused(monkeypatch: pytest.Monke
     for payload in (b"\xc0\x9a\x0c" + bytes(50), reading._XERIAL + bytes(8) + b"\x00\x00\x00\x04\xc0\x9a\x0c\x00"):
         with pytest.raises(InvalidCallError, match="more than fits into a task"):
             decoded(raw(payload, 2))
+
+
+def test_more_headers_than_fit_into_a_task_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = batch_bytes([(None, b"v", [("h", None)] * 3)])
+    assert decoded(data).num_rows == 1
+    monkeypatch.setattr(columns, "_MOST_HEADERS", 2)
+    with pytest.raises(InvalidCallError, match="more than 2 headers, more than fits into a task"):
+        decoded(data)
 
 
 def raw(payload: bytes, codec: int, records: int = 1) -> bytes:
