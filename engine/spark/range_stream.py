@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 from pyspark.sql.types import StructType
@@ -109,9 +109,19 @@ class RangeStream(StreamReader):
         yield pa.RecordBatch.from_pylist(rows, schema=self._arrow)
 
 
-def _range(row: Row) -> StreamRange:
-    epochs = tuple((epoch, first) for epoch, first in row["epochs"])
-    return StreamRange(row["topic"], row["topic_id"], row["partition"], row["start"], row["end"], epochs)
+def ranges_of(batch: DataFrame) -> list[StreamRange]:
+    """The rows of a batch as ranges."""
+    return [
+        StreamRange(
+            row["topic"],
+            row["topic_id"],
+            row["partition"],
+            row["start"],
+            row["end"],
+            tuple((epoch, first) for epoch, first in row["epochs"]),
+        )
+        for row in batch.collect()
+    ]
 
 
 class BatchScan:
@@ -133,7 +143,7 @@ class BatchScan:
         Raises: as ``plan_of_ranges`` and ``read_frame``, and what the function raises; the query ends, and its
             next run has the same batch again.
         """
-        ranges = [_range(row) for row in batch.collect()]
+        ranges = ranges_of(batch)
         if not ranges:
             return
         if self._opened is None:
