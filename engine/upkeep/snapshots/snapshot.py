@@ -28,10 +28,11 @@ from typing import TypeVar
 
 from stratalog.engine.brokers.probe import probe_brokers
 from stratalog.engine.driver.compared_clocks import compared_clocks, removal_time
-from stratalog.engine.driver.context import Context, TaskRunner
+from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.metrics import GEN_LATENCY, LAG, SIZE
 from stratalog.engine.driver.report import Failure, Report, Value
 from stratalog.engine.driver.run import OperationRun
+from stratalog.engine.driver.tasks import TaskRunner
 from stratalog.engine.metadata.image import ClusterImage, TopicImage
 from stratalog.engine.metadata.partition_commands import AdvanceLogStart, LogStart, RefusedPartition
 from stratalog.engine.metadata.protection import is_protected
