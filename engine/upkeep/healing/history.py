@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from stratalog.engine.driver.context import Context
-from stratalog.engine.driver.report import Failure, Report, Value
-from stratalog.engine.driver.run import OperationRun
+from stratalog.engine.driver.report import Failure, Report
+from stratalog.engine.driver.run import OperationRun, PartitionRow
 from stratalog.engine.metadata.image import ClusterImage
 from stratalog.engine.replicas.former import find_former, truncated_in
 from stratalog.engine.replication.partition import PartitionReplicas, PartitionWork
@@ -17,7 +17,6 @@ from stratalog.partitions.errors import CorruptSegmentError, StratalogError
 from stratalog.partitions.lineage import Lineage
 from stratalog.partitions.listing import ReplicaLog, resolve
 from stratalog.partitions.replica import Replica
-from stratalog.partitions.runner import Done, Failed
 from stratalog.partitions.store import Store
 
 _MAY_COME_BACK = "not yet: it is above the high watermark"
@@ -45,6 +44,21 @@ class Relic:
     next_offset: int | None
     former: bool = False
     """Whether the folder is a former replica's."""
+
+
+class RelicRow(PartitionRow, frozen=True, kw_only=True):
+    """A discarded file of one replica, with offsets ``[start, end)``."""
+
+    broker: int
+    file: str
+    epoch: int
+    start: int
+    end: int | None
+    records: int | None
+    bytes: int
+    written: str
+    why: str
+    deletable: str
 
 
 def read_history(work: HistoryWork) -> tuple[list[Relic], list[tuple[int, StratalogError]]]:
@@ -107,18 +121,11 @@ def history(context: Context, topics: Sequence[str] | None = None) -> Report:
     with context.run("discarded") as run:
         image = context.metadata.image()
         works = _plan(context, image, topics, run)
-        context.progress.start("discarded", len(works), "partitions")
-        for outcome in context.tasks.run(read_history, works):
-            match outcome:
-                case Done(work, (relics, failed)):
-                    run.rows += [_row(work, relic) for relic in relics]
-                    run.failures += [Failure.of(f"{work} on broker {broker}", error) for broker, error in failed]
-                case Failed(work, error):
-                    run.fail(work, error)
-            context.progress.advance()
-        context.progress.finish()
-    run.rows.sort(key=lambda row: (str(row["topic"]), row["partition"], row["broker"], str(row["file"])))
-    run.totals |= {"files": len(run.rows), "bytes": sum(int(row["bytes"] or 0) for row in run.rows)}
+        for work, (relics, failed) in run.each(read_history, works):
+            run.add(_row(work, relic) for relic in relics)
+            run.failures += [Failure.of(f"{work} on broker {broker}", error) for broker, error in failed]
+    run.sort("topic", "partition", "broker", "file")
+    run.totals |= {"files": len(run.rows), "bytes": run.sum("bytes")}
     return run.report()
 
 
@@ -138,23 +145,23 @@ def _plan(
     ]
 
 
-def _row(work: HistoryWork, relic: Relic) -> dict[str, Value]:
+def _row(work: HistoryWork, relic: Relic) -> RelicRow:
     file, name = relic.discarded.file, relic.discarded.file.name
     deletable = relic.discarded.deletable_ms(work.delay_ms)
-    return {
-        "topic": work.replicas.view.topic,
-        "partition": work.replicas.view.partition,
-        "broker": relic.broker_id,
-        "file": str(name),
-        "epoch": name.epoch,
-        "start": name.base_offset,
-        "end": relic.next_offset,
-        "records": None if relic.next_offset is None else relic.next_offset - name.base_offset,
-        "bytes": file.object.size_bytes,
-        "written": _time(file.object.modified_ms),
-        "why": str(relic.discarded.why),
-        "deletable": (_NOT_CLOSED if relic.former else _MAY_COME_BACK) if deletable is None else _time(deletable),
-    }
+    return RelicRow(
+        topic=work.replicas.view.topic,
+        partition=work.replicas.view.partition,
+        broker=relic.broker_id,
+        file=str(name),
+        epoch=name.epoch,
+        start=name.base_offset,
+        end=relic.next_offset,
+        records=None if relic.next_offset is None else relic.next_offset - name.base_offset,
+        bytes=file.object.size_bytes,
+        written=_time(file.object.modified_ms),
+        why=str(relic.discarded.why),
+        deletable=(_NOT_CLOSED if relic.former else _MAY_COME_BACK) if deletable is None else _time(deletable),
+    )
 
 
 def _time(ms: int) -> str:

@@ -13,8 +13,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from stratalog.engine.driver.context import Context
-from stratalog.engine.driver.report import Failure, Report, Value
-from stratalog.engine.driver.run import OperationRun
+from stratalog.engine.driver.report import Failure, Report
+from stratalog.engine.driver.run import OperationRun, PartitionRow
 from stratalog.engine.metadata.image import ClusterImage
 from stratalog.engine.reading.look import check_partitions
 from stratalog.engine.replicas.former import find_former, truncated_in
@@ -28,7 +28,6 @@ from stratalog.partitions.lineage import Lineage
 from stratalog.partitions.listing import DataFile
 from stratalog.partitions.paths import DataName
 from stratalog.partitions.replica import Replica
-from stratalog.partitions.runner import Done, Failed
 from stratalog.partitions.segment import Segment
 from stratalog.partitions.segment_check import verify_segment
 from stratalog.partitions.store import Store, open_store
@@ -56,6 +55,20 @@ class Exported:
 
     what: Recovered
     bytes: int | None
+
+
+class ExportedRow(PartitionRow, frozen=True, kw_only=True):
+    """An exported file, with offsets ``[start, end)``."""
+
+    epoch: int
+    start: int
+    end: int
+    records: int
+    bytes: int | None
+    broker: int
+    why: str
+    path: str
+    outcome: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,21 +204,14 @@ def recover(
         works = _plan(context, image, topics, partitions, broker, target, dry_run, run)
         if not dry_run:
             target.check()
-        context.progress.start("recover", len(works), "partitions")
-        for outcome in context.tasks.run(recover_partition, works):
-            match outcome:
-                case Done(work, (exported, lost)):
-                    run.rows += [_row(each, work, dry_run) for each in exported]
-                    run.failures += [Failure.of(f"{work} on broker {b}", error) for b, error in lost]
-                case Failed(work, error):
-                    run.fail(work, error)
-            context.progress.advance()
-        context.progress.finish()
+        for work, (exported, lost) in run.each(recover_partition, works):
+            run.add(_row(each, work, dry_run) for each in exported)
+            run.failures += [Failure.of(f"{work} on broker {b}", error) for b, error in lost]
         run.notes += [_how(target, topic) for topic in sorted({str(row["topic"]) for row in run.rows})]
         if run.rows and not dry_run:
             write_manifest(target, run.notes)
-    run.rows.sort(key=lambda row: str(row["path"]))
-    run.totals |= {"files": len(run.rows), "records": sum(int(row["records"] or 0) for row in run.rows)}
+    run.sort("path")
+    run.totals |= {"files": len(run.rows), "records": run.sum("records")}
     return run.report()
 
 
@@ -252,19 +258,18 @@ def _how(target: Store, topic: str) -> str:
     )
 
 
-def _row(each: Exported, work: RecoverWork, dry_run: bool) -> dict[str, Value]:
+def _row(each: Exported, work: RecoverWork, dry_run: bool) -> ExportedRow:
     what = each.what
-    outcome = "planned" if dry_run else "was there" if each.bytes is None else "exported"
-    return {
-        "topic": what.topic,
-        "partition": what.partition,
-        "epoch": what.epoch,
-        "start": what.base_offset,
-        "end": what.next_offset,
-        "records": what.records,
-        "bytes": each.bytes,
-        "broker": what.broker_id,
-        "why": what.why,
-        "path": work.target.uri_of(what.path),
-        "outcome": outcome,
-    }
+    return ExportedRow(
+        topic=what.topic,
+        partition=what.partition,
+        epoch=what.epoch,
+        start=what.base_offset,
+        end=what.next_offset,
+        records=what.records,
+        bytes=each.bytes,
+        broker=what.broker_id,
+        why=what.why,
+        path=work.target.uri_of(what.path),
+        outcome="planned" if dry_run else "was there" if each.bytes is None else "exported",
+    )
