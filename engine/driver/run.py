@@ -214,8 +214,8 @@ class OperationRun:
         self.rows.sort(key=lambda row: [0 if row[name] is None else row[name] for name in columns])
 
     def sum(self, column: str) -> int:
-        """The sum of a column; None counts as 0."""
-        return sum(int(row[column] or 0) for row in self.rows)
+        """The sum of a column; None, and a row without the column, count as 0."""
+        return sum(int(row.get(column) or 0) for row in self.rows)
 
     def total(self, *columns: str) -> None:
         """Let the totals have the sums of these columns."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
+from stratalog.engine.driver.run import Row
 from stratalog.engine.metadata.image import PartitionView
 from stratalog.engine.replicas.repair import BadEpoch, BadFile, BadLocalStart, Copy, Damage, Missing, Place, Repair
 from stratalog.engine.upkeep.verification.audit import Audited
@@ -21,6 +22,21 @@ from stratalog.engine.upkeep.verification.structure import PartitionStructure, R
 from stratalog.partitions.errors import CorruptionError, LeaderNotAvailableError, LogGapError
 from stratalog.partitions.listing import is_live
 from stratalog.partitions.paths import DataName
+
+
+class HealRow(Row, frozen=True, kw_only=True):
+    """A damage, with offsets ``[start, end)``, and the outcome."""
+
+    topic: str
+    partition: int | None = None
+    """None: of the topic's remote table."""
+    broker: int | None = None
+    """None: of the remote tier."""
+    damage: str
+    start: int | None = None
+    end: int | None = None
+    source: str | None
+    outcome: str
 
 
 @dataclass(frozen=True, slots=True)

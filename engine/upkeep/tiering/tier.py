@@ -20,7 +20,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 
 from stratalog.engine.driver.context import Context
-from stratalog.engine.driver.report import Failure, Report, Value
+from stratalog.engine.driver.report import Failure, Report
 from stratalog.engine.driver.run import OperationRun
 from stratalog.engine.metadata.image import ClusterImage
 from stratalog.engine.replicas.damaged import replace_leaders
@@ -83,17 +83,13 @@ def tier(
         if parts and not dry_run:
             why = save_schedule(context, image, kept, leader_epochs, after)
             run.notes += [] if why is None else [f"when partitions are due next is not remembered: {why}"]
-        run.rows += [part.row(after[part.key], now_ms) for part in parts]
+        run.add(part.row(after[part.key], now_ms) for part in parts)
         run.settled |= {part.key: part.quiet_until_ms for part in parts if part.quiet_until_ms}
         next_ms = schedule.updated(after).next_due_ms(chosen)
     run.failures += [Failure.of(part, part.error) for part in parts if part.error is not None and not part.excused]
-    run.rows.sort(key=lambda row: (str(row["topic"]), row["partition"]))
-    run.totals |= {
-        "uploaded_files": _total(run.rows, "uploaded_files"),
-        "uploaded_bytes": _total(run.rows, "uploaded_bytes"),
-        "backlog_bytes": _total(run.rows, "backlog_bytes"),
-        "next_ms": None if next_ms is None else max(0, next_ms - now_ms),
-    }
+    run.sort("topic", "partition")
+    run.total("uploaded_files", "uploaded_bytes", "backlog_bytes")
+    run.totals["next_ms"] = None if next_ms is None else max(0, next_ms - now_ms)
     if cut_off := 0 if dry_run else sum(part.is_cut_off for part in parts):
         run.totals["cut_off"] = cut_off
     return run.report()
@@ -281,7 +277,3 @@ def _follow(context: Context, parts: Sequence[PartitionTiering], run: OperationR
     changed = [part.of for part in parts if every or part.committed or (part.planned and part.planned.foreign)]
     for of in {id(of): of for of in changed if of.table is not None}.values():
         follow(context, of.topic, of.config, run)
-
-
-def _total(rows: Iterable[dict[str, Value]], column: str) -> int:
-    return sum(int(row[column] or 0) for row in rows)
