@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from stratalog.engine.brokers.probe import probe_brokers
+from stratalog.engine.brokers.probe import probe_first
 from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.report import Failure, Report
 from stratalog.engine.driver.run import OperationRun
@@ -79,9 +79,7 @@ def heal(
         image = context.metadata.image()
         context.topics(image, topics)
         if not dry_run:
-            probed = probe_brokers(context)
-            image = probed.image
-            run.notes += probed.notes
+            image = probe_first(context, run)
         chosen = context.topics(image, topics)
         if only is not None:
             topic_ids = {key.topic_id for key in only}

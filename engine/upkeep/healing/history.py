@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from stratalog.engine.driver.context import Context
@@ -23,16 +23,23 @@ _MAY_COME_BACK = "not yet: it is above the high watermark"
 _NOT_CLOSED = "not yet: vacuum has not found it"
 
 
-@dataclass(frozen=True, slots=True)
-class HistoryWork(PartitionWork):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DiscardedWork(PartitionWork):
     """Look at what the replicas of one partition have discarded."""
 
-    delay_ms: int
-    former: tuple[Replica, ...] = ()
+    brokers: tuple[int, ...]
+    former: tuple[Replica, ...]
     """Replicas that the partition had."""
 
     def stores_used(self) -> Iterable[Store]:
         return [*self.replicas.stores.values(), *(replica.store for replica in self.former)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HistoryWork(DiscardedWork):
+    """List it."""
+
+    delay_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,22 +68,37 @@ class RelicRow(PartitionRow, frozen=True, kw_only=True):
     deletable: str
 
 
-def read_history(work: HistoryWork) -> tuple[list[Relic], list[tuple[int, StratalogError]]]:
-    """The task. A replica that cannot be looked at keeps no other from it."""
-    relics: list[Relic] = []
-    failed: list[tuple[int, StratalogError]] = []
+def discarded_files(
+    work: DiscardedWork, failed: list[tuple[int, StratalogError]]
+) -> Iterator[tuple[Replica, Lineage, Sequence[Discarded]]]:
+    """Files that each of the brokers has discarded, or a former replica holds of other histories; and under which
+    lineage. One that cannot be looked at is added to ``failed``, and keeps no other from it.
+    """
     lineage, began_ms = leaders_lineage(work.replicas)
-    for broker in work.replicas.view.replicas:
+    for broker in work.brokers:
         try:
             replica = work.replicas.replica(broker)
-            relics += [_relic(replica, each) for each in discarded(log_under(replica, lineage))]
+            log = log_under(replica, lineage)
         except StratalogError as error:
             failed.append((broker, error))
+        else:
+            yield replica, log.lineage, [*discarded(log)]
     for replica in work.former if lineage.entries else ():
         try:
-            relics += [
-                replace(_relic(replica, each), former=True) for each in truncated_in(replica, lineage, began_ms)
-            ]
+            found = [*truncated_in(replica, lineage, began_ms)]
+        except StratalogError as error:
+            failed.append((replica.broker_id, error))
+        else:
+            yield replica, lineage, found
+
+
+def read_history(work: HistoryWork) -> tuple[list[Relic], list[tuple[int, StratalogError]]]:
+    """The task."""
+    relics: list[Relic] = []
+    failed: list[tuple[int, StratalogError]] = []
+    for replica, _, found in discarded_files(work, failed):
+        try:
+            relics += [_relic(replica, each, former=replica in work.former) for each in found]
         except StratalogError as error:
             failed.append((replica.broker_id, error))
     return relics, failed
@@ -105,11 +127,11 @@ def log_under(replica: Replica, lineage: Lineage) -> ReplicaLog:
     return log
 
 
-def _relic(replica: Replica, each: Discarded) -> Relic:
+def _relic(replica: Replica, each: Discarded, *, former: bool) -> Relic:
     try:
-        return Relic(replica.broker_id, each, replica.footer(each.file).next_offset)
+        return Relic(replica.broker_id, each, replica.footer(each.file).next_offset, former)
     except CorruptSegmentError:  # nothing rests on it; verify --deep names it
-        return Relic(replica.broker_id, each, each.file.name.next_offset)
+        return Relic(replica.broker_id, each, each.file.name.next_offset, former)
 
 
 def history(context: Context, topics: Sequence[str] | None = None) -> Report:
@@ -136,9 +158,10 @@ def _plan(
     former = find_former(context, image, [topic.topic_id for topic in chosen], run)
     return [
         HistoryWork(
-            context.replicas(view),
-            context.topic_config(image, topic).file_delete_delay_ms,
-            tuple(former.get(view.key, ())),
+            replicas=context.replicas(view),
+            brokers=view.replicas,
+            former=tuple(former.get(view.key, ())),
+            delay_ms=context.topic_config(image, topic).file_delete_delay_ms,
         )
         for topic in chosen
         for view in image.views(topic.name)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
-from stratalog.engine.brokers.probe import probe_brokers
+from stratalog.engine.brokers.probe import probe_first
 from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.report import Report
 from stratalog.engine.driver.run import OperationRun, PartitionRow
@@ -99,9 +99,7 @@ def elect(
         image = context.metadata.image()
         _views(context, image, topics, partitions, leader)  # a wrong call changes nothing
         if not dry_run:
-            probed = probe_brokers(context)
-            image = probed.image
-            run.notes += probed.notes
+            image = probe_first(context, run)
         views = _views(context, image, topics, partitions, leader)
         if unclean:
             views = [view for view in views if view.leader is None]

@@ -14,8 +14,7 @@ from stratalog.engine.driver.run import NOT_DONE, OperationRun, PartitionRow
 from stratalog.engine.driver.turns import Over
 from stratalog.engine.driver.while_it_changes import while_it_changes
 from stratalog.engine.metadata.image import ClusterImage, PartitionView, TopicImage
-from stratalog.engine.replicas.damaged import replace_leaders
-from stratalog.engine.replication.damage import is_damage_of
+from stratalog.engine.replicas.damaged import under_others
 from stratalog.engine.replication.leader import leader_log, look_at_leader
 from stratalog.engine.replication.partition import BoundedWork
 from stratalog.engine.upkeep.tiering.remote_logs import ask_for_logs
@@ -189,9 +188,14 @@ def merge(
         image = context.metadata.image()
         works = plan(context, image, topics, only, dry_run, run)
         done, failed = run.in_turns(merge_partition, works, over)
-        if again := [] if dry_run else _under_others(context, failed, run):
-            moved = {work.replicas.view.key for work in again}
-            failed = [one for one in failed if one.item.replicas.view.key not in moved]
+        errors = [(one.item.replicas.view, one.error) for one in failed if not dry_run]
+        if under := under_others(context, errors, run):
+            again = [
+                replace(one.item, replicas=under[key])
+                for one in failed
+                if (key := one.item.replicas.view.key) in under
+            ]
+            failed = [one for one in failed if one.item.replicas.view.key not in under]
             done_again, failed_again = run.in_turns(merge_partition, again, over)
             done, failed = done + done_again, failed + failed_again
         run.settle((work.replicas.view, result.next_ms) for work, result in done if not result.segments)
@@ -201,25 +205,6 @@ def merge(
     run.fill(asked, lambda view: _row(view, MergeResult(0, 0, 0, 0, 0, 0, NOT_DONE)))
     run.total("segments")
     return run.report()
-
-
-def _under_others(context: Context, failed: Sequence[Failed[MergeWork]], run: OperationRun) -> list[MergeWork]:
-    """The work whose leader was found damaged, under those that lead in its place."""
-    damaged = {
-        one.item.replicas.view.key: (one.item.replicas.view, one.error)
-        for one in failed
-        if is_damage_of(one.item.replicas.view.leader, one.error)
-    }
-    replaced = replace_leaders(context, damaged) if damaged else {}
-    if not replaced:
-        return []
-    run.notes += replaced.values()
-    image = context.metadata.image()
-    return [
-        replace(one.item, replicas=context.replicas(image.view(*key)))
-        for one in failed
-        if (key := one.item.replicas.view.key) in replaced and key[0] in image.topics
-    ]
 
 
 def _row(view: PartitionView, done: MergeResult) -> MergeRow:

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from stratalog.engine.brokers.probe import probe_brokers
+from stratalog.engine.brokers.probe import probe_first
 from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.report import Failure, Report
 from stratalog.engine.driver.run import OperationRun, PartitionRow
@@ -105,9 +105,7 @@ def reassign(
         image = context.metadata.image()
         check_plan(image, plan)
         if not dry_run:
-            probed = probe_brokers(context)
-            image = probed.image
-            run.notes += probed.notes
+            image = probe_first(context, run)
             check_plan(image, plan)
         planned = {
             TopicIdPartition(image.topic_ids[topic], partition): _Planned(

@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from stratalog.engine.brokers.probe import probe_brokers
+from stratalog.engine.brokers.probe import probe_first
 from stratalog.engine.config.cluster_config import NO_LIMIT
 from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.report import Failure, Report
@@ -113,9 +113,8 @@ def replicate(
         for broker in brokers or ():
             image.broker(broker)
         if not dry_run:
-            probed = probe_brokers(context, image)
-            image, elected = elect_uncleanly_where_allowed(context, probed.image)
-            run.notes += [*probed.notes, *elected]
+            image, elected = elect_uncleanly_where_allowed(context, probe_first(context, run, image))
+            run.notes += elected
         works = plan(context, image, topics, only, brokers, run, throttled_s)
         if dry_run:
             run.add(map(_planned, works))
@@ -273,19 +272,18 @@ def _again(
     run: OperationRun,
 ) -> list[SyncWork]:
     """The work that remains under a fresh view. (One that is no other than the stale one helps nobody.)"""
-    probed = probe_brokers(context)
-    run.notes += probed.notes
+    image = probe_first(context, run)
     remaining: list[SyncWork] = []
     for work in works:
         key = work.replicas.view.key
         state = states[key]
         if not state.again:
             continue
-        if key[0] not in probed.image.topics:
+        if key[0] not in image.topics:
             state.begin(state.replicas)
             state.notes.append(f"{state.replicas}: the topic was deleted meanwhile")
             continue
-        view = probed.image.view(*key)
+        view = image.view(*key)
         if view != work.replicas.view:
             replicas = context.replicas(view)
             state.begin(replicas)

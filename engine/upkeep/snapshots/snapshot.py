@@ -28,7 +28,7 @@ from typing import TypeVar
 
 from msgspec import UNSET
 
-from stratalog.engine.brokers.probe import probe_brokers
+from stratalog.engine.brokers.probe import probe_first
 from stratalog.engine.driver.compared_clocks import compared_clocks, removal_time
 from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.metrics import GEN_LATENCY
@@ -132,9 +132,7 @@ def snapshot(
         snapshot_topics(context, image, topics)
         works = _works(context, image, topics, only, by_hand, memory_bytes)
         if works and not dry_run:
-            probed = probe_brokers(context)
-            run.notes += probed.notes
-            works = _works(context, probed.image, topics, only, by_hand, memory_bytes)
+            works = _works(context, probe_first(context, run), topics, only, by_hand, memory_bytes)
         states = {work.replicas.view.key: _State(work) for work in works}
         if dry_run:
             _plan(context, states, run)

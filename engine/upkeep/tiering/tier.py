@@ -23,8 +23,7 @@ from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.report import Failure, Report
 from stratalog.engine.driver.run import OperationRun
 from stratalog.engine.metadata.image import ClusterImage
-from stratalog.engine.replicas.damaged import replace_leaders
-from stratalog.engine.replication.damage import is_damage_of
+from stratalog.engine.replicas.damaged import under_others
 from stratalog.engine.upkeep.tiering.iceberg import follow
 from stratalog.engine.upkeep.tiering.point import describe_first
 from stratalog.engine.upkeep.tiering.remote_logs import ask_remote
@@ -75,7 +74,7 @@ def tier(
         run.notes += dict.fromkeys(note for of in tiered.values() for note in of.notes)
         if not dry_run:
             _upload(context, image, parts, over, run)
-            _upload_from_others(context, parts, over, run)
+            _upload_from_others(context, image, parts, over, run)
             _let_go(context, parts, run)
             _follow(context, parts, run, every=not due and only is None)
         now_ms = context.clock.now_ms()
@@ -232,24 +231,22 @@ def _upload(
 
 
 def _upload_from_others(
-    context: Context, parts: Sequence[PartitionTiering], over: Callable[[], bool] | None, run: OperationRun
+    context: Context,
+    image: ClusterImage,
+    parts: Sequence[PartitionTiering],
+    over: Callable[[], bool] | None,
+    run: OperationRun,
 ) -> None:
     """Leaders that were found damaged on the way resign; the other uploads come from those that lead then.
     Where nobody else can lead, the partition has failed.
     """
-    damaged = {
-        part.replicas.view.key: (part.replicas.view, part.error)
-        for part in parts
-        if part.error is not None and is_damage_of(part.replicas.view.leader, part.error)
-    }
-    replaced = replace_leaders(context, damaged) if damaged else {}
-    if not replaced:
+    failed = [(part.replicas.view, part.error) for part in parts if part.error is not None]
+    under = under_others(context, failed, run)
+    again = [part for part in parts if part.key in under]
+    if not again:
         return
-    run.notes += replaced.values()
-    image = context.metadata.image()
-    again = [part for part in parts if part.key in replaced and part.key[0] in image.topics]
     for part in again:
-        part.begin_again(context.replicas(image.view(*part.key)))
+        part.begin_again(under[part.key])
     _plan_once(context, again, False)
     _upload(context, image, again, over, run)
 
