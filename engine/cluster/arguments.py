@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from stratalog.engine.driver.context import TaskRunner
 from stratalog.engine.driver.opening import local_tasks
+from stratalog.engine.driver.tasks import TaskRunner
 from stratalog.partitions.declared import declared as declared_text
 from stratalog.partitions.errors import InvalidCallError
 from stratalog.partitions.runner import RUNNERS, THREADS

@@ -3,7 +3,8 @@
     opening               from a cluster file to a context; whose the roots are, and the metadata log on them
     context               stores, metadata, clock, runners and caches, as they are passed to every operation
     report                what an operation tells: rows, failures, totals; folding: its rows as people read them
-    run                   the frame of an operation: it measures, collects, and makes the report
+    run                   the frame of an operation: tasks, commits and rows of one run, and its report
+    tasks                 what runs an operation's tasks, and who listens to their progress
     figures               what a report says of the work done, for its event
     origin                the user, machine, job and run of this process; whether it leaves events
     running               the operation that a thread is in the middle of, and its heartbeat in the log
