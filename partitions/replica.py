@@ -11,7 +11,7 @@ from typing import Concatenate, ParamSpec, TypeVar
 
 from stratalog.partitions import paths
 from stratalog.partitions.bounded import read_bounded
-from stratalog.partitions.cache import BoundedCache
+from stratalog.partitions.cache import BoundedCache, Room
 from stratalog.partitions.errors import (
     BrokerUnreachableError,
     CorruptionError,
@@ -26,7 +26,6 @@ from stratalog.partitions.paths import DataName, EpochName
 from stratalog.partitions.producer_changes import Levels, ProducerPart, applied, levels_after
 from stratalog.partitions.producers import ProducerEntry, decode
 from stratalog.partitions.register import REGISTER_BYTES
-from stratalog.partitions.room import Room
 from stratalog.partitions.root import read_broker_file, root_identity
 from stratalog.partitions.segment import Segment, end_of_file, read_segment
 from stratalog.partitions.segment_footer import SegmentFooter

@@ -6,7 +6,7 @@ it was written under, the largest timestamp. It is JSON under the key ``log.segm
 Every byte has a checksum. Pages have Parquet's own, by which readers find damage in the records they read. Ours,
 under the key ``log.segment.crc``, are of Parquet's footer and of all bytes before it: a copy, which decodes
 nothing, compares the bytes that pass by with ``file_crc32``, which stands in the last bytes of the file. The page
-index has one of its own, for readers that skip pages by it and read few of the rest (``segment_tail``).
+index has one of its own, for readers that skip pages by it and read few of the rest (``check_tail``).
 """
 
 from __future__ import annotations
@@ -17,10 +17,13 @@ import msgspec
 from isal import isal_zlib
 
 from stratalog.partitions.bounded import parse_json
-from stratalog.partitions.errors import CorruptSegmentError
+from stratalog.partitions.errors import CorruptSegmentError, SourceChangedError
 from stratalog.partitions.numbers import Epoch, Int64, Natural
+from stratalog.partitions.parquet_footer import MAGIC, SUFFIX_BYTES, footer_start
 from stratalog.partitions.producer_changes import ProducerPart
 from stratalog.partitions.producers import ProducerEntry, plain
+from stratalog.partitions.store.protocol import Readable, StoredObject
+from stratalog.partitions.store.reader import read_range
 
 FOOTER_KEY = b"log.segment"
 CHECKSUM_KEY = b"log.segment.crc"
@@ -176,3 +179,41 @@ def file_crc32(end: bytes | memoryview, body_crc32: int) -> int:
     footer and all behind it.
     """
     return isal_zlib.crc32(end, body_crc32)
+
+
+_TAIL_BYTES = 64 * 1024
+"""The first read, which covers the tail of most files."""
+_PIECE_BYTES = 8 * 1024 * 1024
+
+
+def check_tail(store: Readable, stored: StoredObject) -> None:
+    """Compare the page index and Parquet footer with their checksums, by one ranged read of the file's end, or up
+    to three if they are large.
+
+    For readers such as Spark that check pages but trust the rest: a wrong statistic would skip row groups, a wrong
+    name would make a column null.
+    Raises: CorruptSegmentError; SourceChangedError when the file is gone, or was replaced; StorageError kinds.
+    """
+    what, size = store.uri_of(stored.name), stored.size_bytes
+    try:
+        with store.open(stored) as source:
+            begin = max(0, size - _TAIL_BYTES)
+            tail = read_range(source, begin, size, what)
+            footer_at = footer_start(tail, size)
+            if footer_at < begin:
+                begin, tail = footer_at, read_range(source, footer_at, size, what)
+            stated = checksums_of(tail[footer_at - begin : -SUFFIX_BYTES], what)
+            index_at = stated.index_start
+            if not len(MAGIC) <= index_at <= footer_at:
+                raise CorruptSegmentError(f"{what}: its footer places the page index outside the file")
+            crc32 = 0
+            for start in range(index_at, begin, _PIECE_BYTES):
+                piece = read_range(source, start, min(start + _PIECE_BYTES, begin), what)
+                crc32 = isal_zlib.crc32(piece, crc32)
+            crc32 = isal_zlib.crc32(tail[max(0, index_at - begin) : footer_at - begin], crc32)
+    except FileNotFoundError as error:
+        raise SourceChangedError(f"{what} was deleted since it was listed") from error
+    except ValueError as error:
+        raise CorruptSegmentError(f"{what}: {error}") from error
+    if stated.index_crc32 != crc32:
+        raise CorruptSegmentError(f"{what}: its page index is damaged: the checksum differs")

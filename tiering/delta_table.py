@@ -15,15 +15,22 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
-from deltalake import DeltaTable, Transaction
-from deltalake.exceptions import CommitFailedError, DeltaError
+from deltalake import CommitProperties, DeltaTable, Transaction
+from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 
 from stratalog.partitions.agreed_time import stamp_ms
+from stratalog.partitions.clock import Clock
 from stratalog.partitions.errors import (
     CorruptionError,
+    InconsistentClusterIdError,
+    OutcomeUnknownError,
     RemoteObjectMissingError,
+    StorageError,
 )
+from stratalog.partitions.store.protocol import StoreOptions
+from stratalog.tiering import delta_options
 from stratalog.tiering.delta_commit import actions_of, commit
+from stratalog.tiering.delta_entries import check_log
 from stratalog.tiering.delta_reader import APPLICATION, DeltaTopicReader
 from stratalog.tiering.delta_schema import check_writable
 from stratalog.tiering.divergence import Histories
@@ -32,7 +39,7 @@ from stratalog.tiering.listed_files import listed_files
 from stratalog.tiering.remote_change import CommittedBatch, Rebuilt, TableChange, decide, decide_rebuilt
 from stratalog.tiering.remote_log import RemoteLog
 from stratalog.tiering.remote_segment import RemoteSegment, Uploaded
-from stratalog.tiering.topic_table import BACKOFF
+from stratalog.tiering.topic_table import BACKOFF, CLUSTER_ID, COMMIT_ATTEMPTS, TopicTable
 
 T = TypeVar("T")
 
@@ -176,3 +183,53 @@ class DeltaTopicTable(DeltaTopicReader):
         version = table.version()
         transaction = Transaction(APPLICATION, version + 1, now_ms)
         commit(table, actions_of(change, now_ms), version, [transaction], change.info(self.topic))
+
+
+_PAUSE_S = 0.2
+
+
+def hand_over(topic: TopicTable, former: str, to: str, options: StoreOptions, clock: Clock) -> bool:
+    """Make cluster ``to`` the owner of the topic's table, if ``former`` was. Returns whether there is a table.
+    Idempotent.
+
+    Only the cluster in the table's properties may commit. The property changes by an ordinary commit, which
+    decides between two clusters: earlier commits of the former one are in the table that the restored one reads,
+    and its later commits lose the race, read the table again, and find another owner (``DeltaTopicTable``).
+    Raises: InconsistentClusterIdError when a third cluster owns the table; StorageError; OutcomeUnknownError;
+        CorruptionError, see ``check_log``.
+    """
+    uri = topic.uri
+    failure: Exception | None = None
+    for _ in range(COMMIT_ATTEMPTS):
+        table = _open(topic, options)
+        if table is None:
+            return False
+        found = table.metadata().configuration.get(CLUSTER_ID)
+        if found == to:
+            return True
+        if found != former:
+            raise InconsistentClusterIdError(
+                f"the table {uri} belongs to cluster {found!r}, neither to {former!r} nor to {to!r}"
+            )
+        try:
+            table.alter.set_table_properties(
+                {CLUSTER_ID: to},
+                raise_if_not_exists=False,
+                commit_properties=CommitProperties(max_commit_retries=0),
+            )
+        except (DeltaError, OSError) as error:  # a lost race or no answer: the table shows which
+            failure = error
+            clock.sleep(_PAUSE_S)
+    said = "" if failure is None else delta_options.said(failure)
+    raise OutcomeUnknownError(f"{uri} could not be handed over to cluster {to!r}; read before you retry: {said}")
+
+
+def _open(topic: TopicTable, options: StoreOptions) -> DeltaTable | None:
+    uri = topic.uri
+    check_log(topic.remote, topic.folder)
+    try:
+        return DeltaTable(uri, storage_options=delta_options.storage_options(uri, options))
+    except TableNotFoundError:
+        return None
+    except (DeltaError, OSError) as error:
+        raise StorageError(f"cannot read the table {uri}: {delta_options.said(error)}") from None

@@ -26,8 +26,10 @@ import pyarrow as pa
 
 from stratalog.partitions.errors import InvalidCallError, InvalidConfigError, StorageError, StratalogError
 from stratalog.partitions.printable import printable
+from stratalog.partitions.store.address import OBJECT_SCHEMES
 from stratalog.partitions.store.protocol import StoreOptions
-from stratalog.tiering.iceberg_options import PREFIXES, iceberg_properties
+from stratalog.partitions.store.reached import Reached, reached
+from stratalog.partitions.store.resolving import azure_connection_string
 from stratalog.tiering.remote_file import read_remote
 from stratalog.tiering.remote_log import RemoteLog
 from stratalog.tiering.remote_segment import RemoteSegment
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
 
     from stratalog.tiering.delta_reader import DeltaTopicReader
     from stratalog.tiering.iceberg_files import TableFiles
+
 
 COMMIT_ATTEMPTS = 10
 """Lost races, and commits without an answer."""
@@ -259,3 +262,55 @@ def _metadata_files(table: Table) -> set[str]:
         found.add(snapshot.manifest_list)
         found |= {manifest.manifest_path for manifest in snapshot.manifests(table.io)}
     return found
+
+
+PREFIXES = {"s3": ("s3.", "client."), "az": ("adls.",), "abfss": ("adls.",), "gs": ("gcs.",)}
+"""Name prefixes of the properties, by URI scheme."""
+_NEVER_MS = "253402300799000"
+
+
+def iceberg_properties(uri: str, options: StoreOptions) -> dict[str, str]:
+    """Properties of a pyiceberg file system for objects below ``uri``; empty for a folder. Make them for one call
+    and never store them, as they hold credentials.
+    Raises: StorageAuthenticationError, UnsupportedStoreError.
+    """
+    scheme = uri.partition("://")[0]
+    if scheme != "s3" and scheme not in OBJECT_SCHEMES:
+        return {}
+    return properties_of(reached(uri, options))
+
+
+def properties_of(here: Reached) -> dict[str, str]:
+    """All properties that pyiceberg would otherwise read from its environment, except Google's credentials file
+    and the machine's identity, which brokers use too.
+    """
+    options, shown = here.options, here.shown
+    if here.scheme == "s3":
+        return {
+            "s3.endpoint": here.server,
+            "s3.force-virtual-addressing": "false",
+            "s3.access-key-id": shown["access_key"],
+            "s3.secret-access-key": shown["secret_key"],
+            **({"s3.session-token": shown["token"]} if "token" in shown else {}),
+            **({"s3.region": options.region} if options.region else {}),
+        }
+    if here.scheme == "gs":
+        token = "anonymous" if here.plain else shown.get("token")
+        of_token = {"gcs.oauth2.token": token, "gcs.oauth2.token-expires-at": _NEVER_MS} if token else {}
+        return {"gcs.service.host": here.server, **of_token}
+    return _of_azure(here, str(options.account), shown)
+
+
+def _of_azure(here: Reached, account: str, shown: Mapping[str, str]) -> dict[str, str]:
+    scheme, _, host = here.server.partition("://")
+    found = {"adls.account-name": account, "adls.account-host": host}
+    if "token" in shown:
+        return found | {"adls.token": shown["token"]}
+    if not shown:
+        return found | {"adls.anon": "true"}
+    return found | {
+        "adls.connection-string": azure_connection_string(here.server, account, shown),
+        "adls.blob-storage-authority": host.partition("/")[0],
+        "adls.blob-storage-scheme": scheme,
+        **{f"adls.{name.replace('_', '-')}": value for name, value in shown.items()},
+    }

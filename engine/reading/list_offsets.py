@@ -9,8 +9,12 @@ from stratalog.engine.driver.context import Context
 from stratalog.engine.reading.look import PartitionState, look
 from stratalog.engine.reading.positions import FirstAt, Place, Spec, spec_of
 from stratalog.engine.replicas.nearest import SeenLeader
+from stratalog.engine.replicas.offsets_for_epoch import EpochEndOffset, end_for_consumers
+from stratalog.engine.replication.leader import look_at_leader
+from stratalog.partitions.errors import FencedLeaderEpochError, UnknownLeaderEpochError
 from stratalog.partitions.isolation import Isolation, isolation_of
 from stratalog.partitions.lookup import first_at_or_after, largest_timestamp
+from stratalog.partitions.numbers import whole
 from stratalog.partitions.offsets import Answer, FoundOffset, OffsetSpec, UnknownOffset, named_offset
 
 
@@ -77,3 +81,26 @@ def offset_at(state: PartitionState, place: Place, isolation: Isolation) -> int 
     if isinstance(place, FirstAt):
         return state.leader.latest(isolation)
     return UnknownOffset(f"{state.leader}: {place.name} is not known: {found.reason}")
+
+
+def offset_for_leader_epoch(
+    context: Context,
+    topic: str,
+    partition: int,
+    leader_epoch: int,
+    *,
+    current_leader_epoch: int | None = None,
+) -> EpochEndOffset | UnknownOffset:
+    """The end of ``leader_epoch`` in the leader's log, at most the high watermark (OffsetsForLeaderEpoch, KIP-320;
+    KIP-392, "Protocol Changes"). ``current_leader_epoch`` is the partition's epoch as the caller knows it.
+    Raises: UnknownTopicOrPartitionError, LeaderNotAvailableError; OffsetNotAvailableError while the recently
+        elected leader does not know the high watermark; FencedLeaderEpochError, UnknownLeaderEpochError when
+        ``current_leader_epoch`` is another one; InvalidCallError; errors of listing the leader.
+    """
+    leader_epoch = whole(leader_epoch, "leader epoch", 0)
+    image = context.metadata.image()
+    replicas = context.replicas(image.view(image.topic(topic).topic_id, partition))
+    if current_leader_epoch is not None and current_leader_epoch != replicas.epoch:
+        kind = FencedLeaderEpochError if current_leader_epoch < replicas.epoch else UnknownLeaderEpochError
+        raise kind(f"{replicas}: the leader epoch is {replicas.epoch}, but the call says {current_leader_epoch}")
+    return end_for_consumers(str(replicas), look_at_leader(replicas), replicas.epoch, leader_epoch)

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from stratalog.engine.reading.subscription import Subscription
+from stratalog.engine.reading.stream_options import Subscription
 from stratalog.engine.replicas.offsets_for_epoch import divergent_offset
 from stratalog.partitions.errors import InvalidCallError, LogTruncationError, OffsetOutOfRangeError
 from stratalog.partitions.identity import TopicPartition

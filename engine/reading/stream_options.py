@@ -6,13 +6,14 @@ credentials from the environment of the reading process.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from stratalog.engine.reading.bounds import ReadQuery
 from stratalog.engine.reading.positions import time_of
-from stratalog.engine.reading.subscription import Subscription
 from stratalog.partitions.bounded import parse_json
 from stratalog.partitions.errors import InvalidCallError
 from stratalog.partitions.identity import TopicPartition
@@ -320,3 +321,33 @@ def _by_partition(name: str, text: str, topics: Subscription, least: int) -> dic
                 raise wrong
             found[topic, int(partition)] = at
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    """The topics of a stream, by name (``subscribe``), by pattern (``subscribePattern``), or some of their
+    partitions (``assign``). Without ``assign`` the stream also reads partitions that a topic gets later; a pattern
+    also reads topics that match later.
+    """
+
+    names: tuple[str, ...] = ()
+    pattern: str | None = None
+    assigned: Mapping[str, tuple[int, ...]] | None = None
+    """Partitions by topic name, if they are assigned; ``names`` are its keys."""
+
+    def __str__(self) -> str:
+        return ", ".join(map(repr, self.names)) if self.pattern is None else f"the pattern {self.pattern!r}"
+
+    def topics(self, names: Collection[str], internal: Collection[str]) -> list[str]:
+        """The topics to read; a pattern selects from ``names``, and matches no internal topic.
+        Raises: see ``stratalog.engine.reading.bounds.ReadQuery.chosen``.
+        """
+        return ReadQuery(topics=self.names, pattern=self.pattern).chosen(names, internal)
+
+    def matches(self, topic: str) -> bool:
+        """Whether the pattern matches a topic; False without a pattern."""
+        return self.pattern is not None and re.fullmatch(self.pattern, topic) is not None
+
+    def partitions(self, topic: str, count: int) -> Sequence[int]:
+        """The partitions to read of a topic with ``count`` partitions; assigned ones need not exist."""
+        return range(count) if self.assigned is None else self.assigned[topic]

@@ -12,6 +12,7 @@ A leader that cannot be reached is fenced, where that is due, and the one after 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -36,16 +37,18 @@ from stratalog.engine.reading.stream_offsets import (
     resume,
     stands_still,
 )
-from stratalog.engine.reading.stream_options import SourceOptions, Start
+from stratalog.engine.reading.stream_options import SourceOptions, Start, Subscription
 from stratalog.engine.reading.stream_read import StreamTask
 from stratalog.engine.reading.stream_tasks import Part, group_ends, pack, part, split, task_bytes
-from stratalog.engine.reading.subscription import Subscription
+from stratalog.engine.records.groups import commit, committed
 from stratalog.engine.replicas.nearest import SeenLeader, nearest, seen_leader
+from stratalog.engine.state.group_commits import OffsetAndMetadata, check_group
 from stratalog.engine.state.internal_topics import INTERNAL_TOPICS
 from stratalog.partitions.errors import (
     InvalidCallError,
     OffsetNotAvailableError,
     OffsetOutOfRangeError,
+    StratalogError,
 )
 from stratalog.partitions.growth import grew
 from stratalog.partitions.identity import TopicPartition
@@ -378,3 +381,48 @@ def _listed(keys: Iterable[TopicPartition]) -> str:
 
 def _extent(piece: FileSlice) -> Extent:
     return Extent(piece.start, piece.end, part(0, piece).size_bytes)
+
+
+_log = logging.getLogger(__name__)
+
+
+class StreamProgress:
+    """Commits the positions of a stream to a consumer group, for observers: ``cluster.groups.lag(group)`` shows
+    them. The stream itself continues from its checkpoint. The group never moves back, even if a query runs again
+    from an older checkpoint; a failed commit is logged once and does not stop the stream.
+    """
+
+    def __init__(self, context: Context, group: str) -> None:
+        """Raises: InvalidGroupIdError."""
+        check_group(group)
+        self._context = context
+        self._group = group
+        self._reported: StreamOffsets | None = None
+        self._warned = False
+
+    def report(self, done: StreamOffsets) -> None:
+        """Commit ``done``, the offsets below which everything is processed, where they are ahead of the group's,
+        in one append. Does nothing if they equal the last report.
+        """
+        if self._reported is not None and self._reported.partitions == done.partitions:
+            return
+        try:
+            before = committed(self._context, self._group, list(done.topic_ids))
+            ahead = {
+                key: OffsetAndMetadata(position.offset, position.leader_epoch)
+                for key, position in done.partitions.items()
+                if key not in before or before[key].offset < position.offset
+            }
+            if ahead:
+                commit(self._context, self._group, ahead)
+            self._reported = done
+        except StratalogError as error:
+            if not self._warned:
+                self._warned = True
+                _log.warning(
+                    "the stream continues, but its offsets were not committed to group %r, whose "
+                    "lag is out of date: %s: %s",
+                    self._group,
+                    error.code,
+                    error,
+                )

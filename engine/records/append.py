@@ -22,7 +22,7 @@ An append with a partition that is neither acknowledged nor duplicate has failed
 A sequence of a named producer stands for one set of records. A retry with other records is refused
 (OUT_OF_ORDER_SEQUENCE_NUMBER), and none of them is stored: partitions that have the sequence already come first
 (``earlier``), and compare. So is one of a sequence so old that nothing tells any more which records it had
-(DUPLICATE_SEQUENCE_NUMBER, *unknown*; ``stratalog.engine.replication.old_appends``). A partition that lacks it,
+(DUPLICATE_SEQUENCE_NUMBER, *unknown*; ``stratalog.engine.replication.append``). A partition that lacks it,
 while others have it, gets the rest of an attempt that was cut short. ``on_changed_replay="accept"``, for records
 that cannot be computed again as they were, such as random ones, takes whatever comes under the sequence for what
 was appended: the log has each record of one attempt or of another, partition by partition, and that is not

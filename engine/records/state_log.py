@@ -21,8 +21,9 @@ from stratalog.engine.replicas.nearest import follower_log, footers_nearby
 from stratalog.engine.replication.leader import look_at_leader
 from stratalog.engine.replication.partition import PartitionReplicas
 from stratalog.engine.replication.snapshots import latest_snapshot
-from stratalog.engine.state.internal_topics import InternalTopic
+from stratalog.engine.state.internal_topics import OPERATIONS_TOPIC, InternalTopic, operations_topic
 from stratalog.engine.state.keyed import KeyedMachine, StateFormat
+from stratalog.engine.state.operations import Event, to_batch
 from stratalog.partitions.agreed_time import stamp_ms
 from stratalog.partitions.errors import (
     CoordinatorNotAvailableError,
@@ -284,3 +285,13 @@ def _codes(kind: type[StratalogError]) -> set[str]:
 _NOT_ALLOWED = _codes(StorageAuthorizationError)
 _PASSING = _codes(RetriableError) | _codes(StaleMetadataError)
 """Codes of what another try may get past."""
+
+
+def append_event(context: Context, image: ClusterImage, event: Event) -> None:
+    """Append an event to ``__operations``, with acks=all. ``image`` is the metadata as just read. The first event
+    of a cluster creates the topic. The roots are not probed again: the append finds a lost one.
+    Raises: see ``append_state``; InvalidReplicationFactorError when no broker is in service.
+    """
+    brokers = sum(not broker.fenced for broker in image.brokers.values())
+    image = ensure_topic(context, image, operations_topic(brokers, tiered=context.remote is not None))
+    append_own(context, OPERATIONS_TOPIC, 0, to_batch(event), image)
