@@ -42,6 +42,7 @@ _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([kmgt]i?)?b?\Z", re.IGNORECASE)
 
 def parse_size(text: str) -> int:
     """The number of bytes, rounded down: ``2GB`` is 2 * 10^9, ``2GiB`` is 2 * 2^30, ``2048`` is 2048.
+
     Raises: InvalidCallError.
     """
     found = _SIZE.match(text.strip())

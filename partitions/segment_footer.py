@@ -192,6 +192,7 @@ def check_tail(store: Readable, stored: StoredObject) -> None:
 
     For readers such as Spark that check pages but trust the rest: a wrong statistic would skip row groups, a wrong
     name would make a column null.
+
     Raises: CorruptSegmentError; SourceChangedError when the file is gone, or was replaced; StorageError kinds.
     """
     what, size = store.uri_of(stored.name), stored.size_bytes

@@ -195,6 +195,7 @@ def crc32_of(leader: Replica, run: Run, *, compression: str) -> int:
     A name does not imply content: brokers restored to an older state, with their metadata, may assign the same
     offsets to other records under the same epoch. A copied file states its checksum; a rewritten one is encoded
     without being stored, as the same files always give the same bytes (``stratalog.partitions.rewrite``).
+
     Raises: see ``stage_run``.
     """
     if run.is_segment:

@@ -272,6 +272,7 @@ _NEVER_MS = "253402300799000"
 def iceberg_properties(uri: str, options: StoreOptions) -> dict[str, str]:
     """Properties of a pyiceberg file system for objects below ``uri``; empty for a folder. Make them for one call
     and never store them, as they hold credentials.
+
     Raises: StorageAuthenticationError, UnsupportedStoreError.
     """
     scheme = uri.partition("://")[0]

@@ -256,6 +256,7 @@ def lag_metrics(context: Context) -> Report:
     """The lag of each group (Kafka's ``records-lag``), by partition of the topics that it has committed for; see
     ``lag``. A partition that cannot be read is one failure in the report. Each partition is read once, for any
     number of groups.
+
     Raises: errors of reading the metadata.
     """
     with context.run("metrics") as run:

@@ -305,6 +305,7 @@ Root = tuple[str, str, StoreOptions]
 def check_roots(roots: Sequence[Root]) -> None:
     """Check that no root equals, contains or is contained in another one, that no address names two buckets, and
     that Python imports from none.
+
     Raises: InvalidCallError; EnvironmentUnusableError if Python imports from a root.
     """
     resolved = [(who, _resolved(address)) for who, address, _ in roots]
@@ -335,6 +336,7 @@ def _resolved(address: str) -> str:
 def _check_code_apart(roots: Sequence[tuple[str, str]]) -> None:
     """No root may contain a folder that Python imports from, or the working folder, from which Spark's workers
     import.
+
     Raises: EnvironmentUnusableError.
     """
     for folder in ("", *sys.path):

@@ -20,13 +20,13 @@ from stratalog.engine.records.spark_hash import hashes_of
 _SEED, _FACTOR = 0x9747B28C, 0x5BD1E995
 _MASK = 0xFFFFFFFF
 _FEW = 32
-"""So few keys are hashed one by one: an operation of numpy costs more than the words of all of them."""
+"""Below this number of keys, hashing one by one is faster than numpy's overhead."""
 
 _Words = npt.NDArray[np.uint32]
 
 
 def murmur2_of(keys: pa.Array) -> npt.NDArray[np.int32]:
-    """The hash of each of the keys, which are BINARY; that of a null means nothing."""
+    """The hash of each key (BINARY); that of a null is meaningless."""
     starts = np.frombuffer(keys.buffers()[1], np.int32)[keys.offset : keys.offset + len(keys) + 1].astype(np.int64)
     sizes = np.diff(starts)
     data = np.frombuffer(keys.buffers()[2] or b"", np.uint8)
@@ -45,7 +45,7 @@ def murmur2_of(keys: pa.Array) -> npt.NDArray[np.int32]:
 
 
 def crc32_of(keys: pa.Array) -> npt.NDArray[np.uint32]:
-    """As ``murmur2_of``."""
+    """The CRC-32 of each key (BINARY); that of a null is meaningless."""
     at = np.frombuffer(keys.buffers()[1], np.int32)[keys.offset : keys.offset + len(keys) + 1].tolist()
     data = memoryview(keys.buffers()[2] or b"")
     return np.fromiter((isal_zlib.crc32(data[start:end]) for start, end in pairwise(at)), np.uint32, len(keys))
@@ -54,7 +54,7 @@ def crc32_of(keys: pa.Array) -> npt.NDArray[np.uint32]:
 def _mix_words(
     found: _Words, data: npt.NDArray[np.uint8], starts: npt.NDArray[np.int64], words: npt.NDArray[np.int64]
 ) -> None:
-    """Mix the whole words of four bytes of each key, little-endian, into its state, word by word of all keys."""
+    """Mix the whole little-endian four-byte words of each key into its state, one word of all keys at a time."""
     here = np.flatnonzero(words)
     number = 0
     while len(here) >= _FEW:
@@ -87,6 +87,7 @@ def partitions_of(keys: pa.Array, count: int, partitioner: str) -> npt.NDArray[n
     ``murmur2`` and ``crc32`` hash the bytes that Kafka clients see (``raw_column``): ``toPositive(murmur2(bytes))
     % count``, as Java's DefaultPartitioner and librdkafka's ``murmur2_random``; ``crc32(bytes) % count``, as
     librdkafka's default ``consistent_random``. ``spark_hash`` is Spark's.
+
     Raises: InvalidRecordError for keys of a type whose hash only Spark knows.
     """
     if partitioner == MURMUR2:

@@ -227,6 +227,7 @@ def replicate(replicas: PartitionReplicas, copies: Runner) -> dict[int, Stratalo
     Each copy is checked on its way, so other members hold verified bytes. If the leader is the only member, the
     next copy is the first to check its bytes. Followers of an acknowledgement hold the log already, so the remote
     log plays no part.
+
     Raises: errors of listing the leader; CorruptionError kinds when the leader is damaged.
     """
     _, outcomes = sync_followers(replicas, replicas.acknowledging, SyncOptions(copies=copies))
@@ -437,6 +438,7 @@ def old_append(replicas: PartitionReplicas, producer: ProducerAppend) -> Earlier
     The footer of each data file has the last five appends of each producer. A binary search over the files finds
     the one wanted, as sequences grow with offsets: one listing, and a few footers per step. Files lose it by a
     merge of more than five appends, by retention, and when a replica is rebuilt from the remote log.
+
     Raises: see ``Replica.log`` and ``Replica.producers_at``.
     """
     leader = replicas.leader

@@ -66,6 +66,7 @@ def check_members(
     No other member of the ISR, listed before the leader, may have joined that epoch, or know a higher committed
     offset than the leader holds: the leader's folder would be lost, and its offsets assigned twice. A member with
     a foreign register proves nothing.
+
     Raises: LogGapError, CorruptionError; the leader is to blame.
     """
     for member, known in members:
@@ -87,6 +88,7 @@ def check_members(
 def check_same_history(follower: Replica, listing: Listing, leader: Replica, log: ReplicaLog) -> None:
     """Check that the committed log of a member of the ISR, listed before its leader, belongs to the history of the
     leader's ``log``, or that the member's own register is foreign.
+
     Raises: CorruptionError; the leader is to blame. SourceChangedError when a register is gone.
     """
     try:
@@ -142,6 +144,7 @@ def _foreign_register(replica: Replica, epoch: int, member: Replica) -> Corrupti
 
 def check_begun(leader: Replica, log: ReplicaLog) -> None:
     """Check that a leader still holds the records that it held when it took over.
+
     Raises: LogGapError; the leader is to blame.
     """
     start = log.lineage.entries[-1].start_offset
@@ -156,6 +159,7 @@ def check_begun(leader: Replica, log: ReplicaLog) -> None:
 def check_claimed_high_watermark(follower: Replica, mine: ReplicaLog, leader: Replica, log: ReplicaLog) -> None:
     """Check that a follower's log ``mine``, under its leader's lineage, promises nothing that the leader's
     ``log``, listed later, lacks, and knows no high watermark of the leader's epoch that the leader lacks.
+
     Raises: LogGapError; the leader is to blame.
     """
     if mine.claimed_high_watermark > log.log_end:
@@ -172,6 +176,7 @@ def check_claimed_high_watermark(follower: Replica, mine: ReplicaLog, leader: Re
 def check_starts(follower: Replica, mine: ReplicaLog, leader: Replica, log: ReplicaLog) -> None:
     """Check that the local starts of a leader and of a member of its ISR are offsets of the log that both hold. A
     register with another start is foreign, and no replica may drop its log because of it.
+
     Raises: CorruptionError with the broker to blame.
     """
     if mine.local_start > log.log_end:

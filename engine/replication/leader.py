@@ -37,6 +37,7 @@ _ATTEMPTS = 5
 
 def leader_log(replicas: PartitionReplicas) -> ReplicaLog:
     """The leader's log under the view's epoch, which this call takes over if no driver has.
+
     Raises: LeaderNotAvailableError; FencedLeaderEpochError when the leader has joined a later epoch;
         CorruptionError, LogGapError when the leader's storage has lost data, LogLostError when it has lost all;
         LogBehindRemoteError, DivergentRemoteError when it contradicts the remote log; see ``Replica.log``.
@@ -65,6 +66,7 @@ def leader_log(replicas: PartitionReplicas) -> ReplicaLog:
 def _continued(replicas: PartitionReplicas, log: ReplicaLog) -> Lineage:
     """The lineage of the leader's log with the view's epoch. The log was listed after that epoch was committed, as
     the view contains it.
+
     Raises: see ``check_reaches_remote``; LogLostError; RemoteNotReadyError when the epoch begins at the end of the
         remote log, and that end is unknown.
     """
@@ -95,6 +97,7 @@ def _begins_later(replicas: PartitionReplicas, log: ReplicaLog) -> bool:
 def look_at_leader(replicas: PartitionReplicas, footer_of: FooterOf | None = None) -> ReplicaLog:
     """The present log of the leader, without taking it over. ``footer_of`` reads the footers of its files, if
     another source than the leader is to provide them.
+
     Raises: see ``leader_log``; FencedLeaderEpochError: read the metadata again, and retry.
     """
     log = _listed(replicas, footer_of)
@@ -134,6 +137,7 @@ def _members(replicas: PartitionReplicas) -> list[tuple[Replica, ReplicaLog]]:
 
 def join(follower: Replica, leader: Replica, epoch: int, log: ReplicaLog) -> None:
     """Make the follower join ``epoch`` with the leader's lineage, as ``log`` shows it.
+
     Raises: CorruptionError when it has joined with another lineage; the follower is to blame.
     """
     name = follower.path(EpochName(epoch))
@@ -151,6 +155,7 @@ def join(follower: Replica, leader: Replica, epoch: int, log: ReplicaLog) -> Non
 def check_joined(follower: Replica, listing: Listing, leader: Replica, log: ReplicaLog) -> None:
     """Check that a follower listed with its leader's epoch has joined with its leader's lineage, as ``log`` shows
     it. Skipped if the follower has a high watermark of that epoch, which an earlier check preceded.
+
     Raises: CorruptionError; the follower is to blame.
     """
     epoch = log.joined_epoch
@@ -163,6 +168,7 @@ def check_joined(follower: Replica, listing: Listing, leader: Replica, log: Repl
 def check_agreed(replicas: PartitionReplicas, log: ReplicaLog) -> None:
     """Check that the committed logs of all other members of the ISR belong to the history of the leader's ``log``.
     Called before records are dropped because of the leader's register.
+
     Raises: see ``check_same_history``; errors of listing a member.
     """
     for broker_id in sorted({*replicas.view.isr} - {replicas.view.leader}):
@@ -173,6 +179,7 @@ def check_agreed(replicas: PartitionReplicas, log: ReplicaLog) -> None:
 def compare_with_remote(replicas: PartitionReplicas, log: ReplicaLog) -> None:
     """``PartitionReplicas.check_remote_end``; if the histories differ, ``check_agreed`` first, as the leader's
     register may be foreign.
+
     Raises: LogBehindRemoteError, DivergentRemoteError; see ``check_agreed``.
     """
     try:

@@ -60,6 +60,7 @@ def look_at_end(
     """The present end of the leader's log, and the names of its files that this look has seen. ``known`` is the
     end that an earlier look found under this view. The first look also compares the log with the remote log, if
     the caller has read that.
+
     Raises: see ``leader_log``.
     """
     now_ms = clock.now_ms()
@@ -84,6 +85,7 @@ def look_at_end(
 def is_free(replicas: PartitionReplicas, known: LogEnd, clock: Clock) -> bool:
     """Whether the name of the next append at a known end is free, so that an append may be tried without another
     look. The look after the append finds any other change.
+
     Raises: StorageError kinds.
     """
     if known.last is None or clock.now_ms() - known.looked_ms >= LOOK_AGAIN_MS:

@@ -56,6 +56,7 @@ def lost_log(replicas: PartitionReplicas) -> LogLostError:
 def check_not_lost(replicas: PartitionReplicas, log: ReplicaLog) -> None:
     """Check that the leader's ``log`` has some of the partition's records, or the remote log does; the remote log
     is read only if the leader has none.
+
     Raises: LogLostError; see ``RemotePart.asked``.
     """
     if not is_lost(replicas.view, log):

@@ -66,6 +66,7 @@ class PartitionReplicas:
 
     def check_remote_end(self, log: ReplicaLog) -> None:
         """Compare the leader's ``log`` with the remote one, if that was read before the log was listed.
+
         Raises: see ``check_reaches_remote``.
         """
         if self.remote is not None and self.remote.known is not None:

@@ -79,6 +79,7 @@ class RemotePart:
 
     def asked(self) -> RemotePart:
         """The remote part with its tail, or with ``unknown`` set after an error that may pass.
+
         Raises: see ``DeltaTopicReader.load``.
         """
         if self.known is not None or self.unknown:
@@ -98,6 +99,7 @@ def check_reaches_remote(view: PartitionView, leader: Replica, log: ReplicaLog, 
     """Check that the leader's ``log``, listed after ``tail`` was read, reaches the end of the remote log.
 
     Segments of a history that an unclean election abandoned do not count; ``tier`` removes them.
+
     Raises: LogBehindRemoteError, DivergentRemoteError; see ``auxiliary_state``.
     """
     last = tail.last
@@ -137,6 +139,7 @@ def same_until(wrote: Lineage, remote_end: int, log: ReplicaLog, log_start: int)
 
 def begin_at_remote_end(leader: Replica, log: ReplicaLog, epoch: int, tail: RemoteTail) -> Lineage:
     """Make the leader's log begin at the end of the remote log; returns its lineage, with ``epoch``. Idempotent.
+
     Raises: see ``auxiliary_state``.
     """
     assert tail.last is not None

@@ -154,6 +154,7 @@ class OfferedSelectors:
         """The selector of that name, configured with the settings of the cluster. For a name that this process
         does not offer, the leader's selector, with a log message (KIP-392 treats the selection as a
         recommendation).
+
         Raises: InvalidConfigError when the class is no ReplicaSelector, or cannot be made or configured.
         """
         make = self._found(name)
@@ -205,6 +206,7 @@ def select_replica(
     selector: ReplicaSelector, topic_partition: tuple[str, int], client: ClientMetadata, partition: Replicas
 ) -> ReplicaView:
     """The replica that the selector selects, or the leader if it selects none.
+
     Raises: InvalidConfigError when the selector raises, or returns anything else.
     """
     topic, number = topic_partition

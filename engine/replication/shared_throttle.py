@@ -74,6 +74,7 @@ class SharedThrottle:
     def _book(self, store: Store, home: str, size_bytes: int) -> float | None:
         """The seconds to wait before the copy; None if another driver booked first. A copy waits until it is paid
         for itself; one with a limited wait starts when earlier bookings are paid for, and later ones wait for it.
+
         Raises: StratalogError.
         """
         folder = paths.schedule_folder(home, paths.REPLICATION_THROTTLE)

@@ -63,6 +63,7 @@ def latest_snapshot(replica: Replica, log: ReplicaLog, until: int | None = None)
 def snapshot_ahead(replica: Replica, log: ReplicaLog) -> Snapshot | None:
     """The greatest verified snapshot of the replica if it ends beyond its log: it was fetched, but the log has not
     started at its end yet (KIP-630, "Changes to Leader Election"). Otherwise None.
+
     Raises: see ``stratalog.snapshots.reader.latest_usable``.
     """
     last_epoch = log.lineage.epoch_at(log.log_end - 1) if log.log_end else None
@@ -82,6 +83,7 @@ def mend(replicas: PartitionReplicas, replica: Replica, log: ReplicaLog) -> Snap
     replica's own usable snapshots end before it. Returns None if no other replica has a better one.
 
     A damaged file of the same name is deleted only when the complete copy is staged and checked.
+
     Raises: StorageError kinds for the replica itself; unreadable sources are skipped.
     """
     own = usable_snapshot(replica, log).snapshot
@@ -144,6 +146,7 @@ def mend_where_damaged(
 def check_stands_for_start(replicas: PartitionReplicas, replica: Replica, log: ReplicaLog) -> None:
     """Check that, if snapshots replace the records below the local start of the replica's log, one of them is
     intact; if necessary, copy one from another replica first.
+
     Raises: CorruptSegmentError naming the damaged one; see ``mend``.
     """
     log, usable = mend_where_damaged(replicas, replica, log)
@@ -158,6 +161,7 @@ def check_stands_for_start(replicas: PartitionReplicas, replica: Replica, log: R
 def fetch_latest(replicas: PartitionReplicas, follower: Replica) -> FetchedSnapshot | None:
     """Copy the leader's latest verified snapshot to the follower; returns None when the leader has none. A leader
     whose own snapshot is damaged first gets a copy from another replica.
+
     Raises: FencedLeaderEpochError when the view is stale, UnknownLeaderEpochError when the leader's folder is
         behind it, UnknownTopicOrPartitionError when the folder is gone; CorruptionError kinds; RetriableError
         kinds. Fetched chunks stay, and the next call continues from them.

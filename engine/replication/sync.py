@@ -115,6 +115,7 @@ def sync_followers(
     with FencedLeaderEpochError or StaleBrokerError when the view is stale; CorruptionError kinds, whose
     ``broker_id`` names the damaged storage; RemoteNotReadyError; SourceChangedError when the leader's files kept
     changing; StorageError kinds.
+
     Raises: errors of listing the leader (see ``leader_log``); see ``check_reaches_remote``.
     """
     listed: dict[int, Listing] = {}
@@ -385,6 +386,7 @@ def _producers_at(
 ) -> dict[str, ProducerEntry]:
     """The producer state at an offset up to which the log is tiered: the leader's own if its local log starts
     there, otherwise that of the remote segment that ends there. (The leader epochs came with its ``.epoch`` file.)
+
     Raises: CorruptionError when the remote log belongs to another history than the leader's; see
         ``auxiliary_state``.
     """
@@ -398,6 +400,7 @@ def _producers_at(
 def _missing(leader: Replica, follower: Replica, mine: ReplicaLog, log: ReplicaLog) -> list[Link]:
     """The leader's files that the follower lacks, in order. A merged segment of the follower replaces the leader's
     single appends.
+
     Raises: CorruptSegmentError for a name with two sizes.
     """
     present = {file.name: file.object for file in mine.listing.data}
@@ -450,6 +453,7 @@ def _copy(leader: Replica, follower: Replica, group: list[Link], copies: Runner)
 
     The store reads exactly the listed object: a name that was freed meanwhile and created again with other bytes
     is not copied (I2, I8), so the leader need not be listed again (protocol section 3, step 4).
+
     Raises: CorruptSegmentError when the leader returned other bytes than were written; LogGapError,
         SourceChangedError; StorageError kinds.
     """

@@ -37,6 +37,7 @@ def with_known_watermark(replicas: PartitionReplicas, log: ReplicaLog) -> Replic
 def advance_high_watermark(replicas: PartitionReplicas, offset: int) -> None:
     """Record the high watermark on the leader, from which readers and followers learn it, then on the other
     brokers that the acknowledgement needed. An unreachable one learns it at its next sync.
+
     Raises: errors of writing to the leader.
     """
     with writes_of(replicas.leader):

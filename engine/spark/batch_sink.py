@@ -58,6 +58,7 @@ class BatchSinkOptions:
 def batch_sink_options(given: Mapping[str, str]) -> BatchSinkOptions:
     """The options of a write. Options of a read are ignored, as a table or view has both; ``subscribe`` names the
     topic there.
+
     Raises: InvalidCallError naming the option.
     """
     options = topic_option(known(given, (*_SINK_OPTIONS, *SOURCE_OPTIONS)))
@@ -88,6 +89,7 @@ class BatchSink(RecordSink, DataSourceArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskAppend | TaskRows:
         """Append a task's rows, or return them for the driver to append.
+
         Raises: InvalidRecordError when they are too many for the driver, or have an offset or another topic; see
             ``append_rows``.
         """
@@ -114,6 +116,7 @@ class BatchSink(RecordSink, DataSourceArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Append the rows that the tasks have not appended, and acknowledge all.
+
         Raises: OperationFailedError; see ``append_frame``.
         """
         for report in self._end(messages, self._who):

@@ -51,6 +51,7 @@ BY_TASKS = (
 def read_frame(context: Context, spark: SparkSession, plan: ReadPlan) -> DataFrame:
     """The records of a plan: columns ``topic, partition, offset, timestamp, key, value, headers``. Warns of
     deleted records that may be missing.
+
     Raises: see ``plan_again`` when files are gone since; SourceChangedError when they disappear faster than they
         are found; see ``check_tails``.
     """
@@ -78,6 +79,7 @@ def _frame(context: Context, spark: SparkSession, plan: ReadPlan) -> DataFrame:
 
 def check_tails(context: Context, plan: ReadPlan) -> None:
     """Check the parts of the plan's files that a Parquet reader trusts, by one ranged read of each file's end.
+
     Raises: CorruptSegmentError naming topic, partition, offsets and remedy; SourceChangedError for a deleted file;
         StorageError kinds.
     """

@@ -86,6 +86,7 @@ def create_system_views(spark: SparkSession, file: ClusterFile, prefix: str) -> 
     """Create temporary views ``<prefix>_topics``, ``_partitions``, ``_groups``, ``_operations`` and ``_files``,
     table functions of the same names that take a topic, and the function ``<prefix>_offsets(topic, position)``.
     Existing ones are replaced.
+
     Raises: InvalidCallError for an invalid prefix.
     """
     check_name(prefix)
