@@ -78,7 +78,7 @@ def upload(leader: Replica, run: Run, remote: Store, folder: str, *, compression
 
 
 def _upload_as(name: str, leader: Replica, run: Run, remote: Store, compression: str) -> Uploaded | None:
-    """The upload under a name; None where that has other content. Raises: as ``upload``."""
+    """The upload under a name; None if that name has other content. Raises: see ``upload``."""
     try:
         already = remote.stat(name)
     except FileNotFoundError:
