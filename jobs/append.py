@@ -143,7 +143,7 @@ def append(job: Job) -> Report:
 def append_frame(given: argparse.Namespace, cluster: stratalog.Cluster, frame: DataFrame) -> Report:
     """One append of ``frame`` as the arguments say."""
     return cluster.append(
-        frame, given.topic, sequence=given.sequence, dry_run=given.dry_run, **_how(given), check=False
+        given.topic, frame, sequence=given.sequence, dry_run=given.dry_run, **_how(given), check=False
     )
 
 

@@ -2,7 +2,7 @@
 
     from stratalog import Cluster
     cluster = Cluster.open("cluster.toml", spark)
-    cluster.append(df, "flights", key="tailnum", timestamp="time_hour", producer="loader", sequence=7)
+    cluster.append("flights", df, key="tailnum", timestamp="time_hour", producer="loader", sequence=7)
     cluster.read("flights", start=1000).where("value.carrier = 'UA'")
 
 One name

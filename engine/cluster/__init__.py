@@ -57,7 +57,7 @@ class Cluster(Client, Jobs):
 
         cluster = Cluster.open("cluster.toml", spark)
         cluster.topics.create("trips", partitions=8)
-        cluster.append(df, "trips", key="id", timestamp="started_at")
+        cluster.append("trips", df, key="id", timestamp="started_at")
         cluster.read("trips", last=100).show()
 
     The methods of every day are here; the rest is in ``topics``, ``groups``, ``transactions``, ``brokers``,

@@ -49,7 +49,7 @@ def main(folder: Path) -> None:
     cluster = Cluster.format(write_cluster_file(folder), spark, opener=opener)
     cluster.topics.create("t", partitions=2, replication_factor=2)
     source = spark.range(40).coalesce(2).selectExpr("cast(id AS STRING) AS value", "id % 2 AS p")  # not "small"
-    report = cluster.append(source, "t", partition="p").raise_for_failures()
+    report = cluster.append("t", source, partition="p").raise_for_failures()
     outcomes = ",".join(sorted(str(row["outcome"]) for row in report.rows))
     back = cluster.read("t")
     print("died", "yes" if (folder / "died").exists() else "no")

@@ -81,7 +81,7 @@ def main(master: str, cluster_file: str, gates: str) -> None:
                 source = spark.range(arguments.pop("start"), arguments.pop("end"), 1, 1)
                 source = source.coalesce(1)  # the plan is not asked whether it is small
                 frame = source.selectExpr("cast(id AS STRING) AS value", "id % 2 AS p")
-                report = cluster.append(frame, arguments.pop("topic"), partition="p", **arguments)
+                report = cluster.append(arguments.pop("topic"), frame, partition="p", **arguments)
             elif told["call"] == "read":
                 read_back = cluster.read(arguments["topic"]).orderBy("partition", "offset")
                 rows = [[row.partition, row.offset, row.value.decode()] for row in read_back.collect()]

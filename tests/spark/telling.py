@@ -95,7 +95,7 @@ def main(path: str, *options: str) -> None:
     frame = spark.range(100).selectExpr("cast(id AS STRING) AS value")
     for step in (
         lambda: settings_of(spark),
-        lambda: [cluster.append(frame, "t").to_json() for _ in range(3)],
+        lambda: [cluster.append("t", frame).to_json() for _ in range(3)],
         lambda: cluster.tier().to_json(),
         lambda: cluster.retain().to_json(),
         lambda: cluster.verify(deep=True).to_json(),

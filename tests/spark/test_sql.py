@@ -42,7 +42,7 @@ def append(cluster: Cluster, spark: SparkSession, start: int, count: int) -> Non
     frame = spark.range(start, start + count, numPartitions=1).selectExpr(
         "id AS n", "cast(id AS STRING) AS word", "id % 2 AS p"
     )
-    report = cluster.append(frame, "trips", key="word", partition="p", order_by=["value.n"])
+    report = cluster.append("trips", frame, key="word", partition="p", order_by=["value.n"])
     report.raise_for_failures()
 
 

@@ -133,7 +133,7 @@ def test_a_query_that_is_stopped_amid_its_batches_copies_every_record_once(
 
     def start(now: bool) -> StreamingQuery:
         frame = source(spark, folder, topic, maxRowsPerTrigger=20).select("value.*", "key")
-        records = cluster.records(frame, "stopped", key="key")
+        records = cluster.records("stopped", frame, key="key")
         writer = records.writeStream.format("stratalog").option("cluster", str(folder / "cluster.toml"))
         writer = writer.option("topic", "stopped").option("checkpointLocation", str(tmp_path))
         return (writer.trigger(availableNow=True) if now else writer).start()
