@@ -28,7 +28,7 @@ MOST_ROWS = 2 * 1024 * 1024
 """Of a row group: a record counts for more than 50 bytes, and a row group has less than 100 million of them."""
 MOST_GROUP_BYTES = 192 * 1024 * 1024
 """Of a row group, packed, and of its records in memory: twice what ``segment_writer`` puts into one at most."""
-NOT_OURS = "stratalog never writes such a file; run verify --deep --heal, or restore it from a backup"
+NOT_OURS = "stratalog never writes such a file; run heal, or restore it from a backup"
 MOST_LEAVES = 16 * 1024
 MOST_DEPTH = 200
 """Groups of a schema in one another; each list takes two."""

@@ -55,7 +55,7 @@ class Jobs:
         self,
         *,
         only: Sequence[str] | str = (),
-        leave_out: Sequence[str] | str = (),
+        exclude: Sequence[str] | str = (),
         due: bool = False,
         budget_s: float | None = None,
         budget_bytes: int | None = None,
@@ -63,7 +63,7 @@ class Jobs:
         dry_run: bool = False,
         check: bool = True,
     ) -> Report:
-        """Do what is due of all below, healing included: the one job to schedule. ``only`` and ``leave_out`` name
+        """Do what is due of all below, healing included: the one job to schedule. ``only`` and ``exclude`` name
         steps. Those of ``only`` are done now; with ``due``, where they are due. When a budget of seconds, bytes
         (read and written) or requests is used up, nothing further begins, and the next run goes on there. A row a
         step; see ``stratalog.engine.upkeep.maintenance.maintain``.
@@ -79,7 +79,7 @@ class Jobs:
                 context, only=partitions, reduce_large=self._reduce_large(), dry_run=dry_run
             ),
             only=names(only) or (),
-            leave_out=names(leave_out) or (),
+            exclude=names(exclude) or (),
             due=due,
             budget=Budget(
                 budget_s,

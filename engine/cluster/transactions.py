@@ -109,7 +109,7 @@ class Transactions:
         """The partitions of a transaction, and where it begins in each. Raises: TransactionalIdNotFoundError."""
         return admin.describe_transaction(self._context, transactional_id)
 
-    def hanging(self, topics: TopicNames = None) -> Report:
+    def find_hanging(self, topics: TopicNames = None) -> Report:
         """Transactions that are open in a log, and that nobody will end: an unclean election has lost a marker
         (KIP-664)."""
         return admin.hanging_transactions(self._context, names(topics))

@@ -297,7 +297,7 @@ OPERATIONS: Mapping[str, Operation] = {
     "groups": lambda scene: scene.cluster.groups.list(),
     "transact": transact,
     "transactions": lambda scene: scene.cluster.transactions.list(),
-    "hanging": lambda scene: scene.cluster.transactions.hanging(scene.topics()),
+    "hanging": lambda scene: scene.cluster.transactions.find_hanging(scene.topics()),
     "finish": lambda scene: scene.cluster.transactions.finish(check=False),
 }
 

@@ -101,7 +101,6 @@ def test_the_job_takes_the_same_words(
     asked = [
         "--cluster",
         str(cluster.file.path),
-        "--topics",
         "both",
         "--start",
         "2013-01-10",

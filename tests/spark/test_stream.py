@@ -213,7 +213,7 @@ def test_batches_of_other_columns_are_refused_by_the_formats_sink(
     frame = source(spark, folder, topic).select("offset", "value")
     writer = frame.writeStream.format("stratalog").option("cluster", str(folder / "cluster.toml"))
     writer = writer.option("topic", topic).option("checkpointLocation", str(tmp_path)).trigger(availableNow=True)
-    assert "cluster.records(df, topic, ...) makes them" in failure(lambda: writer.start().awaitTermination())
+    assert "cluster.records(topic, df, ...) makes them" in failure(lambda: writer.start().awaitTermination())
 
 
 @pytest.mark.skipif(spark_version() >= LIMITS, reason="for versions of Spark that lack something")

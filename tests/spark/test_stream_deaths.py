@@ -102,7 +102,7 @@ def test_a_job_that_is_killed_copies_every_record_once(
     cluster.topics.create("killed", partitions=2, replication_factor=2, key="STRING", value=VALUE)
     numbers = Numbers(cluster, spark, topic)
     numbers.append(100)
-    argv = ["--cluster", str(folder / "cluster.toml"), "--topic", "killed", "--input", topic, "--key", "key"]
+    argv = ["--cluster", str(folder / "cluster.toml"), "killed", "--input", topic, "--key", "key"]
     argv += ["--format", "stratalog", "--option", "startingOffsets=earliest", "--option", "maxRowsPerTrigger=10"]
     argv += ["--value", "value", "--stream", "--checkpoint", str(tmp_path / "cp"), "--producer", "copy"]
 

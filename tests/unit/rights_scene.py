@@ -189,8 +189,8 @@ ACTS: Mapping[str, tuple[Act, ...]] = {
         lambda live, driver: driver.transactions.list(),
         lambda live, driver: driver.transactions.describe("x"),
     ),
-    "transactions.hanging, epochs": (
-        lambda live, driver: driver.transactions.hanging(),
+    "transactions.find_hanging, epochs": (
+        lambda live, driver: driver.transactions.find_hanging(),
         lambda live, driver: driver.offset_for_leader_epoch("u", 0, 1),
     ),
     "reassignments, plan_replicas": (
