@@ -21,8 +21,8 @@ from pathlib import Path
 from demo.places import PLACES, Server, serving
 from demo.prepare import COMMANDS, value_ddl
 from demo.steps import Done, StepFailedError, Steps, table
+from stratalog.errors import EnvironmentUnusableError
 from stratalog.partitions.clock import SystemClock
-from stratalog.partitions.errors import EnvironmentUnusableError
 
 ROOT = Path(__file__).resolve().parents[1]
 TOPIC = "flights"

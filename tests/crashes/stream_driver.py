@@ -60,7 +60,7 @@ def writer_of(
 
 def main(way: str, file: str, checkpoint: str, source: str, target: str) -> None:
     """Everything that there is."""
-    from stratalog.jobs.session import spark_session
+    from stratalog import spark_session
 
     spark = spark_session("stream")
     given = {"cluster": file, "topic": source, "startingOffsets": "earliest", "maxRowsPerTrigger": str(ROWS)}

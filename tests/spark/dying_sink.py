@@ -37,8 +37,7 @@ def _open(file: str, *_: str | None) -> Context:
 
 
 def main(folder: Path) -> None:
-    from stratalog import Cluster
-    from stratalog.jobs.session import spark_session
+    from stratalog import Cluster, spark_session
 
     spark = spark_session("dying", master="local[2,4]", settings={"spark.speculation": "true"})
     file = write_cluster_file(folder)

@@ -14,6 +14,7 @@ import traceback
 from pathlib import Path
 from typing import Any
 
+from stratalog.engine.cluster.parts import with_parts
 from tests.spark.gates import opener
 from tests.spark.standalone import ROOT, read, session_settings, spark_environment
 
@@ -68,11 +69,10 @@ class RemoteDriver:
 
 
 def main(master: str, cluster_file: str, gates: str) -> None:
-    from stratalog import Cluster, OperationFailedError
-    from stratalog.jobs.session import spark_session
+    from stratalog import Cluster, OperationFailedError, spark_session
 
     spark = spark_session("driver", master=master, settings=session_settings())
-    cluster = Cluster.open(cluster_file, spark, opener=opener(Path(gates)))
+    cluster = with_parts(Cluster, opener=opener(Path(gates))).open(cluster_file, spark)
     for line in sys.stdin:
         told = json.loads(line)
         arguments = told["arguments"]

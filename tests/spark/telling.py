@@ -14,9 +14,8 @@ from pathlib import Path
 from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
-from stratalog import Cluster
+from stratalog import Cluster, spark_session
 from stratalog.engine.config.cluster_file import load_cluster_file
-from stratalog.jobs.session import spark_session
 from stratalog.partitions.store import open_store
 from tests.contexts import context_of
 

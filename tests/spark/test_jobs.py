@@ -167,7 +167,7 @@ DRY_RUNS = [
     ("topics", "delete", "t"),
     ("topics", "list"),
     ("format",),
-    ("brokers", "add", "2"),
+    ("brokers", "fence", "2"),
     ("append", "t", "--key", "k"),
     ("replicate",),
     ("merge",),
@@ -177,7 +177,7 @@ DRY_RUNS = [
     ("bootstrap", "2"),
     ("verify",),
     ("verify", "--discarded"),
-    ("heal"),
+    ("heal",),
     ("recover", "t", "--to", "OUT"),
     ("describe",),
     ("offsets", "t"),
@@ -343,7 +343,10 @@ def test_people_get_a_table_of_what_was_read(filled_once: Place, capsys: pytest.
 
 THREADS = [
     ("append", "t", "--key", "k", "--producer", "p", "--sequence", "3", "--input", "IN"),
-    *((job,) for job in ("maintain", "replicate", "merge", "tier", "retain", "snapshot", "vacuum", "verify")),
+    *(
+        (job,)
+        for job in ("maintain", "replicate", "merge", "tier", "retain", "snapshot", "vacuum", "verify", "heal")
+    ),
     ("bootstrap", "3"),
     ("recover", "t", "--to", "IN"),
     ("elect",),

@@ -15,6 +15,7 @@ import pytest
 from pyspark.sql.types import DataType
 
 from stratalog import Cluster
+from stratalog.engine.cluster.parts import with_parts
 from stratalog.engine.replication.leader import look_at_leader
 from stratalog.engine.spark.read_errors import unread_file
 from stratalog.engine.spark.runner import SparkRunner
@@ -283,7 +284,7 @@ def staying(uri: str, options: StoreOptions, clock: Clock) -> Store:
 
 
 def test_executors_that_may_not_reach_the_storage_are_never_asked_to(spark: SparkSession, tmp_path: Path) -> None:
-    cluster = Cluster.format(write_cluster_file(tmp_path), spark, opener=staying, runner="threads")
+    cluster = with_parts(Cluster, opener=staying).format(write_cluster_file(tmp_path), spark, runner="threads")
     cluster.topics.create("t", partitions=3, replication_factor=2, key="STRING", value="n BIGINT", configs=TIERED)
     rows = spark.range(20_000).selectExpr("20000 - id AS n", "cast(id % 7 AS STRING) AS k")
     cluster.append("t", rows, key="k", order_by=["value.n"]).raise_for_failures()

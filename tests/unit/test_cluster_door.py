@@ -48,6 +48,11 @@ def test_every_method_names_its_arguments_and_says_what_it_does() -> None:
         assert inspect.getdoc(method), name
 
 
+def test_no_method_shows_what_only_tests_and_measurements_replace() -> None:
+    shown = {parameter for _, method in methods() for parameter in inspect.signature(method).parameters}  # type: ignore[arg-type]
+    assert shown & {"clock", "new_id", "opener", "prober"} == set()
+
+
 @pytest.mark.parametrize("name", GROUPS)
 def test_a_group_is_where_it_says_and_shows_how_it_is_used(name: str) -> None:
     assert Core.__annotations__[name] == GROUPS[name].__name__
