@@ -40,7 +40,12 @@ from stratalog.engine.state.consumer_offsets import (
     forget_offsets,
 )
 from stratalog.engine.state.group_commits import OffsetAndMetadata, check_group
-from stratalog.partitions.errors import InvalidCallError, NonEmptyGroupError, UnknownTopicOrPartitionError
+from stratalog.partitions.errors import (
+    GroupIdNotFoundError,
+    InvalidCallError,
+    NonEmptyGroupError,
+    UnknownTopicOrPartitionError,
+)
 from stratalog.partitions.identity import TopicPartition
 from stratalog.partitions.isolation import Isolation
 from stratalog.partitions.numbers import whole
@@ -181,9 +186,9 @@ def _within(state: PartitionState, offset: int, notes: list[str]) -> int:
 # ------------------------------------------------------------------------------------ delete
 
 
-def delete_group(context: Context, group: str, *, dry_run: bool = False) -> Report:
+def delete_group(context: Context, group: str, *, if_exists: bool = False, dry_run: bool = False) -> Report:
     """Forget a group: what it has committed, also in transactions that are not over, and its member epoch. One row
-    per partition.
+    per partition. With ``if_exists`` a group that does not exist is a note.
 
     Raises: InvalidGroupIdError, GroupIdNotFoundError; NonEmptyGroupError when it has committed meanwhile;
         as ``groups.commit``.
@@ -192,7 +197,12 @@ def delete_group(context: Context, group: str, *, dry_run: bool = False) -> Repo
     def wanted(image: ClusterImage, offsets: ConsumerOffsets, state: GroupState) -> list[OffsetsRecord]:
         return forget_group(group, state, pending=True)
 
-    return _forget(context, "delete-group", group, wanted, dry_run)
+    try:
+        return _forget(context, "delete-group", group, wanted, dry_run)
+    except GroupIdNotFoundError:
+        if not if_exists:
+            raise
+        return Report("delete-group", (), dry_run=dry_run, notes=[f"there is no group {group!r}"])
 
 
 def delete_offsets(context: Context, group: str, topics: Sequence[str], *, dry_run: bool = False) -> Report:

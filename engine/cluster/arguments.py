@@ -24,6 +24,16 @@ def names(topics: TopicNames) -> Sequence[str] | None:
     return [topics] if isinstance(topics, str) else topics
 
 
+def topic_first(method: str, topic: object, data: object) -> None:
+    """Raises: InvalidCallError where a call names its data before its topic."""
+    if not isinstance(topic, str):
+        name = repr(data) if isinstance(data, str) else "topic"
+        raise InvalidCallError(
+            f"{method} takes the topic first, then the data: {method}({name}, ...); its first argument is a "
+            f"{type(topic).__name__}"
+        )
+
+
 def session(spark: SparkSession | None, what: str) -> SparkSession:
     """The session itself. Raises: InvalidCallError without one."""
     if spark is None:
