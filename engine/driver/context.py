@@ -13,17 +13,14 @@ from stratalog.engine.config.cluster_config import ClusterConfig
 from stratalog.engine.config.cluster_file import ClusterFile
 from stratalog.engine.config.settings import cluster_config, topic_config
 from stratalog.engine.config.topic_config import TopicConfig
-from stratalog.engine.driver.begun_sequences import BegunSequences
 from stratalog.engine.driver.fetching import Fetching
-from stratalog.engine.driver.log_ends import LogEnds
+from stratalog.engine.driver.log_ends import LogEnds, RemoteEnds
 from stratalog.engine.driver.metrics import SnapshotMetrics
 from stratalog.engine.driver.origin import OperationsLog
-from stratalog.engine.driver.remote_ends import RemoteEnds
+from stratalog.engine.driver.producers import BegunSequences, TransactionalProducers, UnnamedProducers
 from stratalog.engine.driver.run import Measure, OperationRun
 from stratalog.engine.driver.state_cache import OwnProducer, StateCache
 from stratalog.engine.driver.tasks import Progress, Silent, TaskRunner
-from stratalog.engine.driver.transactional_producers import TransactionalProducers
-from stratalog.engine.driver.unnamed_producers import UnnamedProducers
 from stratalog.engine.metadata.image import ClusterImage, PartitionView, TopicImage
 from stratalog.engine.quorum.client import MetadataClient
 from stratalog.engine.replication.log_end import LogEnd

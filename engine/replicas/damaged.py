@@ -126,7 +126,7 @@ def _mended(context: Context, key: TopicIdPartition, broker: int, file: str) -> 
             return ""
         mend(replicas.replica(broker), replicas.leader, repair, lambda: check_aside(context, view, broker))
     except StratalogError as error:
-        return f"; it could not be replaced there ({error.code}: {error}): run verify --deep --heal"
+        return f"; it could not be replaced there ({error.code}: {error}): run heal"
     return f"; it was replaced there by a good copy of broker {view.leader}"
 
 

@@ -186,7 +186,9 @@ def test_tasks_share_the_throttle_and_end_at_the_budget(tmp_path: Path) -> None:
             log.epoch = epoch
             log.append("x" * 1000)
     began = live.clock.now_ms()
-    report = mirror(by_tasks(live), source, ["t"], replace(BULK, throttle=1000, budget_s=90)).raise_for_failures()
+    report = mirror(
+        by_tasks(live), source, ["t"], replace(BULK, throttle_bytes_per_s=1000, budget_s=90)
+    ).raise_for_failures()
     assert live.clock.now_ms() - began >= 90_000
     assert int(report.totals["tasks"] or 0) > 2, "readers do not wait for the end of the run"
     assert 0 < int(report.totals["lag"] or 0) < 200

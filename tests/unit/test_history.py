@@ -96,7 +96,7 @@ READING = {
     *("Jobs.snapshots", "Jobs.metrics", "Topics.list", "Topics.describe", "Topics.troubled"),
     *("Brokers.list", "Quorum.describe", "Groups.list"),
     *("Groups.committed", "Groups.lag", "Groups.lag_frame", "Groups.lag_metrics", "Transactions.list"),
-    *("Transactions.describe", "Transactions.hanging"),
+    *("Transactions.describe", "Transactions.find_hanging"),
 }
 IN_THE_LOG = {"Transactions.begin"}
 

@@ -26,12 +26,12 @@ def live(tmp_path: Path) -> LiveCluster:
 def test_a_drill_tells_what_would_be_lost_and_changes_nothing(live: LiveCluster) -> None:
     live.clock.advance_ms(5000)
     with live.unchanged():
-        report = live.cluster.drill(opener=live.open_root, deep=True)
+        report = live.cluster.drill(deep=True)
     wanted = ("partition", "log_end", "high_watermark", "lost_records", "lost_ms", "compared_records")
     assert rows_of(report, *wanted) == [(0, 6, 8, 2, 5000, 8), (1, 0, 0, 0, 0, 0)]
     assert [report.totals[name] for name in ("records", "lost_records", "lost_ms")] == [6, 2, 5000]
     live.cluster.tier().raise_for_failures()
-    after = live.cluster.drill(opener=live.open_root).raise_for_failures().totals
+    after = live.cluster.drill().raise_for_failures().totals
     assert (after["lost_records"], after["lost_ms"]) == (0, 0)
 
 
@@ -49,7 +49,7 @@ def test_a_topic_with_snapshots_is_restored_whole_and_empty(tmp_path: Path) -> N
     live.cluster.tier().raise_for_failures()
     log_start = live.replicas().view.log_start_offset
     assert log_start == 3
-    report = live.cluster.drill(opener=live.open_root, deep=True).raise_for_failures()
+    report = live.cluster.drill(deep=True).raise_for_failures()
     assert rows_of(report, "log_end", "lost_records", "deleted_records_back") == [(0, 4, 0), (1, 0, 0)]
     copy = restored(live)
     for operation in (copy.cluster.verify, copy.cluster.heal):
@@ -64,7 +64,7 @@ def test_a_partition_of_which_all_was_deleted_is_no_difference(live: LiveCluster
     live.cluster.topics.delete_records("t", {0: -1}).raise_for_failures()
     for _ in range(2):
         live.cluster.retain().raise_for_failures()
-    report = live.cluster.drill(opener=live.open_root, deep=True).raise_for_failures()
+    report = live.cluster.drill(deep=True).raise_for_failures()
     assert rows_of(report, "partition", "log_start", "log_end") == [(0, 8, 8), (1, 0, 0)]
 
 
@@ -124,7 +124,7 @@ def test_other_producers_or_epochs_are_a_failure(tmp_path: Path) -> None:
 
 def test_a_drill_names_a_remote_object_that_is_gone(live: LiveCluster) -> None:
     next(live.remote.rglob("0/*.parquet")).unlink()
-    failures = live.cluster.drill(opener=live.open_root).failures
+    failures = live.cluster.drill().failures
     assert [failure.code for failure in failures] == ["REMOTE_OBJECT_MISSING"]
 
 
@@ -132,7 +132,7 @@ def test_a_drill_tells_what_is_newer_than_the_description(live: LiveCluster) -> 
     live.topic("new")
     live.cluster.topics.alter_configs("t", {"segment.bytes": "7"})
     live.cluster.topics.alter_configs(None, {"num.partitions": "4"})
-    notes = live.cluster.drill(opener=live.open_root).notes
+    notes = live.cluster.drill().notes
     assert any("topic new is newer than the description" in note for note in notes)
     assert any("topic t has changed" in note for note in notes)
     assert any("configs of the cluster have changed" in note for note in notes)

@@ -229,7 +229,7 @@ def _plan(
 def _how(target: Store, topic: str) -> str:
     files = target.uri_of(paths.join(topic, "*", "*", "*.parquet"))
     return (
-        f'to append them again, as new records: cluster.append(spark.read.parquet("{files}"), "{topic}", '
+        f'to append them again, as new records: cluster.append("{topic}", spark.read.parquet("{files}"), '
         'key="key", value="value", headers="headers", timestamp="timestamp", partition="partition"); choose among '
         "the folders epoch-* where several hold the same offsets"
     )

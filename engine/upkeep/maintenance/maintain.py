@@ -98,12 +98,12 @@ def maintain(
     make_snapshots: MakeSnapshots,
     *,
     only: Collection[str] = (),
-    leave_out: Collection[str] = (),
+    exclude: Collection[str] = (),
     due: bool = False,
     budget: Budget = Budget(),  # noqa: B008 - immutable
     dry_run: bool = False,
 ) -> Report:
-    """Do the steps of ``only`` (all when empty) but those to ``leave_out``. Steps that ``only`` names are done
+    """Do the steps of ``only`` (all when empty) but those to ``exclude``. Steps that ``only`` names are done
     now, for all partitions; with ``due``, and without ``only``, steps are done where they are due. When ``budget``
     is used up, begin nothing but a piece of ``replicate`` and one of another step. A row a step: its outcome, its
     ``items`` (of a step over partitions: those it was due for; else rows of its own report), its cost, and in how
@@ -114,10 +114,10 @@ def maintain(
 
     Raises: InvalidCallError for a step that is not there; errors of reading the metadata.
     """
-    for name in (*only, *leave_out):
+    for name in (*only, *exclude):
         if name not in STEPS:
             raise InvalidCallError(f"{name!r} is no step of maintain; the steps are {', '.join(STEPS)}")
-    chosen = [name for name in STEPS if (not only or name in only) and name not in leave_out]
+    chosen = [name for name in STEPS if (not only or name in only) and name not in exclude]
     with context.run("maintain", dry_run=dry_run) as run:
         work = _Maintenance(context, make_snapshots, budget, run, now=frozenset() if due else frozenset(only))
         rows = {name: work.step(name) for name in work.in_turn(chosen)}

@@ -170,7 +170,7 @@ def _check_stand(context: Context, planned: dict[TopicIdPartition, _Planned], ru
         one = planned[outcome.item]
         match outcome:
             case Done(_, damaged):
-                run.notes += [f"{one}: {error}; run verify --deep --heal" for error in damaged]
+                run.notes += [f"{one}: {error}; run heal" for error in damaged]
             case Failed(_, error):
                 one.refused = True
                 run.fail(one, error)

@@ -55,6 +55,7 @@ from stratalog.partitions.clock import FOREVER_MS
 from stratalog.partitions.errors import (
     CorruptionError,
     FencedLeaderEpochError,
+    InvalidUpdateVersionError,
     RetriableError,
     StaleMetadataError,
 )
@@ -328,6 +329,20 @@ def _replace_leaders(context: Context, states: Mapping[TopicIdPartition, Progres
         states[key].again = True
     for key, error in refused.items():
         states[key].fail(states[key].replicas, error)
+    if left := [states[key] for key in damaged.keys() - {*resigned, *replaced, *gone_on}]:
+        _forget_stale(context, left)
+
+
+def _forget_stale(context: Context, states: Iterable[Progressed]) -> None:
+    """A view that has passed proves no damage: another broker may lead, and hold more. Partitions with
+    such a view are looked at again.
+    """
+    image = context.metadata.image()
+    for state in states:
+        if not is_current(image, state.replicas.view):
+            state.failures.clear()
+            stale = f"{state.replicas}: somebody else changed the partition meanwhile; run it again"
+            state.fail(state.replicas, InvalidUpdateVersionError(stale))
 
 
 def _shrink(context: Context, states: Mapping[TopicIdPartition, Progressed]) -> None:

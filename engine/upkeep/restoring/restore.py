@@ -10,7 +10,7 @@
        producers (``candidates``); followers follow
 Every step may be repeated: a restore that stopped is run again.
 
-Why another cluster id: the id in the properties of a table is what fences (``stratalog.tiering.handover``). Why
+Why another cluster id: the id in the properties of a table is what fences (``stratalog.tiering.delta_table``). Why
 the same topic ids: a table, its folder and the files in it belong to a topic id, and the history goes on in them.
 Tiered records come back, all below the high watermark. Everything else is lost, and so is all that only brokers
 hold: offsets of consumer groups, the state of transactions, records of topics that are not tiered, snapshots.
@@ -32,8 +32,7 @@ from stratalog.engine.driver.run import OperationRun
 from stratalog.engine.metadata.description import ClusterDescription, PartitionDescription, TopicDescription
 from stratalog.engine.metadata.image import ClusterImage, TopicImage
 from stratalog.engine.metadata.records import EPOCH_GAP
-from stratalog.engine.metadata.restore_commands import RestoreTopic
-from stratalog.engine.metadata.topic_commands import AlterConfigs
+from stratalog.engine.metadata.topic_commands import AlterConfigs, RestoreTopic
 from stratalog.engine.state.internal_topics import OPERATIONS_TOPIC
 from stratalog.engine.upkeep.replication.elect import elect
 from stratalog.engine.upkeep.replication.replicate import replicate
@@ -121,7 +120,7 @@ def check_target(image: ClusterImage, plan: RestorePlan) -> None:
 
 def take_over(context: Context, plan: RestorePlan, former: str) -> None:
     """Steps 3 and 4. Raises: as ``hand_over``."""
-    from stratalog.tiering.handover import hand_over  # here: it loads delta-rs
+    from stratalog.tiering.delta_table import hand_over  # here: it loads delta-rs
 
     remote = context.remote_store("a cluster is restored from the remote tier")
     description = restored_description(plan, context.file.cluster_id)

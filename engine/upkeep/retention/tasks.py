@@ -21,8 +21,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from stratalog.engine.driver.while_it_changes import while_it_changes
-from stratalog.engine.replication.damage import check_whole
-from stratalog.engine.replication.hidden import covered
+from stratalog.engine.replication.damage import check_whole, covered
 from stratalog.engine.replication.leader import look_at_leader
 from stratalog.engine.replication.partition import BoundedWork
 from stratalog.engine.replication.snapshots import latest_snapshot, newest_id, usable_snapshot
