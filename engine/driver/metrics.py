@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from stratalog.engine.driver.report import Value
+from stratalog.engine.driver.run import Row
 from stratalog.partitions.clock import Clock
 
 GEN_LATENCY = "GenSnapshotLatencyMs"
@@ -37,6 +37,18 @@ class Histogram:
         return sorted(self.latest)[min(int(part * len(self.latest)), len(self.latest) - 1)]
 
 
+class HistogramRow(Row, frozen=True, kw_only=True):
+    """A metric of a partition: its latest measurement, and those that are kept."""
+
+    metric: str
+    topic: str
+    partition: int
+    value: float
+    count: int
+    median: float
+    p99: float
+
+
 class SnapshotMetrics:
     """How long generating and loading snapshots took, by metric, topic and partition. Thread-safe."""
 
@@ -56,18 +68,18 @@ class SnapshotMetrics:
         yield
         self.add(LOAD_LATENCY, topic, partition, 1000 * (clock.monotonic_s() - began))
 
-    def rows(self) -> list[dict[str, Value]]:
-        """One row per histogram; ``value`` is the latest measurement."""
+    def rows(self) -> list[HistogramRow]:
+        """One row per histogram."""
         with self._lock:
             return [
-                {
-                    "metric": metric,
-                    "topic": topic,
-                    "partition": partition,
-                    "value": histogram.latest[-1],
-                    "count": histogram.count,
-                    "median": histogram.quantile(0.5),
-                    "p99": histogram.quantile(0.99),
-                }
+                HistogramRow(
+                    metric=metric,
+                    topic=topic,
+                    partition=partition,
+                    value=histogram.latest[-1],
+                    count=histogram.count,
+                    median=histogram.quantile(0.5),
+                    p99=histogram.quantile(0.99),
+                )
                 for (metric, topic, partition), histogram in sorted(self._histograms.items())
             ]

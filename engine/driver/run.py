@@ -227,8 +227,9 @@ class OperationRun:
         failed = {failure.item for failure in self.failures}
         self.settled |= {view.key: at for view, at in until_ms if not {view.topic, str(view)} & failed}
 
-    def absorb(self, report: Report) -> None:
-        """Take over the failures and the notes of an operation that this one has called."""
+    def absorb(self, report: Report, *, rows: bool = False) -> None:
+        """Take over the failures and the notes (and the ``rows``) of an operation that this one has called."""
+        self.rows += [dict(row) for row in report.rows] if rows else []
         self.failures += report.failures
         self.notes += [note for note in report.notes if note not in self.notes]
 

@@ -215,3 +215,19 @@ def check_partitions(topic: TopicImage, partitions: Iterable[int]) -> None:
     """Raises: UnknownTopicOrPartitionError; InvalidCallError for a partition that is no whole number."""
     for partition in partitions:
         partition_of(topic, partition)
+
+
+def chosen_views(
+    context: Context, image: ClusterImage, topics: Sequence[str] | None, partitions: Sequence[int] | None
+) -> list[tuple[TopicImage, list[PartitionView]]]:
+    """The partitions with these numbers (all when None) of each of the named topics (all when None).
+
+    Raises: UnknownTopicOrPartitionError; as ``check_partitions``.
+    """
+    chosen = context.topics(image, topics)
+    for topic in chosen:
+        check_partitions(topic, partitions or ())
+    return [
+        (topic, [view for view in image.views(topic.name) if partitions is None or view.partition in partitions])
+        for topic in chosen
+    ]

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, cast
 
 import msgspec
 import pytest
 
+import stratalog
 from stratalog.engine.driver.report import Failure
 from stratalog.engine.driver.run import OperationRun, PartitionRow
 from stratalog.engine.driver.tasks import LocalTasks
@@ -210,3 +213,24 @@ def test_the_failures_and_notes_of_a_called_operation_are_taken_over_once() -> N
     assert run.notes == ["broker 2 is fenced", "broker 3 is fenced"]
     assert run.failures == [Failure("t-0", "KAFKA_STORAGE_ERROR", "it is away")]
     assert not run.report().ok
+    assert run.rows == []
+
+
+def test_the_rows_of_a_called_operation_are_taken_over_where_they_are_wanted() -> None:
+    run, _ = a_run()
+    aside = run.aside()
+    aside.add([row(3, 1)])
+    run.absorb(aside.report(), rows=True)
+    assert run.rows == [row(3, 1).columns()]
+
+
+def test_operations_of_upkeep_make_their_rows_of_row_classes() -> None:
+    upkeep = Path(stratalog.__file__).resolve().parents[1] / "engine" / "upkeep"
+    untyped = re.compile(r"rows(\.append\(| \+= )|Report\(\"?\w+\"?, \[|dict\[str, Value\]\]")
+    found = [
+        f"{module.name}:{number}"
+        for module in sorted(upkeep.rglob("*.py"))
+        for number, line in enumerate(module.read_text(encoding="utf-8").splitlines(), 1)
+        if untyped.search(line)
+    ]
+    assert found == []

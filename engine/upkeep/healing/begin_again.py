@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.run import OperationRun, PartitionRow
 from stratalog.engine.metadata.election_commands import Election, ElectLeaders
-from stratalog.engine.reading.look import check_partitions
+from stratalog.engine.reading.look import chosen_views
 from stratalog.engine.replication.lost_log import (
     begins_again_at,
     has_remote_records,
@@ -82,12 +82,8 @@ def begin_again(
 ) -> None:
     """Do so with the lost ones of these partitions; a row and a note for each. A dry run only shows them."""
     image = context.metadata.image()
-    looks: list[PartitionReplicas] = []
-    for topic in context.topics(image, topics):
-        check_partitions(topic, partitions or ())
-        views = image.views(topic.name)
-        looks += [context.replicas(view) for view in views if partitions is None or view.partition in partitions]
-    suspicious = [each for each in looks if each.view.written_to and each.view.leader is not None]
+    views = [view for _, some in chosen_views(context, image, topics, partitions) for view in some]
+    suspicious = [context.replicas(view) for view in views if view.written_to and view.leader is not None]
     lost = {each.replicas.view.key: each for _, each in run.done(context.threads.run(_look, suspicious)) if each}
     if lost and not run.dry_run:
         elections = tuple(

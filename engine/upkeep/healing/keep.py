@@ -18,7 +18,7 @@ from stratalog.engine.driver.report import Report
 from stratalog.engine.driver.run import OperationRun
 from stratalog.engine.metadata.election_commands import Election, ElectLeaders
 from stratalog.engine.metadata.image import TopicImage
-from stratalog.engine.reading.look import check_partitions
+from stratalog.engine.reading.look import chosen_views
 from stratalog.engine.replication.partition import PartitionReplicas
 from stratalog.engine.replication.remote_end import DivergentRemoteError, LogBehindRemoteError, same_until
 from stratalog.engine.upkeep.healing.begin_again import KeptRow, begin_again
@@ -112,14 +112,12 @@ def _find(
 ) -> list[Parted]:
     image = context.metadata.image()
     looks: list[tuple[PartitionReplicas, RemoteLog]] = []
-    for topic in context.topics(image, topics):
-        check_partitions(topic, partitions or ())
+    for topic, views in chosen_views(context, image, topics, partitions):
         if not context.topic_config(image, topic).remote_storage_enable:
             continue
         log = context.remote_table(topic).load()
-        for view in image.views(topic.name):
-            replicas = context.replicas(view)
-            if replicas.remote is not None and (partitions is None or view.partition in partitions):
+        for replicas in map(context.replicas, views):
+            if replicas.remote is not None:
                 looks.append((replace(replicas, remote=replicas.remote.with_log(log)), log))
     outcomes = context.threads.run(_look, looks)
     return [each for _, each in run.done(outcomes, lambda look: look[0]) if each is not None]

@@ -16,7 +16,7 @@ from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.report import Failure, Report
 from stratalog.engine.driver.run import OperationRun, PartitionRow
 from stratalog.engine.metadata.image import ClusterImage
-from stratalog.engine.reading.look import check_partitions
+from stratalog.engine.reading.look import chosen_views
 from stratalog.engine.replicas.former import find_former
 from stratalog.engine.upkeep.healing.export import Recovered, export, write_manifest
 from stratalog.engine.upkeep.healing.history import DiscardedWork, discarded_files
@@ -176,7 +176,7 @@ def recover(
         image = context.metadata.image()
         if broker is not None:
             image.broker(broker)
-        works = _plan(context, image, topics, partitions, broker, target, dry_run, run)
+        works = _plan(context, image, topics, partitions, broker, target, run)
         if not dry_run:
             target.check()
         for work, (exported, lost) in run.each(recover_partition, works):
@@ -208,29 +208,22 @@ def _plan(
     partitions: Sequence[int] | None,
     broker: int | None,
     target: Store,
-    dry_run: bool,
     run: OperationRun,
 ) -> list[RecoverWork]:
-    chosen = context.topics(image, topics)
-    former = find_former(context, image, [topic.topic_id for topic in chosen], run)
-    works: list[RecoverWork] = []
-    for topic in chosen:
-        check_partitions(topic, partitions or ())
-        for view in image.views(topic.name):
-            if partitions is None or view.partition in partitions:
-                brokers = tuple(b for b in view.replicas if broker in (None, b))
-                left = tuple(one for one in former.get(view.key, ()) if broker in (None, one.broker_id))
-                works.append(
-                    RecoverWork(
-                        replicas=context.replicas(view),
-                        brokers=brokers,
-                        former=left,
-                        cluster_id=image.cluster_id,
-                        target=target,
-                        dry_run=dry_run,
-                    )
-                )
-    return works
+    chosen = chosen_views(context, image, topics, partitions)
+    former = find_former(context, image, [topic.topic_id for topic, _ in chosen], run)
+    return [
+        RecoverWork(
+            replicas=context.replicas(view),
+            brokers=tuple(b for b in view.replicas if broker in (None, b)),
+            former=tuple(one for one in former.get(view.key, ()) if broker in (None, one.broker_id)),
+            cluster_id=image.cluster_id,
+            target=target,
+            dry_run=run.dry_run,
+        )
+        for _, views in chosen
+        for view in views
+    ]
 
 
 def _how(target: Store, topic: str) -> str:

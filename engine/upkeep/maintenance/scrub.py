@@ -49,9 +49,7 @@ def scrub(
         run.absorb(verify(context, [METADATA_TOPIC], deep=True))
     reached = 0
     for piece in spending.pieces(due, _MOST_PARTITIONS):
-        report = heal(context, only=frozenset(piece))
-        run.rows += [dict(row) for row in report.rows]
-        run.absorb(report)
+        run.absorb(heal(context, only=frozenset(piece)), rows=True)
         read(piece)
         reached += len(piece)
     run.totals |= {"partitions": reached, "partitions_due": len(due) - reached}

@@ -78,9 +78,7 @@ def bootstrap(
         if change is not None:
             _assign(context, topics, change, run)
         rows = _replicate(context, topics, brokers, run)
-    remote_bytes = _remote_bytes(
-        context, topics, run.aside()
-    )  # what fails has failed before: it is not reported again
+    remote_bytes = _remote_bytes(context, topics, run.aside())  # what fails has failed before
     kind = BootstrapPlanRow if dry_run else BootstrapRow
     run.add(
         kind(**msgspec.structs.asdict(row), remote_bytes=remote_bytes.get((row.topic, row.partition), 0))

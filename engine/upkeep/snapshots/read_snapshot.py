@@ -156,7 +156,7 @@ def metrics(context: Context) -> Report:
     with context.run("metrics") as run:
         gauges = _gauges(context, context.metadata.image(), run)
         gauges += metadata_gauges(context)
-        run.rows += context.snapshot_metrics.rows()
+        run.add(context.snapshot_metrics.rows())
         gauges.sort(key=lambda row: (row.metric, row.topic, row.partition))
         run.add(gauges)
     return run.report()
