@@ -97,19 +97,24 @@ def _texts(section: str) -> dict[str, str]:
 
 
 def add_declared(
-    parser: argparse.ArgumentParser,
+    parser: argparse._ActionsContainer,
     method: str,
     *,
+    only: Collection[str] = (),
     leave_out: Collection[str] = (),
     special: Special | None = None,
 ) -> None:
-    """Add the parameters of ``method`` (as of ``declared``) to a parser, without those to ``leave_out``."""
+    """Add the parameters of ``method`` (as of ``declared``) to a parser or its group: ``only`` these (all when
+    empty), without those to ``leave_out``.
+    """
     for one in declared(method).parameters:
-        if one.name not in leave_out:
+        if one.name not in leave_out and (not only or one.name in only):
             add_parameter(parser, one, (special or {}).get(one.name, {}))
 
 
-def add_parameter(parser: argparse.ArgumentParser, one: Parameter, special: Mapping[str, Any] = _NOTHING) -> None:
+def add_parameter(
+    parser: argparse._ActionsContainer, one: Parameter, special: Mapping[str, Any] = _NOTHING
+) -> None:
     """Add a parameter as a word or as an option, under its own name."""
     given = {**_kind(one), "help": one.text, **special}
     if one.default is None:
@@ -137,7 +142,7 @@ def _kind(one: Parameter) -> dict[str, Any]:
         return {"metavar": "SIZE", "type": size}
     if one.name.endswith("_s"):
         return {"metavar": "TIME", "type": duration}
-    return dict(_KINDS[kind])
+    return dict(_KINDS.get(kind, _NOTHING))
 
 
 _KINDS: Mapping[str, Mapping[str, Any]] = {
@@ -147,6 +152,9 @@ _KINDS: Mapping[str, Mapping[str, Any]] = {
     "Sequence[int] | int": {"metavar": "N,M", "type": numbers},
     "int": {"metavar": "N", "type": number},
     "str": {"metavar": "NAME", "type": name},
+    "Column | str": {"metavar": "EXPR"},
+    "Sequence[str]": {"metavar": "A,B", "type": names},
+    "datetime | str": {"metavar": "TIME"},
 }
 
 
@@ -185,6 +193,29 @@ def operation_job(
     return JobMain(name, description or declared(method).text, arguments, body)
 
 
+def add_commands(
+    parser: argparse.ArgumentParser,
+    group: str,
+    commands: Sequence[str],
+    *,
+    asks: Collection[str] = (),
+    leave_out: Collection[str] = (),
+) -> Callable[..., argparse.ArgumentParser]:
+    """Add a command for each method of a ``group``, such as ``brokers``; those that it ``asks`` to confirm have
+    ``--yes``. Returns the function of ``commands_of``.
+    """
+    command = commands_of(parser)
+    for one in commands:
+        found = declared(method := f"{group}.{group.title()}.{one}")
+        reads = all(parameter.name != "dry_run" for parameter in found.parameters)
+        first = re.split(r"[.;:](?:\s|$)", " ".join(found.text.split()), maxsplit=1)[0]
+        added = command(one.replace("_", "-"), first[0].lower() + first[1:], reads=reads)
+        add_declared(added, method, leave_out=["dry_run", *leave_out])
+        if one in asks:
+            add_yes(added)
+    return command
+
+
 def group_job(
     name: str, description: str | None, commands: Sequence[str], *, confirm: Mapping[str, Confirm] | None = None
 ) -> JobMain:
@@ -194,16 +225,7 @@ def group_job(
     asked = confirm or {}
 
     def arguments(parser: argparse.ArgumentParser) -> None:
-        command = commands_of(parser)
-        for one in commands:
-            method = f"{name}.{name.title()}.{one}"
-            found = declared(method)
-            reads = all(parameter.name != "dry_run" for parameter in found.parameters)
-            first = re.split(r"[.;:](?:\s|$)", " ".join(found.text.split()), maxsplit=1)[0]
-            added = command(one.replace("_", "-"), first[0].lower() + first[1:], reads=reads)
-            add_declared(added, method, leave_out=["dry_run"])
-            if one in asked:
-                add_yes(added)
+        add_commands(parser, name, commands, asks=asked)
 
     def body(job: Job) -> Report:
         one = job.arguments.command.replace("-", "_")

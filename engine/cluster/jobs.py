@@ -289,12 +289,17 @@ class Jobs:
         topic: str | None = None,
         limit: int = MOST,
     ) -> Report:
-        """The operations on the cluster, the latest first: an event a row, with time, user, arguments, outcome,
-        ``totals`` and ``notes`` (JSON). ``since`` is a time, or an age (``"7d"``); ``operation`` is as the job is
-        named, ``topic`` one that it names or has figures of. ``stratalog.engine.cluster.recorded`` says which
-        operations leave events.
+        """List the operations on the cluster, the latest first: one event per row, with time, user, arguments,
+        outcome, ``totals`` and ``notes`` (JSON). Appends and commits of offsets leave none. See
+        ``stratalog.engine.cluster.recorded``.
 
             cluster.history(since="7d", operation="topics delete").rows
+
+        Args:
+            since: only events since this time, or this long ago (90s, 15m, 12h, 7d)
+            operation: only this operation, named like its job: tier, 'topics delete'
+            topic: only events that name this topic, or have figures about it
+            limit: at most this number of events (default: 100)
 
         Raises: InvalidCallError; as ``fetch``.
         """
