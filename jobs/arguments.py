@@ -19,11 +19,11 @@ from typing import Any, NoReturn
 from stratalog.engine.config.file_place import CREDENTIALS_VARIABLE
 from stratalog.engine.config.key_source import KEY_VARIABLE
 from stratalog.engine.reading.positions import SPECS, FirstAt, Spec, named_or_time, spec_of, time_of
+from stratalog.partitions.amounts import parse_size
 from stratalog.partitions.errors import InvalidCallError
 from stratalog.partitions.isolation import Isolation
 from stratalog.partitions.offsets import OffsetSpec
 from stratalog.partitions.runner import RUNNERS, SPARK
-from stratalog.partitions.sizes import parse_size
 from stratalog.partitions.spelling import did_you_mean
 
 CLUSTER_VARIABLE = "STRATALOG_CLUSTER"

@@ -8,7 +8,7 @@ was seen: one that has committed meanwhile lives, and keeps what it has.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import SupportsIndex
 
@@ -25,6 +25,8 @@ from stratalog.engine.records.groups import (
     append_to_group,
     commit_records,
     existing_group,
+    lag_rows,
+    list_leaders,
     named,
     read_groups,
 )
@@ -255,3 +257,37 @@ def _forget(
     ]
     run.totals["group"] = group
     return run.report()
+
+
+RECORDS_LAG = "records-lag"
+
+
+def lag_metrics(context: Context) -> Report:
+    """The lag of each group (Kafka's ``records-lag``), by partition of the topics that it has committed for; see
+    ``lag``. A partition that cannot be read is one failure in the report. Each partition is read once, for any
+    number of groups.
+
+    Raises: errors of reading the metadata.
+    """
+    with context.run("metrics") as run:
+        image = context.metadata.image()
+        found, unread = all_groups(context, image)
+        leaders, unlisted = list_leaders(context, image, found.values())
+        run.rows += [
+            _row(name, row)
+            for name, group in sorted(found.items())
+            for row in lag_rows(image, group, leaders)
+            if row["lag"] is not None
+        ]
+        run.failures += [*unread, *unlisted]
+    return run.report()
+
+
+def _row(group: str, of_lag: Mapping[str, Value]) -> dict[str, Value]:
+    return {
+        "metric": RECORDS_LAG,
+        "group": group,
+        "topic": of_lag["topic"],
+        "partition": of_lag["partition"],
+        "value": of_lag["lag"],
+    }

@@ -44,11 +44,12 @@ from stratalog.engine.cluster.topics import Topics
 from stratalog.engine.cluster.transactions import Transactions
 from stratalog.engine.config.cluster_file import ClusterFile, load_cluster_file
 from stratalog.engine.config.key_source import KeySource, key_of_environment, read_key
-from stratalog.engine.driver.context import Context, Progress
+from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.opening import open_context, open_stores
 from stratalog.engine.driver.origin import operations_log
 from stratalog.engine.driver.report import Report
 from stratalog.engine.driver.run import Measure
+from stratalog.engine.driver.tasks import Progress
 from stratalog.engine.metadata.image import ClusterImage
 from stratalog.engine.replication.replica_selector import CurrentSelector, MakeSelector, OfferedSelectors
 from stratalog.engine.upkeep.replication.keep_short import keep_short

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from stratalog.engine.driver.context import TaskRunner
 from stratalog.engine.driver.opening import local_tasks
+from stratalog.engine.driver.tasks import TaskRunner
 from stratalog.partitions.declared import declared as declared_text
 from stratalog.partitions.errors import InvalidCallError
 from stratalog.partitions.runner import RUNNERS, THREADS
@@ -39,6 +39,11 @@ def session(spark: SparkSession | None, what: str) -> SparkSession:
     if spark is None:
         raise InvalidCallError(f"{what} as a DataFrame needs a Spark session: Cluster.open(file, spark)")
     return spark
+
+
+def option_text(value: object) -> str:
+    """A value as the text that Spark passes on as an option: ``true``, not ``True``."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def task_runner(spark: SparkSession | None, runner: str) -> TaskRunner:

@@ -41,7 +41,7 @@ class Catalog:
         Raises: InvalidCallError for a prefix that is no name.
         """
         spark = session(self._spark, "system views")
-        from stratalog.engine.spark.system_views import create_system_views
+        from stratalog.engine.spark.views import create_system_views
 
         create_system_views(spark, self._context.file, prefix)
 

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 from stratalog.engine.admin import groups as admin
-from stratalog.engine.admin.lag_metrics import lag_metrics
+from stratalog.engine.admin.groups import lag_metrics
 from stratalog.engine.cluster.arguments import TopicNames, names, session
 from stratalog.engine.cluster.recorded import operation
 from stratalog.engine.driver.context import Context

@@ -13,8 +13,9 @@ import pytest
 from stratalog.bridges.mirror.compare import compare
 from stratalog.bridges.mirror.mirror import end_mirror, mirror
 from stratalog.bridges.mirror.options import MirrorOptions
-from stratalog.engine.driver.context import Context, LocalTasks, Silent
+from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.report import Report
+from stratalog.engine.driver.tasks import LocalTasks, Silent
 from stratalog.engine.state.group_commits import OffsetAndMetadata
 from stratalog.partitions.errors import RetriableError
 from tests.bridges.memory_source import MemorySource

@@ -14,8 +14,8 @@ import pyarrow.parquet as pq
 from stratalog import Cluster
 from stratalog.engine.cluster.parts import with_parts
 from stratalog.engine.config.key_source import KeySource
-from stratalog.engine.driver.context import LocalTasks
 from stratalog.engine.driver.report import Report
+from stratalog.engine.driver.tasks import LocalTasks
 from stratalog.engine.metadata.reassignment_plan import parse_plan
 from stratalog.partitions.clock import ManualClock
 from stratalog.partitions.identity import NewId

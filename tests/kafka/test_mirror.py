@@ -33,7 +33,7 @@ from stratalog.bridges.mirror import kafka_source
 from stratalog.bridges.mirror.kafka_source import open_source
 from stratalog.bridges.mirror.mirror import mirror
 from stratalog.bridges.mirror.options import MirrorOptions
-from stratalog.engine.driver.context import LocalTasks
+from stratalog.engine.driver.tasks import LocalTasks
 from stratalog.partitions.errors import EnvironmentUnusableError, RetriableError
 from tests.contexts import context_of
 from tests.kafka.kafka_clients import CLIENT, PRODUCER, WAIT_S, KafkaClients, only, wait_until

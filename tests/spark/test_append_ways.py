@@ -14,9 +14,8 @@ from stratalog import Cluster, OperationFailedError
 from stratalog.engine.records.rounds import TaskResult
 from stratalog.engine.replication.append import Raced
 from stratalog.engine.spark.appending import RecordColumns, to_records
-from stratalog.engine.spark.frame_tasks import FrameTasks
+from stratalog.engine.spark.frame_tasks import SMALL_ROWS, FrameTasks
 from stratalog.engine.spark.narrow import NARROW_BYTES
-from stratalog.engine.spark.small_frames import SMALL_ROWS
 from stratalog.engine.spark.types import BINARY
 from stratalog.partitions.errors import InvalidRecordError, OutOfOrderSequenceNumberError
 from stratalog.partitions.store import StoreCounts

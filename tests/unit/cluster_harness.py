@@ -16,8 +16,8 @@ import pytest
 from stratalog import Cluster
 from stratalog.engine.cluster.parts import with_parts
 from stratalog.engine.config.key_source import KeySource, key_of_environment
-from stratalog.engine.driver.context import Progress, Silent
 from stratalog.engine.driver.report import OperationFailedError, Report
+from stratalog.engine.driver.tasks import Progress, Silent
 from stratalog.engine.metadata.commands import FenceBroker, UnfenceBroker
 from stratalog.engine.reading.bounds import Bound
 from stratalog.engine.reading.plan import FileRange

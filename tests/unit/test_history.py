@@ -21,9 +21,9 @@ from stratalog.engine.cluster.jobs import Jobs
 from stratalog.engine.cluster.quorum import Quorum
 from stratalog.engine.cluster.topics import Topics
 from stratalog.engine.cluster.transactions import Transactions
-from stratalog.engine.driver.context import Silent
 from stratalog.engine.driver.origin import operations_log, origin
 from stratalog.engine.driver.running import Heartbeat
+from stratalog.engine.driver.tasks import Silent
 from stratalog.engine.state.internal_topics import OPERATIONS_TOPIC
 from stratalog.engine.state.operations import EVENT_COLUMNS, Event, event_time, from_values, to_batch
 from stratalog.jobs.main import main

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from stratalog import Report
-from stratalog.engine.driver.context import Context, LocalTasks
+from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.stored_schedule import load_stored
+from stratalog.engine.driver.tasks import LocalTasks
 from stratalog.engine.upkeep.maintenance import maintain as maintaining
 from stratalog.engine.upkeep.maintenance.sweep import sweep
 from stratalog.engine.upkeep.memory.times import LONGEST_MS, decode

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
 from stratalog.engine.metadata.description import describe
-from stratalog.engine.upkeep.restoring.drill import compare
+from stratalog.engine.upkeep.restoring.drill import DrillRow, compare
 from stratalog.engine.upkeep.restoring.plan import RestoredPartition
 from stratalog.partitions.errors import CorruptionError
 from tests.contexts import context_of
@@ -80,7 +79,7 @@ def alike(folder: Path, count: int) -> list[LiveCluster]:
     return made
 
 
-def compared(live: LiveCluster, copy: LiveCluster, *, deep: bool = False) -> Mapping[str, object]:
+def compared(live: LiveCluster, copy: LiveCluster, *, deep: bool = False) -> DrillRow:
     topic = next(iter(describe(copy.cluster.image).topics))
     end = copy.log(copy.leader()).high_watermark
     one = RestoredPartition(topic, 0, 0, end, 1, ())
@@ -102,7 +101,7 @@ def test_a_difference_is_a_failure(tmp_path: Path, values: list[str], deep: bool
     one.append(["a", "b", "c"]).raise_for_failures()  # under ids that are equal, and without a digest
     two.append(values).raise_for_failures()
     if difference is None:
-        assert compared(one, two, deep=deep)["compared_records"] == 5
+        assert compared(one, two, deep=deep).compared_records == 5
     else:
         with pytest.raises(CorruptionError, match=difference):
             compared(one, two, deep=deep)
