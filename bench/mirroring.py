@@ -113,7 +113,7 @@ class _Both:
         made = self._bench.cluster(f"mirror-{next(self._numbers)}")
         began = time.process_time()
         seconds = seconds_of(
-            lambda: made.cluster.mirror(self._source, TOPIC, replication_factor=1).raise_for_failures()
+            lambda: made.cluster.mirror(TOPIC, self._source, replication_factor=1).raise_for_failures()
         )
         self._processor_s[0].append(time.process_time() - began)
         held = sum(int(row["log_end"] or 0) for row in made.cluster.describe(TOPIC).rows)

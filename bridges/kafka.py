@@ -48,8 +48,8 @@ class Kafka:
     @operation("mirror", leaves_event=False, untold="configs")
     def mirror(
         self,
-        bootstrap: str,
         topics: TopicNames,
+        bootstrap: str,
         *,
         configs: Mapping[str, str] | None = None,
         replication_factor: int | None = None,
@@ -77,7 +77,7 @@ class Kafka:
 
         See ``stratalog.bridges.mirror.mirror``.
 
-            cluster.mirror("kafka-1:9092", ["trips"])
+            cluster.mirror(["trips"], "kafka-1:9092")
 
         Raises: EnvironmentUnusableError without confluent-kafka; InvalidCallError, also for a topic that is
             mirrored under another name than ``rename`` says; UnknownTopicOrPartitionError; RetriableError where
@@ -108,8 +108,8 @@ class Kafka:
     @operation("compare", leaves_event=False, untold="configs")
     def compare(
         self,
-        bootstrap: str,
         topics: TopicNames,
+        bootstrap: str,
         *,
         configs: Mapping[str, str] | None = None,
         value_format: str | None = None,
@@ -121,7 +121,7 @@ class Kafka:
         Of typed values, what was decoded, by ``value_format`` and ``schema_file`` as of ``mirror``. See
         ``stratalog.bridges.mirror.compare``.
 
-            cluster.compare("kafka-1:9092", ["trips"]).raise_for_failures()
+            cluster.compare(["trips"], "kafka-1:9092").raise_for_failures()
 
         Raises: as ``mirror``.
         """
@@ -201,8 +201,8 @@ class Kafka:
     @operation("export", leaves_event=False, untold="configs")
     def export(
         self,
-        bootstrap: str,
         topics: TopicNames,
+        bootstrap: str,
         *,
         configs: Mapping[str, str] | None = None,
         name: str | None = None,
@@ -226,7 +226,7 @@ class Kafka:
         ``throttle_bytes_per_s`` bounds the copying; ``pace``: the speed of records, where 1 is as far apart as
         their timestamps are; no further piece is begun after ``budget_s``. See ``stratalog.bridges.export``.
 
-            cluster.export("kafka-2:9092", ["trips"])
+            cluster.export(["trips"], "kafka-2:9092")
 
         Raises: as ``mirror``.
         """

@@ -20,9 +20,9 @@ import sys
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import stratalog
 from stratalog import Report
-from stratalog.jobs.arguments import add_dry_run, check_options, name, names, number, pair
+from stratalog.jobs.arguments import check_options, pair
+from stratalog.jobs.declared import Special, add_declared, call
 from stratalog.jobs.progress import open_terminal
 from stratalog.jobs.run import Job, JobMain
 from stratalog.jobs.streaming import append_stream
@@ -43,12 +43,21 @@ _NEEDS = (
     ("on_changed_replay", "producer"),
     ("producer", "sequence", "stream"),
 )
+_METHOD = "producer.Producer.append"
+_COLUMNS = ("key", "value", "partition", "headers", "timestamp")
+_TOGETHER = ("topic", "frame", "order_by", "dry_run")
+_CHOICES: Special = {
+    "acks": {"choices": ("all", "leader"), "metavar": None},
+    "on_changed_replay": {"choices": ("refuse", "accept")},
+    "on_bad_record": {"choices": ("fail", "skip", "topic")},
+    "on_unknown_field": {"choices": ("fail", "add", "drop")},
+}
 _NAME = re.compile(r"[A-Za-z_]\w*(\.\w+)*")
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("topic", metavar="TOPIC")
-    add_dry_run(parser, "check all records and count them by partition; append nothing")
+    add_declared(parser, _METHOD, only=["dry_run"])
     source = parser.add_argument_group("input, with the options of Spark's readers")
     source.add_argument(
         "--input",
@@ -71,55 +80,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         help='columns to compute first, such as "air_time / 60 AS hours"; repeatable',
     )
     record = parser.add_argument_group("records: columns of the input, or expressions on them")
-    record.add_argument("--key", metavar="EXPR")
-    record.add_argument("--value", metavar="EXPR")
-    record.add_argument("--partition", metavar="EXPR", help="default: a hash of the key")
-    record.add_argument("--headers", metavar="EXPR", help="array<struct<key: string, value: binary>>")
-    record.add_argument(
-        "--timestamp", metavar="EXPR", help="a time, not a number, such as timestamp_millis(at); default: now"
-    )
-    record.add_argument(
-        "--order-by",
-        metavar="A,B",
-        type=names,
-        default=[],
-        help="sort order within a partition: timestamp, key, value.x ...",
-    )
+    add_declared(record, _METHOD, only=(*_COLUMNS, "order_by"))
     how = parser.add_argument_group("how")
-    how.add_argument("--acks", choices=("all", "leader"), default="all")
-    how.add_argument(
-        "--producer", metavar="NAME", type=name, help="name of the producer; always the same for a stream"
-    )
-    how.add_argument(
-        "--sequence", metavar="N", type=number, help="number of this append among the producer's, from 0"
-    )
-    how.add_argument(
-        "--producer-epoch",
-        metavar="N",
-        type=number,
-        help="epoch of the producer; a higher epoch fences the lower ones (default: 0)",
-    )
-    how.add_argument(
-        "--on-changed-replay",
-        choices=("refuse", "accept"),
-        help="for a sequence or batch that was already appended with other rows; accept: treat it as the same "
-        "(default: refuse)",
-    )
-    how.add_argument(
-        "--on-bad-record",
-        choices=("fail", "skip", "topic"),
-        default="fail",
-        help="for a record that the topic cannot hold: refuse the append, skip the record, or append it to "
-        "--bad-record-topic; skip and topic cast columns row by row (default: fail)",
-    )
-    how.add_argument("--bad-record-topic", metavar="NAME", help="an untyped topic for the bad records")
-    how.add_argument(
-        "--on-unknown-field",
-        choices=("fail", "add", "drop"),
-        default="fail",
-        help="for a field that the topic's type lacks: refuse the append, add the field to the type, or drop and "
-        "count the field (default: fail)",
-    )
+    add_declared(how, _METHOD, leave_out=(*_COLUMNS, *_TOGETHER), special=_CHOICES)
     how.add_argument(
         "--stream", action="store_true", help="append the input that is new since the last run, in batches"
     )
@@ -133,37 +96,12 @@ def append(job: Job) -> Report:
     spark_bar = {"spark.ui.showConsoleProgress": "true"} if open_terminal() is not None else None
     cluster = job.on_spark(spark_bar)
     frame = prepared(given, read_input(given, job.session()))
+    columns = {name: _column(getattr(given, name)) for name in _COLUMNS}
     if not given.stream:
-        return append_frame(given, cluster, frame)
-
-    writer = cluster.stream_writer(given.topic, **_how(given), checkpoint=given.checkpoint)
+        report: Report = call(cluster.append, given, frame=frame, **columns)
+        return report
+    writer = call(cluster.stream_writer, given, **columns)
     return append_stream(frame, given.checkpoint, partial(writer.append, check=False))
-
-
-def append_frame(given: argparse.Namespace, cluster: stratalog.Cluster, frame: DataFrame) -> Report:
-    """One append of ``frame`` as the arguments say."""
-    return cluster.append(
-        given.topic, frame, sequence=given.sequence, dry_run=given.dry_run, **_how(given), check=False
-    )
-
-
-def _how(given: argparse.Namespace) -> dict[str, Any]:
-    """The arguments that an append and a stream of appends share."""
-    return {
-        "key": _column(given.key),
-        "value": _column(given.value),
-        "partition": _column(given.partition),
-        "headers": _column(given.headers),
-        "timestamp": _column(given.timestamp),
-        "acks": given.acks,
-        "producer": given.producer,
-        "producer_epoch": given.producer_epoch,
-        "on_changed_replay": given.on_changed_replay or "refuse",
-        "on_bad_record": given.on_bad_record,
-        "bad_record_topic": given.bad_record_topic,
-        "on_unknown_field": given.on_unknown_field,
-        "order_by": given.order_by,
-    }
 
 
 def read_input(given: argparse.Namespace, spark: SparkSession) -> DataFrame:

@@ -15,61 +15,18 @@ faithful copy from an older one. If you are certain, use --trust-copy. (Move a r
 fence.)
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 
-from stratalog import Report
-from stratalog.jobs.arguments import add_dry_run, add_topics, add_yes, number, numbers
-from stratalog.jobs.run import Job, JobMain
+from stratalog.jobs.declared import operation_job
 
 
-def arguments(parser: argparse.ArgumentParser) -> None:
-    add_topics(parser)
-    add_dry_run(parser)
-    add_yes(parser)
-    parser.add_argument(
-        "brokers",
-        metavar="BROKERS",
-        type=numbers,
-        help="the brokers to set up: 2, or 2,3; an empty folder alone may be a volume that is not mounted",
-    )
-    parser.add_argument(
-        "--add",
-        action="store_true",
-        help="give these brokers replicas of all partitions of --topics that they lack",
-    )
-    parser.add_argument(
-        "--instead-of",
-        metavar="N",
-        type=number,
-        help="give the one broker of BROKERS all replicas of broker N, which loses them",
-    )
-    parser.add_argument(
-        "--trust-copy",
-        action="store_true",
-        help="assert that these roots hold everything ever acknowledged to them: they were "
-        "moved as they were, not restored from an older copy; acknowledged records are lost if this is wrong",
-    )
+def _asserts(given: argparse.Namespace) -> str | None:
+    brokers = ", ".join(map(str, given.brokers))
+    return f"trust the roots of brokers {brokers} as they are" if given.trust_copy else None
 
 
-def bootstrap(job: Job) -> Report:
-    given = job.arguments
-    if given.trust_copy:
-        job.confirm(f"trust the roots of brokers {', '.join(map(str, given.brokers))} as they are")
-    return job.on_workers().bootstrap(
-        given.brokers,
-        given.topics,
-        add=given.add,
-        instead_of=given.instead_of,
-        trust_copy=given.trust_copy,
-        dry_run=given.dry_run,
-        check=False,
-    )
-
-
-main = JobMain("bootstrap", __doc__, arguments, bootstrap)
+main = operation_job("bootstrap", __doc__, confirm=_asserts)
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ from dataclasses import replace
 
 from stratalog import Report
 from stratalog.jobs.arguments import count
+from stratalog.jobs.declared import add_declared, call
 from stratalog.jobs.run import Job, JobMain
 from stratalog.partitions.bounded import parse_json
 
@@ -27,24 +28,12 @@ _WIDEST = 80
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--since", metavar="TIME", help="only events since this time, or this long ago (90s, 15m, 12h, 7d)"
-    )
-    parser.add_argument(
-        "--operation", metavar="NAME", help="only this operation, named like its job: tier, 'topics delete'"
-    )
-    parser.add_argument(
-        "--topic", metavar="NAME", help="only events that name this topic, or have figures about it"
-    )
-    parser.add_argument("--limit", metavar="N", type=count, default=100, help="at most N events (default: 100)")
+    add_declared(parser, "jobs.Jobs.history", special={"limit": {"type": count}})
 
 
 def history(job: Job) -> Report:
-    given = job.arguments
-    found = job.cluster().history(
-        since=given.since, operation=given.operation, topic=given.topic, limit=given.limit
-    )
-    return found if given.json else short(found)
+    found: Report = call(job.cluster().history, job.arguments)
+    return found if job.arguments.json else short(found)
 
 
 def short(report: Report) -> Report:

@@ -24,33 +24,22 @@ import sys
 from collections.abc import Callable
 
 from stratalog import Report
-from stratalog.jobs.arguments import add_dry_run, check_options, count, duration, number, size
+from stratalog.jobs.arguments import check_options, count, duration, number
+from stratalog.jobs.declared import Special, add_declared, call
 from stratalog.jobs.metrics import add_otlp, exposition, otlp_push
 from stratalog.jobs.repeat import repeat
 from stratalog.jobs.run import Job, JobMain, warn
 from stratalog.partitions.errors import InvalidCallError, StorageError, StratalogError
 
+_STEPS: Special = {
+    "only": {"metavar": "STEP,STEP", "help": "run only these steps, due or not (with --every: only when due)"},
+    "exclude": {"metavar": "STEP,STEP"},
+    "budget_requests": {"type": count},
+}
+
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    add_dry_run(parser, "list the steps that are due, and for how many partitions; write nothing")
-    parser.add_argument(
-        "--only",
-        metavar="STEP,STEP",
-        type=_steps,
-        default=[],
-        help="run only these steps, due or not (with --every: only when due)",
-    )
-    parser.add_argument("--exclude", metavar="STEP,STEP", type=_steps, default=[], help="skip these steps")
-    parser.add_argument("--budget", metavar="TIME", type=duration, help="begin nothing after this time (5m)")
-    parser.add_argument(
-        "--budget-bytes", metavar="SIZE", type=size, help="begin nothing after this number of bytes (10GiB)"
-    )
-    parser.add_argument(
-        "--budget-requests",
-        metavar="N",
-        type=count,
-        help="begin nothing after this number of storage requests (5000)",
-    )
+    add_declared(parser, "jobs.Jobs.maintain", leave_out=["due"], special=_STEPS)
     often = parser.add_mutually_exclusive_group()
     often.add_argument("--once", action="store_true", help="run once (the default)")
     often.add_argument(
@@ -73,25 +62,13 @@ def _address(text: str) -> tuple[str, int]:
     return host or "127.0.0.1", number(port)
 
 
-def _steps(text: str) -> list[str]:
-    return [name.strip() for name in text.split(",")]
-
-
 def maintain(job: Job) -> Report:
     given = job.arguments
     check_options(given, needs=[("metrics", "every"), ("otlp", "every")])
 
     def once() -> Report:
-        return job.on_workers().maintain(
-            only=given.only,
-            exclude=given.exclude,
-            due=given.every is not None,
-            budget_s=given.budget,
-            budget_bytes=given.budget_bytes,
-            budget_requests=given.budget_requests,
-            dry_run=given.dry_run,
-            check=False,
-        )
+        report: Report = call(job.on_workers().maintain, given, due=given.every is not None)
+        return report
 
     if given.every is None:
         return once()

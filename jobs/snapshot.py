@@ -8,19 +8,14 @@ import argparse
 import sys
 
 from stratalog import Report
-from stratalog.jobs.arguments import add_dry_run, add_topics, duration
+from stratalog.jobs.arguments import duration
+from stratalog.jobs.declared import add_declared, call
 from stratalog.jobs.repeat import once_or_every
 from stratalog.jobs.run import Job, JobMain
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    add_topics(parser)
-    add_dry_run(parser)
-    parser.add_argument(
-        "--by-hand",
-        action="store_true",
-        help="take a snapshot of all new records, whatever the policy (metadata.snapshot.*)",
-    )
+    add_declared(parser, "jobs.Jobs.snapshot")
     often = parser.add_mutually_exclusive_group()
     often.add_argument("--once", action="store_true", help="run once (the default)")
     often.add_argument(
@@ -35,7 +30,8 @@ def snapshot(job: Job) -> Report:
     given = job.arguments
 
     def once() -> Report:
-        return job.on_workers().snapshot(given.topics, by_hand=given.by_hand, dry_run=given.dry_run, check=False)
+        report: Report = call(job.on_workers().snapshot, given)
+        return report
 
     return once_or_every("snapshot", once, job.show, given.every)
 

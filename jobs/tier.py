@@ -13,7 +13,8 @@ import argparse
 import sys
 
 from stratalog import Report
-from stratalog.jobs.arguments import add_dry_run, add_topics, duration
+from stratalog.jobs.arguments import duration
+from stratalog.jobs.declared import add_declared, call
 from stratalog.jobs.repeat import repeat
 from stratalog.jobs.run import Job, JobMain
 
@@ -21,8 +22,7 @@ SHORTEST_PAUSE_S = 0.1
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    add_topics(parser)
-    add_dry_run(parser)
+    add_declared(parser, "jobs.Jobs.tier", leave_out=["due"])
     often = parser.add_mutually_exclusive_group()
     often.add_argument("--once", action="store_true", help="tier all partitions once (the default)")
     often.add_argument("--due", action="store_true", help="tier the partitions that are due, once")
@@ -36,10 +36,11 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def tier(job: Job) -> Report:
     given = job.arguments
-    cluster = job.on_workers()
+    tier = job.on_workers().tier
 
     def run(due: bool) -> Report:
-        return cluster.tier(given.topics, due=due, dry_run=given.dry_run, check=False)
+        report: Report = call(tier, given, due=due)
+        return report
 
     if given.every is None:
         return run(given.due)

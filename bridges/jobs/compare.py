@@ -29,7 +29,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def compare(job: Job) -> Report:
     given = job.arguments
     check_format(given)
-    return job.cluster().compare(given.bootstrap, given.mirrored, configs=dict(given.config), **format_of(given))
+    return job.cluster().compare(given.mirrored, given.bootstrap, configs=dict(given.config), **format_of(given))
 
 
 main = JobMain("compare", __doc__, arguments, compare, runs="driver")

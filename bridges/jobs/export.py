@@ -70,8 +70,8 @@ def export(job: Job) -> Report:
 
     def once() -> Report:
         return job.cluster().export(
-            given.bootstrap,
             given.mirrored,
+            given.bootstrap,
             configs=dict(given.config),
             name=given.name,
             target_topic=given.to_topic,

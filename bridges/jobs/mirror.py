@@ -119,8 +119,8 @@ def mirror(job: Job) -> Report:
 
     def once() -> Report:
         return job.on_workers().mirror(
-            given.bootstrap,
             given.mirrored,
+            given.bootstrap,
             configs=dict(given.config),
             replication_factor=given.replication_factor,
             archive=given.archive,

@@ -5,6 +5,17 @@ methods of bridges; ``topics``, ``brokers``, ``groups``, ``transactions``, ``quo
 groups; ``arguments`` says once how names and bounds are given, ``parts`` what comes from the machine; ``recorded``
 is the frame of them all: the log, and the history. Of a notebook: ``overview`` is the view of it in a cell,
 ``notebook`` how work and errors look.
+
+One shape
+    A call names the topic first, then the data, then options, and returns a report or raises. A parameter that is
+    required is positional, every other one is named, and its name ends in its unit (``_s``, ``_ms``, ``_bytes``,
+    ``_bytes_per_s``). One idea has one word, that of Kafka, Spark or Delta, at the door, on the command line and
+    in the docs; there are no aliases. ``if_exists`` and ``if_not_exists`` make a repeated call harmless.
+
+One declaration
+    A method's signature and the ``Args:`` of its docstring declare an operation, with a sentence for each
+    parameter that does not explain itself. ``stratalog.jobs.declared`` makes the words, options and help of the
+    job from them, ``recorded`` the event, ``tests.golden`` the page docs/api.md.
 """
 
 from __future__ import annotations

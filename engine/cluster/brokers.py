@@ -30,7 +30,7 @@ class Brokers:
         return "The brokers of a cluster: list() shows them"
 
     def list(self) -> Report:
-        """Every broker, as a table."""
+        """List every broker, as a table."""
         return describe_cluster.describe_brokers(self._context)
 
     @operation("brokers add")
@@ -42,8 +42,12 @@ class Brokers:
         dry_run: bool = False,
         check: bool = True,
     ) -> Report:
-        """Format the roots of brokers that are new in the cluster file, and register them. ``if_not_exists``:
-        brokers that are in the cluster stay as they are. Raises: InvalidCallError for one otherwise.
+        """Format the roots of brokers that are new in the cluster file, and register them.
+
+        Args:
+            if_not_exists: leave brokers alone that are in the cluster already
+
+        Raises: InvalidCallError for one that is in the cluster otherwise.
         """
         return bring_up.add_brokers(
             self._context, wholes(brokers, "broker"), if_not_exists=if_not_exists, dry_run=dry_run
@@ -63,15 +67,19 @@ class Brokers:
     def fence(
         self, brokers: Sequence[int] | int, *, force: bool = False, dry_run: bool = False, check: bool = True
     ) -> Report:
-        """Fence brokers by hand, until ``unfence``. Leaves no partition without a leader but by ``force``."""
+        """Take brokers out of service, until ``unfence`` brings them back.
+
+        Args:
+            force: fence them even if that leaves partitions without a leader
+        """
         return fence.fence(self._context, wholes(brokers, "broker"), force=force, dry_run=dry_run)
 
     @operation("brokers unfence")
     def unfence(self, brokers: Sequence[int] | int, *, dry_run: bool = False, check: bool = True) -> Report:
-        """Bring fenced brokers back, as their roots are now."""
+        """Bring fenced brokers back, as their roots are now, also those that a probe fenced."""
         return fence.unfence(self._context, wholes(brokers, "broker"), dry_run=dry_run)
 
     @operation("brokers decommission", destroys=always)
     def decommission(self, brokers: Sequence[int] | int, *, dry_run: bool = False, check: bool = True) -> Report:
-        """Take brokers without replicas out of the metadata for good."""
+        """Remove brokers without replicas from the metadata for good."""
         return fence.decommission(self._context, wholes(brokers, "broker"), dry_run=dry_run)

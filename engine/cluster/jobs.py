@@ -63,13 +63,21 @@ class Jobs:
         dry_run: bool = False,
         check: bool = True,
     ) -> Report:
-        """Do what is due of all below, healing included: the one job to schedule. ``only`` and ``exclude`` name
-        steps. Those of ``only`` are done now; with ``due``, where they are due. When a budget of seconds, bytes
-        (read and written) or requests is used up, nothing further begins, and the next run goes on there. A row a
-        step; see ``stratalog.engine.upkeep.maintenance.maintain``.
+        """Run the upkeep steps that are due, within the budget, healing included: the one job to schedule. When
+        the budget is used up, the next run goes on there. One row per step. See
+        ``stratalog.engine.upkeep.maintenance.maintain``.
 
             cluster.maintain()
             cluster.maintain(only=["replicate", "tier"], budget_s=60)
+
+        Args:
+            only: run only these steps, due or not
+            exclude: skip these steps
+            due: run the steps of ``only`` where they are due
+            budget_s: begin nothing after this time (5m)
+            budget_bytes: begin nothing after this number of bytes, read and written (10GiB)
+            budget_requests: begin nothing after this number of storage requests (5000)
+            dry_run: list the steps that are due, and for how many partitions; write nothing
 
         Raises: InvalidCallError for a step that is not there, or a budget of nothing.
         """
@@ -124,9 +132,14 @@ class Jobs:
         dry_run: bool = False,
         check: bool = True,
     ) -> Report:
-        """Let the preferred replicas (or ``leader``) lead where others do. ``unclean``: give partitions without
-        a leader the replica that holds most, and lose what only lost storage had. See
+        """Elect leaders: the preferred replicas of partitions that another replica leads. See
         ``stratalog.engine.upkeep.replication.elect``.
+
+        Args:
+            unclean: elect a leader for partitions without one, the replica that holds most; records that only lost
+                storage had are then lost
+            leader: elect this broker instead of the preferred replica
+            dry_run: print the new leaders and the records lost; change nothing
         """
         return elect(
             self._context,
@@ -199,13 +212,21 @@ class Jobs:
         dry_run: bool = False,
         check: bool = True,
     ) -> Report:
-        """Bring followers to their leaders, and caught-up ones into the ISR."""
+        """Bring followers up to date with their leaders, advance high watermarks, and readmit caught-up followers
+        to the ISR.
+
+        Args:
+            brokers: only followers on these brokers (default: all)
+        """
         chosen = None if brokers is None else wholes(brokers, "broker")
         return replicating.replicate(self._context, names(topics), brokers=chosen, dry_run=dry_run)
 
     @operation("merge")
     def merge(self, topics: TopicNames = None, *, dry_run: bool = False, check: bool = True) -> Report:
-        """Merge small appends into segments."""
+        """Merge small appends into segments, on the leaders.
+
+        Followers receive the segments when they replicate.
+        """
         return merging.merge(self._context, names(topics), dry_run=dry_run)
 
     @operation("bootstrap")
@@ -221,8 +242,13 @@ class Jobs:
         check: bool = True,
     ) -> Report:
         """Format and register brokers that are new or lost their storage, and bring their replicas into the ISR.
-        ``add``: they get replicas of all partitions of the topics; ``instead_of``: those of another broker.
-        ``trust_copy``: their roots are faithful copies of what they had, and are not formatted.
+
+        Args:
+            brokers: the brokers to set up: 2, or 2,3; an empty folder alone may be a volume that is not mounted
+            add: give these brokers replicas of all partitions of the topics that they lack
+            instead_of: give the one broker all replicas of this broker, which loses them
+            trust_copy: assert that these roots hold everything ever acknowledged to them: they were moved as they
+                were, not restored from an older copy; acknowledged records are lost if this is wrong
         """
         return bootstrapping.bootstrap(
             self._context,
@@ -243,8 +269,11 @@ class Jobs:
 
     @operation("heal")
     def heal(self, topics: TopicNames = None, *, dry_run: bool = False, check: bool = True) -> Report:
-        """Verify every byte, and replace damaged or missing files on brokers by verified copies of other replicas
-        or of the remote. Remaining damage is a failure.
+        """Verify every byte of every copy, and replace damaged or missing files on brokers by verified copies of
+        other replicas or of the remote tier. Damage that remains is a failure in the report, with its offsets.
+
+        Args:
+            dry_run: read the files, and list the repairs; change nothing
         """
         return healing.heal(self._context, names(topics), dry_run=dry_run)
 
@@ -260,12 +289,17 @@ class Jobs:
         topic: str | None = None,
         limit: int = MOST,
     ) -> Report:
-        """The operations on the cluster, the latest first: an event a row, with time, user, arguments, outcome,
-        ``totals`` and ``notes`` (JSON). ``since`` is a time, or an age (``"7d"``); ``operation`` is as the job is
-        named, ``topic`` one that it names or has figures of. ``stratalog.engine.cluster.recorded`` says which
-        operations leave events.
+        """List the operations on the cluster, the latest first: one event per row, with time, user, arguments,
+        outcome, ``totals`` and ``notes`` (JSON). Appends and commits of offsets leave none. See
+        ``stratalog.engine.cluster.recorded``.
 
             cluster.history(since="7d", operation="topics delete").rows
+
+        Args:
+            since: only events since this time, or this long ago (90s, 15m, 12h, 7d)
+            operation: only this operation, named like its job: tier, 'topics delete'
+            topic: only events that name this topic, or have figures about it
+            limit: at most this number of events (default: 100)
 
         Raises: InvalidCallError; as ``fetch``.
         """
@@ -313,12 +347,18 @@ class Jobs:
     def tier(
         self, topics: TopicNames = None, *, due: bool = False, dry_run: bool = False, check: bool = True
     ) -> Report:
-        """Copy sealed segments to the remote table; with ``due`` only of partitions whose time has come."""
+        """Copy sealed segments of tiered topics to the remote tier, and commit them to its Delta tables.
+
+        Args:
+            due: tier only the partitions that are due, once
+        """
         return tier.tier(self._context, names(topics), due=due, dry_run=dry_run)
 
     @operation("retain")
     def retain(self, topics: TopicNames = None, *, dry_run: bool = False, check: bool = True) -> Report:
-        """Apply local and total retention, and delete what left the log long enough ago."""
+        """Apply total and local retention, and delete files that left the log at least
+        ``log.file.delete.delay.ms`` ago.
+        """
         return retain.retain(self._context, names(topics), dry_run=dry_run)
 
     @operation("vacuum")
@@ -330,8 +370,12 @@ class Jobs:
         dry_run: bool = False,
         check: bool = True,
     ) -> Report:
-        """Delete litter: in the remote tier, and, where no topics are named, on the brokers, also the folders of
-        former replicas; see ``stratalog.engine.upkeep.retention.vacuum``.
+        """Delete files that are no longer needed: uploads that were never committed, remote files past their
+        delay; where no topics are named, also remains of deleted topics and of moved replicas, and temporary files
+        on the brokers. See ``stratalog.engine.upkeep.retention.vacuum``.
+
+        Args:
+            older_than_ms: delete only files that are older (default: 24h)
         """
         return vacuuming.vacuum(self._context, names(topics), older_than_ms=older_than_ms, dry_run=dry_run)
 
@@ -354,10 +398,13 @@ class Jobs:
         dry_run: bool = False,
         check: bool = True,
     ) -> Report:
-        """Make snapshots where the policy wants them (``by_hand``: of all that is new), copy them to the other
-        replicas, let log starts grow, delete those that the log start has passed. Without ``topics`` of all, the
-        metadata log too, which can be named as ``__cluster_metadata``. Partitions that are larger than
-        ``memory_bytes`` are reduced by Spark, the others by one task each.
+        """Make snapshots where the policy wants them, copy them to the other replicas, let log starts grow, delete
+        those that the log start has passed. Without ``topics`` of all, the metadata log too, which can be named as
+        ``__cluster_metadata``.
+
+        Args:
+            by_hand: take a snapshot of all new records, whatever the policy (metadata.snapshot.*)
+            memory_bytes: reduce larger partitions by Spark, the others by one task each (default: 256MiB)
         """
         return snapshotting.snapshot(
             self._context,

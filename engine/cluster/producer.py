@@ -56,19 +56,33 @@ class Producer:
         """Append all rows of a DataFrame; see ``stratalog.engine.spark.append_frame.append_frame``. (Rows of this
         process, and frames of pandas, polars and Arrow: ``produce``.)
 
-        ``value`` None takes the declared value columns of a typed topic from the columns of ``frame``.
-        ``producer`` and ``sequence`` name the append: it can be run again, and is appended once. The same of both
-        with other rows is refused, and none of them is stored; ``on_changed_replay="accept"`` takes them for the
-        same, where rows cannot be computed again as they were (``rand()``): that is not exactly once.
+        With ``producer`` and ``sequence`` an append can be run again, and is appended once. The same of both with
+        other rows is refused, and none of them is stored. ``on_changed_replay="accept"`` takes them for the same,
+        where rows cannot be computed again as they were (``rand()``): that is not exactly once.
 
-        ``on_bad_record`` says what becomes of a record that the topic cannot hold: "fail" refuses the append, and
-        nothing is appended; "skip" leaves it out, "topic" appends it to ``bad_record_topic`` instead, once; both
-        cast columns of other types to the declared ones, row by row, and the report counts the bad records by
-        partition and reason (``stratalog.engine.records.bad_records``).
+        Bad records are counted in the report by partition and reason (``stratalog.engine.records.bad_records``),
+        unknown fields by name. A field may be unknown at any depth. Columns beside one that is named as the
+        ``value`` are no fields.
 
-        ``on_unknown_field`` says what becomes of a field that the topic's type lacks, at any depth: "fail" refuses
-        the append, and names it; "add" lets the type grow by it, as ``topics.alter`` does, and appends; "drop"
-        leaves it out, and the report counts it. Columns beside one that is named as the ``value`` are no fields.
+        Args:
+            key: the column of the keys, or an expression
+            value: the column of the values (default: the declared value columns of a typed topic, by their names)
+            partition: the partition of each row (default: a hash of the key)
+            headers: array<struct<key: string, value: binary>>
+            timestamp: a time, not a number, such as timestamp_millis(at) (default: now)
+            acks: who has to have the records: all of the ISR, or the leader alone (default: all)
+            producer: the name of the producer; always the same for a stream
+            sequence: the number of this append among the producer's, from 0
+            producer_epoch: a higher epoch fences the lower ones (default: 0)
+            on_changed_replay: for a sequence or batch that was already appended with other rows: refuse it, or
+                accept it as the same (default: refuse)
+            on_bad_record: for a record that the topic cannot hold: refuse the append, skip the record, or append
+                it to the bad record topic, once; skip and topic cast columns row by row (default: fail)
+            bad_record_topic: an untyped topic for the bad records
+            on_unknown_field: for a field that the topic's type lacks: refuse the append, add the field to the type
+                as ``topics.alter`` does, or drop and count the field (default: fail)
+            order_by: the sort order within a partition: timestamp, key, value.x ...
+            dry_run: check all records and count them by partition; append nothing
         """
         topic_first("append", topic, frame)
         try:

@@ -26,27 +26,39 @@ class Quorum:
         return "The voters of a cluster's metadata: describe() shows them"
 
     def describe(self) -> Report:
-        """Every metadata voter, as a table: its epoch, its log's end and lag, its snapshots; and who leads."""
+        """List the metadata voters, with the end and lag of their logs and their snapshots, and the leader."""
         return quorum.describe_quorum(self._context)
 
     @operation("quorum snapshot")
     def snapshot(self, *, by_hand: bool = True, dry_run: bool = False, check: bool = True) -> Report:
-        """Take a snapshot of the metadata log by hand, and report the result of each voter. Without ``by_hand``
+        """Take a snapshot of the metadata log now, and report the result of each voter. Without ``by_hand`` only
         where the policy wants one. (``Cluster.snapshot`` keeps the log short by its policy, with those of topics.)
         """
         return quorum.snapshot_metadata(self._context, by_hand=by_hand, dry_run=dry_run)
 
     @operation("quorum add_voter")
     def add_voter(self, broker: int, *, dry_run: bool = False, check: bool = True) -> Report:
-        """Make a broker a metadata voter; then let the cluster file say so."""
+        """Make a broker a metadata voter; then add it to the cluster file.
+
+        Args:
+            broker: the broker
+        """
         return quorum.add_voter(self._context, whole(broker, "broker"), dry_run=dry_run)
 
     @operation("quorum remove_voter")
     def remove_voter(self, broker: int, *, dry_run: bool = False, check: bool = True) -> Report:
-        """Take a broker out of the metadata voters; then let the cluster file say so."""
+        """Remove a broker from the metadata voters; then remove it from the cluster file.
+
+        Args:
+            broker: the broker
+        """
         return quorum.remove_voter(self._context, whole(broker, "broker"), dry_run=dry_run)
 
     @operation("quorum replace_voter")
     def replace_voter(self, broker: int, *, dry_run: bool = False, check: bool = True) -> Report:
-        """Let a broker that lost its storage, and was bootstrapped since, vote with its new storage."""
+        """Let a broker that lost its storage, and was bootstrapped since, vote with its new storage.
+
+        Args:
+            broker: the broker
+        """
         return quorum.replace_voter(self._context, whole(broker, "broker"), dry_run=dry_run)

@@ -102,24 +102,31 @@ class Transactions:
         return OpenTransaction(self._context, transactional_id, timeout_ms)
 
     def list(self) -> Report:
-        """Every transactional id and its transaction, as a table."""
+        """List every transactional id and its transaction, as a table."""
         return admin.list_transactions(self._context)
 
     def describe(self, transactional_id: str) -> Report:
-        """The partitions of a transaction, and where it begins in each. Raises: TransactionalIdNotFoundError."""
+        """Show the partitions of a transaction, and where it begins in each.
+
+        Raises: TransactionalIdNotFoundError.
+        """
         return admin.describe_transaction(self._context, transactional_id)
 
     def find_hanging(self, topics: TopicNames = None) -> Report:
-        """Transactions that are open in a log, and that nobody will end: an unclean election has lost a marker
-        (KIP-664)."""
+        """List transactions that are open in a log and that no producer will end: an unclean election has lost
+        their marker (KIP-664)."""
         return admin.hanging_transactions(self._context, names(topics))
 
     @operation("transactions abort")
     def abort(self, transactional_id: str, *, dry_run: bool = False, check: bool = True) -> Report:
-        """Abort the open transaction of an id, and fence its producer; where it hangs in a log, end it there."""
+        """Abort the open transaction of an id, and fence its producer; where it hangs in a log, end it there.
+
+        Args:
+            transactional_id: a transactional id, or a producer id
+        """
         return admin.abort_transaction(self._context, transactional_id, dry_run=dry_run)
 
     @operation("transactions finish")
     def finish(self, *, dry_run: bool = False, check: bool = True) -> Report:
-        """Abort overdue transactions, complete decided ones, forget ids that nobody uses."""
+        """Abort overdue transactions, complete decided ones, and delete unused ids."""
         return admin.finish_transactions(self._context, dry_run=dry_run)

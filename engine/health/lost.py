@@ -30,11 +30,12 @@ def lost_findings(context: Context, sight: Sight) -> Iterator[HealthFinding]:
             case Failed(seen, LogLostError() as error):
                 others = [seen.replicas.get(broker) for broker in seen.view.isr]
                 held = any(isinstance(other, Listing) and other.data for other in others)
-                command = ("replicate",) if held else ("recover", "--keep", "brokers", "--dry-run")
+                topic = seen.view.topic
+                lost = sight.commands("recover", topic, "--keep", "brokers", "--dry-run")
                 yield HealthFinding(
                     severity=Severity.ERROR,
                     kind="lost-log",
                     subjects=(str(seen),),
                     what=str(error),
-                    do=sight.commands(*command, topics=[seen.view.topic]),
+                    do=sight.commands("replicate", topics=[topic]) if held else lost,
                 )

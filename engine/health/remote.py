@@ -64,7 +64,7 @@ def _behind(
                 do = sight.commands("replicate", topics=[replicas.view.topic])
                 yield _of_partition(replicas, str(error), do)
             case Failed(replicas, DivergentRemoteError() as error):
-                do = sight.commands("recover", "--keep", "remote", "--dry-run", topics=[replicas.view.topic])
+                do = sight.commands("recover", replicas.view.topic, "--keep", "remote", "--dry-run")
                 yield _of_partition(replicas, str(error), do)
 
 

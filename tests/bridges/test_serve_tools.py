@@ -189,10 +189,10 @@ def test_another_cluster_mirrors_what_is_served(tmp_path: Path) -> None:
     there.cluster.groups.commit("g", {("t", 0): 3})
     with served(there.cluster) as address:
         source = "{}:{}".format(*address)
-        here.cluster.mirror(source, ["t"], replication_factor=1).raise_for_failures()
+        here.cluster.mirror(["t"], source, replication_factor=1).raise_for_failures()
         there.fill(["more"])
-        report = here.cluster.mirror(source, ["t"], replication_factor=1).raise_for_failures()
-        here.cluster.compare(source, ["t"]).raise_for_failures()
+        report = here.cluster.mirror(["t"], source, replication_factor=1).raise_for_failures()
+        here.cluster.compare(["t"], source).raise_for_failures()
     assert (report.totals["records"], report.totals["lag"]) == (1, 0)
     assert here.cluster.groups.committed("g")["t", 0].offset == 3
     configs = {str(row["name"]): row["value"] for row in here.cluster.topics.describe("t").rows}

@@ -6,6 +6,7 @@ import ast
 import dataclasses
 import enum
 import inspect
+import re
 import textwrap
 import tomllib
 from collections.abc import Iterator
@@ -35,6 +36,11 @@ _API = """\
 # API
 
 This page has every class and function that a program imports. `python -m tests.golden` writes it from the code.
+
+Every call has one shape: the topic first, then the data, then options: `append("trips", frame, key="id")`. A
+parameter names its unit (`budget_s`, `memory_bytes`). `topics` limits an operation to one topic or several
+(default: all), and `dry_run=True` plans it and changes nothing. The job of a method takes the same words
+([the terminal](terminal.md)).
 
 A method that returns a `Report` raises nothing for a partition that failed: the report has its failures, and
 `raise_for_failures()` turns them into an error. All errors are kinds of `StratalogError`, with Kafka's name in
@@ -185,4 +191,10 @@ def _call(name: str, found: Any, skip: int = 0) -> str:
 
 def _text(found: Any) -> Iterator[str]:
     if found.__doc__:
-        yield f"{inspect.cleandoc(found.__doc__)}\n"
+        lines = inspect.cleandoc(found.__doc__).split("\n")
+        if "Args:" in lines:  # as a list
+            begin = lines.index("Args:")
+            end = next((n for n in range(begin, len(lines)) if not lines[n]), len(lines))
+            items = re.sub(r"^    (\w+): ", r"- `\1`: ", "\n".join(lines[begin + 1 : end]), flags=re.MULTILINE)
+            lines[begin:end] = [re.sub(r"\n +", "\n  ", items)]
+        yield "\n".join(lines) + "\n"

@@ -217,7 +217,7 @@ class Campaign:
     def _mirror(self) -> Report:
         """Again, as long as a leader of another topic than ``LOST`` moves."""
         while True:
-            report = self._cluster.mirror(self._kafka.bootstrap, list(TOPICS), replication_factor=2, check=False)
+            report = self._cluster.mirror(list(TOPICS), self._kafka.bootstrap, replication_factor=2, check=False)
             moving = [f for f in report.failures if f.code == "LEADER_NOT_AVAILABLE" and f.item != f"{LOST}-0"]
             if not moving:
                 return report

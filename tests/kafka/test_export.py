@@ -75,19 +75,19 @@ def test_a_topic_comes_back_with_its_gaps_at_the_same_offsets(
     mirrored(cluster, topic)
     cluster.groups.commit("readers", {(topic.name, 0): 4})
     delete(clients, topic.name)
-    report = cluster.export(clients.address, topic.name).raise_for_failures()
+    report = cluster.export(topic.name, clients.address).raise_for_failures()
     assert [(row["exported"], row["records"], row["gaps"]) for row in report.rows] == [
         (9, 5, 4),
         (2, 1, 1),
         (0, 0, 0),
     ]
-    compared = cluster.compare(clients.address, topic.name).raise_for_failures()
+    compared = cluster.compare(topic.name, clients.address).raise_for_failures()
     assert compared.totals == {"there": 6, "here": 6, "differences": 0}
     assert committed(clients, "readers", topic.name) == 4
     cluster.end_mirror(topic.name)
     cluster.produce(topic.name, [{"value": b"more"}], partition=0).raise_for_failures()
-    assert cluster.export(clients.address, topic.name).raise_for_failures().totals["records"] == 1
-    cluster.compare(clients.address, topic.name).raise_for_failures()
+    assert cluster.export(topic.name, clients.address).raise_for_failures().totals["records"] == 1
+    cluster.compare(topic.name, clients.address).raise_for_failures()
 
 
 def test_ranges_and_the_rest_of_a_group_go_behind_what_is_there(
@@ -101,8 +101,8 @@ def test_ranges_and_the_rest_of_a_group_go_behind_what_is_there(
     for _ in range(2):
         for named, start in (("some", 1), ("rest", Committed("g"))):
             cluster.export(
-                clients.address,
                 name,
+                clients.address,
                 name=f"{prefix}{named}",
                 target_topic=there.name,
                 new_offsets=True,
@@ -133,12 +133,12 @@ def test_the_farthest_timestamps_come_here_and_go_back(
     found = cluster.fetch(topic.name, 0, 0).records.column("timestamp").cast(pa.int64()).to_pylist()
     assert found == [None, *(stamp * 1000 for stamp in stamps[1:])]
     delete(clients, topic.name)
-    refused = cluster.export(clients.address, topic.name, check=False)
+    refused = cluster.export(topic.name, clients.address, check=False)
     assert "message.timestamp.after.max.ms" in refused.failures[0].message
     delete(clients, topic.name)
     back = Topic(clients, topic.name, 1, **any_time)
-    cluster.export(clients.address, back.name).raise_for_failures()
-    cluster.compare(clients.address, back.name).raise_for_failures()
+    cluster.export(back.name, clients.address).raise_for_failures()
+    cluster.compare(back.name, clients.address).raise_for_failures()
     with clients.consumer("read_committed") as consumer:
         consumer.assign([TopicPartition(back.name, 0, 0)])
         assert [one.timestamp() for one in consumer.consume(len(stamps), WAIT_S)] == [
@@ -213,11 +213,11 @@ def test_exports_are_killed_and_one_stands_still_and_each_record_is_there_once(
             process.wait()
         filling.join()
     report = cluster.export(
-        clients.address, name, new_offsets=new, configs={"message.timeout.ms": "4000"}
+        name, clients.address, new_offsets=new, configs={"message.timeout.ms": "4000"}
     ).raise_for_failures()
     assert report.totals["lag"] == 0
     if not new:
-        assert cluster.compare(clients.address, name).raise_for_failures().totals["differences"] == 0
+        assert cluster.compare(name, clients.address).raise_for_failures().totals["differences"] == 0
     for partition in (0, 1):
         values = [value for _, value in read(clients, name, partition)]
         assert len(values) > 500

@@ -45,13 +45,13 @@ def test_history_and_kafka_are_one_frame(clients: KafkaClients, cluster: Cluster
     topic = Topic(clients, f"{prefix}one", 2)
     topic.append("a", None, "b")
     topic.transact("c")
-    cluster.mirror(clients.address, topic.name, replication_factor=2)
+    cluster.mirror(topic.name, clients.address, replication_factor=2)
     topic.transact("never", commit=False)
     topic.transact("d", "e")
     topic.append("x", partition=1)
     live = rows(cluster.read_live(topic.name, clients.address))
     assert [value for _, _, value in live] == ["a", None, "b", "c", "d", "e", "x"]
-    cluster.mirror(clients.address, topic.name)
+    cluster.mirror(topic.name, clients.address)
     assert rows(cluster.read_live(topic.name, clients.address)) == live == rows(cluster.read(topic.name))
     delete_below(clients, topic.name, 5)
     assert rows(cluster.read_live(topic.name, clients.address, 0)) == live, (
@@ -64,7 +64,7 @@ def test_records_that_kafka_deleted_before_they_were_mirrored_are_named(
 ) -> None:
     topic = Topic(clients, f"{prefix}lost", 1)
     topic.append("a")
-    cluster.mirror(clients.address, topic.name, replication_factor=2)
+    cluster.mirror(topic.name, clients.address, replication_factor=2)
     topic.append("b", "c", "d")
     delete_below(clients, topic.name, 3)
     with pytest.raises(OffsetOutOfRangeError, match=r"had deleted the offsets \[1, 3\) before"):
@@ -82,7 +82,7 @@ def test_a_stream_that_stood_still_for_longer_than_retention_loses_nothing(
     topic = Topic(clients, f"{prefix}stream", 1)
     seen = Seen("offset", "value")
     topic.append(*map(str, range(5)))
-    cluster.mirror(clients.address, topic.name, replication_factor=2, archive=True)
+    cluster.mirror(topic.name, clients.address, replication_factor=2, archive=True)
 
     def run() -> None:
         writer = cluster.for_each_live_batch(
@@ -93,7 +93,7 @@ def test_a_stream_that_stood_still_for_longer_than_retention_loses_nothing(
     topic.append(*map(str, range(5, 10)))
     run()
     topic.append(*map(str, range(10, 20)))
-    cluster.mirror(clients.address, topic.name)
+    cluster.mirror(topic.name, clients.address)
     delete_below(clients, topic.name, 20)
     topic.append(*map(str, range(20, 25)))
     run()

@@ -129,8 +129,8 @@ def commit_there(clients: KafkaClients, group: str, topic: str, offset: int) -> 
 def mirrored(cluster: Cluster, topic: Topic, *, archive: bool = False) -> Report:
     """Once, and compared."""
     address = topic.clients.address
-    report = cluster.mirror(address, topic.name, replication_factor=2, archive=archive).raise_for_failures()
-    compared = cluster.compare(address, topic.name).raise_for_failures()
+    report = cluster.mirror(topic.name, address, replication_factor=2, archive=archive).raise_for_failures()
+    compared = cluster.compare(topic.name, address).raise_for_failures()
     assert compared.totals["differences"] == 0
     assert all(row["ranges"] == row["equal_ranges"] for row in compared.rows)
     return report
@@ -190,7 +190,7 @@ def test_what_is_compacted_there_is_a_gap_or_was_here_before(
     wait_until(lambda: topic.records() == 2)
     report = mirrored(cluster, topic)
     assert [report.rows[0][name] for name in ("log_end", "records", "gaps")] == [41, 2, 19]
-    compared = cluster.compare(clients.address, topic.name).rows[0]
+    compared = cluster.compare(topic.name, clients.address).rows[0]
     assert [compared[name] for name in ("there", "here", "compacted")] == [2, 22, 20]
     assert first == 20
 
@@ -242,7 +242,7 @@ def test_a_topic_that_was_made_again_is_left_alone(clients: KafkaClients, cluste
     only(clients.admin.delete_topics([topic.name]))
     wait_until(lambda: topic.name not in clients.admin.list_topics().topics)
     Topic(clients, topic.name, 1).append("x", "y")
-    report = cluster.mirror(clients.address, topic.name, check=False)
+    report = cluster.mirror(topic.name, clients.address, check=False)
     assert [(f.item, f.code) for f in report.failures] == [(topic.name, "INCONSISTENT_TOPIC_ID")]
     assert cluster.end_mirror(topic.name).rows[0]["topic"] == topic.name
     cluster.produce(topic.name, [{"value": b"mine"}]).raise_for_failures()
@@ -278,18 +278,18 @@ def test_tasks_mirror_partitions_side_by_side_and_decode_values(
         (0, 0, 0)
     ]
     how: dict[str, str] = {"value_format": "json", "schema_file": str(schema)}
-    cluster.compare(clients.address, topic.name, **how).raise_for_failures()
+    cluster.compare(topic.name, clients.address, **how).raise_for_failures()
     topic.append('{"id": 5}', partition=3)
-    cluster.mirror(clients.address, topic.name, **how).raise_for_failures()
-    assert cluster.compare(clients.address, topic.name, **how).raise_for_failures().totals["here"] == 16
+    cluster.mirror(topic.name, clients.address, **how).raise_for_failures()
+    assert cluster.compare(topic.name, clients.address, **how).raise_for_failures().totals["here"] == 16
     cluster.verify(deep=True).raise_for_failures()
 
 
 def test_a_config_of_the_mirror_itself_is_refused(clients: KafkaClients, cluster: Cluster) -> None:
     with pytest.raises(Exception, match=r"isolation\.level is not to be set"):
-        cluster.mirror(clients.address, "t", configs={"isolation.level": "read_uncommitted"})
+        cluster.mirror("t", clients.address, configs={"isolation.level": "read_uncommitted"})
     with pytest.raises(Exception, match="the configs of the source"):
-        cluster.mirror(clients.address, "t", configs={"no.such": "config"})
+        cluster.mirror("t", clients.address, configs={"no.such": "config"})
     assert EnvironmentUnusableError.code
 
 
@@ -300,12 +300,12 @@ def test_a_dead_broker_in_the_list_is_passed_over_and_dead_ones_alone_are_an_err
     dead = [f"{HOST}:{port}" for port in free_ports(2)]
     for number, addresses in enumerate((f"{dead[0]},{clients.address}", f"{clients.address},{dead[0]}"), 1):
         topic.append("a", "b")
-        report = cluster.mirror(addresses, topic.name, replication_factor=2).raise_for_failures()
+        report = cluster.mirror(topic.name, addresses, replication_factor=2).raise_for_failures()
         assert report.rows[0]["log_end"] == 2 * number
-        cluster.compare(addresses, topic.name).raise_for_failures()
+        cluster.compare(topic.name, addresses).raise_for_failures()
     monkeypatch.setattr(kafka_source, "TIMEOUT_S", 1.0)
     with pytest.raises(RetriableError, match=f"no broker at {dead[0]},{dead[1]} has answered"):
-        cluster.mirror(",".join(dead), topic.name)
+        cluster.mirror(topic.name, ",".join(dead))
 
 
 KILLS = 6
@@ -389,7 +389,7 @@ def test_keys_keep_their_partition_when_producers_move_over(
         producer.produce(topic.name, b"there", key)
     assert producer.flush(WAIT_S) == 0
     mirrored(cluster, topic)
-    notes = cluster.compare(clients.address, topic.name).notes
+    notes = cluster.compare(topic.name, clients.address).notes
     assert [f"partitioner={ours}" in note for note in notes] == [True] * (ours != "murmur2")
     if ours != "murmur2":
         cluster.topics.alter_configs(topic.name, {"partitioner": ours})
@@ -409,9 +409,9 @@ def test_a_topic_with_the_longest_name_comes_under_another_one(
     topic, group = Topic(clients, prefix.ljust(249, "x"), partitions=1), f"{prefix}readers"
     topic.append("a", "b", "c")
     commit_there(clients, group, topic.name, 2)
-    refused = cluster.mirror(clients.address, topic.name, check=False)
+    refused = cluster.mirror(topic.name, clients.address, check=False)
     assert f"--as {topic.name}=NAME" in refused.failures[0].message
-    cluster.mirror(clients.address, topic.name, rename={topic.name: "t"}, replication_factor=2)
+    cluster.mirror(topic.name, clients.address, rename={topic.name: "t"}, replication_factor=2)
     assert cluster.groups.committed(group)["t", 0].offset == 2
     topic.append("d")
     assert mirrored(cluster, topic).rows[0]["topic"] == "t"

@@ -38,11 +38,11 @@ def append(kafka: KafkaCluster, topic: str, *values: str, acks: str = "all") -> 
 
 
 def mirrored(kafka: KafkaCluster, cluster: Cluster, *topics: str) -> Report:
-    return cluster.mirror(kafka.bootstrap, list(topics), replication_factor=2, check=False)
+    return cluster.mirror(list(topics), kafka.bootstrap, replication_factor=2, check=False)
 
 
 def equal(kafka: KafkaCluster, cluster: Cluster, *topics: str) -> None:
-    cluster.compare(kafka.bootstrap, list(topics)).raise_for_failures()
+    cluster.compare(list(topics), kafka.bootstrap).raise_for_failures()
 
 
 def failed(report: Report) -> list[tuple[str, str]]:
@@ -76,7 +76,7 @@ def test_an_unclean_election_is_found_by_the_end_of_the_log_and_by_its_leader_ep
     report = mirrored(kafka, cluster, lost, beside)
     assert failed(report) == [(f"{lost}-0", "LEADER_NOT_AVAILABLE")]
     assert (of(report, beside)["log_end"], of(report, beside)["lag"]) == (2, 0)
-    assert failed(cluster.compare(kafka.bootstrap, [lost, beside])) == [(f"{lost}-0", "LEADER_NOT_AVAILABLE")]
+    assert failed(cluster.compare([lost, beside], kafka.bootstrap)) == [(f"{lost}-0", "LEADER_NOT_AVAILABLE")]
 
     kafka.start(2)
     kafka.elect_unclean(lost, 0)

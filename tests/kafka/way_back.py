@@ -67,7 +67,7 @@ class WayBack:
                 self._kill_an_export(fresh)
         with self._takes("to export"):
             for _ in range(_RUNS):
-                report = self._cluster.export(fresh.bootstrap, list(self._topics), configs=_QUICK, check=False)
+                report = self._cluster.export(list(self._topics), fresh.bootstrap, configs=_QUICK, check=False)
                 if {failure.code for failure in report.failures} - {RetriableError.code}:
                     report.raise_for_failures()
                 if report.ok and report.totals["lag"] == 0:
@@ -91,7 +91,7 @@ class WayBack:
 
     def _compare(self, kafka: KafkaCluster) -> dict[Place, tuple[object, ...]]:
         """Range and digest of each partition here, which are those of these brokers, too."""
-        report = self._cluster.compare(kafka.bootstrap, list(self._topics)).raise_for_failures()
+        report = self._cluster.compare(list(self._topics), kafka.bootstrap).raise_for_failures()
         self.counts["records compared"] += int(report.totals["here"] or 0)
         return {
             (str(row["topic"]), int(row["partition"] or 0)): tuple(

@@ -39,7 +39,7 @@ def test_spark_reads_the_records_of_a_mirror_at_their_offsets(spark: SparkSessio
         assert streamed.option("subscribe", "t").load().count() == 4
         cluster.tier().raise_for_failures()
         cluster.retain().raise_for_failures()
-    with pytest.raises(PolicyViolationError, match="stratalog mirror --end"):
+    with pytest.raises(PolicyViolationError, match="stratalog mirror t --end"):
         cluster.append("t", spark.createDataFrame([("k", b"v")], "key STRING, value BINARY"), key="key")
 
 

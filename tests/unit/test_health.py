@@ -21,7 +21,7 @@ from deltalake import DeltaTable, write_deltalake
 from stratalog.engine.brokers.probe import probe_brokers
 from stratalog.engine.health.finding import WIDTH, Commands, HealthFinding, Severity
 from stratalog.engine.state.internal_topics import OFFSETS_TOPIC, partition_for
-from stratalog.jobs.main import main
+from stratalog.jobs.main import job_of, main
 from stratalog.partitions.errors import StorageAuthorizationError
 from tests.bridges.test_page import content_of
 from tests.contexts import context_of
@@ -69,6 +69,9 @@ class Patient:
         found: dict[str, dict[str, Any]] = {}
         for row in report["rows"]:
             found.setdefault(row["finding"], row)
+            program, job, *words = shlex.split(row["do"])
+            if program == "stratalog":
+                job_of(job).parser().parse_args(words)
         assert {kind: row["do"] for kind, row in found.items()} == self._on_the_page()
         assert found.keys() == self._in_the_metrics()
         return found
@@ -308,7 +311,7 @@ def test_damage_that_no_copy_can_mend_stays_named_until_it_is_read_well(patient:
 
 READ_ONLY = """
 import sys
-from stratalog.jobs.main import main
+from stratalog.jobs.main import job_of, main
 sys.exit(main(["health", "--json", "--cluster", sys.argv[1]]) - int(sys.argv[2]))
 """
 

@@ -48,8 +48,8 @@ def test_abort(live: LiveCluster, capsys: pytest.CaptureFixture[str]) -> None:
     ("argv", "said"),
     [
         ((), "the following arguments are required: COMMAND"),
-        (("describe",), "required: ID"),
-        (("abort",), "required: ID"),
+        (("describe",), "required: TRANSACTIONAL_ID"),
+        (("abort",), "required: TRANSACTIONAL_ID"),
         (("list", "--topics", "t"), "unrecognized arguments: --topics"),
         (("describe", "y"), "TRANSACTIONAL_ID_NOT_FOUND"),
     ],

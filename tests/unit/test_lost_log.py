@@ -61,7 +61,7 @@ def test_a_lost_log_is_named_and_nothing_is_appended(tmp_path: Path, copies: int
             assert told in failure
         for report in (live.cluster.verify(), live.cluster.verify(deep=True), live.cluster.describe()):
             assert "LOG_LOST" in codes(report)
-        assert "recover --keep brokers --dry-run --topics t" in findings(live)["lost-log"]
+        assert "recover t --keep brokers --dry-run" in findings(live)["lost-log"]
         with pytest.raises(LogLostError):
             live.read()
     for report in (live.cluster.replicate(check=False), live.cluster.heal(check=False)):
