@@ -123,13 +123,28 @@ class TestTables:
             ({"driver": "fsspec", "file_system": "key=secret"}, "names a function"),
             (
                 {"driver": "fsspec", "file_system": "ops.lake:open", "credentials": "ops.vault:keys"},
-                "finds its own credentials",
+                "credentials has no meaning",
             ),
         ],
     )
     def test_what_cannot_be_is_refused(self, table: dict[str, str], says: str) -> None:
         with pytest.raises(InvalidCallError, match=says):
             StorageTables({"s3": table}).options("s3://b/x")
+
+    @pytest.mark.parametrize(
+        ("address", "table"),
+        [
+            ("gs://b/x", {"driver": "fsspec", "kms_key_id": "key"}),
+            ("az://b/x", {"driver": "fsspec", "encryption_scope": "scope", "account": "a"}),
+            ("s3://b/x", {"driver": "fsspec", "file_system": "ops.lake:open", "kms_key_id": "key"}),
+        ],
+    )
+    def test_a_key_of_encryption_that_nobody_would_name_is_refused(
+        self, address: str, table: dict[str, str]
+    ) -> None:
+        with pytest.raises(InvalidCallError, match="set the key of encryption at the"):
+            StorageTables().options(address, table)
+        assert StorageTables().options("s3://b/x", {"driver": "fsspec", "kms_key_id": "key"}).kms_key_id == "key"
 
     def test_a_file_in_a_bucket_names_no_function(self) -> None:
         tables = StorageTables({}, names_providers=False)
