@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import sys
 
 import pytest
 
@@ -106,6 +107,21 @@ def _on(endpoint: S3Endpoint, function: str) -> Store:
         endpoint.url, endpoint.region, part_bytes=PART_BYTES, driver="fsspec", file_system=HERE + function
     )
     return open_store(f"s3://{endpoint.bucket}/{function}", options)
+
+
+@pytest.mark.parametrize(("scheme", "extra"), [("s3", "s3fs"), ("gs", "gcs"), ("az", "azure")])
+def test_a_package_that_is_missing_is_named_with_its_extra(
+    scheme: str, extra: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in [name for name in sys.modules if name.startswith("stratalog.partitions.store.")]:
+        if name.rpartition(".")[2] in ("s3_fsspec", "object_gcs", "object_azure"):
+            monkeypatch.delitem(sys.modules, name)
+            monkeypatch.delattr(name.rpartition(".")[0] + "." + name.rpartition(".")[2], raising=False)
+    for package in ("s3fs", "gcsfs.core", "adlfs"):
+        monkeypatch.setitem(sys.modules, package, None)
+    options = StoreOptions("https://nowhere.example.org", driver="fsspec", account="a" if scheme == "az" else None)
+    with pytest.raises(UnsupportedStoreError, match=rf"not installed .*stratalog\[{extra}\]"):
+        open_store(f"{scheme}://bucket/x", options)
 
 
 class TestTables:
