@@ -1,9 +1,10 @@
-"""Two clients of S3 side by side on one server: the product's, on botocore, and s3fs (aiobotocore).
+"""Three clients of S3 side by side on one server: the product's, on botocore, s3fs (aiobotocore) and obstore.
 
-    pip install s3fs && python -m bench.s3_clients        # in an environment of its own: it pins an older botocore
+    python -m bench.s3_clients            # needs s3fs and obstore
 
-Each moves parts of 16 MiB as the product does (``ChecksumCRC32`` up, ranges down), by one, two and eight threads,
-in turn; the ratios are medians of the pairs. s3fs is asked by its ``call_s3``, its own retries off.
+Each moves objects of 16 MiB and of 2 kB as the product does (``ChecksumCRC32`` up, ranges down), by one and four
+threads, in turns: the speed of each, and this process' milliseconds of CPU for a request, as the median of the
+turns with their range. s3fs is asked by its ``call_s3``, its own retries off. obstore takes no CRC-32 of a caller.
 """
 
 from __future__ import annotations
@@ -17,11 +18,13 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import obstore
 import s3fs
 from fsspec.asyn import sync
 from isal import isal_zlib
+from obstore.store import S3Store as ObstoreS3
 
-from bench.s3_server import S3Endpoint, credentials, running_server
+from bench.s3_server import ACCESS_KEY, SECRET_KEY, S3Endpoint, credentials, running_server
 from stratalog.partitions.store import StoreOptions
 from stratalog.partitions.store.s3_connection import client_of
 from stratalog.partitions.store.s3_upload import crc32_text
@@ -78,6 +81,22 @@ def s3fs_calls(endpoint: S3Endpoint) -> tuple[Put, Get]:
     return put, lambda key, size: sync(files.loop, ranged, key, size)
 
 
+def obstore_calls(endpoint: S3Endpoint) -> tuple[Put, Get]:
+    store = ObstoreS3(
+        endpoint.bucket,
+        endpoint=endpoint.url,
+        region=endpoint.region,
+        access_key_id=ACCESS_KEY,
+        secret_access_key=SECRET_KEY,
+        client_options={"allow_http": True},
+        retry_config={"max_retries": 0},
+    )
+    return (
+        lambda key, data: obstore.put(store, key, data, use_multipart=False),
+        lambda key, size: bytes(obstore.get_range(store, key, start=0, end=size)),
+    )
+
+
 def measured(calls: int, threads: int, call: Callable[[int], object]) -> tuple[float, float]:
     """Seconds of the clock and of this process' CPU."""
     began, used = time.perf_counter(), time.process_time()
@@ -90,14 +109,18 @@ def main() -> None:
     os.environ.update(credentials())
     data, small = os.urandom(PART_BYTES), os.urandom(SMALL_BYTES)
     with tempfile.TemporaryDirectory() as folder, running_server(Path(folder)) as endpoint:
-        clients = [botocore_calls(endpoint), s3fs_calls(endpoint)]
-        print("threads  what           botocore       s3fs           s3fs / botocore   CPU of s3fs / botocore")
-        for threads in (1, 2, 8):
-            for what, calls, body in (("16 MiB", 16, data), ("2 kB", 100, small)):
+        clients = {
+            "botocore": botocore_calls(endpoint),
+            "s3fs": s3fs_calls(endpoint),
+            "obstore": obstore_calls(endpoint),
+        }
+        print("threads  what         client     speed           CPU of a request, ms (range)   of botocore's")
+        for threads in (1, 4):
+            for what, calls, body in (("16 MiB", 8, data), ("2 kB", 200, small)):
                 for way in ("up", "down"):
-                    seen: list[list[tuple[float, float]]] = [[], []]
+                    seen: dict[str, list[tuple[float, float]]] = {name: [] for name in clients}
                     for _ in range(PAIRS):
-                        for (put, get), times in zip(clients, seen, strict=True):
+                        for name, (put, get) in clients.items():
 
                             def call(
                                 number: int, put: Put = put, get: Get = get, way: str = way, body: bytes = body
@@ -108,18 +131,20 @@ def main() -> None:
                                 elif get(key, len(body)) != body:
                                     raise AssertionError(f"{key} came back as something else")
 
-                            times.append(measured(calls, threads, call))
-                    per_s = [calls / statistics.median(t for t, _ in times) for times in seen]
-                    shown = [
-                        f"{n * len(body) / 1e6:7.0f} MB/s" if len(body) > 9e6 else f"{n:7.0f} /s  " for n in per_s
-                    ]
-                    pairs = list(zip(*seen, strict=True))
-                    speed = statistics.median(ours[0] / theirs[0] for ours, theirs in pairs)
-                    cpu = statistics.median(theirs[1] / ours[1] for ours, theirs in pairs)
-                    print(
-                        f"{threads:>7}  {what:6} {way:5}  {shown[0]}  {shown[1]}  {speed:10.2f}  {cpu:20.2f}",
-                        flush=True,
-                    )
+                            seen[name].append(measured(calls, threads, call))
+                    for name, turns in seen.items():
+                        per_s = calls / statistics.median(clock for clock, _ in turns)
+                        speed = f"{per_s * len(body) / 1e6:7.0f} MB/s" if len(body) > 9e6 else f"{per_s:7.0f} /s  "
+                        cpu_ms = sorted(1000 * cpu / calls for _, cpu in turns)
+                        ratio = statistics.median(
+                            theirs / ours for (_, theirs), (_, ours) in zip(turns, seen["botocore"], strict=True)
+                        )
+                        middle = statistics.median(cpu_ms)
+                        print(
+                            f"{threads:>7}  {what:6} {way:5} {name:9} {speed}  "
+                            f"{middle:8.2f} ({cpu_ms[0]:.2f} to {cpu_ms[-1]:.2f})  {ratio:8.2f}",
+                            flush=True,
+                        )
 
 
 if __name__ == "__main__":

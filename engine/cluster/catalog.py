@@ -8,6 +8,7 @@ from stratalog.engine.cluster.arguments import session
 from stratalog.engine.driver.context import Context
 
 if TYPE_CHECKING:
+    from delta.tables import DeltaTable
     from pyspark.sql import SparkSession
 
 
@@ -17,6 +18,7 @@ class Catalog:
         cluster.catalog.create_system_views()  # of this session
         cluster.catalog.create_table("lake.logs.trips", "trips")  # in a catalog, for any reader of Delta
         cluster.catalog.create_view("logs.trips_now", "trips")
+        cluster.catalog.delta_table("trips").history()  # by delta-spark
 
     ``Cluster.create_view`` and ``Cluster.create_range_function`` name a read, for one session.
     """
@@ -27,7 +29,7 @@ class Catalog:
         self._spark = spark
 
     def __repr__(self) -> str:
-        return "A cluster in SQL: create_system_views(), create_table(...), create_view(...)"
+        return "A cluster in SQL: create_system_views(), create_table(...), create_view(...), delta_table(...)"
 
     def create_system_views(self, prefix: str = "stratalog") -> None:
         """Temporary views ``stratalog_topics``, ``stratalog_partitions`` (a row a replica), ``stratalog_groups``
@@ -54,6 +56,16 @@ class Catalog:
         from stratalog.engine.spark.catalog import create_table
 
         create_table(self._context, spark, name, topic, if_not_exists=if_not_exists)
+
+    def delta_table(self, topic: str) -> DeltaTable:
+        """The Delta table of a topic as a ``DeltaTable`` of delta-spark (``pip install 'stratalog[delta]'``): its
+        history, its details, and a DataFrame of any of its versions. See
+        ``stratalog.engine.spark.catalog.delta_table``, also for the errors.
+        """
+        spark = session(self._spark, "a Delta table")
+        from stratalog.engine.spark.catalog import delta_table
+
+        return delta_table(self._context, spark, topic)
 
     def create_view(
         self, name: str, topic: str, *, table: str | None = None, credentials: str | None = None

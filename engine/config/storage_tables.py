@@ -79,6 +79,14 @@ def kind_of(address: str) -> str | None:
 
 
 TABLES: Mapping[str, type[_ObjectTable]] = {"s3": S3Table, "azure": AzureTable, "gcs": GcsTable}
+_UNUSED = {
+    "kms_key_id": "set the key of encryption at the bucket",
+    "encryption_scope": "set the key of encryption at the container",
+    "credentials": "the function finds its own",
+    "profile": "the function finds its own credentials",
+    "exclusive_multipart": "it creates each object by one call",
+}
+"""Keys of which the calls of fsspec take no notice, and what to do instead."""
 _WHO = frozenset({"profile", "credentials"})
 """Keys that each say whose credentials are shown: one of a root's own leaves no other."""
 
@@ -115,19 +123,16 @@ class StorageTables:
         if scheme == "abfss" and "account" in own:
             raise InvalidCallError("the address names the account already")
         values = dict(self._common.get(kind, {}))
-        if _WHO & own.keys():
+        if (_WHO | {"file_system"}) & own.keys():
             values = {key: value for key, value in values.items() if key not in _WHO}
         values |= own
+        _check_driver(kind, values)
         named = values.pop("credentials", None)
         provider = self._given
         if named is not None:
             of_file = self._named(named)
             provider = provider or of_file
         if (function := values.get("file_system")) is not None:
-            if values.get("driver") is None:
-                raise InvalidCallError('file_system needs driver = "fsspec"')
-            if named is not None:
-                raise InvalidCallError("credentials and file_system: the function finds its own credentials")
             self._check_function(function)
             provider = None
         source = None if provider is None else CredentialSource(provider, address)
@@ -147,3 +152,15 @@ class StorageTables:
                 "give it to Cluster.open(credentials=...), or by --credentials, or by STRATALOG_CREDENTIALS"
             )
         return NamedProvider(name)
+
+
+def _check_driver(kind: str, values: Mapping[str, Any]) -> None:
+    """Raises: InvalidCallError for keys of which the calls of fsspec would take no notice."""
+    own_function = "file_system" in values
+    if own_function and values.get("driver") is None:
+        raise InvalidCallError('file_system needs driver = "fsspec"')
+    if values.get("driver") is None or (kind == "s3" and not own_function):
+        return
+    for key, instead in _UNUSED.items():
+        if key in values and (own_function or key in ("kms_key_id", "encryption_scope")):
+            raise InvalidCallError(f"{key} has no meaning for this file system of fsspec: {instead}")

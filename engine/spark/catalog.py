@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from pyspark.sql import SparkSession
 
@@ -21,8 +22,11 @@ from stratalog.engine.driver.context import Context
 from stratalog.engine.reading.list_offsets import list_offsets
 from stratalog.engine.spark.format import TABLE
 from stratalog.engine.spark.sql import identifier, literal
-from stratalog.partitions.errors import InvalidCallError
+from stratalog.partitions.errors import EnvironmentUnusableError, InvalidCallError
 from stratalog.partitions.offsets import FoundOffset, OffsetSpec
+
+if TYPE_CHECKING:
+    from delta.tables import DeltaTable
 
 _OWN_CATALOG = "spark.sql.catalog.spark_catalog"
 _BUILTIN = "builtin"
@@ -49,6 +53,19 @@ def create_table(
         raise InvalidCallError(
             f"{name} is there, and is another table than that of topic {topic!r}, {uri}: {there}"
         )
+
+
+def delta_table(context: Context, spark: SparkSession, topic: str) -> DeltaTable:
+    """The Delta table of a topic, by delta-spark. The session needs Delta's jars, on Spark Connect the server's
+    plugin of Delta.
+
+    Raises: EnvironmentUnusableError where delta-spark is not installed; as ``create_table``.
+    """
+    try:
+        from delta.tables import DeltaTable
+    except ModuleNotFoundError:
+        raise EnvironmentUnusableError("delta-spark is not installed: pip install 'stratalog[delta]'") from None
+    return DeltaTable.forPath(spark, _table_uri(context, topic))
 
 
 def create_view(

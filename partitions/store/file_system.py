@@ -23,14 +23,18 @@ from stratalog.partitions.clock import Clock, SystemClock
 from stratalog.partitions.errors import InvalidCallError, StorageError, UnsupportedStoreError
 from stratalog.partitions.identity import NewId, random_id
 from stratalog.partitions.paths import probe_name
-from stratalog.partitions.store.file_system_calls import FileSystem, FileSystemRequests, open_file_system
+from stratalog.partitions.store.file_system_calls import (
+    FileSystem,
+    FileSystemRequests,
+    open_file_system,
+    silent_server,
+)
 from stratalog.partitions.store.object import ObjectStore, Upload, is_missing, missing_packages
 from stratalog.partitions.store.object_http import DELETES_AT_ONCE, SLOWEST_BYTES_PER_S
 from stratalog.partitions.store.protocol import StoredObject, StoreOptions
 from stratalog.partitions.store.requests import Answer, Refusal, harmless, name_exclusively
 from stratalog.partitions.store.resolving import resolved
 from stratalog.partitions.store.rules import STAGING_FOLDER, Tally, byte_range, drop_probes
-from stratalog.partitions.store.sending_once import silent_server
 from stratalog.partitions.store.storage_time import StorageTime
 
 SILENCE_S = 5.0

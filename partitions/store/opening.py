@@ -9,6 +9,7 @@ from stratalog.partitions.errors import UnsupportedStoreError
 from stratalog.partitions.store.address import EXAMPLES, Address, parse_address
 from stratalog.partitions.store.local import LocalStore
 from stratalog.partitions.store.memory import MemoryStore
+from stratalog.partitions.store.object import missing_packages
 from stratalog.partitions.store.protocol import Store, StoreOptions
 
 _DEFAULTS = StoreOptions()
@@ -40,8 +41,10 @@ def open_store(
         return LocalStore(address.path, clock)
     of_s3fs = address.scheme == "s3" and options.file_system is None
     if options.driver is not None and address.scheme != "memory" and not of_s3fs:
-        from stratalog.partitions.store.file_system import open_on_file_system
-
+        try:
+            from stratalog.partitions.store.file_system import open_on_file_system
+        except ModuleNotFoundError as missing:
+            raise missing_packages('driver = "fsspec"', address.scheme, missing) from None
         return open_on_file_system(str(address), options, clock)
     if address.scheme == "s3":
         # Here, for it loads botocore, which clusters on folders have no use for.

@@ -1,7 +1,6 @@
 """Storage in a bucket: ``s3://bucket/prefix``, on a synchronous botocore client.
 
-With ``driver = "fsspec"`` s3fs sends the same requests (``s3_fsspec``). s3fs moved parts up at 0.8 to 1.0 of
-botocore's speed, but down at 0.56 (eight threads) and 0.71 (two) with twice the CPU
+With ``driver = "fsspec"`` s3fs sends the same requests (``s3_fsspec``), for 1.0 to 1.9 times the CPU
 (``python -m bench.s3_clients``).
 
 Exclusive create is ``PUT If-None-Match: *``. ``version`` is the ETag, so two objects of the same name with the

@@ -115,6 +115,27 @@ def test_the_remote_table_is_an_external_table_under_spark_s_and_delta_s_catalog
     assert cluster.verify(deep=True).ok
 
 
+@pytest.mark.classic("a server of Spark Connect needs Delta's plugin for it")
+def test_delta_spark_reads_the_remote_table_and_its_compaction_is_taken_back(
+    cluster: Cluster, spark: SparkSession
+) -> None:
+    """Before Delta's catalog, which delta-spark's commands need; a foreign writer changes no record."""
+    pytest.importorskip("delta")
+    table = cluster.catalog.delta_table("trips")
+    offsets = sorted(tuple(row) for row in table.toDF().select("partition", "offset").collect())
+    assert [offset for partition, offset in offsets if partition == 0] == list(range(20))
+    versions = table.history().count()
+    table.optimize().executeCompaction()
+    assert table.history(1).first()["operation"] == "OPTIMIZE"  # type: ignore[index]
+    tier(cluster)
+    again = cluster.catalog.delta_table("trips")
+    assert again.history().count() > versions
+    found = sorted(tuple(row) for row in again.toDF().select("partition", "offset").collect())
+    assert len(set(found)) == len(found), "no record is there twice"
+    assert set(found) >= set(offsets)
+    assert cluster.verify(deep=True).ok
+
+
 def test_a_view_of_both_tiers_stays_right_when_more_is_tiered(
     cluster: Cluster, spark: SparkSession, logs: str
 ) -> None:

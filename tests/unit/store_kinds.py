@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -21,7 +22,7 @@ PART_BYTES = 5 * 1024 * 1024
 SIZES = [0, 1, PART_BYTES + 1]
 
 CLOUDS = ("azure", "gcs")
-FILE_SYSTEMS = {"adlfs": "azure", "gcsfs": "gcs"}
+FILE_SYSTEMS = {"adlfs": "azure", "gcsfs": "gcs", "obstore-azure": "azure", "obstore-gcs": "gcs"}
 """Of fsspec, and the server of each."""
 S3 = pytest.mark.s3
 CLOUD = (pytest.mark.s3, pytest.mark.nightly)
@@ -31,10 +32,13 @@ KINDS = [
     pytest.param("s3", marks=S3),
     pytest.param("s3-multipart", marks=S3),
     pytest.param("s3fs", marks=S3),
+    pytest.param("obstore", marks=CLOUD),
     pytest.param("azure", marks=CLOUD),
     pytest.param("gcs", marks=CLOUD),
     pytest.param("adlfs", marks=CLOUD),
     pytest.param("gcsfs", marks=CLOUD),
+    pytest.param("obstore-azure", marks=CLOUD),
+    pytest.param("obstore-gcs", marks=CLOUD),
 ]
 PAIRS = [
     pytest.param(a, b, marks=() if {a, b} <= {"memory", "file"} else CLOUD if {a, b} & set(CLOUDS) else S3)
@@ -61,20 +65,24 @@ def open_kind(request: pytest.FixtureRequest, tmp_path: Path) -> OpenKind:
             root.mkdir()
             return open_store(root.as_uri())
         if kind in FILE_SYSTEMS or kind in CLOUDS:
-            cloud: CloudEndpoint = request.getfixturevalue(f"{FILE_SYSTEMS.get(kind, kind)}_endpoint")
-            driver = "fsspec" if kind in FILE_SYSTEMS else None
-            options = StoreOptions(part_bytes=PART_BYTES, driver=driver)
+            server = FILE_SYSTEMS.get(kind, kind)
+            cloud: CloudEndpoint = request.getfixturevalue(f"{server}_endpoint")
+            options = StoreOptions(part_bytes=PART_BYTES, driver="fsspec" if kind in FILE_SYSTEMS else None)
+            if kind.startswith("obstore"):
+                pytest.importorskip("obstore")
+                options = replace(options, file_system=f"tests.unit.obstore_files:{server}_files")
             return open_store(f"{cloud.root}/contract-{number}", options)
         endpoint: S3Endpoint = request.getfixturevalue("s3_endpoint")
         exclusive = True if kind == "s3-multipart" else None
-        if kind == "s3fs":
-            pytest.importorskip("s3fs")
+        if kind in ("s3fs", "obstore"):
+            pytest.importorskip(kind)
         options = StoreOptions(
             endpoint.url,
             endpoint.region,
             part_bytes=PART_BYTES,
             exclusive_multipart=exclusive,
-            driver="fsspec" if kind == "s3fs" else None,
+            driver="fsspec" if kind in ("s3fs", "obstore") else None,
+            file_system="tests.unit.obstore_files:s3_files" if kind == "obstore" else None,
         )
         return open_store(f"s3://{endpoint.bucket}/contract-{number}", options)
 

@@ -14,9 +14,9 @@ import pytest
 from stratalog.partitions.clock import ManualClock, SystemClock
 from stratalog.partitions.errors import InvalidCallError, SourceChangedError
 from stratalog.partitions.store import Store
-from stratalog.partitions.store.file_system import FileSystemStore
 from stratalog.partitions.store.local import LocalStore
 from stratalog.partitions.store.memory import MemoryStore
+from stratalog.partitions.store.object import ObjectStore
 from stratalog.partitions.store.s3 import S3Store
 from stratalog.partitions.store.upload_writer import UploadWriter
 from tests.unit.store_kinds import PART_BYTES, listed, names
@@ -198,7 +198,7 @@ class TestWalkAndSweep:
         if not isinstance(store, MemoryStore):
             store._clock = later  # type: ignore[attr-defined]
             store.now_ms = later.now_ms  # type: ignore[method-assign]
-        if isinstance(store, FileSystemStore):
+        if isinstance(store, ObjectStore) and store.file_system is not None:
             assert store.sweep_staging(60_000) == 0, "what has no name yet is in memory"
             staged.abort()
             return

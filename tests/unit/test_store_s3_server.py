@@ -8,6 +8,7 @@ import random
 import zlib
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from multiprocessing.connection import Connection
 
 import pytest
 
@@ -23,6 +24,10 @@ from stratalog.partitions.store.s3_upload import StagedUpload
 from tests.s3_server import SECRET_KEY, S3Endpoint
 
 PART_BYTES = 5 * 1024 * 1024
+
+
+def _read_into(store: S3Store, sender: Connection) -> None:
+    sender.send(store.read("name"))
 
 
 @pytest.mark.s3
@@ -142,6 +147,21 @@ class TestRealServer:
         process.join(30)
         assert data == b"data"
         assert child_client != id(client_of(store.options))
+
+    @pytest.mark.filterwarnings("ignore:This process.*multi-threaded:DeprecationWarning")
+    @pytest.mark.parametrize("start", ["fork", "spawn"])
+    def test_another_process_has_a_file_system_of_its_own(self, store: S3Store, start: str) -> None:
+        pytest.importorskip("s3fs")
+        by_s3fs = S3Store(store.bucket, store.prefix, replace(store.options, driver="fsspec"))
+        by_s3fs.create("name", b"data")
+        context = multiprocessing.get_context(start)
+        receiver, sender = context.Pipe(duplex=False)
+        process = context.Process(target=_read_into, args=(by_s3fs, sender))
+        process.start()
+        assert receiver.poll(30)
+        assert receiver.recv() == b"data"
+        process.join(30)
+        assert by_s3fs.read("name") == b"data"
 
     def test_sweep_removes_uploads_and_staged_objects_of_the_dead(self, store: S3Store) -> None:
         writer = store.stage_writer(f"{'a' * 32}/dead")
