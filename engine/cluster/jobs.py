@@ -23,6 +23,7 @@ from stratalog.engine.upkeep.healing import keep as keeping
 from stratalog.engine.upkeep.healing import recover as recovering
 from stratalog.engine.upkeep.maintenance import maintain as maintaining
 from stratalog.engine.upkeep.maintenance.budget import Budget
+from stratalog.engine.upkeep.memory.runs import VERIFY, remembered
 from stratalog.engine.upkeep.replication import bootstrap as bootstrapping
 from stratalog.engine.upkeep.replication import merge as merging
 from stratalog.engine.upkeep.replication import reassign as reassigning
@@ -201,12 +202,26 @@ class Jobs:
     ) -> Report:
         """Bring followers to their leaders, and caught-up ones into the ISR."""
         chosen = None if brokers is None else wholes(brokers, "broker")
-        return replicating.replicate(self._context, names(topics), brokers=chosen, dry_run=dry_run)
+        named = names(topics)
+        return remembered(
+            self._context,
+            "replicate",
+            named if brokers is None else (),
+            lambda: replicating.replicate(self._context, named, brokers=chosen, dry_run=dry_run),
+            dry_run=dry_run,
+        )
 
     @operation("merge")
     def merge(self, topics: TopicNames = None, *, dry_run: bool = False, check: bool = True) -> Report:
         """Merge small appends into segments."""
-        return merging.merge(self._context, names(topics), dry_run=dry_run)
+        named = names(topics)
+        return remembered(
+            self._context,
+            "merge",
+            named,
+            lambda: merging.merge(self._context, named, dry_run=dry_run),
+            dry_run=dry_run,
+        )
 
     @operation("bootstrap")
     def bootstrap(
@@ -239,14 +254,22 @@ class Jobs:
         """Compare every replica and the remote with each other: names, sizes, contiguity and footers; with
         ``deep`` every byte against its checksums.
         """
-        return verify.verify(self._context, names(topics), deep=deep)
+        named = names(topics)
+        return remembered(self._context, VERIFY, named, lambda: verify.verify(self._context, named, deep=deep))
 
     @operation("heal")
     def heal(self, topics: TopicNames = None, *, dry_run: bool = False, check: bool = True) -> Report:
         """Verify every byte, and replace damaged or missing files on brokers by verified copies of other replicas
         or of the remote. Remaining damage is a failure.
         """
-        return healing.heal(self._context, names(topics), dry_run=dry_run)
+        named = names(topics)
+        return remembered(
+            self._context,
+            VERIFY,
+            named,
+            lambda: healing.heal(self._context, named, dry_run=dry_run),
+            dry_run=dry_run,
+        )
 
     def discarded(self, topics: TopicNames = None) -> Report:
         """Files that replicas have discarded and still hold, as a table."""
@@ -314,12 +337,27 @@ class Jobs:
         self, topics: TopicNames = None, *, due: bool = False, dry_run: bool = False, check: bool = True
     ) -> Report:
         """Copy sealed segments to the remote table; with ``due`` only of partitions whose time has come."""
-        return tier.tier(self._context, names(topics), due=due, dry_run=dry_run)
+        named = names(topics)
+        return remembered(
+            self._context,
+            "tier",
+            named,
+            lambda: tier.tier(self._context, named, due=due, dry_run=dry_run),
+            some=due,
+            dry_run=dry_run,
+        )
 
     @operation("retain")
     def retain(self, topics: TopicNames = None, *, dry_run: bool = False, check: bool = True) -> Report:
         """Apply local and total retention, and delete what left the log long enough ago."""
-        return retain.retain(self._context, names(topics), dry_run=dry_run)
+        named = names(topics)
+        return remembered(
+            self._context,
+            "retain",
+            named,
+            lambda: retain.retain(self._context, named, dry_run=dry_run),
+            dry_run=dry_run,
+        )
 
     @operation("vacuum")
     def vacuum(
@@ -333,7 +371,14 @@ class Jobs:
         """Delete litter: in the remote tier, and, where no topics are named, on the brokers, also the folders of
         former replicas; see ``stratalog.engine.upkeep.retention.vacuum``.
         """
-        return vacuuming.vacuum(self._context, names(topics), older_than_ms=older_than_ms, dry_run=dry_run)
+        named = names(topics)
+        return remembered(
+            self._context,
+            "vacuum",
+            named,
+            lambda: vacuuming.vacuum(self._context, named, older_than_ms=older_than_ms, dry_run=dry_run),
+            dry_run=dry_run,
+        )
 
     def snapshots(self, topics: TopicNames = None) -> Report:
         """Every snapshot of every replica, as a table."""
@@ -359,12 +404,19 @@ class Jobs:
         metadata log too, which can be named as ``__cluster_metadata``. Partitions that are larger than
         ``memory_bytes`` are reduced by Spark, the others by one task each.
         """
-        return snapshotting.snapshot(
+        named = names(topics)
+        return remembered(
             self._context,
-            names(topics),
-            reduce_large=self._reduce_large(),
-            by_hand=by_hand,
-            memory_bytes=memory_bytes,
+            "snapshot",
+            named,
+            lambda: snapshotting.snapshot(
+                self._context,
+                named,
+                reduce_large=self._reduce_large(),
+                by_hand=by_hand,
+                memory_bytes=memory_bytes,
+                dry_run=dry_run,
+            ),
             dry_run=dry_run,
         )
 
