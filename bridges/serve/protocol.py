@@ -81,7 +81,7 @@ REQUESTS: Mapping[int, Mapping[int, Any]] = {
 ConsumerGroupHeartbeat, and Produce, without which librdkafka takes a broker for one before batches of format 2."""
 
 _PADDED = METADATA[METADATA_BY_ID].SCHEMA
-"""Bytes may follow it: librdkafka asks for all topics with a null of four bytes instead of one. Kafka ignores them."""
+"""librdkafka pads it: for all topics it writes a null of four bytes instead of one. Kafka ignores what follows."""
 UNSUPPORTED_VERSION = 35
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from stratalog.engine.driver.context import TaskRunner
 from stratalog.engine.driver.opening import local_tasks
+from stratalog.engine.driver.tasks import TaskRunner
 from stratalog.partitions.declared import declared as declared_text
 from stratalog.partitions.errors import InvalidCallError
 from stratalog.partitions.runner import RUNNERS, THREADS
@@ -24,11 +24,26 @@ def names(topics: TopicNames) -> Sequence[str] | None:
     return [topics] if isinstance(topics, str) else topics
 
 
+def topic_first(method: str, topic: object, data: object) -> None:
+    """Raises: InvalidCallError where a call names its data before its topic."""
+    if not isinstance(topic, str):
+        name = repr(data) if isinstance(data, str) else "topic"
+        raise InvalidCallError(
+            f"{method} takes the topic first, then the data: {method}({name}, ...); its first argument is a "
+            f"{type(topic).__name__}"
+        )
+
+
 def session(spark: SparkSession | None, what: str) -> SparkSession:
     """The session itself. Raises: InvalidCallError without one."""
     if spark is None:
         raise InvalidCallError(f"{what} as a DataFrame needs a Spark session: Cluster.open(file, spark)")
     return spark
+
+
+def option_text(value: object) -> str:
+    """A value as the text that Spark passes on as an option: ``true``, not ``True``."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def task_runner(spark: SparkSession | None, runner: str) -> TaskRunner:

@@ -92,7 +92,7 @@ def _lacking(tiered: list[SeenPartition], logs: Mapping[str, RemoteLog]) -> Iter
 
 def _lacks(sight: Sight, topic: str, said: str) -> HealthFinding:
     what = f"its leaders have dropped offsets {said}, which were tiered, and its table does not have them"
-    return _of_table(topic, what, sight.commands("verify", "--deep", "--heal", topics=[topic]))
+    return _of_table(topic, what, sight.commands("heal", topics=[topic]))
 
 
 def _behind(
@@ -216,7 +216,7 @@ def _tables(context: Context, sight: Sight) -> tuple[list[HealthFinding], dict[s
             case Done(_, log):
                 logs[outcome.item.topic_id] = log
                 if log.rewrite is not None:
-                    heal = sight.commands("verify", "--deep", "--heal", topics=[topic])
+                    heal = sight.commands("heal", topics=[topic])
                     findings.append(_of_table(topic, f"{log.rewrite}. This takes it back", heal))
     return findings, logs
 

@@ -108,7 +108,7 @@ def _failing(sight: Sight, told: SaidAlready) -> Iterator[HealthFinding]:
         if first.code in DAMAGE:
             of = [one.item.partition(" ")[0] for one in failed if one.code in DAMAGE]
             names = {name if name in topics else name.rpartition("-")[0] for name in of}
-            do = sight.commands("verify", "--deep", "--heal", topics=names & topics)
+            do = sight.commands("heal", topics=names & topics)
         yield HealthFinding(
             severity=Severity.ERROR,
             kind="upkeep-failing",
