@@ -20,7 +20,7 @@ _OF_REMOTE = (REMOTE_TIER, "restore point")
 
 @dataclass(frozen=True, slots=True)
 class SaidAlready:
-    """What other findings say already."""
+    """Trouble that has a finding of its own already."""
 
     damaged: Collection[str]
     """Partitions whose damage is a finding."""
@@ -31,7 +31,7 @@ class SaidAlready:
     remote_is_away: bool
 
     def has(self, step: str, failed: Told) -> bool:
-        """Whether they say this failure of a step."""
+        """Whether this failure of a step is part of it."""
         if failed.code in DAMAGE and failed.is_of(self.damaged):
             return True
         if failed.item in self.tables and not self.remote_is_away:
@@ -42,8 +42,8 @@ class SaidAlready:
 
 
 def upkeep_findings(sight: Sight, told: SaidAlready) -> Iterator[HealthFinding]:
-    """What has failed; and steps that a run of ``maintain`` has begun at least once, and not again since. Others
-    may be jobs of their own.
+    """Failures; and steps that a run of ``maintain`` has begun at least once, and not again since. Others may be
+    jobs of their own.
     """
     yield from _failing(sight, told)
     if not sight.remembered:
@@ -133,8 +133,8 @@ def _causes(sight: Sight, told: SaidAlready) -> dict[str, frozenset[Cause]]:
 
 
 def _away(sight: Sight, causes: Mapping[str, frozenset[Cause]], failed: Told) -> frozenset[Cause]:
-    """What is away, and explains a failure, if anything: the broker that it names; what keeps its partition from
-    being led; the remote tier.
+    """The cause of a failure that is away, if any: the broker that it names, those that keep its partition from
+    being led, or the remote tier.
     """
     named = _BROKER.search(failed.item)
     if named is not None and int(named[1]) in sight.image.brokers and not sight.usable(int(named[1])):
