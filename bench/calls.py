@@ -219,6 +219,9 @@ _BEGIN = (
     *_metadata("the view to work in"),
     Call(RUN, STAT, BROKERS, "every root is looked at: is it there, is it the registered one?"),
 )
+_MEMORY = (
+    Call(RUN, LIST, BROKERS, "the memory of upkeep: is it known to have failed before? Nothing is written"),
+)
 _UNCHANGED = _metadata("does the view still hold? (!)")
 _CLAIM = (
     Call(
@@ -321,7 +324,7 @@ SCENARIOS = (
         ),
         again=True,
     ),
-    Scenario("idle sync", _filled, lambda cluster, _: cluster.replicate(), (*_BEGIN, *_SYNC_LISTS)),
+    Scenario("idle sync", _filled, lambda cluster, _: cluster.replicate(), (*_BEGIN, *_SYNC_LISTS, *_MEMORY)),
     Scenario(
         "sync",
         _behind,
@@ -338,6 +341,7 @@ SCENARIOS = (
             Call(RUN, CREATE, 1, "one commit for all partitions: they have twice as many records as were known"),
             Call(RUN, LIST, 1, "the voter after it: it is in its log (!)"),
             Call(RUN, READ, 3, "the root of the voter after each of these listings"),
+            *_MEMORY,
         ),
         PER,
     ),
@@ -348,6 +352,7 @@ SCENARIOS = (
         (
             *_BEGIN,
             *_SYNC_LISTS,
+            *_MEMORY,
             *_CLAIM,
             Call(RUN, CREATE, 2, "two commits for all partitions: adding, in the ISR (!)"),
             Call(RUN, LIST, 2, "the voter after each of them: it is in its log (!)"),
@@ -375,6 +380,7 @@ SCENARIOS = (
             Call(RUN, READ, 1, "the root that holds the list: it is the registered one, and no empty mount point"),
             Call(RUN, CREATE, BROKERS, "the next version: when everything is due again"),
             Call(RUN, DELETE, BROKERS, "the last version but one"),
+            *_MEMORY,
             Call(PARTITION, LIST, 1, "the leader: it looks as it did when nothing was due"),
         ),
     ),

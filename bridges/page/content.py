@@ -224,7 +224,7 @@ def _topics(
         states.setdefault(number, Counter()).update([state])
         findings.setdefault(number, set()).update(found)
     for finding, one in enumerate(examined.report.findings):
-        for subject in one.subjects if one.kind == _TABLES else ():
+        for subject in (*(one.subjects if one.kind == _TABLES else ()), *one.affected.get(_TABLES, ())):
             findings[named[examined.sight.image.topic_ids[subject]]].add(finding)
     return [
         {

@@ -53,6 +53,7 @@ class ErrorCode(IntEnum):
     GROUP_ID_NOT_FOUND = 69
     FETCH_SESSION_ID_NOT_FOUND = 70
     GROUP_MAX_SIZE_REACHED = 81
+    UNKNOWN_TOPIC_ID = 100
 
 
 _OF_CLIENTS: tuple[tuple[type[StratalogError], int], ...] = (

@@ -1,5 +1,5 @@
-"""Messages of Kafka's protocol that aiokafka does not have: ListOffsets from version 4 on, and the refusal of
-ConsumerGroupHeartbeat. Pure.
+"""Messages of Kafka's protocol that aiokafka does not have: Metadata from version 6 on, which has topic ids;
+ListOffsets from version 4 on; and the refusal of ConsumerGroupHeartbeat. Pure.
 
 Most are flexible (KIP-482): lengths are varints, and every struct ends in tagged fields, of which none is known.
 """
@@ -8,7 +8,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from aiokafka.protocol.types import Array, CompactArray, CompactString, Int8, Int16, Int32, Int64, Schema, String
+from aiokafka.protocol.types import (
+    Array,
+    Boolean,
+    CompactArray,
+    CompactString,
+    Int8,
+    Int16,
+    Int32,
+    Int64,
+    Schema,
+    String,
+)
 from aiokafka.protocol.types import TaggedFields as Tags
 
 _FLEXIBLE = 6
@@ -56,6 +67,60 @@ def _list_offsets(version: int) -> OwnMessage:
 
 
 LIST_OFFSETS = {version: _list_offsets(version) for version in range(_FIRST, LAST_LIST_OFFSETS + 1)}
+"""By version."""
+
+
+_ID = (("topic_id_high", Int64), ("topic_id_low", Int64))
+"""A UUID: two signed numbers."""
+METADATA_WITH_IDS, METADATA_BY_ID = 10, 12
+"""Versions of Metadata: from here on answers have topic ids, and a topic may be asked for by its id alone."""
+
+
+def _metadata(version: int) -> OwnMessage:
+    flexible = version >= 9
+    array, text = (CompactArray, CompactString) if flexible else (Array, String)
+    tags = [("tags", Tags)] if flexible else []
+    topic_id = _ID if version >= METADATA_WITH_IDS else ()
+    epoch = [("leader_epoch", Int32)] if version >= 7 else []
+    of_topic = [("topic_authorized_operations", Int32)] if version >= 8 else []
+    of_cluster = [("cluster_authorized_operations", Int32)] if 8 <= version <= 10 else []
+    with_cluster = [("include_cluster_authorized_operations", Boolean)] if of_cluster else []
+    with_topics = [("include_topic_authorized_operations", Boolean)] if of_topic else []
+    asked = array(*topic_id, ("topic", text("utf-8")), *tags) if flexible else array(text("utf-8"))
+    request = Schema(("topics", asked), ("allow_auto_topic_creation", Boolean), *with_cluster, *with_topics, *tags)
+    broker = array(("node_id", Int32), ("host", text("utf-8")), ("port", Int32), ("rack", text("utf-8")), *tags)
+    partition = array(
+        ("error_code", Int16),
+        ("partition", Int32),
+        ("leader", Int32),
+        *epoch,
+        ("replicas", array(Int32)),
+        ("isr", array(Int32)),
+        ("offline_replicas", array(Int32)),
+        *tags,
+    )
+    topic = array(
+        ("error_code", Int16),
+        ("topic", text("utf-8")),
+        *topic_id,
+        ("is_internal", Boolean),
+        ("partitions", partition),
+        *of_topic,
+        *tags,
+    )
+    answer = Schema(
+        ("throttle_time_ms", Int32),
+        ("brokers", broker),
+        ("cluster_id", text("utf-8")),
+        ("controller_id", Int32),
+        ("topics", topic),
+        *of_cluster,
+        *tags,
+    )
+    return OwnMessage(request, flexible, OwnMessage(answer, flexible))
+
+
+METADATA = {version: _metadata(version) for version in range(6, METADATA_BY_ID + 1)}
 """By version."""
 
 

@@ -6,9 +6,11 @@ The endpoint is the only broker, and the leader of every partition: which storag
 from __future__ import annotations
 
 import threading
+import uuid
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 from stratalog.bridges.serve.codes import ErrorCode, error_code
 from stratalog.bridges.serve.protocol import Fields, KafkaRequest, partitions_of, topics_of
@@ -30,6 +32,9 @@ MAX_AGE_S = 10.0
 """As of a tail: so long a fetch goes by the metadata that it knows."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _NO_OFFSET = -1
+_HALF = 2**64
+_NOT_ASKED = -(2**31)
+"""Authorized operations: nobody has asked for them, or there are none."""
 _SINCE: Mapping[int, int] = {
     OffsetSpec.EARLIEST: 1,
     OffsetSpec.LATEST: 1,
@@ -68,7 +73,7 @@ class ServedMetadata:
     def topics(self, body: Fields) -> Fields:
         """Metadata: of all topics when None are named. No topic is made by asking."""
         image = self.image(max_age_s=0)
-        named = sorted(image.topic_ids) if body["topics"] is None else dict.fromkeys(body["topics"])
+        named = sorted(image.topic_ids) if body["topics"] is None else dict.fromkeys(map(_asked, body["topics"]))
         host, port = self.address
         return {
             "throttle_time_ms": 0,
@@ -76,6 +81,7 @@ class ServedMetadata:
             "cluster_id": image.cluster_id,
             "controller_id": NODE,
             "topics": [_topic(image, name) for name in named],
+            "cluster_authorized_operations": _NOT_ASKED,
         }
 
     def coordinator(self, body: Fields) -> Fields:
@@ -128,7 +134,7 @@ def has_partition(image: ClusterImage, topic: str | None, partition: int) -> boo
     return topic_id is not None and 0 <= partition < len(image.topics[topic_id].partitions)
 
 
-def missing(topic: str) -> int:
+def missing(topic: str) -> ErrorCode:
     """Why there is no topic of that name: nobody has made it, or nobody can."""
     try:
         check_topic_name(topic)
@@ -142,18 +148,36 @@ def isolation_level(body: Fields) -> Isolation:
     return Isolation.READ_COMMITTED if body.get("isolation_level") == 1 else Isolation.READ_UNCOMMITTED
 
 
-def _topic(image: ClusterImage, name: str | None) -> Fields:
-    topic_id = image.topic_ids.get(name or "")
+def _asked(topic: Any) -> str | uuid.UUID:
+    """The topic of a request: its name; or its id, where it has no name."""
+    if not isinstance(topic, Mapping):  # before version 9
+        return topic or ""
+    if topic["topic"] is None and "topic_id_high" in topic:
+        return uuid.UUID(int=(topic["topic_id_high"] % _HALF) * _HALF + topic["topic_id_low"] % _HALF)
+    return topic["topic"] or ""
+
+
+def _topic(image: ClusterImage, asked: str | uuid.UUID) -> Fields:
+    name, topic_id, error = None, None, ErrorCode.UNKNOWN_TOPIC_ID
+    if isinstance(asked, str):
+        name, topic_id, error = asked, image.topic_ids.get(asked), missing(asked)
+    elif asked.hex in image.topics:
+        name, topic_id = image.topics[asked.hex].name, asked.hex
     partitions = range(0 if topic_id is None else len(image.topics[topic_id].partitions))
+    high, low = divmod(asked.int if isinstance(asked, uuid.UUID) else int(topic_id or "0", 16), _HALF)
     return {
-        "error_code": missing(name or "") if topic_id is None else ErrorCode.NONE,
-        "topic": name or "",
+        "error_code": error if topic_id is None else ErrorCode.NONE,
+        "topic": name,
+        "topic_id_high": _signed(high),
+        "topic_id_low": _signed(low),
+        "topic_authorized_operations": _NOT_ASKED,
         "is_internal": name in INTERNAL_TOPICS,
         "partitions": [
             {
                 "error_code": ErrorCode.NONE,
                 "partition": partition,
                 "leader": NODE,
+                "leader_epoch": -1,
                 "replicas": [NODE],
                 "isr": [NODE],
                 "offline_replicas": [],
@@ -161,6 +185,11 @@ def _topic(image: ClusterImage, name: str | None) -> Fields:
             for partition in partitions
         ],
     }
+
+
+def _signed(number: int) -> int:
+    """Of 64 bits."""
+    return number - _HALF if number >= _HALF // 2 else number
 
 
 def _spec(time: int) -> Spec | None:

@@ -18,7 +18,7 @@ from aiokafka.protocol import admin, commit, coordination, fetch, group, metadat
 from aiokafka.protocol.api import RequestHeader_v1
 from aiokafka.protocol.types import Array, Schema, TaggedFields
 
-from stratalog.bridges.serve.messages import CONSUMER_GROUP_HEARTBEAT, LIST_OFFSETS
+from stratalog.bridges.serve.messages import CONSUMER_GROUP_HEARTBEAT, LIST_OFFSETS, METADATA, METADATA_BY_ID
 from stratalog.partitions.identity import TopicPartition
 
 Fields = Mapping[str, Any]
@@ -74,11 +74,14 @@ REQUESTS: Mapping[int, Mapping[int, Any]] = {
     **_OF_AIOKAFKA,
     # aiokafka has an epoch of the wrong width in version 4
     ApiKey.LIST_OFFSETS: {**_OF_AIOKAFKA[ApiKey.LIST_OFFSETS], **LIST_OFFSETS},
+    ApiKey.METADATA: {**_OF_AIOKAFKA[ApiKey.METADATA], **METADATA},
     ApiKey.CONSUMER_GROUP_HEARTBEAT: CONSUMER_GROUP_HEARTBEAT,
 }
 """By api key and version: what is answered. Some are here to be refused, so that clients say why: InitProducerId,
 ConsumerGroupHeartbeat, and Produce, without which librdkafka takes a broker for one before batches of format 2."""
 
+_PADDED = METADATA[METADATA_BY_ID].SCHEMA
+"""librdkafka pads it: for all topics it writes a null of four bytes instead of one. Kafka ignores what follows."""
 UNSUPPORTED_VERSION = 35
 
 
@@ -127,7 +130,7 @@ def read_request(frame: bytes, host: str) -> KafkaRequest | bytes:
             TaggedFields.decode(data)
         schema = of_key[version].SCHEMA
         body = named(schema, schema.decode(data))
-        if data.read(1):
+        if data.read(1) and schema is not _PADDED:
             raise MalformedRequestError(f"api key {key}, version {version}: bytes behind its end")
         return KafkaRequest(key, version, correlation_id, client_id or "", body, host)
     except (ValueError, IndexError, OverflowError, struct.error) as error:  # UnicodeDecodeError is a ValueError

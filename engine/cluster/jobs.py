@@ -23,6 +23,7 @@ from stratalog.engine.upkeep.healing import keep as keeping
 from stratalog.engine.upkeep.healing import recover as recovering
 from stratalog.engine.upkeep.maintenance import maintain as maintaining
 from stratalog.engine.upkeep.maintenance.budget import Budget
+from stratalog.engine.upkeep.memory.runs import VERIFY, remembered
 from stratalog.engine.upkeep.replication import bootstrap as bootstrapping
 from stratalog.engine.upkeep.replication import merge as merging
 from stratalog.engine.upkeep.replication import reassign as reassigning
@@ -219,7 +220,14 @@ class Jobs:
             brokers: only followers on these brokers (default: all)
         """
         chosen = None if brokers is None else wholes(brokers, "broker")
-        return replicating.replicate(self._context, names(topics), brokers=chosen, dry_run=dry_run)
+        named = names(topics)
+        return remembered(
+            self._context,
+            "replicate",
+            named if brokers is None else (),
+            lambda: replicating.replicate(self._context, named, brokers=chosen, dry_run=dry_run),
+            dry_run=dry_run,
+        )
 
     @operation("merge")
     def merge(self, topics: TopicNames = None, *, dry_run: bool = False, check: bool = True) -> Report:
@@ -227,7 +235,14 @@ class Jobs:
 
         Followers receive the segments when they replicate.
         """
-        return merging.merge(self._context, names(topics), dry_run=dry_run)
+        named = names(topics)
+        return remembered(
+            self._context,
+            "merge",
+            named,
+            lambda: merging.merge(self._context, named, dry_run=dry_run),
+            dry_run=dry_run,
+        )
 
     @operation("bootstrap")
     def bootstrap(
@@ -265,7 +280,8 @@ class Jobs:
         """Compare every replica and the remote with each other: names, sizes, contiguity and footers; with
         ``deep`` every byte against its checksums.
         """
-        return verify.verify(self._context, names(topics), deep=deep)
+        named = names(topics)
+        return remembered(self._context, VERIFY, named, lambda: verify.verify(self._context, named, deep=deep))
 
     @operation("heal")
     def heal(self, topics: TopicNames = None, *, dry_run: bool = False, check: bool = True) -> Report:
@@ -275,7 +291,14 @@ class Jobs:
         Args:
             dry_run: read the files, and list the repairs; change nothing
         """
-        return healing.heal(self._context, names(topics), dry_run=dry_run)
+        named = names(topics)
+        return remembered(
+            self._context,
+            VERIFY,
+            named,
+            lambda: healing.heal(self._context, named, dry_run=dry_run),
+            dry_run=dry_run,
+        )
 
     def discarded(self, topics: TopicNames = None) -> Report:
         """Files that replicas have discarded and still hold, as a table."""
@@ -352,14 +375,29 @@ class Jobs:
         Args:
             due: tier only the partitions that are due, once
         """
-        return tier.tier(self._context, names(topics), due=due, dry_run=dry_run)
+        named = names(topics)
+        return remembered(
+            self._context,
+            "tier",
+            named,
+            lambda: tier.tier(self._context, named, due=due, dry_run=dry_run),
+            some=due,
+            dry_run=dry_run,
+        )
 
     @operation("retain")
     def retain(self, topics: TopicNames = None, *, dry_run: bool = False, check: bool = True) -> Report:
         """Apply total and local retention, and delete files that left the log at least
         ``log.file.delete.delay.ms`` ago.
         """
-        return retain.retain(self._context, names(topics), dry_run=dry_run)
+        named = names(topics)
+        return remembered(
+            self._context,
+            "retain",
+            named,
+            lambda: retain.retain(self._context, named, dry_run=dry_run),
+            dry_run=dry_run,
+        )
 
     @operation("vacuum")
     def vacuum(
@@ -377,7 +415,14 @@ class Jobs:
         Args:
             older_than_ms: delete only files that are older (default: 24h)
         """
-        return vacuuming.vacuum(self._context, names(topics), older_than_ms=older_than_ms, dry_run=dry_run)
+        named = names(topics)
+        return remembered(
+            self._context,
+            "vacuum",
+            named,
+            lambda: vacuuming.vacuum(self._context, named, older_than_ms=older_than_ms, dry_run=dry_run),
+            dry_run=dry_run,
+        )
 
     def snapshots(self, topics: TopicNames = None) -> Report:
         """Every snapshot of every replica, as a table."""
@@ -406,12 +451,19 @@ class Jobs:
             by_hand: take a snapshot of all new records, whatever the policy (metadata.snapshot.*)
             memory_bytes: reduce larger partitions by Spark, the others by one task each (default: 256MiB)
         """
-        return snapshotting.snapshot(
+        named = names(topics)
+        return remembered(
             self._context,
-            names(topics),
-            reduce_large=self._reduce_large(),
-            by_hand=by_hand,
-            memory_bytes=memory_bytes,
+            "snapshot",
+            named,
+            lambda: snapshotting.snapshot(
+                self._context,
+                named,
+                reduce_large=self._reduce_large(),
+                by_hand=by_hand,
+                memory_bytes=memory_bytes,
+                dry_run=dry_run,
+            ),
             dry_run=dry_run,
         )
 

@@ -180,8 +180,8 @@ ABSENT: Mapping[str, str] = {
     "compression.zstd.level": "the level is the codec's default",
     "leader.replication.throttled.replicas": _JOINING,
     "follower.replication.throttled.replicas": _JOINING,
-    "leader.replication.throttled.rate": "copies are bounded where they arrive: write "
-    "follower.replication.throttled.rate",
+    "leader.replication.throttled.rate": "no process of a leader sends records that it could send more slowly: "
+    "followers are copied to, and follower.replication.throttled.rate bounds that; write it instead",
     "log.retention.hours": "write retention.ms",
     "log.retention.minutes": "write retention.ms",
     "log.retention.ms": "write retention.ms",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from shlex import join
 
-from stratalog.engine.health.finding import CURRENT_LEADER, HealthFinding, Severity
+from stratalog.engine.health.finding import CURRENT_LEADER, Cause, HealthFinding, Severity
 from stratalog.engine.health.sight import Sight
 from stratalog.engine.metadata.probed_roots import Another, Blocked, NotOurs, Same, Unreachable
 from stratalog.partitions.store.local_space import folder_path, mount_point
@@ -26,7 +26,7 @@ def quorum_findings(sight: Sight) -> Iterator[HealthFinding]:
             because=frozenset(ids),
         )
     for broker_id, found in sorted(ids.items()):
-        because: frozenset[int] = frozenset()
+        because: frozenset[Cause] = frozenset()
         what, do = f"this voter does not count: {found.error}", sight.commands("quorum", "describe")
         broker = sight.image.brokers.get(broker_id)
         if broker is not None and broker.directory_id != found.voter.directory_id:

@@ -1,11 +1,13 @@
-"""One cause is one finding: what hangs on a broker that is away is part of the finding of that broker. Pure."""
+"""One cause is one finding: what hangs on a broker, or on a remote tier, that is away is part of its finding.
+Pure.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from stratalog.engine.health.finding import CURRENT_LEADER, HealthFinding, Severity
+from stratalog.engine.health.finding import CURRENT_LEADER, Cause, HealthFinding, Severity
 
 _EFFECTS = {
     "OfflinePartitionsCount": (
@@ -17,34 +19,41 @@ _EFFECTS = {
     "UnderReplicatedPartitions": "{n} partition{s} {lack} its copies",
     "state-unread": "{n} partition{s} of the engine's own topics cannot be read",
     "RemoteCopyErrorsPerSec": "uploads of {n} partition{s} fail",
-    "upkeep-failing": "{n} step{s} of maintain {fail}",
+    "remote-table": "{n} table{s} cannot be read",
+    "damaged-replicas": "records of {n} partition{s} are not found there",
+    "upkeep-failing": "{n} job{s} of the upkeep {fail}",
     "offline-voter": "it does not vote",
 }
-"""The kinds of findings that may hang on a broker, in the order in which they are said."""
+"""The kinds of findings that may hang on others, in the order in which they are said."""
 _ORDER = [*Severity]
 
 
-def by_cause(of_brokers: Sequence[HealthFinding], others: Iterable[HealthFinding]) -> list[HealthFinding]:
+def by_cause(away: Sequence[HealthFinding], others: Iterable[HealthFinding]) -> list[HealthFinding]:
     """The findings without those that are effects of others (``HealthFinding.because``): these are ``affected`` of
     their causes, and said there. Where no majority of the voters answers, that is the one finding of the brokers
-    that keep it from answering.
+    that keep it from answering. ``away``: a finding for each cause.
     """
-    causes = {int(one.subjects[0].removeprefix("broker ")): one for one in of_brokers}
+    causes = {_cause(one): one for one in away}
     rest: list[HealthFinding] = []
     for one in others:
         if one.kind == CURRENT_LEADER or not one.because & causes.keys():
             rest.append(one)
             continue
-        for broker_id in one.because & causes.keys():
-            causes[broker_id] = _with(causes[broker_id], one)
+        for named in one.because & causes.keys():
+            causes[named] = _with(causes[named], one)
     told: list[HealthFinding] = []
     for one in rest:
         if one.kind == CURRENT_LEADER:
-            for broker_id in sorted(one.because & causes.keys()):
-                cause = causes.pop(broker_id)
+            for named in sorted(one.because & causes.keys(), key=str):
+                cause = causes.pop(named)
                 one = replace(one, affected=_joined(one.affected, {cause.kind: cause.subjects, **cause.affected}))
         told.append(_said(one))
     return [*map(_said, causes.values()), *told]
+
+
+def _cause(of: HealthFinding) -> Cause:
+    kind, _, number = of.subjects[0].partition(" ")
+    return int(number) if kind == "broker" else of.subjects[0]
 
 
 def _with(cause: HealthFinding, effect: HealthFinding) -> HealthFinding:

@@ -38,13 +38,31 @@ class Severity(StrEnum):
 _MARKS = {Severity.ERROR: "bad", Severity.WARNING: "warn", Severity.INFO: ""}
 
 
+KINDS = frozenset(
+    (
+        *(CURRENT_LEADER, "offline-voter", "OfflineLogDirectoryCount", "FencedBrokerCount", "ActiveBrokerCount"),
+        *("read-only-log-dir", "log-dir-used-ratio", "clock-skew"),
+        *("OfflinePartitionsCount", "UnderMinIsrPartitionCount", "UnderReplicatedPartitions", "MaxLag"),
+        *("damaged-replicas", "lost-log", "behind-remote", "retention-lag"),
+        *("offline-remote-tier", "remote-table", "RemoteCopyErrorsPerSec", "RemoteCopyLagBytes"),
+        *("records-lag-max", "state-unread", "PartitionsWithLateTransactionsCount"),
+        *("upkeep", "upkeep-failing"),
+    )
+)
+"""All kinds of findings: the rows of the table in docs/operations.md."""
+Cause = int | str
+"""A broker, or ``REMOTE_TIER``, whose own finding explains others."""
+REMOTE_TIER = "remote tier"
+"""The subject of its finding, and of failures."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HealthFinding:
     """One finding. Several subjects of which the same is to be said are one."""
 
     severity: Severity
     kind: str
-    """The name of Kafka's metric where Kafka has one."""
+    """One of ``KINDS``: the name of Kafka's metric where Kafka has one."""
     subjects: tuple[str, ...]
     """Brokers, partitions, groups, topics, steps; at least one."""
     what: str
@@ -53,10 +71,14 @@ class HealthFinding:
     """A command line: what to run, as it stands here."""
     since_ms: int | None = None
     """Since when it is known to be so; it may have begun before. None: nobody knows."""
-    because: frozenset[int] = frozenset()
-    """The brokers that are its cause: it is part of their findings (``cause``)."""
+    because: frozenset[Cause] = frozenset()
+    """Its causes: it is part of their findings (``cause``)."""
     affected: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """The subjects of findings that it is the cause of, by their kinds."""
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise ValueError(f"{self.kind!r} is no kind of finding")
 
     @property
     def subject(self) -> str:

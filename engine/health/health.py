@@ -18,10 +18,10 @@ from stratalog.engine.health.finding import (
 )
 from stratalog.engine.health.lost import lost_findings
 from stratalog.engine.health.partitions import DAMAGED, copies_findings, isr_findings
-from stratalog.engine.health.remote import REMOTE_TABLE, remote_findings
+from stratalog.engine.health.remote import OFFLINE, REMOTE_TABLE, UPLOADS, remote_findings
 from stratalog.engine.health.sight import Sight, look
 from stratalog.engine.health.state import group_findings, transaction_findings
-from stratalog.engine.health.upkeep import upkeep_figures, upkeep_findings
+from stratalog.engine.health.upkeep import SaidAlready, upkeep_figures, upkeep_findings
 from stratalog.tiering.remote_log import RemoteLog
 
 
@@ -54,6 +54,8 @@ def examine(context: Context) -> Examined:
         damaged = {subject for one in copies if one.kind == DAMAGED for subject in one.subjects}
         remote, backlog, remotes = remote_findings(context, sight)
         tables = {subject for one in remote if one.kind == REMOTE_TABLE for subject in one.subjects}
+        uploads = {subject for one in remote if one.kind == UPLOADS for subject in one.subjects}
+        remote_away = [one for one in remote if one.kind == OFFLINE]
         groups = group_findings(context, sight, run)
         of_brokers = list(broker_findings(sight))
         late, transactions = transaction_findings(context, sight)
@@ -64,13 +66,13 @@ def examine(context: Context) -> Examined:
             *folder_findings(sight),
             *copies,
             *lost_findings(context, sight),
-            *remote,
+            *(one for one in remote if one.kind != OFFLINE),
             *expiry_findings(context, sight, run),
             *late,
             *groups.findings,
-            *upkeep_findings(sight, damaged, tables),
+            *upkeep_findings(sight, SaidAlready(damaged, tables, uploads, bool(remote_away))),
         ]
-        found = grouped(by_cause(of_brokers, others))
+        found = grouped(by_cause([*of_brokers, *remote_away], others))
         figures |= {
             **_broker_figures(sight, of_brokers),
             **lag,

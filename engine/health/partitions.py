@@ -11,7 +11,7 @@ from dataclasses import replace
 from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.run import OperationRun
 from stratalog.engine.health.brokers import root_remedy
-from stratalog.engine.health.finding import HealthFinding, Severity
+from stratalog.engine.health.finding import REMOTE_TIER, Cause, HealthFinding, Severity
 from stratalog.engine.health.sight import SeenPartition, Sight
 from stratalog.engine.metadata.image import PartitionView
 from stratalog.engine.metadata.probed_roots import Same
@@ -261,10 +261,13 @@ def _damaged(
         )
     known = sight.times.damaged
     more_of = [one.view for one in sight.partitions if one.view.key in known and str(one) not in said]
-    if more_of:
-        what = "This mends what has a good copy; where none is left, put one back first"
-        heal = sight.commands("heal", topics={view.topic for view in more_of})
-        yield _remembered([*map(str, more_of)], [known[view.key] for view in more_of], what, heal)
+    for because in (frozenset[Cause](), frozenset[Cause]({REMOTE_TIER})):
+        views = [view for view in more_of if _damage_of(known[view.key]) == because]
+        if views:
+            what = "This mends what has a good copy; where none is left, put one back first"
+            heal = sight.commands("heal", topics={view.topic for view in views})
+            found = _remembered([*map(str, views)], [known[view.key] for view in views], what, heal)
+            yield replace(found, because=because)
     if METADATA_LOG in known:
         what = (
             "A snapshot (stratalog quorum snapshot) takes the place of damaged ones; a voter with damaged records "
@@ -272,6 +275,12 @@ def _damaged(
         )
         verify = sight.commands("verify", "--deep", topics=[METADATA_TOPIC])
         yield _remembered([METADATA_TOPIC], [known[METADATA_LOG]], what, verify)
+
+
+def _damage_of(trouble: Trouble) -> frozenset[Cause]:
+    """The remote tier, where damage was found there alone: it explains that, if it is away."""
+    in_remote = not trouble.untold and all(REMOTE_TIER in one.item for one in trouble.told)
+    return frozenset({REMOTE_TIER}) if in_remote else frozenset()
 
 
 def _remembered(subjects: Sequence[str], troubles: Sequence[Trouble], what: str, do: str) -> HealthFinding:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from shlex import join, quote
 
 from stratalog.engine.driver.context import Context
-from stratalog.engine.health.finding import HealthFinding, Severity
+from stratalog.engine.health.finding import REMOTE_TIER, Cause, HealthFinding, Severity
 from stratalog.engine.health.partitions import known_end
 from stratalog.engine.health.sight import SeenPartition, Sight
 from stratalog.engine.replication.partition import PartitionReplicas
 from stratalog.engine.replication.remote_end import DivergentRemoteError, LogBehindRemoteError
+from stratalog.engine.upkeep.memory.runs import VERIFY
+from stratalog.engine.upkeep.memory.trouble import NO_TROUBLE
 from stratalog.engine.upkeep.tiering.remote_logs import ask_for_logs
+from stratalog.partitions import paths
 from stratalog.partitions.errors import StratalogError
 from stratalog.partitions.listing import Listing
 from stratalog.partitions.runner import Done, Failed
@@ -23,6 +26,8 @@ from stratalog.tiering.remote_segment import RemoteSegment
 from stratalog.tiering.schedule import Entry
 
 REMOTE_TABLE = "remote-table"
+UPLOADS = "RemoteCopyErrorsPerSec"
+OFFLINE = "offline-remote-tier"
 
 
 def remote_findings(
@@ -36,8 +41,58 @@ def remote_findings(
         return [], {}, {}
     waiting, figures = _waiting(sight, [one for one in tiered if one.config and one.config.copies_to_remote])
     tables, logs = _tables(context, sight)
+    lacking = list(_lacking(tiered, logs))
+    away = _away(context, sight, tables) if tables else None
+    if away is None and lacking and not any(log.segments for log in logs.values()):
+        away = _offline(sight, "it answers, and has none of the tables of this cluster")
+    because = frozenset[Cause]() if away is None else frozenset[Cause]({REMOTE_TIER})
     behind = _behind(context, sight, tiered, logs)
-    return [*behind, *_failing(sight, tiered), *waiting, *tables], figures, logs
+    found = [*_failing(sight, tiered, because), *tables]
+    if away is not None:
+        found = [away, *(replace(one, because=one.because or because) for one in found)]
+    else:
+        found += [_lacks(sight, topic, said) for topic, said in lacking]
+    return [*behind, *found, *waiting], figures, logs
+
+
+def _away(context: Context, sight: Sight, tables: Sequence[HealthFinding]) -> HealthFinding | None:
+    """The finding that the remote tier does not answer: one more question, where a table could not be read."""
+    assert context.remote is not None
+    try:
+        context.remote.list(f"{paths.DESCRIPTIONS}/{context.file.cluster_id}")
+    except StratalogError as error:
+        return _offline(sight, f"it does not answer ({error})")
+    return None
+
+
+def _offline(sight: Sight, what: str) -> HealthFinding:
+    uploads = {"tier"} if any(entry.attempts for entry in sight.entries.values()) else frozenset[str]()
+    steps = sorted((sight.times.failing.keys() | uploads) - {VERIFY})
+    return HealthFinding(
+        severity=Severity.ERROR,
+        kind=OFFLINE,
+        subjects=(REMOTE_TIER,),
+        what=f"{what}. Mount it, bring its server back, or correct the cluster file, then run this",
+        do=sight.commands("maintain", *(("--only", ",".join(steps)) if steps else ())),
+    )
+
+
+def _lacking(tiered: list[SeenPartition], logs: Mapping[str, RemoteLog]) -> Iterator[tuple[str, str]]:
+    """The topics whose leaders have dropped records that the remote log does not have; the first such records."""
+    said: dict[str, str] = {}
+    for seen in tiered:
+        log, start = logs.get(seen.view.topic_id), seen.view.log_start_offset
+        if seen.leader is None or log is None or start >= seen.leader.local_start:
+            continue
+        held = log.of_partition(seen.view.partition)
+        if not held or held[0].base_offset > start or held[-1].next_offset < seen.leader.local_start:
+            said.setdefault(seen.view.topic, f"[{start}, {seen.leader.local_start}) of {seen}")
+    yield from sorted(said.items())
+
+
+def _lacks(sight: Sight, topic: str, said: str) -> HealthFinding:
+    what = f"its leaders have dropped offsets {said}, which were tiered, and its table does not have them"
+    return _of_table(topic, what, sight.commands("heal", topics=[topic]))
 
 
 def _behind(
@@ -81,24 +136,25 @@ def _of_partition(replicas: PartitionReplicas, what: str, do: str) -> HealthFind
     )
 
 
-def _failing(sight: Sight, tiered: list[SeenPartition]) -> Iterator[HealthFinding]:
+def _failing(sight: Sight, tiered: list[SeenPartition], away: frozenset[Cause]) -> Iterator[HealthFinding]:
     """By the list of the remote log manager, those that fail alike at once. One failure may have passed when it is
-    tried again.
+    tried again. ``away``: the remote tier, if it is.
     """
-    alike: dict[tuple[bool, str, frozenset[int]], list[tuple[SeenPartition, Entry]]] = {}
+    alone = not sight.times.failing.get("tier", NO_TROUBLE).is_there
+    alike: dict[tuple[bool, str, frozenset[Cause]], list[tuple[SeenPartition, Entry]]] = {}
     for seen in tiered:
         entry = sight.entries.get(seen.view.key)
         if entry is not None and entry.attempts:
-            key = entry.attempts > 1, entry.code, sight.keeping_offline(seen.view)
+            key = entry.attempts > 1, entry.code, sight.keeping_offline(seen.view) or away
             alike.setdefault(key, []).append((seen, entry))
     for (again, code, because), failing in alike.items():
         yield HealthFinding(
             severity=Severity.ERROR if again else Severity.WARNING,
-            kind="RemoteCopyErrorsPerSec",
+            kind=UPLOADS,
             subjects=tuple(str(seen) for seen, _ in failing),
             what=f"copies to the remote tier fail{', time after time' if again else ''}: {code}: "
             f"{failing[0][1].message}",
-            do=sight.commands("tier", topics={seen.view.topic for seen, _ in failing}),
+            do=sight.commands("tier", topics={seen.view.topic for seen, _ in failing} if alone else ()),
             since_ms=min(entry.failing_since_ms for _, entry in failing),
             because=because,
         )

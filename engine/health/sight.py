@@ -148,7 +148,7 @@ def look(context: Context, run: OperationRun) -> Sight:
         folders=_folders(context, image, answering, listed),
         partitions=partitions,
         times=times,
-        remembered=times != Times(),
+        remembered=bool(times.steps),
         entries=load_schedule(context, image).schedule.entries if _any_tiered(partitions) else {},
     )
 

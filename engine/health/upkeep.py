@@ -1,22 +1,51 @@
-"""Upkeep: what failed in the last run of ``maintain``, and what has not run for too long. Pure, of the look."""
+"""Upkeep: what failed when it was last done, by ``maintain`` or by hand, and what was not done for too long. Pure,
+of the look.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
 
-from stratalog.engine.health.finding import HealthFinding, Severity
+from stratalog.engine.health.finding import REMOTE_TIER, Cause, HealthFinding, Severity
 from stratalog.engine.health.sight import Sight
+from stratalog.engine.upkeep.memory.runs import VERIFY
 from stratalog.engine.upkeep.memory.trouble import DAMAGE, Told
 
 _BROKER = re.compile(r"\bbroker (\d+)\b")
 _EVERY_RUN = ("replicate", "tier")
+_OF_REMOTE = (REMOTE_TIER, "restore point")
 
 
-def upkeep_findings(sight: Sight, damaged: Collection[str], tables: Collection[str]) -> Iterator[HealthFinding]:
-    """Steps that a run of ``maintain`` has begun at least once. Others may be jobs of their own. ``damaged``:
-    partitions whose damage is a finding already; ``tables``: topics whose remote tables are.
+@dataclass(frozen=True, slots=True)
+class SaidAlready:
+    """Trouble that has a finding of its own already."""
+
+    damaged: Collection[str]
+    """Partitions whose damage is a finding."""
+    tables: Collection[str]
+    """Topics whose remote tables are."""
+    uploads: Collection[str]
+    """Partitions whose uploads fail."""
+    remote_is_away: bool
+
+    def has(self, step: str, failed: Told) -> bool:
+        """Whether this failure of a step is part of it."""
+        if failed.code in DAMAGE and failed.is_of(self.damaged):
+            return True
+        if failed.item in self.tables and not self.remote_is_away:
+            return True
+        topics = {name.rpartition("-")[0] for name in self.uploads}
+        of_uploads = failed.item in _OF_REMOTE or failed.is_of(self.uploads) or failed.item in topics
+        return step == "tier" and bool(self.uploads) and of_uploads and not self.remote_is_away
+
+
+def upkeep_findings(sight: Sight, told: SaidAlready) -> Iterator[HealthFinding]:
+    """Failures; and steps that a run of ``maintain`` has begun at least once, and not again since. Others may be
+    jobs of their own.
     """
+    yield from _failing(sight, told)
     if not sight.remembered:
         yield HealthFinding(
             severity=Severity.WARNING,
@@ -60,29 +89,24 @@ def upkeep_findings(sight: Sight, damaged: Collection[str], tables: Collection[s
             do=sight.commands("maintain", "--only", "scrub"),
             since_ms=due_ms,
         )
-    yield from _failing(sight, damaged, tables)
 
 
-def _failing(sight: Sight, damaged: Collection[str], tables: Collection[str]) -> Iterator[HealthFinding]:
-    """Steps whose last run had failures, but for those by damage of ``damaged`` partitions, and by ``tables``."""
+def _failing(sight: Sight, told: SaidAlready) -> Iterator[HealthFinding]:
+    """Steps that have failed, but for what other findings say."""
     topics = {topic.name for topic in sight.image.topics.values()}
-    offline = {str(seen): sight.keeping_offline(seen.view) for seen in sight.partitions}
+    causes = _causes(sight, told)
     for step, trouble in sorted(sight.times.failing.items()):
-        told = [
-            one
-            for one in trouble.told
-            if one.item not in tables and (one.code not in DAMAGE or not one.is_of(damaged))
-        ]
-        if not told or not trouble.is_there:
+        failed = [one for one in trouble.told if not told.has(step, one)]
+        if not failed:
             continue
-        away = [_away(sight, offline, one) for one in told]
-        other = [one for one, brokers in zip(told, away, strict=True) if not brokers]
-        because = frozenset[int]() if other else frozenset[int]().union(*away)
-        told = other or told
-        first, more = told[0], trouble.failures - (len(trouble.told) - len(told)) - 1
-        do = sight.commands("maintain", "--only", step)
+        away = [_away(sight, causes, one) for one in failed]
+        other = [one for one, names in zip(failed, away, strict=True) if not names]
+        because = frozenset[Cause]() if other else frozenset[Cause]().union(*away)
+        failed = other or failed
+        first, more = failed[0], trouble.failures - (len(trouble.told) - len(failed)) - 1
+        do = sight.commands(VERIFY) if step == VERIFY else sight.commands("maintain", "--only", step)
         if first.code in DAMAGE:
-            of = [one.item.partition(" ")[0] for one in told if one.code in DAMAGE]
+            of = [one.item.partition(" ")[0] for one in failed if one.code in DAMAGE]
             names = {name if name in topics else name.rpartition("-")[0] for name in of}
             do = sight.commands("heal", topics=names & topics)
         yield HealthFinding(
@@ -97,14 +121,25 @@ def _failing(sight: Sight, damaged: Collection[str], tables: Collection[str]) ->
         )
 
 
-def _away(sight: Sight, offline: Mapping[str, frozenset[int]], told: Told) -> frozenset[int]:
-    """The brokers whose absence explains a failure, if any: that of a broker or a replica, or of a partition that
-    nobody leads.
+def _causes(sight: Sight, told: SaidAlready) -> dict[str, frozenset[Cause]]:
+    """By partition, topic, and part of the remote tier: what keeps it from being worked on."""
+    causes: dict[str, frozenset[Cause]] = {}
+    if told.remote_is_away:
+        tiered = [one for one in sight.partitions if one.config is not None and one.config.remote_storage_enable]
+        names = {*map(str, tiered), *(one.view.topic for one in tiered), *_OF_REMOTE}
+        causes = dict.fromkeys(names, frozenset({REMOTE_TIER}))
+    offline = {str(seen): sight.keeping_offline(seen.view) for seen in sight.partitions}
+    return causes | {name: brokers for name, brokers in offline.items() if brokers}
+
+
+def _away(sight: Sight, causes: Mapping[str, frozenset[Cause]], failed: Told) -> frozenset[Cause]:
+    """The cause of a failure that is away, if any: the broker that it names, those that keep its partition from
+    being led, or the remote tier.
     """
-    named = _BROKER.search(told.item)
+    named = _BROKER.search(failed.item)
     if named is not None and int(named[1]) in sight.image.brokers and not sight.usable(int(named[1])):
         return frozenset({int(named[1])})
-    return offline.get(told.item.partition(" ")[0], frozenset())
+    return causes.get(failed.item, causes.get(failed.item.partition(" ")[0], frozenset()))
 
 
 def upkeep_figures(sight: Sight) -> dict[str, int | None]:

@@ -41,6 +41,8 @@ def to_arrow(frame: Any, what: str, takes: str) -> pa.Table:
     try:
         if type(frame).__module__.partition(".")[0] == "pandas":
             table = pa.Table.from_pandas(frame, preserve_index=False)
+        elif isinstance(frame, pa.Table):
+            table = frame
         elif isinstance(frame, pa.RecordBatch):
             table = pa.Table.from_batches([frame])
         else:
@@ -64,7 +66,7 @@ def plain_batch(batch: pa.RecordBatch, what: str) -> pa.RecordBatch:
         raise InvalidRecordError(f"{what}: a {type(batch).__name__} is not an Arrow RecordBatch")
     for index, field in enumerate(batch.schema):
         if plain_type(field.type) != field.type:
-            column = _plain_column(pa.chunked_array([batch.column(index)]), field.name, what).combine_chunks()
+            column = _plain_column(pa.chunked_array([batch.column(index)]), field.name, what).chunk(0)
             batch = batch.set_column(index, field.name, column)
     return batch
 
@@ -74,7 +76,9 @@ def _plain_column(column: pa.ChunkedArray, name: str, what: str) -> pa.ChunkedAr
     if kind == column.type:
         return column
     try:
-        return pa.chunked_array([_plain(chunk).cast(kind) for chunk in column.chunks], kind)
+        plain = pa.chunked_array([_plain(chunk).cast(kind) for chunk in column.chunks], kind)
+        plain.validate()  # Arrow makes some arrays of nulls too short
+        return plain
     except (pa.ArrowException, AttributeError, IndexError, NotImplementedError, TypeError, ValueError) as error:
         raise InvalidRecordError(
             f"{what}: column {name!r} is {column.type}, which Arrow cannot make {kind}: {first_line(error)}"

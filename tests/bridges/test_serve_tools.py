@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import base64
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient, ConfigResource, ConfigSource, ResourceType
 
+from stratalog.bridges.mirror.kafka_source import url_safe
 from stratalog.bridges.serve.codes import ErrorCode
 from stratalog.bridges.serve.protocol import ApiKey
 from stratalog.engine.config.topic_config import TOPIC_CONFIGS
@@ -197,3 +199,21 @@ def test_another_cluster_mirrors_what_is_served(tmp_path: Path) -> None:
     assert here.cluster.groups.committed("g")["t", 0].offset == 3
     configs = {str(row["name"]): row["value"] for row in here.cluster.topics.describe("t").rows}
     assert configs["retention.ms"] == "3600000"
+
+
+def test_librdkafka_knows_a_topic_by_its_id(tmp_path: Path) -> None:
+    live = LiveCluster(tmp_path)
+    with served(live.cluster) as address:
+        asking, found = admin(address), []
+        for _ in range(2):
+            live.topic()
+            described = asking.describe_topics(TopicCollection(["t"]), request_timeout=TIMEOUT_S)["t"].result()
+            assert url_safe(described.topic_id) == url_safe_id(live.cluster.image.topic_ids["t"])
+            found.append(str(described.topic_id))
+            live.cluster.topics.delete("t")
+    assert found[0] != found[1], "made again"
+
+
+def url_safe_id(topic_id: str) -> str:
+    """As Kafka writes it."""
+    return base64.urlsafe_b64encode(bytes.fromhex(topic_id)).decode().rstrip("=")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import random
+import struct
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -105,7 +106,12 @@ REQUESTED: dict[int, dict[str, Any]] = {
         ],
         "timeout_ms": 1000,
     },
-    ApiKey.METADATA: {"topics": ["t"], "allow_auto_topic_creation": True},
+    ApiKey.METADATA: {
+        "topics": ["t"],
+        "allow_auto_topic_creation": True,
+        "include_cluster_authorized_operations": True,
+        "include_topic_authorized_operations": True,
+    },
     ApiKey.OFFSET_COMMIT: {
         "consumer_group": "g",
         "consumer_group_generation_id": -1,
@@ -149,16 +155,33 @@ REQUESTED: dict[int, dict[str, Any]] = {
 }
 
 
+def requested(key: int, version: int) -> dict[str, Any]:
+    """The fields of a request; flexible versions of Metadata name topics in structs."""
+    fields = REQUESTED[key]
+    if key == ApiKey.METADATA and version >= 9:
+        fields = {**fields, "topics": [asked(topic="t")]}
+    return fields
+
+
+def asked(topic: str | None = None, topic_id: str = "0" * 32) -> dict[str, Any]:
+    high, low = struct.unpack(">qq", bytes.fromhex(topic_id))
+    return {"topic": topic, "topic_id_high": high, "topic_id_low": low}
+
+
 @pytest.mark.parametrize("key", REQUESTS)
 def test_every_version_is_answered_the_same(key: int, live: LiveCluster) -> None:
     with served(live.cluster) as address, wire(address) as client:
-        answers = {version: client.ask(key, version, **REQUESTED[key]) for version in REQUESTS[key]}
+        answers = {version: client.ask(key, version, **requested(key, version)) for version in REQUESTS[key]}
     of_all = answers[max(answers)]
     for version, answer in answers.items():
         common = answer.keys() & of_all.keys() - {"topics", "brokers"}
         assert {name: answer[name] for name in common} == {name: of_all[name] for name in common}, version
         if key == ApiKey.FETCH:
             assert [values(one) for one in parts(answer)] == [[(0, b"a"), (1, b"b"), (2, b"c")]]
+        if key == ApiKey.METADATA:
+            assert [(one["topic"], one["error_code"], len(one["partitions"])) for one in answer["topics"]] == [
+                ("t", OK, 2)
+            ]
         if key == ApiKey.LIST_OFFSETS:
             assert [one["offset"] for one in parts(answer)] == [3]
         if key == ApiKey.OFFSET_FETCH:
@@ -172,6 +195,25 @@ def test_every_version_is_answered_the_same(key: int, live: LiveCluster) -> None
         if key == ApiKey.CONSUMER_GROUP_HEARTBEAT:
             assert answer["error_code"] == UNSUPPORTED
             assert "group.protocol=classic" in answer["error_message"]
+
+
+def test_topics_have_their_ids(live: LiveCluster) -> None:
+    """KIP-516: and are found by them."""
+    topic_id = live.cluster.image.topic_ids["t"]
+    with served(live.cluster) as address, wire(address) as client:
+
+        def found(**one: Any) -> dict[str, Any]:
+            (topic,) = client.ask(ApiKey.METADATA, 12, **{**requested(ApiKey.METADATA, 12), "topics": [one]})[
+                "topics"
+            ]
+            return topic
+
+        by_name, by_id = found(**asked(topic="t")), found(**asked(topic_id=topic_id))
+        nobody = found(**asked(topic_id="f" * 32))
+    assert by_name == by_id
+    assert {name: by_id[name] for name in asked()} == asked(topic="t", topic_id=topic_id)
+    assert (nobody["error_code"], nobody["topic"]) == (100, None)
+    assert {name: nobody[name] for name in asked()} == asked(topic_id="f" * 32)
 
 
 def test_a_client_of_tomorrow_is_told_the_versions(shared: LiveCluster) -> None:

@@ -21,9 +21,9 @@ PLACES: Mapping[str, str] = {
     "delta": "Delta log",
     "new": "new roots",
 }
-"""Where: the folders of the metadata log and of the tiering schedule; those of the leader's and the followers'
-replicas; those of replicas of the engine's own topics; objects in the remote tier; the logs of its tables; the
-``broker.json`` of roots that are formatted."""
+"""Where: the folders of the metadata log, of the tiering schedule and of the memory of upkeep; those of the
+leader's and the followers' replicas; those of replicas of the engine's own topics; objects in the remote tier; the
+logs of its tables; the ``broker.json`` of roots that are formatted."""
 
 READ = "lr"
 WRITE = "lrc"

@@ -16,7 +16,7 @@ from stratalog.engine.cluster.parts import with_parts
 from stratalog.engine.driver.report import Report
 from stratalog.engine.upkeep.snapshots.read_snapshot import locate
 from stratalog.partitions.errors import Right, StorageAuthorizationError, StorageError
-from stratalog.partitions.paths import BROKER_FILE, base_name, is_probe
+from stratalog.partitions.paths import BROKER_FILE, METADATA_TOPIC, SCHEDULES, base_name, is_probe
 from stratalog.partitions.records import type_to_json
 from tests.contexts import context_of
 from tests.unit.cluster_harness import LiveCluster, fence, unfence
@@ -92,7 +92,7 @@ class Guarded(LiveCluster):
             return frozenset()
         if name == BROKER_FILE:
             return frozenset({"new"} if right == "create" else ())
-        if "__cluster_metadata" in name or "__remote_log_manager" in name:
+        if METADATA_TOPIC in name or any(schedule in name for schedule in SCHEDULES):
             return frozenset({"voters"})
         topic = TOPIC.search(name)
         if topic is None:

@@ -102,7 +102,8 @@ class Patient:
             main(argv)
         else:
             interpreter = sys.executable if program == "python" else program
-            subprocess.run([interpreter, *argv], check=True, env={**os.environ, "PYTHONPATH": ""})
+            path = f"{self.live.folder / 'bin'}{os.pathsep}{os.environ['PATH']}"
+            subprocess.run([interpreter, *argv], check=True, env={**os.environ, "PYTHONPATH": "", "PATH": path})
         self._capsys.readouterr()
 
     def mend(self) -> None:
@@ -354,20 +355,23 @@ def no_remote(tiered: Patient) -> Patient:
 def test_uploads_that_fail(no_remote: Patient) -> None:
     live = no_remote.live
     assert no_remote.job("tier") == 1
-    assert no_remote.found()["RemoteCopyErrorsPerSec"]["severity"] == "warning"
+    found = no_remote.found()
+    assert [*found] == ["offline-remote-tier"]
+    assert "is its volume mounted?" in found["offline-remote-tier"]["what"]
     assert no_remote.job("tier") == 1
+    affected = no_remote.found()["offline-remote-tier"]["affected"]
+    assert affected == "RemoteCopyErrorsPerSec 1, remote-table 1, upkeep-failing 1"
+    assert no_remote.figures()["RemoteCopyLagBytes"] > 0
+    assert no_remote.job("describe", "--topics", "t") == 1
+    assert no_remote.job("maintain") == 1
+    assert [*no_remote.found()] == ["offline-remote-tier"], "one cause"
+    live.remote.unlink()
+    (live.folder / "away").rename(live.remote)
+    assert no_remote.job("describe", "--topics", "t") == 1, "nobody has tried again"
     found = no_remote.found()
     assert found["RemoteCopyErrorsPerSec"]["severity"] == "error"
     assert found["RemoteCopyErrorsPerSec"]["since"] is not None
     assert "is its volume mounted?" in found["RemoteCopyErrorsPerSec"]["what"], "the sentence, not the code alone"
-    assert found["remote-table"]["subjects"] == "t"
-    assert no_remote.figures()["RemoteCopyLagBytes"] > 0
-    assert no_remote.job("describe", "--topics", "t") == 1
-    assert no_remote.job("maintain") == 1
-    assert no_remote.found()["upkeep-failing"]["severity"] == "error"
-    live.remote.unlink()
-    (live.folder / "away").rename(live.remote)
-    assert no_remote.job("describe", "--topics", "t") == 1, "nobody has tried again"
     no_remote.follow(found["RemoteCopyErrorsPerSec"])
     assert no_remote.job("describe", "--topics", "t") == 0
     no_remote.mend()
@@ -557,7 +561,7 @@ def test_a_command_in_several_lines_is_the_same_to_a_shell() -> None:
     code = f"print('{'a b ' * 50}')"
     line = Commands("/a folder/cluster.toml")("groups", "describe", "b  " * 20, code, "c" * 90)
     shown = "\n".join(
-        HealthFinding(severity=Severity.INFO, kind="k", subjects=("s",), what="w", do=line).lines(0)[2:]
+        HealthFinding(severity=Severity.INFO, kind="upkeep", subjects=("s",), what="w", do=line).lines(0)[2:]
     )
     assert shlex.split(shown.strip().removeprefix("do: ").replace("\\\n", "")) == shlex.split(line)
     assert len(shown.splitlines()) > 3

@@ -4,6 +4,8 @@ broker that is fenced takes nothing of it along.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pyarrow as pa
@@ -12,6 +14,8 @@ from deltalake import write_deltalake
 
 from stratalog.engine.driver.stored_schedule import load_stored
 from stratalog.engine.upkeep.memory.times import decode
+from stratalog.engine.upkeep.replication import merge
+from stratalog.partitions.errors import StorageError, UnknownTopicOrPartitionError
 from stratalog.partitions.paths import MAINTENANCE
 from stratalog.partitions.store import StoredObject
 from stratalog.partitions.store.local import LocalStore
@@ -105,7 +109,7 @@ def test_a_remote_tier_that_does_not_answer_is_not_taken_for_sound(live: LiveClu
     live.driver().verify()
     live.remote.unlink()
     away.rename(live.remote)
-    assert [*found(live)] == ["damaged-replicas"]
+    assert {*found(live)} == {"damaged-replicas", "upkeep-failing"}
 
 
 def test_damage_of_the_metadata_log_is_remembered_too(live: LiveCluster) -> None:
@@ -195,3 +199,74 @@ def test_the_memory_survives_the_broker_that_holds_it(live: LiveCluster, broker:
 def times(live: LiveCluster) -> object:
     context = context_of(live.driver())
     return decode(load_stored(context, context.metadata.image(), MAINTENANCE).line)
+
+
+@contextmanager
+def no_remote(live: LiveCluster) -> Iterator[None]:
+    live.remote.rename(live.folder / "away")
+    yield
+    (live.folder / "away").rename(live.remote)
+
+
+def test_a_failure_by_hand_stays_until_the_job_has_succeeded_there(live: LiveCluster) -> None:
+    live.tiered("u")
+    with no_remote(live):
+        assert not live.driver().retain(check=False).ok
+    before = live.on_brokers()
+    assert [*found(live)] == ["upkeep-failing"]
+    live.driver().retain("u")
+    live.driver().merge()
+    assert "maintain --only retain" in found(live)["upkeep-failing"]
+    live.driver().retain("t")
+    assert found(live) == {}
+    with no_remote(live):
+        live.driver().retain(dry_run=True, check=False)
+    assert found(live) == {}
+    assert before != live.on_brokers()
+
+
+def test_an_error_that_ends_a_job_is_remembered_and_a_wrong_call_is_not(
+    live: LiveCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(UnknownTopicOrPartitionError):
+        live.driver().merge("nowhere")
+    assert found(live) == {}
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            merge, "merge", lambda *given, **options: (_ for _ in ()).throw(StorageError("disk on fire"))
+        )
+        with pytest.raises(StorageError):
+            live.driver().merge("t")
+    (one,) = live.driver().health().findings
+    assert "t: KAFKA_STORAGE_ERROR: disk on fire" in one.what
+    live.driver().merge("t")
+    assert found(live) == {}
+
+
+def test_what_failed_by_hand_is_due_for_maintain_though_nothing_has_changed(live: LiveCluster) -> None:
+    live.tiered("u")
+
+    def merged() -> object:
+        live.clock.advance_ms(10 * 60_000)
+        (row,) = live.driver().maintain(only=["merge"], due=True).raise_for_failures().rows
+        return row["items"]
+
+    while merged():
+        pass
+    with no_remote(live):
+        assert not live.driver().merge(check=False).ok
+    assert [*found(live)] == ["upkeep-failing"]
+    assert merged() == 2
+    assert found(live) == {}
+    assert merged() == 0
+
+
+def test_a_job_that_goes_well_again_and_again_writes_nothing_to_the_memory(live: LiveCluster) -> None:
+    before = load_stored(
+        context_of(live.driver()), context_of(live.driver()).metadata.image(), MAINTENANCE
+    ).version
+    for _ in range(2):
+        for job in ("replicate", "merge", "retain", "vacuum", "verify"):
+            getattr(live.driver(), job)()
+    after = load_stored(context_of(live.driver()), context_of(live.driver()).metadata.image(), MAINTENANCE).version
+    assert after == before

@@ -10,6 +10,7 @@ from stratalog.engine.driver.report import Failure
 from stratalog.engine.upkeep.memory.times import (
     LONGEST_MS,
     Looked,
+    Ran,
     Settled,
     Times,
     decode,
@@ -71,14 +72,47 @@ def failed(since_ms: int, *of: tuple[str, str], deep: bool = False) -> Trouble:
 
 def test_trouble_goes_back_to_the_first_run_that_had_it_and_ends_with_one_that_has_none() -> None:
     first = Times(failing={"tier": failed(1, ("t-0", "X"), ("t-1", "X"))}, damaged={A: failed(1, ("t-0", "Y"))})
-    again = Times(failing={"tier": failed(9, ("t-1", "Z"))}, damaged={A: failed(9, ("t-0", "Y"))})
-    later = decode(encode(first.updated(again, [A])))
+    again, damage = ran(9, ("t-1", "Z")), Times(damaged={A: failed(9, ("t-0", "Y"))})
+    later = decode(encode(first.ran(again).updated(damage, [A])))
     assert later.failing == {"tier": failed(1, ("t-1", "Z"))}
     assert later.damaged[A].since_ms == 1
-    over = Times(failing={"tier": NO_TROUBLE}, damaged={A: NO_TROUBLE})
-    assert decode(encode(later.updated(over, [A]))) == Times()
-    once_more = later.updated(over, [A]).updated(again, [A])
-    assert once_more.failing["tier"].since_ms == 9, "it was well in between"
+    over = later.ran(ran(9)).updated(Times(damaged={A: NO_TROUBLE}), [A])
+    assert decode(encode(over)) == Times()
+    assert over.ran(again).failing["tier"].since_ms == 9, "it was well in between"
+
+
+def ran(now_ms: int, *of: tuple[str, str], tried: set[str] | None = None) -> Ran:
+    return Ran("tier", [Failure(item, code, "m") for item, code in of], tried, now_ms)
+
+
+MANY = failed(1, *((f"t-{n}", "X") for n in range(101)))
+
+
+@pytest.mark.parametrize(
+    ("known", "run", "after"),
+    [
+        (NO_TROUBLE, ran(9, tried={"t", "t-0"}), None),
+        (NO_TROUBLE, ran(9, ("t-0", "X"), tried={"t-0"}), failed(9, ("t-0", "X"))),
+        (failed(1, ("t-0", "X")), ran(9, tried={"t-0"}), None),
+        (failed(1, ("t-0 on broker 2", "X")), ran(9, tried={"t-0"}), None),
+        (failed(1, ("t-0", "X")), ran(9, tried={"t-1"}), failed(1, ("t-0", "X"))),
+        (failed(1, ("t-0", "X"), ("u-0", "X")), ran(9, tried={"t-0"}), failed(1, ("u-0", "X"))),
+        (failed(1, ("u-0", "X")), ran(9, ("t-0", "Y"), tried={"t-0"}), failed(1, ("t-0", "Y"), ("u-0", "X"))),
+        (failed(1, ("t-0", "X")), ran(9, ("t-0", "Y"), tried={"t-0"}), failed(1, ("t-0", "Y"))),
+        (failed(1, ("remote tier", "X")), ran(9, tried={"t", "t-0"}), failed(1, ("remote tier", "X"))),
+        (failed(1, ("remote tier", "X")), ran(9), None),
+        (MANY, ran(9, tried={"t-0"}), MANY),
+        (MANY, ran(9), None),
+    ],
+)
+def test_a_run_says_nothing_of_what_it_was_not_for(known: Trouble, run: Ran, after: Trouble | None) -> None:
+    found = Times(failing={"tier": known} if known.is_there else {}).ran(run).failing
+    assert found == ({} if after is None else {"tier": after})
+
+
+def test_more_than_is_told_may_be_of_any_partition() -> None:
+    assert Times(failing={"tier": MANY}).has_failed("tier", {"u-7"})
+    assert not Times(failing={"tier": failed(1, ("t-0", "X"))}).has_failed("tier", {"u-7"})
 
 
 def test_what_an_earlier_version_has_written_is_read() -> None:

@@ -298,7 +298,7 @@ def test_the_operator_of_all_topics_does_everything(on_s3: OnS3) -> None:
     driver.topics.create("made", partitions=1, replication_factor=3)
     append(driver, "made", "x")
     driver.maintain().raise_for_failures()
-    for work in (driver.retain, driver.vacuum, driver.health):
+    for work in (driver.retain, driver.vacuum, driver.verify, driver.health):
         work().raise_for_failures()
     driver.topics.delete("made").raise_for_failures()
     driver.groups.delete("g").raise_for_failures()

@@ -100,10 +100,16 @@ class DueWork:
             if _takes_part(step, of.config)
             for partition in of.partitions
             for key in (TopicIdPartition(topic_id, partition.partition),)
-            if self.is_now(step) or not times.is_settled(step, key, self.looks[key].digest, now_ms)
+            if self.is_now(step)
+            or not times.is_settled(step, key, self.looks[key].digest, now_ms)
+            or times.has_failed(step, (self.name_of(key), self._image.topics[topic_id].name))
         ]
         self._context.rng.shuffle(due)
         return sorted(due, key=lambda key: self._urgency(step, key))
+
+    def name_of(self, key: TopicIdPartition) -> str:
+        """As failures name the partition."""
+        return f"{self._image.topics[key.topic_id].name}-{key.partition}"
 
     def elected_topics(self) -> int:
         """How many topics have a partition with another leader than it might have; or files decide which."""

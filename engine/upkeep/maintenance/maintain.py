@@ -22,7 +22,8 @@
 4. a step goes piece by piece, and between two pieces, of any step, the budget is asked; in a piece of replicate,
    merge, tier and retain, also after each few files of a partition. The next run goes on with the rest
 5. after each step it is kept when that was begun, whether it reached its end, what failed, and for which
-   partitions it has nothing more to do. A step that fails stops no other, and is tried again when it is due again
+   partitions it has nothing more to do. A step that fails stops no other, and is tried again when it is due again,
+   also for partitions where it has failed by hand
 
 All that is kept lies on the cluster's own storage, and is a hint (``stratalog.engine.driver.stored_schedule``):
 two runs at once, here or elsewhere, may do a step twice, and each step is harmless then. A file that one of them
@@ -49,8 +50,7 @@ from stratalog.engine.upkeep.maintenance.due import DueWork
 from stratalog.engine.upkeep.maintenance.scrub import scrub
 from stratalog.engine.upkeep.maintenance.sweep import log_ends
 from stratalog.engine.upkeep.memory.kept_times import KeptTimes
-from stratalog.engine.upkeep.memory.times import LONGEST_MS, Settled, Times
-from stratalog.engine.upkeep.memory.trouble import trouble_of
+from stratalog.engine.upkeep.memory.times import LONGEST_MS, Ran, Settled, Times
 from stratalog.engine.upkeep.replication.elect import elect
 from stratalog.engine.upkeep.replication.merge import merge
 from stratalog.engine.upkeep.replication.replicate import replicate
@@ -179,13 +179,15 @@ class _Maintenance:
         if self._over():
             return StepRow(step=name, outcome="not reached", due_in_s=0.0)
         with self._context.measured() as measure:
-            items, failures, ended = self._do(name)
+            items, failures, reached = self._do(name)
+        ended = reached is None
         self._run.failures += failures
         self._begun = self._begun or (name != "replicate" and measure.counts.requests > 0)
-        failing = {name: trouble_of(failures, now_ms)} if failures or ended else {}
-        begun = Times({name: now_ms}, cut_off=frozenset() if ended else frozenset({name}), failing=failing)
+        begun = Times({name: now_ms}, cut_off=frozenset() if ended else frozenset({name}))
+        run = Ran(name, failures, reached, now_ms)
         if name != "replicate":
             self._kept.remember(begun)
+            self._kept.change(lambda times: times.ran(run))
         outcome = "failed" if failures else "done" if ended else "cut off"
         due_in_ms = self._due.wait_ms(name) if ended else 0
         counts = measure.counts
@@ -193,6 +195,7 @@ class _Maintenance:
             self.keep(once=True)
         if name == "replicate":  # which is part of every run: that it was begun can wait for the next step
             self._kept.remember(replace(begun, cut_off=frozenset()))
+            self._kept.change(lambda times: times.ran(run))
         return StepRow(
             step=name,
             outcome=outcome,
@@ -227,8 +230,10 @@ class _Maintenance:
 
     # ------------------------------------------------------------------------------ the steps
 
-    def _do(self, name: str) -> tuple[int | None, list[Failure], bool]:
-        """How many items there were, what failed, and whether the step reached its end."""
+    def _do(self, name: str) -> tuple[int | None, list[Failure], Collection[str] | None]:
+        """How many items there were, what failed, and the names of the partitions that were done; None: the step
+        reached its end.
+        """
         failures: list[Failure] = []
 
         def done(call: Callable[[], Report]) -> Report:
@@ -244,27 +249,30 @@ class _Maintenance:
         match name:
             case "elect":
                 if not self._due.elected_topics():
-                    return 0, [], True
-                return len(done(lambda: _without_unavailable(elect(context))).rows), failures, True
+                    return 0, [], None
+                return len(done(lambda: _without_unavailable(elect(context))).rows), failures, None
             case "vacuum":
-                return len(done(lambda: vacuum(context)).rows), failures, True
+                return len(done(lambda: vacuum(context)).rows), failures, None
             case "scrub":
-                return len(done(self._scrub).rows), failures, True
+                return len(done(self._scrub).rows), failures, None
         if name == "tier" and self._due.any_copies_to_remote:  # also where nothing is to be tiered
             done(lambda: Report(name, (), describe_first(context, self._image)))
         due = self._due.partitions(name)
-        reached, cut_off, opened = 0, False, set[object]()
+        reached, cut_off, opened = list[TopicIdPartition](), False, set[object]()
         for piece in self._spending.pieces(due):
             report = done(partial(self._call, name, self._for(piece), frozenset(piece)))
             self._settle(name, piece, report)
             opened |= {row.get("topic") for row in report.rows}  # of tier; a snapshot may be of the metadata
-            reached += len(piece)
-            cut_off = cut_off or "cut_off" in report.totals
+            if "cut_off" in report.totals:
+                cut_off = True
+            else:
+                reached += piece
         if name == "tier" and self._due.any_copies_to_remote:
             done(lambda: self._take_rewrites_back(opened))
         if name == "snapshot" and not due:  # the metadata log is always looked at
             done(lambda: self._make_snapshots(context, (), False))
-        return len(due), failures, reached == len(due) and not cut_off
+        ended = len(reached) == len(due) and not cut_off
+        return len(due), failures, None if ended else {self._due.name_of(key) for key in reached}
 
     def _call(self, name: str, context: Context, piece: Collection[TopicIdPartition]) -> Report:
         over = self._spending.over if self._spending.limited else None

@@ -1,7 +1,8 @@
-"""The times of the maintenance, loaded when a run begins and kept while it goes on."""
+"""The memory of upkeep, loaded when a run begins and kept while it goes on: the one way to write it."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cached_property
 
 from stratalog.engine.driver.context import Context
@@ -25,44 +26,54 @@ class KeptTimes:
         self._stored: StoredSchedule | None = load_stored(context, image, MAINTENANCE)
         self.present = decode(self._stored.line)
         """With all that was remembered in this run."""
-        self._later = Times()
-        """The part that is not kept yet."""
+        self._changes: list[Callable[[Times], Times]] = []
+        """Those that are not kept yet: what another driver has written since is changed likewise."""
         self._kept_once = False
         """Whether the newest version has one copy alone."""
 
     def remember(self, later: Times) -> None:
+        """``change`` by the ``later`` times."""
+        keys = self.keys
+        self.change(lambda times: times.updated(later, keys))
+
+    def change(self, how: Callable[[Times], Times]) -> None:
         """For the rest of this run; ``keep`` keeps it."""
-        self.present = self.present.updated(later, self._keys)
-        self._later = self._later.updated(later, self._keys)
+        self.present = how(self.present)
+        self._changes.append(how)
 
     def keep(self, *, once: bool = False) -> str | None:
-        """Keep for the next run what this one has learned; ``once``: one copy is enough for now. Returns: why that
-        could not be done, if so.
+        """Keep for the next run what this one has learned, where it is anything new; ``once``: one copy is enough
+        for now. Returns: why it could not be kept, if so.
         """
-        if self._later == Times() and (once or not self._kept_once):
+        enough = once or not self._kept_once
+        if not self._changes and enough:
             return None
         stored = self._stored or load_stored(self._context, self._image, MAINTENANCE)
-        later, present = self._later, self._keys
-        self._stored, self._later, self._kept_once = None, Times(), once
+        changes, self._stored, self._changes, self._kept_once = self._changes, None, [], once
+
+        def changed(times: Times) -> Times:
+            for change in changes:
+                times = change(times)
+            return times
+
+        before = decode(stored.line)
+        after = changed(before)
+        if after == before and enough:
+            return None
         return save_stored(
             self._context,
             self._image,
             MAINTENANCE,
             stored,
-            lambda line: encode(decode(line).updated(later, present)),
+            lambda line: encode(after if line is stored.line else changed(decode(line))),
             once=once,
         )
 
     @cached_property
-    def _keys(self) -> list[TopicIdPartition]:
-        return partitions_of(self._image)
-
-
-def partitions_of(image: ClusterImage) -> list[TopicIdPartition]:
-    """All of which anything may be remembered; the metadata log last."""
-    keys = [
-        TopicIdPartition(topic_id, one.partition)
-        for topic_id, topic in image.topics.items()
-        for one in topic.partitions
-    ]
-    return [*keys, METADATA_LOG]
+    def keys(self) -> list[TopicIdPartition]:
+        """The partitions of which anything may be remembered; the metadata log last."""
+        topics = self._image.topics.items()
+        keys = [
+            TopicIdPartition(topic_id, one.partition) for topic_id, topic in topics for one in topic.partitions
+        ]
+        return [*keys, METADATA_LOG]

@@ -8,12 +8,10 @@ from collections.abc import Mapping, Sequence
 
 from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.report import Failure
-from stratalog.engine.driver.stored_schedule import load_stored, save_stored
 from stratalog.engine.metadata.image import ClusterImage
-from stratalog.engine.upkeep.memory.kept_times import partitions_of
-from stratalog.engine.upkeep.memory.times import Looked, Times, decode, encode
+from stratalog.engine.upkeep.memory.kept_times import KeptTimes
+from stratalog.engine.upkeep.memory.times import Looked
 from stratalog.partitions.identity import TopicIdPartition
-from stratalog.partitions.paths import MAINTENANCE
 
 
 def remember_look(
@@ -23,16 +21,9 @@ def remember_look(
     that changes nothing. Returns a note if it could not be written.
     """
     looked = Looked(found, _sound(image, found), deep, context.clock.now_ms())
-    stored = load_stored(context, image, MAINTENANCE)
-    present = partitions_of(image)
-
-    def after(times: Times) -> Times:
-        return times.after(looked, present)
-
-    before = decode(stored.line)
-    if after(before) == before:
-        return []
-    why = save_stored(context, image, MAINTENANCE, stored, lambda line: encode(after(decode(line))))
+    kept = KeptTimes(context, image)
+    kept.change(lambda times: times.after(looked, kept.keys))
+    why = kept.keep()
     return [] if why is None else [f"what was found is not remembered for health: {why}"]
 
 

@@ -8,7 +8,7 @@ A hint, never truth: what is forgotten makes its work due at once, and nothing i
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
@@ -54,6 +54,18 @@ class Looked:
 
 
 @dataclass(frozen=True, slots=True)
+class Ran:
+    """The end of one run of an operation."""
+
+    step: str
+    """A step of ``maintain``, or the name of a job."""
+    failures: Sequence[Failure]
+    tried: Collection[str] | None
+    """The names of the partitions, and topics, that it was for; None: all, and what is no topic."""
+    now_ms: int
+
+
+@dataclass(frozen=True, slots=True)
 class Times:
     """Times in ms since the epoch."""
 
@@ -64,9 +76,11 @@ class Times:
     """Steps that were begun and not brought to their end: they are due at once."""
     settled: Mapping[TopicIdPartition, Settled] = field(default_factory=dict)
     failing: Mapping[str, Trouble] = field(default_factory=dict)
-    """By step: what failed in its last run. As what is later, ``NO_TROUBLE`` says that nothing did."""
+    """By step, or job: what has failed in it, and in no run since has not."""
     damaged: Mapping[TopicIdPartition, Trouble] = field(default_factory=dict)
-    """Partitions, and the metadata log, of which the last look found damage that it did not mend. As above."""
+    """Partitions, and the metadata log, of which the last look found damage that it did not mend. As what is
+    later, ``NO_TROUBLE`` says that it found none.
+    """
     tables: Mapping[str, int] = field(default_factory=dict)
     """By topic id: a version of its remote table that nobody else had rewritten."""
 
@@ -84,7 +98,7 @@ class Times:
             {key: scrubbed[key] for key in here if key in scrubbed},
             (self.cut_off - later.steps.keys()) | later.cut_off,
             {key: settled[key] for key in here if key in settled},
-            _updated(self.failing, later.failing),
+            self.failing,
             {key: damaged[key] for key in here if key in damaged},
             {topic_id: tables[topic_id] for topic_id in tables.keys() & {key.topic_id for key in here}},
         )
@@ -108,6 +122,18 @@ class Times:
             failing={step: one for step, one in failing.items() if one.is_there},
             damaged={key: one for key, one in later.damaged.items() if one.is_there},
         )
+
+    def ran(self, run: Ran) -> Times:
+        """These times after a run."""
+        known = self.failing.get(run.step, NO_TROUBLE)
+        trouble = known.after(trouble_of(run.failures, run.now_ms), run.tried)
+        others = {step: one for step, one in self.failing.items() if step != run.step}
+        return replace(self, failing={**others, run.step: trouble} if trouble.is_there else others)
+
+    def has_failed(self, step: str, subjects: Collection[str]) -> bool:
+        """Whether a run of the step has failed for these partitions, or topics: what is not told may be theirs."""
+        known = self.failing.get(step, NO_TROUBLE)
+        return known.untold > 0 or any(one.is_of(subjects) for one in known.told)
 
     def is_settled(self, step: str, key: TopicIdPartition, digest: int, now_ms: int) -> bool:
         """Whether the step has nothing to do for a partition with this digest; never one of 0."""

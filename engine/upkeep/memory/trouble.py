@@ -1,8 +1,8 @@
-"""Trouble: failures that are remembered until a run has none, or a look has seen that they are gone. Pure."""
+"""Trouble: failures that are remembered until a run has none there, or a look has seen them gone. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -61,12 +61,32 @@ class Trouble(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
         since_ms = min(self.since_ms, later.since_ms) if self.is_there else later.since_ms
         return msgspec.structs.replace(later, since_ms=since_ms)
 
+    @property
+    def untold(self) -> int:
+        """How many failures there are that are not told."""
+        return self.failures - len(self.told)
+
     def without_damage_of(self, subjects: Collection[str]) -> Trouble:
-        """The rest of it when these partitions, and topics, were seen to be sound. Trouble with more failures than
-        are told stays as a whole: the next run tells.
+        """The rest of it when these partitions, and topics, were seen to be sound."""
+        return self._without(lambda one: one.code in DAMAGE and one.is_of(subjects))
+
+    def after(self, later: Trouble, tried: Collection[str] | None) -> Trouble:
+        """It after a run of the same operation, which has tried these partitions, and topics (None: all), and
+        whose failures are ``later``.
         """
-        left = tuple(one for one in self.told if one.code not in DAMAGE or not one.is_of(subjects))
-        if len(left) == len(self.told) or self.failures > len(self.told):
+        left = NO_TROUBLE if tried is None else self._without(lambda one: one.is_of(tried))
+        if not left.is_there:
+            return self.again(later)
+        again = {one.item for one in later.told}
+        kept = tuple(one for one in left.told if one.item not in again)
+        since_ms = min(one.since_ms for one in (left, later) if one.is_there)
+        failures = left.untold + len(kept) + later.failures
+        return Trouble(since_ms, failures, (*later.told, *kept)[:_MOST_TOLD], left.deep or later.deep)
+
+    def _without(self, gone: Callable[[Told], bool]) -> Trouble:
+        """Trouble with more failures than are told stays as a whole: the next run of all tells."""
+        left = tuple(one for one in self.told if not gone(one))
+        if len(left) == len(self.told) or self.untold:
             return self
         return msgspec.structs.replace(self, failures=len(left), told=left)
 

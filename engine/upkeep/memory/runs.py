@@ -1,0 +1,75 @@
+"""Operations that a person, or a scheduler, runs one by one: the memory of upkeep gets what fails, as it does from
+``maintain``. It stays a finding of ``health`` until the operation has succeeded for these partitions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
+
+from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.report import Failure, Report
+from stratalog.engine.metadata.image import ClusterImage
+from stratalog.engine.upkeep.memory.kept_times import KeptTimes
+from stratalog.engine.upkeep.memory.times import Ran
+from stratalog.engine.upkeep.memory.trouble import DAMAGE
+from stratalog.partitions.errors import InvalidCallError, SourceChangedError, StratalogError
+from stratalog.partitions.paths import METADATA_TOPIC
+
+VERIFY = "verify"
+"""The look at every copy, with the mending. Damage is remembered as such (``looks``), not as a failure of it."""
+
+
+def remembered(
+    context: Context,
+    step: str,
+    topics: Sequence[str] | None,
+    act: Callable[[], Report],
+    *,
+    some: bool = False,
+    dry_run: bool = False,
+) -> Report:
+    """The report of ``act``, a run of ``step`` over the topics (all when None). ``some``: only of those partitions
+    that have rows in the report. A note where what failed cannot be remembered. A dry run is not remembered, nor
+    is a call that was wrong.
+
+    Raises: as ``act``.
+    """
+    if dry_run:
+        return act()
+    try:
+        report = act()
+    except InvalidCallError:
+        raise
+    except StratalogError as error:
+        _remember(context, step, topics, [Failure.of(name, error) for name in topics or (step,)], None)
+        raise
+    with context.measured() as measure:
+        notes = _remember(context, step, topics, report.failures, report if some else None)
+    return replace(report, notes=[*report.notes, *notes], counts=report.counts + measure.counts)
+
+
+def _remember(
+    context: Context, step: str, topics: Sequence[str] | None, failures: Sequence[Failure], some: Report | None
+) -> list[str]:
+    passed = {SourceChangedError.code} | (DAMAGE if step == VERIFY else frozenset())
+    failed = [one for one in failures if one.code not in passed]
+    try:
+        image = context.metadata.last_known.image  # as the operation has read it: a hint, and no request
+        kept = KeptTimes(context, image)
+        run = Ran(step, failed, _tried(image, topics, some), context.clock.now_ms())
+        kept.change(lambda times: times.ran(run))
+        why = kept.keep()
+    except StratalogError as error:
+        why = str(error) if failed else None
+    return [] if why is None else [f"how it ended is not remembered for health: {why}"]
+
+
+def _tried(image: ClusterImage, topics: Sequence[str] | None, some: Report | None) -> Collection[str] | None:
+    if some is not None:
+        return {f"{row['topic']}-{row['partition']}" for row in some.rows}
+    if topics is None:
+        return None
+    known = [image.topics[image.topic_ids[name]] for name in topics if name in image.topic_ids]
+    partitions = {f"{topic.name}-{one.partition}" for topic in known for one in topic.partitions}
+    return {*topics, *partitions, *({f"{METADATA_TOPIC}-0"} if METADATA_TOPIC in topics else ())}
