@@ -1,33 +1,33 @@
-"""The cluster's metadata: what there is, who leads what, and how either may change. Pure.
+"""The cluster's metadata: brokers, topics, partitions and their leaders, and commands that change them. Pure.
 
 Purpose
     The only authority on brokers, topics and partitions (protocol sections 2 and 4). It is a log of small
     records; everything else here is a function of it.
 
-        records                 the typed records and their JSON
-        image                   the state that the records add up to, as frozen values
-        overlay                 mappings of an image that share what is not changed
+        records                 typed records, and their JSON
+        image                   the state after the records, as frozen values
+        overlay                 copies of mappings that share unchanged entries
         fold                    the one fold: ``apply(image, offset, records) -> image``
-        commands                what may be asked: ``command.decide(image) -> records + answer``; brokers
-        topic_commands          ... topics and configs, restored topics among them
-        partition_commands      ... ISRs and log starts, in batches
-        voter_commands          ... metadata voters
-        election_commands       ... elections
-        reassignment_commands   ... other replicas
-        partition_changes       what the commands on partitions share
-        protection              topics whose records nobody may delete before a time
+        commands                ``command.decide(image) -> records + answer``; commands on brokers
+        topic_commands          commands on topics and configs, restored topics among them
+        partition_commands      commands on ISRs and log starts, in batches
+        voter_commands          commands on metadata voters
+        election_commands       commands to elect leaders
+        reassignment_commands   commands to reassign replicas
+        partition_changes       the common part of commands on partitions
+        protection              topics with records that must not be deleted before a time
         description             the cluster without its storage, for a restore
         dump                    an image as records of a snapshot, and back
-        probed_roots            what follows from how the roots of the brokers were found
-        placement               replicas over racks
-        reassignment_plan       which replicas a reassignment asks for
+        probed_roots            fences and registers brokers by the probed state of their roots
+        placement               places replicas over racks
+        reassignment_plan       computes the replicas of a reassignment
 
 In and out
-    In: committed records (from ``stratalog.engine.quorum``), commands (from everybody). Out: ``ClusterImage`` and,
+    In: committed records (from ``stratalog.engine.quorum``), commands. Out: ``ClusterImage`` and,
     for replication, ``PartitionView``; records for the quorum to commit.
 
 May not know
-    Storage, time, randomness, Spark. A command carries whatever it needs of them (ids, a topic id as the
+    Storage, time, randomness, Spark. A command contains all values that it needs of them (ids, a topic id as the
     seed of its placement), so that the same command on the same image always gives the same records.
 
 Derivation by replay

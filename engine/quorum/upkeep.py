@@ -64,7 +64,7 @@ from stratalog.snapshots.policy import SinceSnapshot, SnapshotPolicy, is_old, re
 from stratalog.snapshots.snapshot_id import EMPTY, SnapshotId
 
 NEVER_MS = 1 << 62
-"""So old is no snapshot: the log starts at the second latest."""
+"""An age that no snapshot reaches, so that the log starts at the second latest."""
 
 _UNREACHABLE = (RetriableError, StaleMetadataError, OutcomeUnknownError)
 
@@ -75,16 +75,16 @@ class VoterUpkeep:
 
     voter: Voter
     created: bool = False
-    """The snapshot was frozen here, not copied."""
+    """Whether the snapshot was frozen here, not copied."""
     copied: bool = False
     whole: dict[CheckpointName, int] = field(default_factory=dict)
-    """The snapshots that were verified here, and when they were frozen, in ms."""
+    """The verified snapshots here, with the times when they were frozen, in ms."""
     deleted: int = 0
-    """Files."""
+    """The number of deleted files."""
     failure: StratalogError | None = None
     """Why this voter is not live."""
     damaged: list[StratalogError] = field(default_factory=list)
-    """Snapshots here that are not what they should be."""
+    """Damaged snapshots here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,20 +105,20 @@ class Upkeep:
     log_start: int
     voters: tuple[VoterUpkeep, ...]
     made: NewSnapshot | None
-    """None: somebody else had made it."""
+    """None if another driver had made it."""
 
 
 @dataclass(frozen=True, slots=True)
 class SnapshotState:
-    """The metadata log and its latest snapshot, as they were found."""
+    """The metadata log and its latest snapshot."""
 
     latest: SnapshotId
     """``EMPTY`` before the first one."""
     size_bytes: int
-    """SnapshotSizeBytes: of the latest one."""
+    """SnapshotSizeBytes: the size of the latest one."""
     log_start: int
     end: SnapshotId
-    """The high watermark, and what a new snapshot would be."""
+    """The high watermark, and the id of a new snapshot."""
 
     @property
     def lag(self) -> int:
@@ -143,8 +143,9 @@ def _latest(committed: CommittedLog) -> CheckpointName | None:
 
 
 def log_start_of(live: Sequence[VoterUpkeep], now_ms: int | None, lag_ms: int) -> int:
-    """Where the log may start by what its live voters hold; see above. ``now_ms`` None: nobody knows how old
-    anything is. Pure."""
+    """The allowed start of the log, given the snapshots on its live voters; see the module. ``now_ms`` None: all
+    ages are unknown. Pure.
+    """
     if not live:
         return 0
     shared = sorted(set.intersection(*(set(one.whole) for one in live)), key=lambda name: name.end_offset)
@@ -157,8 +158,8 @@ def log_start_of(live: Sequence[VoterUpkeep], now_ms: int | None, lag_ms: int) -
 
 
 def doomed_on(listing: VoterListing, log_start: int) -> list[DataName | CheckpointName | ChunkName | ClaimName]:
-    """The names that may go on a voter when the log starts at ``log_start``: every name below is final history,
-    live or dead. Never the latest snapshot, and never the greatest claim. Pure.
+    """The names that may be deleted on a voter when the log starts at ``log_start``: every name below is final
+    history, live or dead. Never the latest snapshot, and never the greatest claim. Pure.
     """
     if log_start > listing.snapshot_end:
         return []
@@ -174,11 +175,11 @@ def doomed_on(listing: VoterListing, log_start: int) -> list[DataName | Checkpoi
 def due(
     log: MetadataLog, policy: SnapshotPolicy, now_ms: int, *, by_hand: bool
 ) -> tuple[SnapshotState, str | None]:
-    """The log, and why no snapshot of it is to be taken now; None: it is (KIP-630, "When to Snapshot"). The log
-    between the latest one and now is counted in bytes of its files. Which records have changed is told by
-    comparing the images: a record that is new and was changed since counts as new.
+    """The log, and the reason not to take a snapshot now; None if one is due (KIP-630, "When to Snapshot"). The
+    log since the latest one is measured in bytes of its files. Comparing the images shows the changed records: one
+    that is new and changed again counts as new.
 
-    Raises: as ``MetadataLog.committed_log``.
+    Raises: see ``MetadataLog.committed_log``.
     """
     committed = log.committed_log()
     looked, latest = snapshot_state(committed), _latest(committed)
@@ -205,14 +206,17 @@ def due(
 def _since_ms(
     committed: CommittedLog, latest: CheckpointName | None, files: Mapping[DataName, StoredObject], now_ms: int
 ) -> int:
-    """When the latest snapshot was made: where it has been longest. Without one, when the log began."""
+    """The time of the latest snapshot, on the voter that has had it longest. Without one, the time when the log
+    began.
+    """
     made = [one.checkpoints[latest] for one in committed.listings if latest in one.checkpoints] if latest else []
     return min((stored.modified_ms for stored in made or files.values()), default=now_ms)
 
 
 def _changes(log: MetadataLog, latest: CheckpointName, committed: CommittedLog) -> tuple[int, int]:
-    """How many records the snapshot holds, and how many of them are others now, or gone. A snapshot that no voter
-    has whole counts as changed."""
+    """The number of records in the snapshot, and of those that have changed or are gone. A snapshot without an
+    intact copy counts as changed.
+    """
     for listing in committed.listings:
         if latest in listing.checkpoints:
             with suppress(*_UNREACHABLE, *DAMAGED):
@@ -222,10 +226,10 @@ def _changes(log: MetadataLog, latest: CheckpointName, committed: CommittedLog) 
 
 
 def keep_up(log: MetadataLog, clock: Clock, *, lag_ms: int) -> Upkeep:
-    """Take a snapshot of all that is committed; then the steps above.
+    """Take a snapshot of everything that is committed, then do the other steps of the module.
 
-    Raises: NoMajorityError and other RetriableError kinds; CorruptionError kinds. Errors of single voters are in
-        the result.
+    Raises: NoMajorityError and other RetriableError kinds; CorruptionError kinds. The result has the errors of
+        single voters.
     """
     committed = log.committed_log()
     log.check_may_write()
@@ -251,7 +255,7 @@ def keep_up(log: MetadataLog, clock: Clock, *, lag_ms: int) -> Upkeep:
 
 
 def _is_damaged(log: MetadataLog, committed: CommittedLog) -> bool:
-    """Whether a snapshot of this very log is there, and any copy of it is damaged."""
+    """Whether a snapshot of this log exists, and a copy of it is damaged."""
     name = committed.state.snapshot
     for listing in committed.listings:
         if name in listing.checkpoints:
@@ -267,7 +271,7 @@ def _is_damaged(log: MetadataLog, committed: CommittedLog) -> bool:
 def _frozen(
     log: MetadataLog, committed: CommittedLog, clock: Clock, voters: Iterable[VoterUpkeep]
 ) -> tuple[VoterListing, NewSnapshot | None]:
-    """A listing of a voter that has the snapshot, made now if need be.
+    """A listing of a voter that has the snapshot, which is made now if necessary.
 
     Raises: RetriableError when no voter takes it.
     """
@@ -275,7 +279,7 @@ def _frozen(
     there = [listing for listing in committed.listings if state.snapshot in listing.checkpoints]
     failure: StratalogError | None = None
     for listing in there:
-        try:  # somebody may have put anything under the name, to be the first
+        try:  # another writer may have created anything under the name
             verify_checkpoint(log.cluster_id, listing.voter, listing.checkpoints[state.snapshot])
             return listing, None
         except (*_UNREACHABLE, *DAMAGED) as error:
@@ -284,7 +288,7 @@ def _frozen(
         made: NewSnapshot | None = None
         began_s = clock.monotonic_s()
         try:
-            with suppress(OutcomeUnknownError):  # the listing tells
+            with suppress(OutcomeUnknownError):  # the listing shows the outcome
                 records = write_checkpoint(log.cluster_id, listing.voter, state, clock)
                 if records is not None:
                     made = NewSnapshot(records, 1000 * (clock.monotonic_s() - began_s))
@@ -299,7 +303,7 @@ def _frozen(
 
 
 def _give(log: MetadataLog, one: VoterUpkeep, state: LogState, source: VoterListing) -> None:
-    """Let the voter have the snapshot of ``state``, and see which of its latest two it has whole."""
+    """Copy the snapshot of ``state`` to the voter, and check which of its latest two are intact there."""
     name = state.snapshot
     try:
         listing = one.voter.list()
