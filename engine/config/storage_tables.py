@@ -31,11 +31,11 @@ Text = Annotated[str, Meta(min_length=1)]
 
 
 class Table(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """A table of the file. Only what may be left out has a default."""
+    """A table of the file. Optional keys have a default."""
 
 
 class _ObjectTable(Table):
-    """Of ``StoreOptions``, whose defaults count."""
+    """Keys of ``StoreOptions``, with its defaults."""
 
     endpoint_url: Text | None = None
     credentials: Text | None = None
@@ -46,7 +46,7 @@ class _ObjectTable(Table):
 
 
 class S3Table(_ObjectTable):
-    """Of ``s3://``."""
+    """Options of ``s3://``."""
 
     region: Text | None = None
     profile: Text | None = None
@@ -55,14 +55,14 @@ class S3Table(_ObjectTable):
 
 
 class AzureTable(_ObjectTable):
-    """Of ``az://`` and ``abfss://``."""
+    """Options of ``az://`` and ``abfss://``."""
 
     account: Text | None = None
     encryption_scope: Text | None = None
 
 
 class GcsTable(_ObjectTable):
-    """Of ``gs://``."""
+    """Options of ``gs://``."""
 
     kms_key_id: Text | None = None
 
@@ -71,14 +71,14 @@ _KINDS: Mapping[str, str] = {"s3": "s3", "az": "azure", "abfss": "azure", "gs": 
 
 
 def kind_of(address: str) -> str | None:
-    """The name of the table for the storage at ``address``; None for what is no object storage."""
+    """The name of the table for the storage at ``address``; None outside of object storage."""
     scheme, separator, _ = address.partition("://")
     return _KINDS.get(scheme) if separator else None
 
 
 TABLES: Mapping[str, type[_ObjectTable]] = {"s3": S3Table, "azure": AzureTable, "gcs": GcsTable}
 _WHO = frozenset({"profile", "credentials"})
-"""Keys that each say whose credentials are shown: one of a root's own leaves no other."""
+"""Keys that each select credentials: one in a root's own table overrides all of these in the common one."""
 
 
 class StorageTables:
@@ -91,8 +91,8 @@ class StorageTables:
         *,
         names_providers: bool = True,
     ) -> None:
-        """``common``: by kind, as the file has them, of the right types. ``given`` counts before what the file
-        says. ``names_providers``: whether the file may name functions to import.
+        """``common``: the file's tables by kind, with checked types. ``given`` overrides the file.
+        ``names_providers``: whether the file may name functions to import.
         """
         self._common = common
         self._given = given
@@ -101,7 +101,7 @@ class StorageTables:
     def options(self, address: str, own: Mapping[str, Any] | None = None) -> StoreOptions:
         """The options of the root at ``address``, with its ``own`` table.
 
-        Raises: InvalidCallError for values that cannot be; msgspec.ValidationError for keys and types.
+        Raises: InvalidCallError for impossible values; msgspec.ValidationError for keys and types.
         """
         scheme, kind = address.partition("://")[0], kind_of(address)
         if kind is None:

@@ -13,12 +13,12 @@ from stratalog.partitions.runner import Failed, Outcome, R, T
 from stratalog.partitions.store import StoreCounts
 
 NOT_DONE = "not done: a failure says why"
-"""``why`` of a partition that an operation has not carried out."""
+"""The reason for a partition that an operation has not processed."""
 
 
 @dataclass(slots=True)
 class Measure:
-    """The time and the storage calls of a stretch of work."""
+    """The time and storage calls of a block."""
 
     seconds: float = 0.0
     counts: StoreCounts = field(default_factory=StoreCounts)
@@ -26,11 +26,10 @@ class Measure:
 
 @dataclass(slots=True)
 class OperationRun:
-    """One run of an operation, from ``Context.run``: a block that is measured. Functions that do part of the work
-    take the run, and add to it. ``report`` is called after the block: until then nothing is measured.
+    """One run of an operation, from ``Context.run``: a measured block. Functions that do part of the work receive
+    the run, and add to it. Call ``report`` after the block, as the measurement ends there.
 
-    An error that is raised in the block ends the run, and there is no report. The threads of the driver may add
-    to one run.
+    An exception in the block ends the run without a report. Several threads of the driver may add to one run.
     """
 
     operation: str
@@ -40,26 +39,26 @@ class OperationRun:
     notes: list[str] = field(default_factory=list)
     totals: dict[str, Value] = field(default_factory=dict)
     settled: dict[TopicIdPartition, int] = field(default_factory=dict)
-    """As in ``Report``."""
+    """See ``Report``."""
     parts: list[Report] = field(default_factory=list)
-    """As in ``Report``."""
+    """See ``Report``."""
     measure: Measure = field(default_factory=Measure)
 
     def fill(self, asked: Iterable[PartitionView], blank: Callable[[PartitionView], dict[str, Value]]) -> None:
-        """Sort the rows by partition, after adding ``blank`` of each partition that was asked for and has none: a
-        failure says why.
+        """Sort the rows by partition, after adding a ``blank`` row for each requested partition without one; a
+        failure has the reason.
         """
         there = {(row["topic"], row["partition"]) for row in self.rows}
         self.rows += [blank(view) for view in asked if (view.topic, view.partition) not in there]
         self.rows.sort(key=lambda row: (str(row["topic"]), row["partition"]))
 
     def fail(self, item: object, error: StratalogError) -> None:
-        """``item`` has failed; the others go on."""
+        """Record the failure of ``item``."""
         self.failures.append(Failure.of(item, error))
 
     def done(self, outcomes: Iterable[Outcome[T, R]], name: Callable[[T], object] = str) -> Iterator[tuple[T, R]]:
-        """The items that were done, as they come, with their results. Those that were not are failures of what
-        ``name`` makes of them.
+        """The successful items in order of completion, with their results. Records the others as failures, named
+        by ``name``.
         """
         for outcome in outcomes:
             if isinstance(outcome, Failed):
@@ -68,7 +67,7 @@ class OperationRun:
                 yield outcome.item, outcome.value
 
     def report(self) -> Report:
-        """The report of all that was collected."""
+        """The report of everything collected."""
         return Report(
             operation=self.operation,
             rows=self.rows,
