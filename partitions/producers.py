@@ -177,8 +177,8 @@ def earlier_attempt(state: ProducerState, append: ProducerAppend, what: str) -> 
     the producer has its epoch, or a later one.
 
     Raises: InvalidProducerEpochError if a newer instance has appended. If later sequences of the producer are in
-        the
-        log: OutOfOrderSequenceNumberError if this one never was, DuplicateSequenceNumberError if that is unknown.
+        the log: OutOfOrderSequenceNumberError if this one never was, DuplicateSequenceNumberError if that is
+        unknown.
     """
     last = state.get(append.producer_id)
     if append.control is not None and last is not None and append.epoch <= last.epoch:

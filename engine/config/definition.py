@@ -17,7 +17,7 @@ from stratalog.partitions.errors import InvalidCallError, InvalidConfigError
 
 
 class Scope(StrEnum):
-    """Where a key may be set. Topic keys may also be set on the cluster, as the default of its topics."""
+    """The owner of a key's value. Topic keys may also be set on the cluster, as the default of its topics."""
 
     CLUSTER = "cluster"
     TOPIC = "topic"

@@ -1,4 +1,4 @@
-"""How the roots of a cluster file are reached: a table for each kind of storage, and one of a root's own.
+"""Storage options of the roots in a cluster file: a table for each kind of storage, and one for a single root.
 
     [s3]                                      [[brokers]]
     region = "eu-central-1"                   id = 2
@@ -7,8 +7,8 @@
     [azure]                                   region = "us-east-1"
     account = "lake"                          profile = "us"
 
-A root takes what its own table says, ``[brokers.storage]`` or ``[remote.storage]``, else what the table of its
-kind does, else what the environment or a profile names (``partitions.store.resolving``), else the defaults of
+The options of a root come, in this order, from its own table (``[brokers.storage]`` or ``[remote.storage]``), the
+table of its kind, the environment or a profile (``partitions.store.resolving``), and the defaults of
 ``StoreOptions``.
 """
 

@@ -35,20 +35,21 @@ Derivation by replay
     touches: the fold derives the new leaders, leader epochs and ISRs. Other changes of a partition are
     spelt out in its ``PartitionChangeRecord``.
 
-Where this goes beyond the protocol's text
-    * Another *incarnation* of a root is also a restored older copy of it: the same directory id, and another
-      ``broker.json`` as an object. Until an operator says that it is a faithful copy.
-    * A partition whose ISR became empty remembers whose storage the last member was (``lost``). That storage,
+Extensions of the protocol's text
+    * A restored older copy of a root is also another *incarnation*: it has the same directory id, but another
+      ``broker.json`` as an object, unless an operator vouches that it is a faithful copy.
+    * A partition whose ISR became empty records the storage of the last member (``lost``). That storage,
       registered again, is the ISR and leads; any other incarnation of it waits for an unclean election.
     * A leader whose storage is damaged *resigns*: the record that elects another takes it out of the ISR.
-    * An election may begin where the remote log ends (``Election.remote_epoch``): the leader is alone in its
-      ISR, and its epoch is later than any that the remote log knows, also where the metadata was put back to an
+    * An election may begin at the end of the remote log (``Election.remote_epoch``): the leader is alone in its
+      ISR, and its epoch is later than any in the remote log, even if the metadata was restored to an
       older state.
-    * A partition remembers that it was written to (``written_to``), so that a lost log is no new one. An election
-      lets it begin again (``Election.lost``), in new folders: what comes late to the old ones is nobody's.
+    * A partition records that it was written to (``written_to``), which tells a lost log from a new one. An
+      election lets it begin again (``Election.lost``), in new folders, so that late writes to the old ones do not
+      count.
     * ``AlterPartition`` refuses an ISR member that was not *being added* in the present partition epoch:
       the two commits of an expansion are enforced here, not only asked of proposers.
-    * A reassignment is the replicas that it leads to (``target``), and those that are here only because of it
+    * A reassignment consists of its final replicas (``target``), and those that are here only for it
       (``joining``). Brokers may come and go meanwhile; it ends when a proposal leaves no joining replica
       outside the ISR, when the same one is asked for again, or when it is cancelled.
 """

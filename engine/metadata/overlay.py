@@ -76,11 +76,11 @@ class Overlay(MutableMapping[K, V]):
                 yield key
 
     def items(self) -> ItemsView[K, V]:
-        """As of a dict."""
+        """Like ``dict.items``."""
         return _Items(self) if self.changed or self.gone else self.base.items()
 
     def values(self) -> ValuesView[V]:
-        """As of a dict."""
+        """Like ``dict.values``."""
         return _Values(self) if self.changed or self.gone else self.base.values()
 
     def __repr__(self) -> str:

@@ -128,7 +128,7 @@ class CreateTopic:
         return Decision(tuple(records), TopicCreated(self.topic_id, partitions, factor))
 
     def _check_first_mirror(self, image: ClusterImage, configs: Mapping[str, str]) -> None:
-        """Of two mirrors of one topic that begin at the same time under two names, only one continues.
+        """If two mirrors of one topic begin at the same time under two names, only one continues.
 
         Raises: TopicAlreadyExistsError when another topic mirrors the same source topic.
         """
@@ -390,7 +390,7 @@ class RestoreTopic:
 
     def decide(self, image: ClusterImage) -> Decision[int]:
         """Raises: InvalidCallError, InvalidTopicError, InvalidConfigError; TopicAlreadyExistsError when the name
-        has another topic; InvalidReplicationFactorError when no broker is there.
+        has another topic; InvalidReplicationFactorError without an unfenced broker.
         """
         topic = self.topic
         what = f"topic {topic.name!r}"

@@ -63,10 +63,12 @@ class Batch:
 
     @property
     def name(self) -> DataName:
+        """The name of the data file."""
         return self.content.name
 
     @property
     def next_offset(self) -> int:
+        """The offset after the last record."""
         return self.content.next_offset
 
 

@@ -140,6 +140,7 @@ class MetadataClient:
 
     @property
     def lacks_key(self) -> bool:
+        """See ``MetadataLog.lacks_key``."""
         return self._log.lacks_key
 
     @property

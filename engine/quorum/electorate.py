@@ -1,26 +1,24 @@
 """The voters of a metadata log, and looks at a majority of them.
 
 The electorate
-    The latest ``VotersRecord`` of a log, committed or not, names the electorate of that log.
-    It changes by one voter at a time, so majorities of the electorates before and after a change have a voter
-    in common, and everything that rests on two majorities meeting holds across a change, as in Raft's
-    single-server change:
+    The latest ``VotersRecord`` of a log, committed or not, names the electorate of that log. It changes by one
+    voter at a time, so majorities of the electorates before and after a change have a voter in common, and every
+    argument from two intersecting majorities holds across a change, as in Raft's single-server change:
 
-    * *A driver that slept through changes* lists a majority of the electorate that it knows, C. The change to
-      C' is committed, so a majority of C' has its record; one of these was listed. So the greatest log has the
-      record, and the driver lists a majority of C' before it believes anything; and so on, to the present.
-    * *Two drivers of one epoch*: each has claimed it on a majority of the electorate that is in force in the log
-      that it goes on from (else it starts again). Of one electorate, or of two neighbours: the majorities meet,
-      and exclusive create decides. Of C and one further on: a change of C was committed, in an epoch below; a
-      voter counted for it without a claim above it, which was listed by the one who claimed under C: before the
-      record came there, then its claim was there first and the voter did not count; or after, then the record
-      was seen.
+    * *A driver that missed changes* lists a majority of the electorate that it knows, C. The change to C' is
+      committed, so a majority of C' has its record; one of these was listed. So the greatest log has the record,
+      and the driver lists a majority of C' before it believes anything; and so on, to the present.
+    * *Two drivers of one epoch* have each claimed it on a majority of the electorate in force in the log that they
+      continue (otherwise they start again). If the electorates are equal or adjacent, the majorities intersect,
+      and exclusive create decides. Otherwise a change of C was committed in an earlier epoch: a voter counted for
+      it that had no claim above it, and that the driver under C listed. If it listed the voter before the record
+      arrived, its claim was there first, and the voter did not count; if after, it saw the record.
     * *A commit of a change* counts when a majority of each of the two electorates shows it.
-    * *A change on top of one that is not committed* would make them differ by two. ``commit`` refuses a batch
-      that changes the voters unless everything before it is committed by this driver in this epoch: the flaw
-      of Raft's single-server change as it was first published.
-    * *A new voter* has promised nothing, and need not have: it counts only in majorities that another voter of
-      the electorate before is in.
+    * *A change on top of an uncommitted one* would make them differ by two. ``commit`` refuses a batch that
+      changes the voters unless this driver has committed everything before it in this epoch (the flaw of Raft's
+      single-server change as first published).
+    * *A new voter* has promised nothing, and need not have: it counts only in majorities that include another
+      voter of the previous electorate.
 """
 
 from __future__ import annotations

@@ -122,6 +122,7 @@ class MetadataLog:
 
     def read_at_once(self) -> ClusterImage | None:
         """``read`` from one look at a majority; None when other drivers are at work, or left unfinished work.
+
         Raises: see ``committed_log``.
         """
         try:
@@ -274,7 +275,7 @@ class MetadataLog:
         """The voter on which another driver was first: only a look there shows when to try again."""
         for _ in self._patience.attempt(self._clock, self._rng):
             try:
-                # 1. The greatest claim seen + 1, unless somebody has claimed and is about to commit.
+                # 1. The greatest claim seen + 1, unless another driver has claimed and is about to commit.
                 shown: Sequence[VoterLook] = () if rival is None else read_names_of([rival], self._epoch)
                 if survey is None or (rival is not None and not shown):
                     survey = self._survey()

@@ -1,32 +1,33 @@
-"""Keeping the metadata log short: take a snapshot, give it to every voter, move the log start, delete.
+"""Keeps the metadata log short: takes a snapshot, copies it to every voter, moves the log start, deletes.
 
-A commit does it when enough batches have come (``stratalog.engine.quorum.client``), so that the log stays short by
-itself; the snapshot job does it by bytes, changes and age.
+A commit does so after enough batches (``stratalog.engine.quorum.client``), so that the log stays short by itself;
+the snapshot job does so by bytes, changes and age.
 
-The steps, each of which may be the last one that a run takes (protocol I7):
+The steps, each of which may be the last one of a run (protocol I7):
 
-1. *Settle* the log: all of the snapshot is committed, and its end is a batch boundary. It is never of less
-   than an earlier one ("never regressing"), for a linearizable read does not go back.
+1. *Settle* the log: everything in the snapshot is committed, and its end is a batch boundary. It never ends before
+   an earlier one ("never regressing"), as a linearizable read does not go back.
 2. *Freeze* it on one voter that shows the log.
 3. *Copy* it to the other voters; read back and verify every copy.
-4. *Delete* on each voter that is live what lies below the new log start, and claims below the greatest.
+4. *Delete* files below the new log start, and claims below the greatest, on each live voter.
 
-When the log start moves, and to what
+When the log start moves
     KIP-630 ("When to Increase the LogStartOffset") moves it to a snapshot's end offset when all *live* replicas
     have fetched past it, or it is old. A voter here runs nothing; it is *live* in a run that could list it as the
-    incarnation that the metadata names, and verify what it holds. For the others the rule only saves work: a
-    voter that comes back, and an observer that is behind, load a snapshot.
+    incarnation in the metadata, and verify its files. For the others the rule only saves work: a returning voter,
+    or an observer that is behind, loads a snapshot.
 
-    Taken is: the *second latest* of the snapshots that every live voter holds whole, and a majority is live; the
-    latest one once it is as old as ``metadata.start.offset.lag.time.max.ms``. So a snapshot that turns out to be
-    damaged, on all voters even, can be done without: the one before it and the log after that one are there.
+    The log start is the end of the *second latest* snapshot that every live voter holds intact, if a majority is
+    live; of the latest one once it is as old as ``metadata.start.offset.lag.time.max.ms``. So a snapshot that
+    turns out to be damaged, even on all voters, is dispensable: the one before it and the log after that one
+    exist.
 
 Why it is safe
-    A voter loses nothing that its own snapshot, verified, does not stand for: whatever counted it as a holder
-    of the log still may. A name that a deletion has freed and a zombie creates again lies below that snapshot,
-    and is in nobody's log; a claim below the greatest is worth nothing. And a run that comes late deletes only
-    names below an end offset that stays covered. A snapshot is never replaced: a damaged copy is superseded by the
-    next one, and deleted as any older one, for a deletion by name might hit its repaired successor.
+    A voter only loses files that its own verified snapshot replaces, so it still counts as a holder of the log. A
+    deleted name that a zombie creates again is below that snapshot, and in no log; a claim below the greatest is
+    worthless. A late run only deletes names below an end offset that stays covered. A snapshot is never replaced:
+    a damaged copy is superseded by the next one, and deleted like any older one, as a deletion by name might hit
+    its repaired successor.
 """
 
 from __future__ import annotations

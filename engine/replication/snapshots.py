@@ -72,7 +72,7 @@ def snapshot_ahead(replica: Replica, log: ReplicaLog) -> Snapshot | None:
         stored
         for name, stored in log.listing.checkpoints
         if SnapshotId.of(name) > end
-        # A history that the replica has joined since may have given up what the snapshot stands for.
+        # A history that the replica has joined since may have abandoned the snapshot's records.
         and (name.epoch > log.joined_epoch or log.lineage.epoch_at(name.end_offset - 1) == name.epoch)
     ]
     return _latest_usable(replica, ahead).snapshot

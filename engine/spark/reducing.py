@@ -3,9 +3,8 @@
     keys of the latest snapshot and of the log after it -> group by key, the place of the last one of each -> sort
     -> one task that streams the files in their order, and keeps the records at these places
 
-Aggregation and sort spill to disk, and see keys and places only; Python sees one batch at a time, and records go
-through it as they stand in the files. The same fold as ``stratalog.engine.state.latest_by_key``, and the same rows
-in the same order.
+Aggregation and sort spill to disk, and see only keys and places; Python sees one batch at a time, and copies
+records unchanged from the files. The result equals that of ``stratalog.engine.state.latest_by_key``, row by row.
 """
 
 from __future__ import annotations
