@@ -113,7 +113,7 @@ class ProducerAppend(msgspec.Struct, frozen=True):
     control: int | None = None
     """The type of a marker (``records.ABORT``, ``records.COMMIT``), which ends transactions of earlier epochs."""
     partition_count: int | None = None
-    """As in ``ProducerEntry``: for a retry of the append when the topic has grown."""
+    """See ``ProducerEntry``; for a retry of the append when the topic has grown."""
     on_changed_replay: OnChangedReplay | None = None
     """The setting of a named producer. None: the engine made up its sequences, which are repeated with the same
     records, soon, or never."""

@@ -153,7 +153,7 @@ def reference_toml() -> str:
 _NO_BUFFER = "whatever is acknowledged has been synced to storage"
 _NO_INDEX = "a segment is a Parquet file, whose page index has a size of its own"
 _NO_LIMIT = (
-    "an append is one file a partition, however large, and no fetch has to hold it whole; a record may "
+    "an append is one file per partition, however large, and no fetch has to hold it whole; a record may "
     "take 96 MiB, for readers make room for that: refuse larger ones, if you must, before you append them"
 )
 _ANY_TIME = "timestamps are taken as they are; one in the future does not keep its file from deletion"

@@ -84,7 +84,7 @@ class Raced:
     """
 
     tried: bool
-    """As ``NotAppended.tried``."""
+    """See ``NotAppended.tried``."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -153,7 +153,7 @@ def check_stands_for_start(replicas: PartitionReplicas, replica: Replica, log: R
     end = 0 if usable.snapshot is None else usable.snapshot.snapshot_id.end_offset
     if end < log.local_start and usable.damaged:
         raise CorruptSegmentError(
-            f"{usable.damaged[0][1]}; it alone stands for what lies below offset {log.local_start}, and no live "
+            f"{usable.damaged[0][1]}; it alone replaces the records below offset {log.local_start}, and no live "
             "replica has a whole one"
         )
 
