@@ -29,7 +29,7 @@ MOST_ROWS = 2 * 1024 * 1024
 million."""
 MOST_GROUP_BYTES = 192 * 1024 * 1024
 """The greatest row group, compressed, and its records in memory: twice what ``segment_writer`` puts into one."""
-NOT_OURS = "stratalog never writes such a file; run verify --deep --heal, or restore it from a backup"
+NOT_OURS = "stratalog never writes such a file; run heal, or restore it from a backup"
 MOST_LEAVES = 16 * 1024
 MOST_DEPTH = 200
 """The greatest nesting of groups in a schema; each list takes two."""

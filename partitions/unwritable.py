@@ -35,5 +35,5 @@ class UnwritableStorageError(StorageRefusedError):
         if self.broker_id is None:
             return super().__str__()
         move = ", move partitions away (`stratalog reassign`)" if self.full else ""
-        fence = f"or run `stratalog fence --brokers {self.broker_id}` so that other replicas lead"
+        fence = f"or run `stratalog brokers fence {self.broker_id}` so that other replicas lead"
         return f"{super().__str__()}{move}, {fence}"

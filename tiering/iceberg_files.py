@@ -9,21 +9,31 @@ Limit: a manifest of ``MOST_BYTES`` may decompress to more, without a bound.
 
 from __future__ import annotations
 
+import io
 from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote, urlsplit
 
-from pyiceberg.io import FileIO, InputFile, OutputFile
+from pyiceberg.io import FileIO, InputFile, InputStream, OutputFile
 
 from stratalog.partitions.errors import CorruptionError
 from stratalog.partitions.printable import printable
+from stratalog.tiering.iceberg_avro import unpacked_bytes
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
 
 MOST_BYTES: Final = 64 * 1024 * 1024
-"""Bytes of a manifest list or manifest; 100,000 files take about 20 MB."""
+"""The greatest manifest list or manifest; 100,000 files take about 20 MB."""
+MOST_UNPACKED_BYTES: Final = 256 * 1024 * 1024
+"""The greatest decompressed manifest list or manifest."""
+MOST_UNPACKED_IN_ALL_BYTES: Final = 2 * 1024 * 1024 * 1024
+"""The greatest decompressed size of all manifest lists and manifests that one operation reads: about a million
+files, each read three times."""
+_REMEDY: Final = (
+    "Find out who wrote this metadata, then drop the table from its catalog: the next vacuum creates it again"
+)
 _SAME_STORAGE: Final = {"s3a": "s3", "s3n": "s3", "": "file", "wasbs": "abfss"}
 _METADATA_PATH: Final = "write.metadata.path"
 
@@ -37,13 +47,14 @@ class TableFiles(FileIO):
         super().__init__(inner.properties)
         self._inner, self._remote, self._folder, self._table = inner, remote, folder, table
         self._segments: frozenset[str] = frozenset()
+        self._left_bytes = MOST_UNPACKED_IN_ALL_BYTES
 
     def allow(self, segments: Collection[str]) -> None:
         """Allow reading the segments at these addresses from now on."""
         self._segments = frozenset(_comparable(each) for each in segments)
 
     def new_input(self, location: str) -> InputFile:
-        """Raises: CorruptionError for a name outside the folder, no regular file, or one that is too large."""
+        """Raises: CorruptionError for a name outside of the folder, no regular file, or bytes that are refused."""
         name = _comparable(location)
         if name in self._segments:
             return self._remote.new_input(location)
@@ -54,9 +65,20 @@ class TableFiles(FileIO):
             inside = [each for each in (path, *path.parents) if each.is_relative_to(folder) and each != folder]
             if any(each.is_symlink() for each in inside) or (path.exists() and not path.is_file()):
                 raise self._refused(location, "which is not a regular file")
-        if found.exists() and (size_bytes := len(found)) > MOST_BYTES:
+        return self._read(location, found) if found.exists() else found
+
+    def _read(self, location: str, found: InputFile) -> InputFile:
+        if (size_bytes := len(found)) > MOST_BYTES:
             raise self._refused(location, f"which has {size_bytes} bytes, more than {MOST_BYTES}")
-        return found
+        with found.open() as source:
+            data = source.read(MOST_BYTES + 1)
+        try:
+            self._left_bytes -= unpacked_bytes(data, min(MOST_UNPACKED_BYTES, self._left_bytes))
+        except ValueError as error:
+            raise CorruptionError(
+                f"{printable(location)[:200]} of the Iceberg table {self._table} is not read: {error}. {_REMEDY}"
+            ) from None
+        return _Read(location, data)
 
     def new_output(self, location: str) -> OutputFile:
         """Raises: CorruptionError for a name outside of the folder."""
@@ -77,9 +99,27 @@ class TableFiles(FileIO):
     def _refused(self, location: str, why: str) -> CorruptionError:
         return CorruptionError(
             f"the metadata of the Iceberg table {self._table} names {printable(location)[:200]}, "
-            f"{why}. Nothing was read or deleted there. Find out who wrote this metadata, "
-            "then drop the table from its catalog: the next vacuum creates it again"
+            f"{why}. Nothing was read or deleted there. {_REMEDY}"
         )
+
+
+class _Read(InputFile):
+    """A file whose bytes were read and checked."""
+
+    def __init__(self, location: str, data: bytes) -> None:
+        super().__init__(location)
+        self._data = data
+
+    def __len__(self) -> int:
+        return len(self._data)
+
+    def exists(self) -> bool:
+        """It was there."""
+        return True
+
+    def open(self, seekable: bool = True) -> InputStream:
+        """The bytes."""
+        return io.BytesIO(self._data)
 
 
 def guard(table: Table, name: str, remote: FileIO | None = None) -> TableFiles:

@@ -41,7 +41,12 @@ from stratalog.engine.state.consumer_offsets import (
     forget_offsets,
 )
 from stratalog.engine.state.group_commits import OffsetAndMetadata, check_group
-from stratalog.partitions.errors import InvalidCallError, NonEmptyGroupError, UnknownTopicOrPartitionError
+from stratalog.partitions.errors import (
+    GroupIdNotFoundError,
+    InvalidCallError,
+    NonEmptyGroupError,
+    UnknownTopicOrPartitionError,
+)
 from stratalog.partitions.identity import TopicPartition
 from stratalog.partitions.isolation import Isolation
 from stratalog.partitions.numbers import whole
@@ -182,9 +187,9 @@ def _within(state: PartitionState, offset: int, notes: list[str]) -> int:
 # ------------------------------------------------------------------------------------ delete
 
 
-def delete_group(context: Context, group: str, *, dry_run: bool = False) -> Report:
+def delete_group(context: Context, group: str, *, if_exists: bool = False, dry_run: bool = False) -> Report:
     """Delete a group: its commits, including those in open transactions, and its member epoch. One row per
-    partition.
+    partition. With ``if_exists`` a missing group is a note.
 
     Raises: InvalidGroupIdError, GroupIdNotFoundError; NonEmptyGroupError when it has committed meanwhile; see
         ``groups.commit``.
@@ -193,7 +198,12 @@ def delete_group(context: Context, group: str, *, dry_run: bool = False) -> Repo
     def wanted(image: ClusterImage, offsets: ConsumerOffsets, state: GroupState) -> list[OffsetsRecord]:
         return forget_group(group, state, pending=True)
 
-    return _forget(context, "delete-group", group, wanted, dry_run)
+    try:
+        return _forget(context, "delete-group", group, wanted, dry_run)
+    except GroupIdNotFoundError:
+        if not if_exists:
+            raise
+        return Report("delete-group", (), dry_run=dry_run, notes=[f"there is no group {group!r}"])
 
 
 def delete_offsets(context: Context, group: str, topics: Sequence[str], *, dry_run: bool = False) -> Report:

@@ -106,11 +106,16 @@ def alter_topic(
     return context.metadata.submit(command, dry_run=dry_run)
 
 
-def create_partitions(context: Context, name: str, partitions: int, *, dry_run: bool = False) -> PartitionsCreated:
-    """Grow a topic to ``partitions`` partitions; ``dry_run`` only reports the brokers of the new ones.
+def create_partitions(
+    context: Context, name: str, partitions: int, *, if_not_exists: bool = False, dry_run: bool = False
+) -> PartitionsCreated:
+    """Grow a topic to ``partitions`` partitions; with ``if_not_exists`` a topic with as many or more is unchanged.
+    ``dry_run`` only reports the brokers of the new ones.
 
     Raises: see ``CreatePartitions.decide``.
     """
+    if if_not_exists and partitions <= (count := len(context.metadata.image().topic(name).partitions)):
+        return PartitionsCreated(count, {})
     command = CreatePartitions(name, partitions)
     return context.metadata.submit(command, dry_run=dry_run)
 

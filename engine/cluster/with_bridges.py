@@ -2,37 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, NoReturn
 
 from stratalog.engine.cluster import Cluster as Core
-from stratalog.engine.config.bridges import Bridge, bridges
+from stratalog.engine.config.bridges import Bridge, bridges, warn
 from stratalog.partitions.errors import EnvironmentUnusableError
 
 
 def with_bridges() -> type[Core]:
-    """A subclass of ``Cluster`` with the methods of each bridge; those of one that is not installed raise
-    EnvironmentUnusableError. The core's own methods go before.
+    """A subclass of ``Cluster`` with the methods of each bridge; those of one that is not installed, or cannot be
+    loaded, raise EnvironmentUnusableError. The core's own methods go before.
     """
-    homes = tuple(_home(bridge) for bridge in bridges() if bridge.home)
+    homes: tuple[type, ...] = ()
+    for bridge in bridges():
+        if bridge.home:
+            homes += (_home(bridge, homes),)
     return type(
         "Cluster", (Core, *homes), {"__doc__": Core.__doc__, "__module__": "stratalog", "__qualname__": "Cluster"}
     )
 
 
-def _home(bridge: Bridge) -> type:
+def _home(bridge: Bridge, others: tuple[type, ...]) -> type:
+    """The class with the methods of a bridge. A class that cannot be a base of ``Cluster`` beside the ``others``
+    is a warning."""
     try:
         loaded: type = bridge.load(bridge.home)
-    except EnvironmentUnusableError:
-        return type(f"No{bridge.name.title()}", (), {name: _absent(bridge) for name in bridge.methods})
+        type("Cluster", (Core, *others, loaded), {})
+    except EnvironmentUnusableError as error:
+        return _absent(bridge, error)
+    except Exception as error:  # whatever the code of others raises
+        broken = bridge.broken(error)
+        warn(broken)
+        return _absent(bridge, broken)
     return loaded
 
 
-def _absent(bridge: Bridge) -> Callable[..., NoReturn]:
-    def absent(*_: Any, **__: Any) -> NoReturn:
-        raise bridge.missing()
+def _absent(bridge: Bridge, why: EnvironmentUnusableError) -> type:
+    """The methods of a bridge that is not there."""
 
-    return absent
+    def absent(*_: Any, **__: Any) -> NoReturn:
+        raise EnvironmentUnusableError(str(why))
+
+    return type("Absent", (), dict.fromkeys(bridge.methods, absent))
 
 
 Cluster = with_bridges()

@@ -69,6 +69,10 @@ class Bridge:
         """The error for a bridge that is not installed."""
         return EnvironmentUnusableError(f"the bridge {self.name!r} is not installed: {self.install}")
 
+    def broken(self, error: Exception) -> EnvironmentUnusableError:
+        """The error of a bridge whose code cannot be loaded."""
+        return EnvironmentUnusableError(_cannot_be_loaded(repr(self.name), error))
+
 
 def _job(name: str, group: str, text: str) -> BridgeJob:
     return BridgeJob(f"stratalog.bridges.jobs.{name}", text, group)
@@ -136,11 +140,19 @@ def bridges() -> tuple[Bridge, ...]:
         try:
             offered = point.load()
         except Exception as error:  # foreign code may raise anything
-            said = f"the bridge {point.name} cannot be loaded: {type(error).__name__}: {error}"
-            _log.warning("%s", printable(said))
+            warn(_cannot_be_loaded(point.name, error))
             continue
         if isinstance(offered, Bridge):
             found.append(offered)
         else:
-            _log.warning("%s", printable(f"the bridge {point.name} is a {type(offered).__name__}, and no Bridge"))
+            warn(f"the bridge {point.name} is a {type(offered).__name__}, and no Bridge")
     return tuple(found)
+
+
+def warn(of: object) -> None:
+    """Log why a bridge, or a part of it, is left out."""
+    _log.warning("%s", printable(str(of)))
+
+
+def _cannot_be_loaded(name: str, error: Exception) -> str:
+    return f"the bridge {name} cannot be loaded: {type(error).__name__}: {error}"

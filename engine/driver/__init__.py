@@ -4,7 +4,8 @@
     context               stores, metadata, clock, runners and caches, passed to every operation
     report                the result of an operation: rows, failures, totals
     folding               the rows of a report as a person reads them
-    run                   the frame of an operation: measures, collects results, makes the report
+    run                   the frame of an operation: tasks, commits and rows of one run, and its report
+    tasks                 what runs an operation's tasks, and who listens to their progress
     figures               the figures of a report that go into its event
     origin                the user, machine, job and run of this process; whether it writes events
     running               the operation that a thread runs, and its heartbeat in the log

@@ -13,7 +13,7 @@
     stream_offsets         pure: the offsets of a stream
     stream_tasks, admission   pure: the size of a stream's batch, and its tasks
     stream_source          plans triggers and batches on the driver; commits a stream's progress to its group
-    range_plan             a batch as ranges of offsets, which one scan reads
+    range_plan             a stream's batch as ranges of offsets, for a scan
     stream_read            one task of a batch, on an executor
 
 Above ``records``, because a read may begin at a group's committed offset. ``stratalog.engine.replicas.nearest``

@@ -5,7 +5,7 @@
     bounds    the bounds of a batch read, instead of both
     plan      a batch: the files of [start, end), from either tier and the closest replica, divided into tasks
               (``stratalog.engine.reading.stream_read``)
-    ranges    a batch as ranges of offsets, for ``stratalog.engine.reading.range_plan``
+    ranges    a batch as ranges of offsets, for a scan (``stratalog.engine.reading.range_plan``)
 
 A range of offsets always gives the same records, wherever its files are now. An unreachable leader is fenced if
 that is due, and the next one is used.

@@ -161,7 +161,7 @@ def _read_once(
         if found is None:
             raise
         state = found
-        _log.warning("%s; it was read from another replica: run verify --deep --heal", error)
+        _log.warning("%s; it was read from another replica: run heal", error)
     read = ReadState(state, log.lineage.epoch_at(state.next_offset - 1) or 0)
     if until is None:
         context.states.put(view.topic_id, view.partition, read)

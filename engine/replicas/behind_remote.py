@@ -13,8 +13,9 @@ from stratalog.engine.driver.context import Context
 from stratalog.engine.metadata.election_commands import Election, ElectLeaders
 from stratalog.engine.metadata.image import PartitionView
 from stratalog.engine.metadata.partition_commands import Altered, RefusedPartition
+from stratalog.engine.replication.damage import check_whole, uncommitted_epoch
 from stratalog.engine.replication.remote_end import DivergentRemoteError, LogBehindRemoteError, same_until
-from stratalog.partitions.errors import CorruptionError, StratalogError
+from stratalog.partitions.errors import CorruptionError, RetriableError, StratalogError
 from stratalog.partitions.identity import TopicIdPartition
 from stratalog.partitions.runner import Done, Failed
 
@@ -61,7 +62,8 @@ def _check_others(context: Context, view: PartitionView, error: LogBehindRemoteE
     """Check that every other member of the ISR can be listed, and knows nothing committed beyond the remote log,
     and that no unfenced replica holds records beyond it.
 
-    Raises: CorruptionError; errors of listing a member of the ISR.
+    Raises: CorruptionError, which is valid only while the view is the present one; RetriableError when an intact
+        member holds more, which was unknown before; errors of listing a member of the ISR.
     """
     replicas, wrote = context.replicas(view), error.wrote
     assert wrote is not None
@@ -70,11 +72,20 @@ def _check_others(context: Context, view: PartitionView, error: LogBehindRemoteE
             continue
         member = broker in (*view.isr, *view.adding)
         try:
-            log = replicas.replica(broker).log(anew=True)
+            replica = replicas.replica(broker)
+            log = replica.log(anew=True)
         except StratalogError:
             if member:
                 raise
             continue
+        if member and log.log_end > max(error.remote_end, view.written_to - 1):
+            check_whole(replica, log)
+            if log.joined_epoch > view.leader_epoch:
+                raise uncommitted_epoch(replica, log.joined_epoch, view.leader_epoch)
+            raise RetriableError(
+                f"{view}: broker {broker}, a member of the ISR, has more than the remote log, and did not answer "
+                "before; run replicate again: then it leads"
+            )
         if log.log_end > error.remote_end:
             raise CorruptionError(
                 f"{error}. But the log of broker {broker} ends at {log.log_end}, behind the remote log: if its "

@@ -53,7 +53,7 @@ def uncommitted_epoch(replica: Replica, joined: int, committed: int) -> Corrupti
     """The error for a register whose epoch is above that of the metadata, which was read after the listing."""
     return CorruptionError(
         f"{replica} has the register {EpochName(joined)}, and leader epoch {committed} is the latest that was "
-        "ever committed: stratalog did not write it; run verify --deep --heal",
+        "ever committed: stratalog did not write it; run heal",
         broker_id=replica.broker_id,
     )
 

@@ -193,7 +193,7 @@ def _joined_otherwise(follower: Replica, leader: Replica, epoch: int) -> Corrupt
     """The error for two histories of one epoch."""
     return CorruptionError(
         f"{follower} has joined epoch {epoch} with another lineage than its leader, broker "
-        f"{leader.broker_id}: {follower.store.uri_of(follower.path(EpochName(epoch)))}; run verify --deep --heal",
+        f"{leader.broker_id}: {follower.store.uri_of(follower.path(EpochName(epoch)))}; run heal",
         broker_id=follower.broker_id,
     )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from stratalog.engine.metadata.image import PartitionView
 from stratalog.engine.replication.remote_end import RemotePart, check_reaches_remote
@@ -94,8 +94,16 @@ class PartitionWork:
     replicas: PartitionReplicas
 
     def stores_used(self) -> Iterable[Store]:
-        """The stores of the partition's brokers; see ``stratalog.engine.driver.context.Work``."""
+        """The stores of the partition's brokers; see ``stratalog.engine.driver.tasks.Work``."""
         return self.replicas.stores.values()
 
     def __str__(self) -> str:
         return str(self.replicas)
+
+
+@dataclass(frozen=True, slots=True)
+class BoundedWork(PartitionWork):
+    """Work that may be done in parts."""
+
+    most: int | None = field(default=None, kw_only=True)
+    """How much this part of it does at most, in its own unit; None: all."""

@@ -421,7 +421,7 @@ def _check_other_size(leader: Replica, follower: Replica, mine: ReplicaLog, link
         return  # the same records, merged with other settings
     raise CorruptSegmentError(
         f"{follower}: {link.name} has {held.object.size_bytes} bytes, on the leader it has "
-        f"{link.file.object.size_bytes}: one of the two is damaged; run verify --deep --heal",
+        f"{link.file.object.size_bytes}: one of the two is damaged; run heal",
         broker_id=follower.broker_id,
     )
 

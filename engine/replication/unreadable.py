@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from stratalog.partitions.errors import CorruptionError, CorruptSegmentError
 
 REMEDY = (
-    "run verify --deep --heal, which mends it where a broker or the remote tier has a good copy; then read again: "
+    "run heal, which mends it where a broker or the remote tier has a good copy; then read again: "
     "an older plan may still name the bad file"
 )
 

@@ -78,7 +78,7 @@ def batch_sink_options(given: Mapping[str, str]) -> BatchSinkOptions:
 class BatchSink(RecordSink, DataSourceArrowWriter):
     """One write."""
 
-    _instead = "use cluster.append(df, topic, ...)"
+    _instead = "use cluster.append(topic, df, ...)"
 
     def __init__(self, options: BatchSinkOptions, schema: StructType) -> None:
         """Reads the topic's metadata. Raises: InvalidRecordError for other columns; see ``sink_tasks.plan``."""

@@ -131,3 +131,53 @@ print([(row["key"], row["records"]) for row in cluster.count_keys("t", 0).rows])
     assert '"value": [1, 2, 3]' in done.stdout, done
     done = run(tmp_path, "-m", "stratalog.jobs.main", "--help", path=offered)
     assert "count_keys      how often each key occurs" in done.stdout
+
+
+BROKEN_HOMES = {
+    "raises": ("raise RuntimeError('no licence')", "RuntimeError: no licence"),
+    "is_no_python": ("class Home", "SyntaxError: "),
+    "needs_another": ("import no_such_module", "ModuleNotFoundError: No module named 'no_such_module'"),
+    "is_not_there": ("NOTHING = 1", "AttributeError: "),
+    "is_no_class": ("Home = 7", "TypeError: "),
+    "is_final": ("Home = bool", "TypeError: "),
+    "is_a_cluster": ("from stratalog.engine.cluster import Cluster\nclass Home(Cluster): pass", "TypeError: "),
+    "refuses": ("class Home:\n    def __init_subclass__(cls):\n        raise ValueError('no')", "ValueError: no"),
+}
+"""Modules that bridges call their homes, and why ``Cluster`` cannot have their methods."""
+
+
+@pytest.mark.slow
+def test_bridges_whose_homes_cannot_be_loaded_are_warnings_and_their_methods_say_why(
+    offered: Path, tmp_path: Path
+) -> None:
+    points = ["counts = stratalog_counts:BRIDGE"]
+    for name, (code, _) in BROKEN_HOMES.items():
+        (offered / f"home_{name}.py").write_text(code)
+        offer = f"Bridge({name!r}, 'pip install it', 'home_{name}:Home', ({f'call_{name}'!r},))"
+        (offered / f"offers_{name}.py").write_text(
+            f"from stratalog.engine.config.bridges import Bridge\nBRIDGE = {offer}"
+        )
+        points.append(f"{name} = offers_{name}:BRIDGE")
+    text = "\n".join(["[stratalog.bridges]", *points, ""])
+    (offered / "counts-1.0.dist-info" / "entry_points.txt").write_text(text)
+    make_cluster_file("docs/without-spark.md", tmp_path)
+    program = f"""
+from stratalog import Cluster, StratalogError
+cluster = Cluster.format("cluster.toml")
+cluster.topics.create("t", partitions=1)
+cluster.produce("t", [{{"key": "a", "value": b"v"}}])
+print([row["records"] for row in cluster.count_keys("t", 0).rows], callable(cluster.mirror))
+for name in {list(BROKEN_HOMES)}:
+    try:
+        getattr(cluster, "call_" + name)("t")
+    except StratalogError as error:
+        print(error.code, error)
+"""
+    done = run(tmp_path, "-c", program, path=offered)
+    assert done.returncode == 0, done.stderr
+    first, *said = done.stdout.splitlines()
+    assert first == "[1] True"
+    for (name, (_, why)), line in zip(BROKEN_HOMES.items(), said, strict=True):
+        what = f"the bridge '{name}' cannot be loaded: {why}"
+        assert line.startswith(f"ENVIRONMENT_UNUSABLE {what}")
+        assert what in done.stderr

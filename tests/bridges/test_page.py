@@ -351,6 +351,10 @@ def test_a_place_that_cannot_be(live: LiveCluster, tmp_path: Path, capsys: pytes
     ):
         with pytest.raises(InvalidCallError, match=why):
             page.save(target)
+    (tmp_path / "page.html").symlink_to(tmp_path / "b1" / "page.html")
+    page.save(tmp_path / "page.html")  # in the place of the link
+    assert not (tmp_path / "page.html").is_symlink()
+    assert not (tmp_path / "b1" / "page.html").exists()
     assert main(["report", "-o", str(tmp_path / "no" / "x"), "--cluster", str(live.file)]) == 2
     assert "name another file" in capsys.readouterr().err
 

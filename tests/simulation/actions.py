@@ -44,7 +44,10 @@ from tests.simulation.scheduler import Driver, Violation
 from tests.simulation.world import TOPIC, SimulatedContext, World
 
 SCHEMA = physical_schema()
-_CORRUPT = {"CORRUPT_MESSAGE", "CORRUPT_SEGMENT", "LOG_GAP", "REMOTE_OBJECT_MISSING"}
+_CORRUPT = {
+    *("CORRUPT_MESSAGE", "CORRUPT_SEGMENT", "LOG_GAP", "REMOTE_OBJECT_MISSING"),
+    *("LOG_BEHIND_REMOTE", "DIVERGENT_REMOTE_LOG", "LOG_LOST"),
+}
 _TRIES = 5
 OTHER = "u"
 

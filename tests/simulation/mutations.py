@@ -176,6 +176,19 @@ _REVIVAL = (
     ("d4", ""),
 )
 
+_PASSED = small(
+    "replicate",
+    "fence 2; append p0 0 0 1; tier; append p0 1 0 1",
+    setup="append p9 0 0 1; tier",
+    remote_storage_enable="true",
+    segment_bytes="1",
+)
+_PASSED_MEANWHILE = (
+    ("d0", "table load bremote"),  # d0 has read the metadata: broker 2 leads
+    ("d1", ""),  # broker 1 leads, and tiers what broker 2 has not; its log goes on behind that
+    ("d0", ""),
+)
+
 _FORGETFUL = {name.replace(".", "_"): value for name, value in EXPIRES_SOONER.items()}
 _EXPANDING = replace(
     small(
@@ -308,6 +321,13 @@ MUTATIONS: Sequence[Mutation] = (
         variants.patched(PartitionReplicas, "check_remote_end", variants.nothing),
         theme="behind",
         first=26,
+    ),
+    Mutation(
+        "damage by a view that has passed",
+        "replicate: a view that has passed proves no damage of its leader",
+        variants.patched(stratalog.engine.upkeep.replication.replicate, "_forget_stale", variants.nothing),
+        directed=_PASSED,
+        script=_PASSED_MEANWHILE,
     ),
     Mutation(
         "a leader that goes on from its own end",

@@ -99,7 +99,7 @@ class Script:
             driver = next((driver for driver in drivers if driver.name == name), None)
             what, suffix, place = (*until.split(), "", "", "")[:3]
             there = driver is not None and driver.what == what and driver.place == place.lstrip("b")
-            there = there and driver is not None and name_in_short(driver.object).endswith(f" {suffix}")
+            there = there and driver is not None and f" {name_in_short(driver.object)}".endswith(f" {suffix}")
             if driver is not None and not (until and there):
                 return Decision(name)
             self._steps.pop(0)

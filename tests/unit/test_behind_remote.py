@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from stratalog import Cluster
+from stratalog.engine.replicas import damaged
+from stratalog.partitions.errors import RetriableError
 from tests.unit.cluster_harness import TIERED, LiveCluster, codes, rows_of
 
 KEPT = {**TIERED, "local.retention.bytes": "-2"}
@@ -43,9 +45,9 @@ class PutBack(LiveCluster):
                     shutil.copytree(entry, self.root(broker) / entry.name)
         return self.fresh()
 
-    def put_records_back(self) -> Cluster:
-        """The same of the topic's folders alone: the metadata stays."""
-        for broker in (1, 2, 3):
+    def put_records_back(self, *brokers: int) -> Cluster:
+        """The same of the topic's folders alone, on these brokers or on all: the metadata stays."""
+        for broker in brokers or (1, 2, 3):
             copied = self.copies / str(broker)
             for old in copied.glob("*/t-*"):
                 new = self.root(broker) / old.relative_to(copied)
@@ -104,6 +106,27 @@ def test_a_partition_behind_its_remote_log_takes_nothing_and_goes_on_from_its_en
     driver.tier().raise_for_failures()
     driver.verify(deep=True).raise_for_failures()
     assert codes(driver.health()) == {}
+
+
+@pytest.mark.slow
+def test_a_whole_member_that_nobody_saw_before_is_no_damage_and_leads_then(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    live = PutBack(tmp_path, 3)
+    live.add(*range(12))
+    live.copy()
+    live.add(*range(12, 20))
+    live.cluster.tier().raise_for_failures()
+    live.add(20)
+    driver = live.put_records_back(live.leader())
+    with monkeypatch.context() as patched:
+        patched.setattr(damaged, "_whole_member", lambda *_: None)  # it did not answer in time
+        report = driver.replicate(check=False)
+        assert {"LOG_BEHIND_REMOTE", RetriableError.code} == codes(report).keys(), report
+        assert any("run replicate again: then it leads" in failure.message for failure in report.failures)
+    assert codes(live.fresh().replicate()) == {}
+    live.add(21)
+    assert live.read() == {0: [f"v{number}" for number in range(22)]}
 
 
 class Unasked(PutBack):

@@ -8,6 +8,8 @@ import os
 import signal
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -205,6 +207,26 @@ def test_a_line_of_many_pieces_is_joined_once_and_one_that_is_too_long_is_refuse
     assert lines(b"\n".join(whole) + b"\n") == whole
     with pytest.raises(InvalidRecordError, match=r"longer than 100 bytes; it begins with b'e{40}'"):
         lines(b"x\n" + b"e" * 120)
+
+
+def test_a_line_is_read_and_refused_in_time_that_grows_with_its_length(monkeypatch: pytest.MonkeyPatch) -> None:
+    """65,536 pieces, of which 100 MB have no more: joined again for each piece, they would be 32 GB of copies."""
+    monkeypatch.setattr(producing, "_CHUNK", 16)
+    monkeypatch.setattr(producing, "_LONGEST", 65_535 * 16)
+    reads, writes = os.pipe()
+
+    def write() -> None:
+        with open(writes, "wb") as line:
+            line.write(b"e" * 65_536 * 16)
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    began_s = time.process_time()
+    with after_the_work() as ending, pytest.raises(InvalidRecordError, match=r"longer than 1,048,560 bytes"):
+        list(producing.batches(reads, 3, 0.1, ending))
+    assert time.process_time() - began_s < 2
+    writer.join()
+    os.close(reads)
 
 
 @pytest.mark.parametrize(("given", "means"), [("\\t", "\t"), ("\\x1f", "\x1f"), ("\\\\t", "\\t"), ("|", "|")])

@@ -23,9 +23,11 @@ from tests.contexts import context_of
 from tests.pages import blocks
 from tests.unit.cluster_harness import TIERED, LiveCluster, the_failure
 from tests.unit.harness import SCHEMA, batch
+from tests.unit.test_iceberg_avro import avro, number, record, text
 
 pyiceberg_catalog = pytest.importorskip("pyiceberg.catalog", reason="needs stratalog[iceberg]")
 pytest.importorskip("sqlalchemy", reason="pyiceberg's catalog in SQLite needs SQLAlchemy")
+iceberg_files = pytest.importorskip("stratalog.tiering.iceberg_files", reason="needs stratalog[iceberg]")
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
@@ -417,3 +419,52 @@ def test_what_is_no_regular_file_is_not_opened(live: LiveCluster, tmp_path: Path
     os.mkfifo(manifests) if kind == "fifo" else manifests.symlink_to(moved)
     live.fill("d")
     assert "which is not a regular file" in the_failure(live.cluster.tier("t", check=False))
+
+
+def manifests_of(what: str) -> list[Path]:
+    """The list of the present snapshot, or its manifests."""
+    loaded = table()
+    snapshot = loaded.current_snapshot()
+    assert snapshot is not None
+    named = (
+        [snapshot.manifest_list]
+        if what == "list"
+        else [one.manifest_path for one in snapshot.manifests(loaded.io)]
+    )
+    return [Path(each.removeprefix("file://")) for each in named]
+
+
+@pytest.mark.parametrize("what", ["list", "manifest"])
+@pytest.mark.parametrize(
+    ("bad", "why"),
+    [
+        (
+            avro(record("string"), (1, text(bytes(300 << 20))), codec="deflate"),
+            "it unpacks to more than 268435456",
+        ),
+        (avro(record("string"), (1, number(1 << 31) + b"abc")), "a length that it does not have"),
+        (b"PAR1", "it is no Avro file"),
+    ],
+    ids=["bomb", "length", "other"],
+)
+def test_a_list_or_manifest_that_states_too_much_is_refused_before_pyiceberg_reads_it(
+    live: LiveCluster, what: str, bad: bytes, why: str
+) -> None:
+    live.fill("abc")
+    live.cluster.tier("t").raise_for_failures()
+    for path in manifests_of(what):
+        path.write_bytes(bad)
+    live.fill("d")
+    error = the_failure(live.cluster.tier("t", check=False))
+    assert why in error
+    assert "Nothing was read or deleted" not in error
+    live.cluster.vacuum("t", older_than_ms=-1_000_000, check=False)
+    assert values(pa.table(DeltaTable(folder(live)).to_pyarrow_table()).sort_by("offset")) == "abcd"
+
+
+def test_all_that_a_table_names_is_bounded_too(live: LiveCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    live.fill("abc")
+    live.cluster.tier("t").raise_for_failures()
+    monkeypatch.setattr(iceberg_files, "MOST_UNPACKED_IN_ALL_BYTES", 300)
+    live.fill("d")
+    assert "it unpacks to more than" in the_failure(live.cluster.tier("t", check=False))
