@@ -24,7 +24,7 @@ class TellsTime(Protocol):
     """The part of a storage that reports its time."""
 
     def now_ms(self) -> int | None:
-        """As ``Store.now_ms``."""
+        """See ``Store.now_ms``."""
         ...
 
 

@@ -48,7 +48,7 @@ def decode_json(text: Text, kind: type[T], what: str) -> T: ...
 @overload
 def decode_json(text: Text, kind: Any, what: str) -> Any: ...
 def decode_json(text: Text, kind: Any, what: str) -> Any:
-    """As ``parse_json``, for a text read from storage; ``what`` names it in errors, and says what was expected.
+    """``parse_json`` for a text read from storage; ``what`` names the text and the expected content in errors.
 
     Raises: CorruptionError.
     """
@@ -86,8 +86,7 @@ def read_bounded(store: Store, name: str, most_bytes: int) -> bytes:
 
 
 def read_listed(store: Store, stored: StoredObject, most_bytes: int) -> bytes:
-    """As ``read_bounded``, for the exact object of a listing. An object that is too large is not requested.
-
+    """Like ``read_bounded``, for the exact object of a listing. An object that is too large is not requested.
     Raises: SourceChangedError if the object was deleted or replaced; CorruptionError; StorageError kinds.
     """
     check_size(stored.size_bytes, most_bytes, store, stored.name)

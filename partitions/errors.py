@@ -191,7 +191,7 @@ class IneligibleReplicaError(StaleMetadataError):
 
 
 class StaleBrokerError(StaleMetadataError):
-    """A broker's root is not the registered one (register it), or was registered anew (read the metadata)."""
+    """A broker's root is not the registered one (register it), or was registered again (read the metadata)."""
 
     code = "STALE_BROKER_EPOCH"
 
@@ -371,7 +371,7 @@ class LogTruncationError(OffsetOutOfRangeError):
     def __init__(self, message: str, divergent_offset: int) -> None:
         super().__init__(message)
         self.divergent_offset = divergent_offset
-        """The offset up to which the log is what the consumer has read; replaced from here on."""
+        """The offset up to which the log equals the records that the consumer has read; replaced from here on."""
 
 
 class DuplicateSequenceNumberError(InvalidCallError):

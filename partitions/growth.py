@@ -110,8 +110,7 @@ def fitted(records: Records, schema: pa.Schema, what: str) -> Records:
     """Records in the columns of ``schema``, which equals or grew from theirs; fields that they lack are null.
 
     Raises: StaleMetadataError if they have a field that ``schema`` lacks: then ``schema`` is outdated, and no
-        value
-        may be dropped.
+        value may be dropped.
     """
     if not grew(pa.struct(list(records.schema)), pa.struct(list(schema))):
         raise StaleMetadataError(

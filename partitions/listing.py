@@ -83,8 +83,7 @@ def parse(folder: str, objects: Iterable[StoredObject], uri_of: Callable[[str], 
     gives the address for errors.
 
     Raises: CorruptionError if one of our names is not a regular file: a reader by path, such as Spark, would
-        follow
-        it.
+        follow it.
     """
     data: list[DataFile] = []
     epochs: list[tuple[EpochName, StoredObject]] = []

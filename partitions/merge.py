@@ -1,12 +1,10 @@
-"""The choice of the files of a log that become one segment: Kafka's segment rolling, after the fact. Pure.
+"""Chooses the files of a log that become one segment: Kafka's segment rolling, after the fact. Pure.
 
-Each append is its own file, however small. Below the high watermark, neighbouring files are merged:
+Each append is its own file, however small. Below the high watermark, neighboring files are merged:
 
 - *sealed* runs: together about ``segment.bytes``, or older than ``segment.ms``. A run becomes one segment, which
-is
-  never merged again, and which may move to the remote tier.
-- in the *active* tail, ``segment.merge.min.files`` neighbours, if the merged file belongs to a higher tier of
-sizes
+  is never merged again, and which may move to the remote tier.
+- in the *active* tail, ``segment.merge.min.files`` neighbors, if the merged file belongs to a higher tier of sizes
   than each of them. So a folder of small appends stays short, and every byte is rewritten only a logarithmic
   number of times.
 
@@ -125,7 +123,7 @@ def sealed_runs(
         now_ms - oldest_of(active, oldest_ms) >= policy.segment_ms or all(map(has_expired, reversed(active)))
     ):
         first, rest = active[0], active[1:]
-        # As large as all that came after it: rewriting it for them, each segment.ms again, would be quadratic.
+        # As large as all later files: rewriting it for these every segment.ms would be quadratic.
         dwarfs = first.name.merged and _size(first) >= sum(map(_size, rest))
         sealed.append(Run((first,) if dwarfs else tuple(active)))
         active = rest if dwarfs else []

@@ -1,6 +1,6 @@
 """Every name in storage: built and parsed here, and nowhere else (protocol section 1).
 
-    broker.json                                                     what a root is
+    broker.json                                                     the owner of a root
     <incarnation>/<topic>-<topic_id>/<partition>.<assignment>/             the folder of one replica
         <base>.<epoch>.parquet          one append: records [base, next)
         <base>-<next>.<epoch>.parquet   a merged segment: records [base, next)
@@ -8,20 +8,20 @@
         <offset>.<epoch>.hw             high watermark reached under an epoch; empty
         <offset>.local                  local log start; JSON producer state, checksum
         <end>-<epoch>.checkpoint        a snapshot: the state after the records [0, end), the last of them of epoch
-        <end>-<epoch>.checkpoint.<position>.part    bytes of a snapshot on its way here, from that position on
-    <incarnation>/__remote_log_manager/<version>.schedule           which partitions are due for tiering; a hint
-    <incarnation>/__maintenance/<version>.schedule                  what `maintain` did last when; a hint
+        <end>-<epoch>.checkpoint.<position>.part    bytes of a snapshot being fetched, from that position on
+    <incarnation>/__remote_log_manager/<version>.schedule           the partitions due for tiering; a hint
+    <incarnation>/__maintenance/<version>.schedule                  the last runs of `maintain`'s steps; a hint
     <incarnation>/__replication_throttle/<version>.schedule         the throttled copies so far; a hint
     <directory_id>/__cluster_metadata/                              the folder of one voter
-        <epoch>.claim                   the claimant's id; <epoch>.<tag>.claim where the cluster has a key
+        <epoch>.claim                   the claimant's id; <epoch>.<tag>.claim if the cluster has a key
         <base>.<epoch>.parquet          one committed batch of metadata records
         <end>-<epoch>.checkpoint        a snapshot, as above
     <topic>-<topic_id>/<partition>/<name>                           a segment in the remote tier
-    <topic>-<topic_id>/<partition>/<rebuilt>/<name>                 the n-th that a heal has rebuilt of that name
-    _clusters/<cluster_id>/<offset>.<digest>.json                   there, too: a cluster as of a metadata offset
+    <topic>-<topic_id>/<partition>/<rebuilt>/<name>                 its n-th replacement, rebuilt by a heal
+    _clusters/<cluster_id>/<offset>.<digest>.json                   there: a cluster at a metadata offset
     _snapshots/<topic>-<topic_id>/<partition>/<end>-<epoch>.<id>.parquet
-                                    there, too: the latest record of each key, in a table
-    <id>.probe                                                      made to ask a store something, and deleted
+                                    there: the latest record of each key, in a table
+    <id>.probe                                                      tests a store, and is deleted
     <topic>/<partition>/epoch-<epoch>/<base>.parquet                records that ``recover`` has exported
 
 Offsets and positions have 20 digits and epochs 10, so that names sort as numbers; a greater one is never written,

@@ -113,7 +113,7 @@ class ProducerAppend(msgspec.Struct, frozen=True):
     control: int | None = None
     """The type of a marker (``records.ABORT``, ``records.COMMIT``), which ends transactions of earlier epochs."""
     partition_count: int | None = None
-    """As in ``ProducerEntry``: for a retry of the append when the topic has grown."""
+    """See ``ProducerEntry``; for a retry of the append when the topic has grown."""
     on_changed_replay: OnChangedReplay | None = None
     """The setting of a named producer. None: the engine made up its sequences, which are repeated with the same
     records, soon, or never."""
@@ -177,8 +177,8 @@ def earlier_attempt(state: ProducerState, append: ProducerAppend, what: str) -> 
     the producer has its epoch, or a later one.
 
     Raises: InvalidProducerEpochError if a newer instance has appended. If later sequences of the producer are in
-        the
-        log: OutOfOrderSequenceNumberError if this one never was, DuplicateSequenceNumberError if that is unknown.
+        the log: OutOfOrderSequenceNumberError if this one never was, DuplicateSequenceNumberError if that is
+        unknown.
     """
     last = state.get(append.producer_id)
     if append.control is not None and last is not None and append.epoch <= last.epoch:

@@ -227,8 +227,7 @@ def leaf_types(schema: pa.Schema) -> dict[str, pa.DataType]:
     """The leaf columns by their dotted Parquet paths, in file order.
 
     Raises: InvalidCallError if two have the same path, such as ``a.b`` and a field ``b`` of ``a``: Parquet
-        settings of
-        one would apply to the other.
+        settings of one would apply to the other.
     """
 
     def leaves(prefix: str, data_type: pa.DataType) -> Iterator[tuple[str, pa.DataType]]:

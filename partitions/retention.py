@@ -139,13 +139,12 @@ def removable(log: ReplicaLog, now_ms: int, delay_ms: int, leader_epoch: int | N
     committed leader epoch of its partition is ``leader_epoch`` or later.
 
     - files that left the log at least ``delay_ms`` ago (``discarded`` knows when): below the local start, hidden
-    by
-      a merged segment, or of another history; of the last kind only files below the high watermark, since those
+      by a merged segment, or of another history; of the last kind only files below the high watermark, since those
       above it may become live again;
     - registers without meaning: local starts below one that is as old as the delay, so that a start that moves
-    more
-      often does not keep files forever; leader epochs before the last ``KEPT_EPOCHS`` up to the committed epoch,
-      all of them as old as the delay. (A register above that epoch belongs to no leader, and does not count.)
+      more often does not keep files forever; leader epochs before the last ``KEPT_EPOCHS`` up to the committed
+      epoch, all of them as old as the delay. (A register above that epoch belongs to no leader, and does not
+      count.)
     """
     listing = log.listing
     lasting = _lasting_local_start(listing, now_ms - delay_ms)

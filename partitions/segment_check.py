@@ -1,15 +1,14 @@
-"""Checks of every byte of a data file against its checksums.
+"""Checks every byte of a data file against its checksums.
 
     copied      ``check_copy``: the bytes in transit, before the copy gets a name. No request, no second read
     stored      ``verify_bytes``: one sequential read, nothing decoded. It finds *whether* a file is damaged
     stored      ``check_segment``: one sequential read, every page decoded. It finds *which records* of a damaged
                 file are lost, and whether the good ones have the right offsets
 
-Parquet's footer vouches for itself, says where everything lies and which checksum all other bytes have, and is
-inspected first. ``check_segment`` has the packed bytes of a row group at a time in memory, and unpacks them in
-pieces: rows may be wide, and a Python worker small. It reports damage
-with the offsets of the lost records, in the smallest range that a file can tell: a row group's, or the whole
-file's.
+Parquet's footer has its own checksum, all positions, and the checksum of all other bytes, and is checked first.
+``check_segment`` keeps the compressed bytes of one row group in memory, and decompresses them in pieces, as rows
+may be wide, and a Python worker small. It reports the offsets of the lost records, in the smallest range that a
+file can show: a row group's, or the whole file's.
 """
 
 from __future__ import annotations

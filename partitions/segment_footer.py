@@ -31,7 +31,7 @@ WRITER_VERSION = 1
 MOST_JSON_BYTES = 16 * 1024 * 1024
 """The greatest size of the log's own footer: 100,000 producers."""
 NO_CHECKSUM = b"0" * 8  # CRC-32, hexadecimal; the footer's is computed with these digits in its place
-# Of the footer, of all before it; (16 digits) where the page index starts, which ends at the footer; of that.
+# CRC of the footer, CRC of all bytes before it, start of the page index (16 digits), CRC of the page index.
 NO_CHECKSUMS = NO_CHECKSUM * 5
 
 

@@ -56,7 +56,7 @@ _PAGES = {"max_rows_per_page": PAGE_ROWS} if int(pa.__version__.split(".")[0]) >
 more."""
 
 _OFFSET, _OFFSET_BITS = Struct("<i"), 32
-"""Of Arrow, to where the bytes of a value, or those in a list, begin."""
+"""Arrow's offsets to the start of a value's bytes, or of a list's elements: bytes and bits of each."""
 
 Sign = Callable[[bytes], str]
 """Computes the tag of a file from the SHA-256 of the file without its tag."""
@@ -91,7 +91,7 @@ class SegmentWriter:
         self._sink = _CheckedTail(sink, sign)
         leaves = leaf_types(schema)
         self._leaves, self._chunks = len(leaves), 0
-        # Dictionaries pay for keys and typed fields; for opaque values they only waste the try. Offsets and
+        # Dictionaries pay for keys and typed fields, but not for opaque values. Offsets and
         # timestamps ascend: their differences are small.
         plain = {"value"} if pa.types.is_binary(schema.field("value").type) else set()
         ascending = {"offset", "timestamp"}

@@ -107,8 +107,7 @@ def fetch_snapshot(
     together, after it deleted them (KIP-630, "Response Handling"). Any other failure is raised at once.
 
     Raises: as ``discover``, ``Source.chunk``, ``read_snapshot``. Parts are kept for the next run, except parts of
-        a
-        snapshot of another log.
+        a snapshot of another log.
     """
     failed: SnapshotNotFoundError | SourceChangedError | PositionOutOfRangeError | CorruptSegmentError
     for _ in range(ATTEMPTS):

@@ -147,7 +147,7 @@ class ChecksummedSink:
         self.crc = 0
 
     def write(self, data: ReadableBuffer, /) -> int:
-        """As of a file."""
+        """Like ``write`` of a file."""
         view = memoryview(data)
         self._file.write(view)
         self.passed_bytes += view.nbytes

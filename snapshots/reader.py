@@ -200,8 +200,7 @@ def latest_usable(
     it replaces the damaged ones.
 
     Raises: CorruptionError for a later version or another partition, InconsistentClusterIdError: these are not
-        damage,
-        and no older snapshot can replace them; SourceChangedError, StorageError.
+        damage, and no older snapshot can replace them; SourceChangedError, StorageError.
     """
     found: list[tuple[SnapshotId, StoredObject]] = []
     for one in stored:

@@ -3,7 +3,7 @@
 The laws, which tests hold every machine to:
 
     a fold in one go equals a fold in steps       s.apply(0, a + b) == s.apply(0, a).apply(len(a), b)
-    a snapshot may stand anywhere between         load(s.dump(), s.next_offset) == s, before and after more records
+    a snapshot may be taken at any offset         load(s.dump(), s.next_offset) == s, before and after more records
     a state alone decides what it dumps           s == t: list(s.dump()) == list(t.dump())
     records survive being written                 decode(encode(r)) == r
 

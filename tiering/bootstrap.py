@@ -1,8 +1,8 @@
-"""Where a follower begins to fetch, and what it must know of the log before that (KIP-405, KIP-1023).
+"""The start offset of a follower, and the state of the log before it that the follower needs (KIP-405, KIP-1023).
 
-``fetch_origin`` is the whole decision, pure, a table in code. ``auxiliary_state`` reads what KIP-405
-calls the remote log auxiliary state: here both parts of it, the leader epoch sequence and the producer
-state, stand in the footer of the last remote segment, so building it is one ranged read.
+``fetch_origin`` is the whole decision, pure, a table in code. ``auxiliary_state`` reads KIP-405's remote log
+auxiliary state: both parts of it, the leader epoch sequence and the producer state, are in the footer of the last
+remote segment, so it takes one ranged read.
 
     the leader answers a fetch with         an empty follower that bootstraps   any other
     records (the offset is local)           FromLeader; with ALWAYS (2)         FromLeader
@@ -16,14 +16,15 @@ state, stand in the footer of the last remote segment, so building it is one ran
       remote ends elsewhere, or unknown     RemoteNotReady                      RemoteNotReady
 
 (1) log start = local start and no upload is known, or the remote ends below the log start.
-(2) FromRemote(pending upload) where the remote ends in the local log, above the follower's end.
 
-Where Kafka 4.3 differs from the KIP's text, the text counts. Its leader never answers with a pending upload
-offset below its log start, but raises it to that; followers then begin there all the same. Its follower asks
-whether the leader's log end is 0; one that is empty like its leader has nothing to skip either way. Compacted
-topics, which Kafka excludes, cannot be tiered here.
+(2) FromRemote(pending upload) if the remote ends in the local log, above the follower's end.
 
-Where KIP-1023 has no counterpart: ``docs/kips.md``.
+If Kafka 4.3 differs from the KIP's text, this follows the text. Kafka's leader never answers with a pending upload
+offset below its log start, but raises it to that; followers begin there in both cases. Kafka's follower checks
+whether the leader's log end is 0; if both logs are empty, there is nothing to skip either way. Compacted topics,
+which Kafka excludes, cannot be tiered here.
+
+``docs/kips.md`` lists the parts of KIP-1023 without a counterpart.
 """
 
 from __future__ import annotations

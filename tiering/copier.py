@@ -1,25 +1,25 @@
-"""The upload of a run of the leader's log to the remote tier (KIP-405, RLM task, step 2).
+"""Uploads a run of the leader's log to the remote tier (KIP-405, RLM task, step 2).
 
-It runs in a task, and only creates a file: the driver commits the results in batches. A repeated, speculative or
-late upload is harmless, since names are exclusive and the table decides which objects count.
+An upload runs in a task, and only creates a file: the driver commits the results in batches. A repeated,
+speculative or late upload is harmless, since names are exclusive and the table decides which objects count.
 
 Verification
-    * while copying: the store reads the listed object and no other; the bytes that it gave out have the CRC-32
-      that the file's footer states, before there is an object of that name (otherwise the leader's storage is
-      damaged). S3 checks the CRC-32 of all that it receives, each part by itself. A rewritten run is
-      read page by page, each against its own checksum;
-    * before the name appears: a run of several files is still in the leader's log, which is listed again (protocol
-      section 3, step 4). Of a single file one ``stat`` says that it is the object that was listed, which does the
-      same, at a cost that does not grow with the log. Neither sees that the leader was deposed meanwhile: then the
-      commit leaves its segments out (``stratalog.engine.upkeep.tiering``);
-    * afterwards: the store has the object with the size that was written, and its footer, with valid
-      checksum, is the one that was copied or written;
-    * a file that was there already (of a run that crashed before its commit, of another driver): all of it is
-      read back, against the CRC-32 that its footer states. No cheaper proof is as good. Size and footer say
-      nothing of the pages between. The author of the object is unknown, and so is whether its parts were checked
-      on arrival. Not every such store keeps S3's own checksums. It costs little: a driver reads back only uploads
-      without a commit, the last seconds of a run that crashed. And it must be what this upload would write, byte
-      for byte (``crc32_of``). A sound file that is not stays as it is, and this upload takes the next name.
+    * During the copy: the store reads exactly the listed object; before the new object has a name, the bytes read
+      are compared with the CRC-32 in the file's footer (a difference means that the leader's storage is damaged).
+      S3 checks the CRC-32 of each received part. A rewritten run is read page by page, each against its own
+      checksum.
+    * Before the name appears: a run of several files must still be in the leader's log, which is listed again
+      (protocol section 3, step 4). For a single file one ``stat`` shows that it is the listed object, at a cost
+      that does not grow with the log. Neither notices that the leader was deposed meanwhile: then the commit
+      leaves its segments out (``stratalog.engine.upkeep.tiering``).
+    * Afterwards: the store must have the object with the written size, and a footer with a valid checksum that
+      equals the copied or written one.
+    * An existing file (of a run that crashed before its commit, or of another driver) is read completely, and
+      compared with the CRC-32 in its footer. No cheaper proof is as good: size and footer prove nothing about the
+      pages, the author of the object is unknown, and so is whether its parts were checked on arrival; not every
+      such store keeps S3's checksums. It costs little, as only uploads without a commit are read back, the last
+      seconds of a crashed run. It must also equal this upload byte for byte (``crc32_of``). Otherwise a sound file
+      stays, and this upload takes the next name.
 """
 
 from __future__ import annotations

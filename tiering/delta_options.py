@@ -110,7 +110,7 @@ def _of_azure(here: Reached) -> dict[str, str]:
         "azure_storage_account_name": str(here.options.account),
         "azure_storage_endpoint": here.server,
         "azure_allow_http": _spelt(here.plain),
-        "azure_storage_use_emulator": "false",  # else it goes to the emulator's usual port
+        "azure_storage_use_emulator": "false",  # otherwise delta-rs uses the emulator's usual port
         "azure_skip_signature": _spelt(not here.shown),
     }
     return found | {f"azure_storage_{name}": value for name, value in here.shown.items()}

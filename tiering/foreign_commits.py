@@ -1,22 +1,22 @@
-"""Commits of others to a table since its last remote log, read from the entries of its log. Pure, but for the
+"""Commits of other writers to a table since its last remote log, from the entries of its log. Pure, except for
 reading.
 
-Each commit of ours that touches files says with the application transaction ``stratalog`` at which version that
-was; the table is a remote log there. Later commits are judged by Delta's own word for it, ``dataChange``:
+Each of our commits that touches files has the application transaction ``stratalog`` with its version, at which the
+table is a remote log. Later commits are judged by Delta's ``dataChange``:
 
-    no add, no remove                   properties, columns, statistics: the files are what they were
-    the files are again what they were  a RESTORE to that version: as if nothing had been
-    dataChange=false on all of them     OPTIMIZE, Z-order, REORG: the same records in other files. Our segments are
-                                        in the store until somebody's VACUUM, so the remote log is what it was
-                                        (``Rewrite``), and the next commit of ours takes the rewrite back first
+    no add, no remove                   properties, columns, statistics: the files are unchanged
+    the same files again                a RESTORE to that version: no change
+    dataChange=false on all of them     OPTIMIZE, Z-order, REORG: the same records in other files. Our segments
+                                        stay in the store until a VACUUM, so the remote log is unchanged
+                                        (``Rewrite``), and our next commit reverts the rewrite first
     dataChange=true on any of them      append, overwrite, DELETE, UPDATE, MERGE, a RESTORE to another version: the
-                                        table is no log any more, and is refused until somebody restores it
+                                        table is no longer a log, and is refused until it is restored
 
 Statistics cannot prove that records are the same (an UPDATE keeps their number, offsets and times), but they can
 prove that they are not: a rewrite keeps the number of records. There is one exception. delta-rs 1.6.6 commits an
-OPTIMIZE although files that it removes have left the table since it read them, if they left without a change of
-data, as by another OPTIMIZE or when this product takes one back. The records of those files are in the table twice
-then. The commit is known by what it removes, and is taken back as any rewrite: it holds no new record.
+OPTIMIZE even if files that it removes have left the table since it read them, without a change of data, by another
+OPTIMIZE or when this product reverts one. Then the records of those files are in the table twice. Such a commit is
+recognized by the files that it removes, and is reverted like any rewrite, as it holds no new record.
 """
 
 from __future__ import annotations

@@ -152,7 +152,9 @@ def _after_record(fields: tuple[_Walk, ...]) -> _Walk:
 
 
 def _after_items(item: _Walk) -> _Walk:
-    """Of an array, in groups that state their number of items; below 0, the bytes of the group follow."""
+    """The items of an array, in groups that state their number of items; a negative number is followed by the
+    bytes of the group.
+    """
 
     def walk(data: bytes, at: int) -> int:
         count, at = _number(data, at)

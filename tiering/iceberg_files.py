@@ -25,11 +25,12 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table
 
 MOST_BYTES: Final = 64 * 1024 * 1024
-"""Of a list or a manifest: 100,000 files take some 20 MB."""
+"""The greatest manifest list or manifest; 100,000 files take about 20 MB."""
 MOST_UNPACKED_BYTES: Final = 256 * 1024 * 1024
-"""Of a list or a manifest, unpacked."""
+"""The greatest decompressed manifest list or manifest."""
 MOST_UNPACKED_IN_ALL_BYTES: Final = 2 * 1024 * 1024 * 1024
-"""Of all lists and manifests that one operation reads of a table: of some million files, each read three times."""
+"""The greatest decompressed size of all manifest lists and manifests that one operation reads: about a million
+files, each read three times."""
 _REMEDY: Final = (
     "Find out who wrote this metadata, then drop the table from its catalog: the next vacuum creates it again"
 )

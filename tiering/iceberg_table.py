@@ -105,7 +105,7 @@ class IcebergTable:
                 try:
                     self._commit(table, log, held, wanted, schema)
                 except (CommitFailedException, CommitStateUnknownException):
-                    continue  # the table tells whether it has landed
+                    continue  # the table shows whether it has landed
                 return True
         raise StorageError(f"the Iceberg table {self.name}: other writers committed first {COMMIT_ATTEMPTS} times")
 

@@ -84,9 +84,8 @@ def earliest_pending_upload(log: ReplicaLog, remote: Sequence[RemoteSegment], lo
     highest offset on the remote storage" (KIP-1023, "ReplicaFetcher Changes").
 
     Raises: CorruptionError if the remote log has another history than the leader (an unclean election);
-        LogGapError if
-        the leader has deleted records that the remote log lacks: the remote store is another one than before, or
-        is not mounted, and an upload would begin a table that hides the existing one.
+        LogGapError if the leader has deleted records that the remote log lacks: the remote store is another one
+        than before, or is not mounted, and an upload would begin a table that hides the existing one.
     """
     if not remote or remote[-1].next_offset <= log_start:
         if log.local_start > log_start:

@@ -152,7 +152,7 @@ def decide_rebuilt(log: RemoteLog, rebuilt: Sequence[Rebuilt]) -> TableChange | 
         adds += new
         removes |= {segment.path: segment for segment in lost}
         first = each.lost[0]
-        if first.base_offset < each.log_start:  # what is rebuilt begins there
+        if first.base_offset < each.log_start:  # the rebuilt segments begin there
             below = (s for s in log.of_partition(first.partition) if s.next_offset <= each.log_start)
             removes |= {segment.path: segment for segment in below}
     change = TableChange(tuple(adds), tuple(removes.values()), of_data=False)

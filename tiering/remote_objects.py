@@ -1,21 +1,21 @@
-"""The objects in a topic's folder of the remote store, compared with its table; and the litter among them. Pure.
+"""The objects in a topic's folder of the remote store, compared with its table, and the litter among them. Pure.
 
     listed                                          stays
-    removed from the table                          goes after the delay, for running readers (KIP-405,
+    removed from the table                          deleted after the delay, for running readers (KIP-405,
                                                     DELETE_SEGMENT_STARTED)
     uploaded, never committed (COPY_SEGMENT_STARTED):
-      lies below the log start offset               goes: nobody needs it
-      begins below the end of the remote log        goes: a commit would find other files with its offsets
-      of another history than the leader's          goes: no commit would take it
-      the topic is not tiered any more              goes
+      below the log start offset                    deleted: it is not needed
+      begins below the end of the remote log        deleted: a commit would find other files with its offsets
+      of another history than the leader's          deleted: no commit would take it
+      the topic is no longer tiered                 deleted
       anything else                                 stays: the next tier run commits it, or files with its offsets
 
-An upload without a commit goes only when it has lain there for a day, by the clock of the storage. The first two
-need no such care, for log starts never go back and a commit that comes late is superseded. (What only begins
-below the log start may be on its way into the table, if the log start has just moved; it is superseded soon.) The
-others may come to life again: another unclean election may bring the lost history back. Then a tier run finds the
-file, or uploads it anew; that it finds it in the moment in which somebody deletes it, a day later, costs no record
-either, since nothing leaves a broker before its remote copy was looked at after its commit.
+An upload without a commit is deleted only after a day, by the clock of the storage. The first two cases would be
+safe without that, as log starts never move back, and a late commit is superseded. (One that only begins below the
+log start may be on its way into the table, if the log start has just moved; it is superseded soon.) The others may
+become valid again, if another unclean election restores the lost history. Then a tier run finds the file, or
+uploads it again. Even if it finds the file just before another run deletes it, no record is lost, as a broker
+keeps its records until their remote copy was looked up after the commit.
 """
 
 from __future__ import annotations

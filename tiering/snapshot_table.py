@@ -1,16 +1,16 @@
-"""The latest record of each key of a topic as a Delta table: one file a partition, that of its latest snapshot
-(KIP-630 has no such thing).
+"""The latest record of each key of a topic as a Delta table: one file per partition, from its latest snapshot
+(without a counterpart in KIP-630).
 
-    partition, end_offset, epoch        the snapshot: the records ``[0, end_offset)``, the last of them of epoch
+    partition, end_offset, epoch        the snapshot: the records ``[0, end_offset)``, the last one of ``epoch``
     timestamp, key, value, headers      the latest record of a key; keys without a value (tombstones) are absent
 
-A file takes the place of the one before in one version. Two jobs at once decide by what the table says: each
-version is planned on the one before, and the application transaction ``stratalog.<partition>`` names the leader
-epoch under which a partition was published last. A later leader's snapshot replaces whatever is there, one of the
-same leader that ends later replaces one that ends sooner, and nothing else replaces anything.
+A file replaces the previous one in one version. The table decides between concurrent jobs: each version is planned
+on the previous one, and the application transaction ``stratalog.<partition>`` has the leader epoch of a
+partition's last publication. A later leader's snapshot replaces any other; a snapshot of the same leader replaces
+one that ends earlier.
 
-The table is derived: whatever others write into it leaves it with the next publication, and one that cannot be
-read any more is begun anew.
+The table is derived: the next publication removes files of other writers, and an unreadable table is created
+again.
 """
 
 from __future__ import annotations

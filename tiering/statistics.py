@@ -1,10 +1,9 @@
-"""Delta's per-file statistics from Parquet's: what lets a reader of the table skip whole files. Pure.
+"""Delta's per-file statistics from Parquet's, by which a reader of the table skips whole files. Pure.
 
-Delta protocol, "Per-file Statistics": numRecords, and per column minValues, maxValues, nullCount, nested as
-the schema is. Wrong bounds hide rows and absent ones only cost time, so whatever is not certain is left out:
+Delta protocol, "Per-file Statistics": numRecords, and per column minValues, maxValues, nullCount, nested like the
+schema. Wrong bounds hide rows, while absent ones only cost time, so uncertain ones are left out:
 
-- floating point columns, of which segments keep no statistics: Parquet's leave NaN out, Spark orders it
-  above everything else;
+- floating point columns, for which segments keep no statistics: Parquet's leave NaN out, Spark orders it last;
 - columns under lists and maps, binary columns, booleans: no reader skips by them;
 - columns past ``INDEXED_COLUMNS``: readers do not look further (delta.dataSkippingNumIndexedCols);
 - a bound that Parquet lacks for one row group, or that JSON's forms cannot hold (years beyond 9999).

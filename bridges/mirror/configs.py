@@ -1,7 +1,7 @@
 """The configs of a mirrored topic: those of the source that mean the same here. Pure.
 
 Retention is taken over, but not where the source deletes nothing by age or size (it compacts), nor in an archive.
-Left out are limits of Kafka's brokers and buffers (``engine.config.kafka_keys``), ``min.insync.replicas``,
+Left out are limits of Kafka's brokers and buffers (``engine.config.settings``), ``min.insync.replicas``,
 which belongs to the brokers at hand, and ``cleanup.policy=compact``: the source's compaction shows as gaps in what
 comes after it, and what was mirrored stays.
 

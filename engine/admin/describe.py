@@ -1,4 +1,4 @@
-"""Describe: every replica of topics, as a table."""
+"""Describes every replica of topics, as a table."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ _LEADER, _IN_SYNC, _UNREACHABLE = "leader", "in sync", "unreachable"
 
 
 def describe(context: Context, topics: Sequence[str] | None = None) -> Report:
-    """One row per replica of the topics; of one that cannot be looked at only what the metadata knows. Of all
-    topics (None), partitions of the engine's own ones that hold nothing and are as they should be have no rows,
-    and count as ``empty_internal_replicas``: most never do.
+    """One row per replica of the topics; for one that cannot be listed only the metadata's columns. For all topics
+    (None), healthy empty partitions of the engine's own topics have no rows, and count as
+    ``empty_internal_replicas``.
 
-    Raises: UnknownTopicOrPartitionError; a replica that cannot be read, a broker that is not there or
-        takes no files, metadata without a majority, partitions without a leader or below ``min.insync.replicas``,
-        and copies to the remote tier that fail time after time are failures in the report.
+    Raises: UnknownTopicOrPartitionError. Failures in the report: unreadable replicas, unreachable brokers or ones
+        that take no files, metadata without a majority, partitions without a leader or below
+        ``min.insync.replicas``, and copies to the remote tier that fail repeatedly.
     """
     unreachable: dict[int, list[StratalogError]] = {}
     answering: set[int] = set()
@@ -62,7 +62,7 @@ def describe(context: Context, topics: Sequence[str] | None = None) -> Report:
                     case (StratalogError() as wrong) | ListedLog(contradicts=StratalogError() as wrong):
                         run.fail(f"{work} on broker {look.broker_id}", wrong)
             view = work.replicas.view
-            entry = due.get(view.key) if view.topic_id in remote else None  # else the topic has failed already
+            entry = due.get(view.key) if view.topic_id in remote else None  # otherwise the topic has failed
             _fail_where_needed(context, image, work, entry, run)
             if topics is None and _says_nothing(view, looks):
                 empty += len(looks)
@@ -99,7 +99,7 @@ def _with_remote(replicas: PartitionReplicas, remote: Mapping[str, RemoteLog]) -
 def _fail_where_needed(
     context: Context, image: ClusterImage, work: DescribeWork, entry: Entry | None, run: OperationRun
 ) -> None:
-    """Failures of whatever the rows show that needs a person; ``health`` has the commands."""
+    """Failures for everything in the rows that needs an operator; ``health`` has the commands."""
     view = work.replicas.view
     least = context.topic_config(image, image.topics[view.topic_id]).min_insync_replicas
     if view.leader is None:
@@ -117,8 +117,8 @@ def _fail_where_needed(
 def _remote_end(
     view: PartitionView, remote: Mapping[str, RemoteLog], due: Mapping[TopicIdPartition, Entry]
 ) -> int | None:
-    """Where the remote log of the partition ends; where that cannot be read, where the list last saw it end. None
-    for a partition that is not tiered.
+    """The end of the partition's remote log; if that is unreadable, the last known one from the schedule. None for
+    a partition that is not tiered.
     """
     if view.topic_id in remote:
         return remote[view.topic_id].end(view.partition) or 0
@@ -126,8 +126,9 @@ def _remote_end(
 
 
 def _says_nothing(view: PartitionView, looks: Iterable[ListedReplica]) -> bool:
-    """Whether the partition is of the engine's own topics, and no replica that answers holds, or lacks,
-    anything."""
+    """Whether the partition is of the engine's own topics, and every replica that answers is empty and
+    complete.
+    """
     as_it_should_be = (_LEADER, _IN_SYNC, _UNREACHABLE, f"{_LEADER}, {_UNREACHABLE}")
     return view.topic in INTERNAL_TOPICS and all(
         _role(view, look) in as_it_should_be and not (isinstance(look.found, ListedLog) and look.found.files)
@@ -136,7 +137,7 @@ def _says_nothing(view: PartitionView, looks: Iterable[ListedReplica]) -> bool:
 
 
 def _row(view: PartitionView, look: ListedReplica, cold: RemoteLog | None) -> dict[str, Value]:
-    """None for what is not known of a replica that cannot be looked at."""
+    """None for values of a replica that cannot be listed."""
     log = look.found if isinstance(look.found, ListedLog) else None
     return {
         "topic": view.topic,
@@ -157,9 +158,9 @@ def _row(view: PartitionView, look: ListedReplica, cold: RemoteLog | None) -> di
 
 
 def _tiering(work: DescribeWork, look: ListedReplica, entry: Entry | None, now_ms: int) -> dict[str, Value]:
-    """The part of the replica's log that is not in the remote tier, which a restore would lose: acknowledged
-    records, the bytes of their files, and the age of the first append. And the failures of the last tier runs:
-    since when, how often in a row, with what error.
+    """The part of the replica's log outside the remote tier, which a restore would lose: acknowledged records, the
+    bytes of their files, and the age of the first append. And the failures of the last tier runs: since when, how
+    often in a row, the error.
     """
     log = look.found if isinstance(look.found, ListedLog) else None
     end = max(work.remote_end or 0, work.replicas.view.log_start_offset)
@@ -176,7 +177,7 @@ def _tiering(work: DescribeWork, look: ListedReplica, entry: Entry | None, now_m
 
 
 def _role(view: PartitionView, look: ListedReplica) -> str:
-    """The role of the replica in the metadata; or that it cannot be looked at, and whether it leads."""
+    """The role of the replica in the metadata; or that it cannot be listed, and whether it leads."""
     broker = look.broker_id
     if isinstance(look.found, StratalogError):
         away = _UNREACHABLE if isinstance(look.found, BrokerUnreachableError) else look.found.code

@@ -1,4 +1,4 @@
-"""Describe: the brokers and the topics of a cluster, one topic, and partitions in trouble, as tables."""
+"""Describes the brokers and topics of a cluster, one topic, and partitions in trouble, as tables."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from stratalog.tiering.schedule import Entry
 
 
 def describe_brokers(context: Context) -> Report:
-    """One row per broker of the cluster file: whether it is fenced, and how its root is found. A root that does
-    not answer, or is damaged, or somebody else's, is a failure in the report.
+    """One row per broker of the cluster file: whether it is fenced, and the state of its root. An unreachable,
+    damaged or foreign root is a failure in the report.
     """
     with context.run("describe brokers") as run:
         image = known_image(context, run)
@@ -52,7 +52,7 @@ def describe_brokers(context: Context) -> Report:
 
 
 def broker_state(registered: BrokerImage, finding: Finding | None) -> str:
-    """``ok``, or the words for all that is not as it should be."""
+    """``ok``, or the words for everything that is wrong."""
     words = []
     if registered.fenced:
         words.append("fenced by hand" if registered.fenced_by_hand else "fenced")
@@ -71,8 +71,8 @@ def broker_state(registered: BrokerImage, finding: Finding | None) -> str:
 
 
 def describe_topics(context: Context, *, exclude_internal: bool = False) -> Report:
-    """One row per topic: partitions, types, configs; of a tiered one the address of its Delta table, and up to
-    which offset that goes in each partition, as the last run of ``tier`` saw it (``0:100 1:98``).
+    """One row per topic: partitions, types, configs; for a tiered one the address of its Delta table, and the end
+    offset of each partition there, as the last run of ``tier`` saw it (``0:100 1:98``).
     """
     with context.run("describe topics") as run:
         image = known_image(context, run)
@@ -118,18 +118,18 @@ def _table_end(topic: TopicImage, due: Mapping[TopicIdPartition, Entry]) -> str 
 def _type_name(schema: str | None) -> str:
     try:
         return ddl(schema)
-    except InvalidCallError:  # of foreign origin: ``create_topic`` only declares readable types
+    except InvalidCallError:  # of another writer: ``create_topic`` only declares readable types
         return "unreadable"
 
 
 TROUBLES = ("unavailable", "under-min-isr", "under-replicated")
-"""The states of partitions that ``troubled_partitions`` finds, worst first."""
+"""The states of ``troubled_partitions``, worst first."""
 
 
 def troubled_partitions(context: Context, trouble: str) -> Report:
-    """One row per partition that is in this state or a worse one, as the metadata has it: no broker is asked.
-    ``unavailable``: it has no leader; ``under-min-isr``: its ISR is below ``min.insync.replicas``, appends with
-    acks=all are refused; ``under-replicated``: a replica is not in the ISR.
+    """One row per partition in this state or a worse one, from the metadata: no broker is asked. ``unavailable``:
+    it has no leader; ``under-min-isr``: its ISR is below ``min.insync.replicas``, so appends with acks=all are
+    refused; ``under-replicated``: a replica is not in the ISR.
 
     Raises: InvalidCallError for another state.
     """
@@ -156,7 +156,7 @@ def troubled_partitions(context: Context, trouble: str) -> Report:
 
 
 def state_of(view: PartitionView, min_insync_replicas: int) -> str | None:
-    """The worst of ``TROUBLES`` that a partition is in; None when it is in none."""
+    """The worst of ``TROUBLES`` for a partition; None if it has none."""
     if view.leader is None:
         return "unavailable"
     if not view.has_min_isr(min_insync_replicas):
@@ -165,8 +165,8 @@ def state_of(view: PartitionView, min_insync_replicas: int) -> str | None:
 
 
 def describe_topic(context: Context, name: str) -> Report:
-    """A topic's shape, types and effective configs: a row each, with its value and where that comes from, the
-    ``topic``, the ``cluster``, or the ``default``.
+    """A topic's shape, types and configs in force: one row each, with the value and its source: ``topic``,
+    ``cluster`` or ``default``.
 
     Raises: UnknownTopicOrPartitionError.
     """
@@ -189,7 +189,7 @@ def describe_topic(context: Context, name: str) -> Report:
 
 
 def _fields(column: str, schema: str | None) -> dict[str, Value]:
-    """The type of a column, each field of a struct by its own name."""
+    """The type of a column, one line per field of a struct."""
     try:
         return {f"{column}.{name}": kind for name, kind in fields_of(schema).items()} or {column: ddl(schema)}
     except InvalidCallError:

@@ -1,8 +1,9 @@
-"""Looking after consumer groups: list them, move their offsets, delete them.
+"""Lists consumer groups, resets their offsets, deletes them, and reports their lag, like
+``kafka-consumer-groups.sh``.
 
-What ``kafka-consumer-groups.sh`` does. Moving offsets is a commit like any other, of no member: stop the consumers
-of the group first, or their next commit takes its place. Deleting asks the log whether the group still was as it
-was seen: one that has committed meanwhile lives, and keeps what it has.
+Resetting offsets is an ordinary commit, of no member: stop the consumers of the group first, or their next commit
+replaces it. Deleting asks the log whether the group is unchanged: one that has committed meanwhile survives, with
+all its offsets.
 """
 
 from __future__ import annotations
@@ -52,10 +53,10 @@ from stratalog.partitions.numbers import whole
 from stratalog.partitions.offsets import OffsetSpec, UnknownOffset
 
 ResetTo = Place | datetime | str
-"""Where a group is moved to: a named position, an offset, or the first record at or after a time."""
+"""The target of a reset: a named position, an offset, or the first record at or after a time."""
 
 _Target = Callable[[PartitionState, OffsetCommit | None], int]
-"""Where to move a partition with this commit, if any; it may be out of range."""
+"""The target offset of a partition with this commit, if any; may be out of range."""
 
 
 def groups(context: Context) -> Report:
@@ -95,13 +96,13 @@ def reset_offsets(
     partitions: Sequence[int] | None = None,
     dry_run: bool = False,
 ) -> Report:
-    """Move what a group has committed for the topics (those that it has committed for when None), in all their
-    partitions or in these: ``to`` a place, by ``shift_by`` records (back where negative), or by ``by_duration``,
-    to where the log was that long ago. A place out of range becomes the nearest end of the log, and is noted. One
-    row per partition, with the old and the new offset; ``dry_run`` changes nothing.
+    """Reset a group's commits for the topics (None: those that it has committed for), in all their partitions or
+    in these: ``to`` a place, by ``shift_by`` records (back if negative), or to the position of the log
+    ``by_duration`` ago. An offset out of range becomes the nearest end of the log, with a note. One row per
+    partition, with the old and the new offset; ``dry_run`` changes nothing.
 
-    Raises: InvalidGroupIdError, GroupIdNotFoundError, UnknownTopicOrPartitionError, InvalidCallError (for a
-        shift of what was never committed, too): nothing was changed; as ``groups.commit``.
+    Raises: InvalidGroupIdError, GroupIdNotFoundError, UnknownTopicOrPartitionError, InvalidCallError (also for a
+        shift without a commit): nothing was changed; see ``groups.commit``.
     """
     check_group(group)
     target = _target(context, to, shift_by, by_duration)
@@ -146,7 +147,7 @@ def _target(context: Context, to: ResetTo | None, shift_by: int | None, by_durat
             offset = whole(to, "to")  # out of range it is moved to the nearest end
             return lambda *_: offset
         case _, SupportsIndex(), _ if not isinstance(shift_by, bool):
-            records = operator.index(shift_by)  # however large: it ends where the log does
+            records = operator.index(shift_by)  # any size: it is clamped to the log
             return lambda state, record: _shifted(state, record, records)
         case _, _, timedelta() as ago if ago >= timedelta(0):
             now = datetime.fromtimestamp(context.clock.now_ms() / 1000, UTC)
@@ -173,7 +174,7 @@ def _shifted(state: PartitionState, record: OffsetCommit | None, records: int) -
 
 
 def _within(state: PartitionState, offset: int, notes: list[str]) -> int:
-    """The offset, or the end of the log that is nearest to it."""
+    """The offset, or the nearest end of the log."""
     start, end = state.positions.log_start, state.positions.high_watermark
     if offset > end:
         end = state.leader.latest(Isolation.READ_UNCOMMITTED)
@@ -187,11 +188,11 @@ def _within(state: PartitionState, offset: int, notes: list[str]) -> int:
 
 
 def delete_group(context: Context, group: str, *, if_exists: bool = False, dry_run: bool = False) -> Report:
-    """Forget a group: what it has committed, also in transactions that are not over, and its member epoch. One row
-    per partition. With ``if_exists`` a group that does not exist is a note.
+    """Delete a group: its commits, including those in open transactions, and its member epoch. One row per
+    partition. With ``if_exists`` a missing group is a note.
 
-    Raises: InvalidGroupIdError, GroupIdNotFoundError; NonEmptyGroupError when it has committed meanwhile;
-        as ``groups.commit``.
+    Raises: InvalidGroupIdError, GroupIdNotFoundError; NonEmptyGroupError when it has committed meanwhile; see
+        ``groups.commit``.
     """
 
     def wanted(image: ClusterImage, offsets: ConsumerOffsets, state: GroupState) -> list[OffsetsRecord]:
@@ -206,11 +207,9 @@ def delete_group(context: Context, group: str, *, if_exists: bool = False, dry_r
 
 
 def delete_offsets(context: Context, group: str, topics: Sequence[str], *, dry_run: bool = False) -> Report:
-    """Forget what a group has committed for these topics, also in transactions that are not over. One row per
-    partition.
+    """Delete a group's commits for these topics, including those in open transactions. One row per partition.
 
-    Raises: UnknownTopicOrPartitionError, also where it has committed nothing for one of them; as
-        ``delete_group``.
+    Raises: UnknownTopicOrPartitionError, also without a commit for one of them; see ``delete_group``.
     """
 
     def wanted(image: ClusterImage, offsets: ConsumerOffsets, state: GroupState) -> list[OffsetsRecord]:

@@ -22,7 +22,7 @@ from stratalog.partitions.offsets import FoundOffset, OffsetSpec
 
 MOST = 100
 _STRETCH = 500
-"""Records that are read at once."""
+"""Records to read at once."""
 _AGE = re.compile(r"(\d{1,9})([smhd])")
 _UNITS_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _TOPIC_ARGUMENTS = ("name", "topic", "topics")
@@ -30,16 +30,16 @@ _TOPIC_ARGUMENTS = ("name", "topic", "topics")
 
 @dataclass(frozen=True, slots=True)
 class EventFilter:
-    """Which events."""
+    """Selects events."""
 
     since_ms: int | None = None
     """Not before this time, in milliseconds since the epoch."""
     operation: str | None = None
     topic: str | None = None
-    """Those that name it among their arguments, or have figures of it."""
+    """Events with this topic among their arguments or figures."""
 
     def takes(self, event: Event) -> bool:
-        """Whether an event is wanted."""
+        """Whether an event is selected."""
         return (
             (self.since_ms is None or event.time_ms >= self.since_ms)
             and (self.operation is None or event.operation == self.operation)
@@ -48,10 +48,10 @@ class EventFilter:
 
 
 def history(context: Context, wanted: EventFilter, *, limit: int = MOST) -> Report:
-    """The latest ``limit`` of the wanted events, the latest first; a row each, with the columns of ``Event``: its
-    time as text, ``totals`` and ``notes`` as JSON. Without Spark, from both tiers.
+    """The latest ``limit`` selected events, latest first; one row each, with the columns of ``Event``: the time as
+    text, ``totals`` and ``notes`` as JSON. Reads both tiers without Spark.
 
-    Raises: InvalidCallError for no limit; as ``fetch``.
+    Raises: InvalidCallError for an invalid limit; see ``fetch``.
     """
     if limit < 1:
         raise InvalidCallError(f"limit is {limit}: it is at least 1")
@@ -72,7 +72,7 @@ def since_time_ms(since: datetime | str, now_ms: int) -> int:
 
 
 def events(context: Context, wanted: EventFilter = EventFilter()) -> Iterator[Event]:
-    """The wanted events, the latest first; none where nothing has happened yet. Raises: as ``fetch``."""
+    """The selected events, latest first; empty without any. Raises: see ``fetch``."""
     if OPERATIONS_TOPIC not in context.metadata.image().topic_ids:
         return
     first, end = (_position(context, spec) for spec in (OffsetSpec.EARLIEST, OffsetSpec.LATEST))
@@ -86,9 +86,10 @@ def events(context: Context, wanted: EventFilter = EventFilter()) -> Iterator[Ev
 
 
 def events_between(context: Context, start: int, end: int | None = None) -> tuple[list[Event], int]:
-    """The events of the offsets ``[start, end)``, up to the high watermark when it is None; and the next offset.
+    """The events at the offsets ``[start, end)``, up to the high watermark if ``end`` is None; and the next
+    offset.
 
-    Raises: as ``fetch``.
+    Raises: see ``fetch``.
     """
     found: list[Event] = []
     while end is None or start < end:
@@ -102,7 +103,7 @@ def events_between(context: Context, start: int, end: int | None = None) -> tupl
 
 
 class NewEvents:
-    """The events that come after it was made: each call gives those that no call has given yet, in order."""
+    """Returns the events after its creation: each call returns those since the previous call, in order."""
 
     def __init__(self, context: Context) -> None:
         """Use ``Cluster.new_events``."""
@@ -110,7 +111,7 @@ class NewEvents:
         self._next = _position(context, OffsetSpec.LATEST) if self._is_there() else 0
 
     def __call__(self) -> list[Event]:
-        """The new ones. Raises: as ``fetch``."""
+        """The new events. Raises: see ``fetch``."""
         if not self._is_there():
             return []
         found, self._next = events_between(self._context, self._next)
@@ -140,7 +141,7 @@ def _names(event: Event, topic: str) -> bool:
         return True
     try:
         given = parse_json(event.arguments, dict[str, Any])
-    except ValueError:  # a stranger's
+    except ValueError:  # from another writer
         return False
     said = (given.get(name) for name in _TOPIC_ARGUMENTS)
     return any(topic == one or (isinstance(one, list) and topic in one) for one in said)

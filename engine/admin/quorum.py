@@ -1,13 +1,13 @@
-"""The metadata's quorum: describe it, take a snapshot of its log, change its voters.
+"""The metadata quorum: describes it, takes a snapshot of its log, changes its voters.
 
-Voters change one at a time; a voter that lost its storage is removed and added again with what it has now:
+Voters change one at a time; a voter that lost its storage is removed and added again with its present storage:
 
-1. the broker is formatted and registered anew (``bootstrap``)
-2. its new root gets snapshot and log, as no voter yet
-3. one commit: it is no voter with its old storage
-4. one commit: it is one with the new
+1. Format and register the broker again (``bootstrap``).
+2. Copy snapshot and log to its new root, which is no voter yet.
+3. Commit its removal with the old storage.
+4. Commit its addition with the new one.
 
-A crash between two of these leaves a quorum that works, and a replacement that can be repeated.
+A crash between two steps leaves a working quorum, and the replacement can be repeated.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from stratalog.partitions.root import check_broker_file, read_broker_file
 
 
 def describe_quorum(context: Context) -> Report:
-    """One row per voter: what it has claimed, its log's end and how far that is behind, its snapshots. That too
-    few of them can be reached is a failure in the report; the high watermark is what was known last then.
+    """One row per voter: its claims, its log end and lag, its snapshots. Too few reachable voters are a failure in
+    the report, with the last known high watermark.
 
     Raises: RetriableError, CorruptionError kinds.
     """
@@ -63,10 +63,10 @@ def _voter_row(found: VoterFound, end: int) -> dict[str, Value]:
 
 
 def snapshot_metadata(context: Context, *, by_hand: bool = True, dry_run: bool = False) -> Report:
-    """Take a snapshot of the metadata log by hand (without ``by_hand``: where the policy wants one), and tell what
-    became of every voter. ``snapshot`` does the same, beside the topics, and has one row for it.
+    """Take a snapshot of the metadata log by hand (without ``by_hand``: if the policy requires one), and report
+    the result for every voter. ``snapshot`` does the same beside the topics, with one row for it.
 
-    Raises: as ``keep_metadata_short``.
+    Raises: see ``keep_metadata_short``.
     """
     with context.run("quorum", dry_run=dry_run) as run:
         kept = keep_metadata_short(context, by_hand=by_hand, dry_run=dry_run)
@@ -80,9 +80,10 @@ def snapshot_metadata(context: Context, *, by_hand: bool = True, dry_run: bool =
 
 
 def sign_metadata(context: Context, *, dry_run: bool = False) -> Report:
-    """Trust what the voters show, and sign it (``stratalog.engine.quorum.bootstrap``); what became of every voter.
+    """Trust the content of the voters, and sign it (``stratalog.engine.quorum.bootstrap``); reports the result for
+    every voter.
 
-    Raises: as ``sign_log``.
+    Raises: see ``sign_log``.
     """
     with context.run("quorum", dry_run=dry_run) as run:
         signed = context.metadata.last_known.signed
@@ -121,9 +122,9 @@ def add_voter(context: Context, broker_id: int, *, dry_run: bool = False) -> Rep
 
 
 def remove_voter(context: Context, broker_id: int, *, dry_run: bool = False) -> Report:
-    """Make a broker no metadata voter any more; its files stay.
+    """Remove a broker from the metadata voters; its files stay.
 
-    Raises: as ``add_voter``.
+    Raises: see ``add_voter``.
     """
     with context.run("quorum", dry_run=dry_run) as run:
         voters = context.metadata.change_voters(RemoveVoter(broker_id), dry_run=dry_run)
@@ -131,9 +132,9 @@ def remove_voter(context: Context, broker_id: int, *, dry_run: bool = False) -> 
 
 
 def replace_voter(context: Context, broker_id: int, *, dry_run: bool = False) -> Report:
-    """Let a broker that lost its storage vote with what it has now. Nothing to do when it does.
+    """Let a broker that lost its storage vote with its present storage. Does nothing if it does already.
 
-    Raises: as ``add_voter``; InvalidCallError when the broker is no voter.
+    Raises: see ``add_voter``; InvalidCallError when the broker is no voter.
     """
     with context.run("quorum", dry_run=dry_run) as run:
         there = _root_of(context, broker_id)
@@ -162,7 +163,7 @@ def _check_replaceable(image: ClusterImage, there: VoterId) -> None:
 
 
 def _root_of(context: Context, broker_id: int) -> VoterId:
-    """The broker's root as it is now."""
+    """The present root of the broker."""
     store = context.stores.get(broker_id)
     if store is None:
         raise InvalidCallError(f"the cluster file does not name broker {broker_id}: add it there")

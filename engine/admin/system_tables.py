@@ -1,13 +1,13 @@
-"""The state of a cluster as tables with declared columns: what SQL is shown. Each is made when it is asked for.
+"""The state of a cluster as tables with declared columns, for SQL. Each is made on request.
 
-    topics      a row a topic                           as ``describe_topics``
-    partitions  a row a replica of each partition       as ``describe``
-    groups      a row a partition that a group has committed for, or could have; with the lag, as ``lag``
-    operations  a row an event, as ``history``; of those that name a topic
-    files       a row a file of the log that readers are sent to, in either tier
-    offsets     a row a partition of one topic: the offset of a named position or a time, as ``list_offsets``
+    topics      one row per topic, as ``describe_topics``
+    partitions  one row per replica of each partition, as ``describe``
+    groups      one row per partition for which a group has committed, or could; with the lag, as ``lag``
+    operations  one row per event, as ``history``; with a topic, the events that name it
+    files       one row per file of the log that readers use, in either tier
+    offsets     one row per partition of a topic: the offset of a named position or a time, as ``list_offsets``
 
-A replica that cannot be looked at has a row with nulls, and its role says so.
+A replica that cannot be listed has a row with nulls, and its role says so.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ Row = Mapping[str, Cell]
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """The columns of a table; a row may leave some out."""
+    """The columns of a table; a row may omit some."""
 
     types: Mapping[str, str]
-    """Names, and their types in SQL."""
+    """Names and SQL types."""
 
     @property
     def schema(self) -> str:
-        """The columns as SQL declares them."""
+        """The columns as a SQL declaration."""
         return ", ".join(f"`{name}` {kind}" for name, kind in self.types.items())
 
     def tuples(self, rows: Iterable[Row]) -> list[tuple[Cell, ...]]:
@@ -54,7 +54,7 @@ class Columns:
 
 @dataclass(frozen=True, slots=True)
 class SystemTable(Columns):
-    """One table; ``rows`` takes the name of a topic, or None for all of them."""
+    """One table; ``rows`` takes the name of a topic, or None for all."""
 
     rows: Callable[[Context, str | None], Iterable[Row]]
 
@@ -105,9 +105,9 @@ def _operations(context: Context, topic: str | None) -> Iterable[Row]:
 
 
 def offset_rows(context: Context, topic: str, position: str) -> Iterable[Row]:
-    """The rows of ``OFFSETS``: without an offset where no record is there, and ``reason`` says why.
+    """The rows of ``OFFSETS``: without an offset if there is no record, and with the ``reason``.
 
-    Raises: as ``list_offsets``.
+    Raises: see ``list_offsets``.
     """
     for partition, answer in sorted(list_offsets(context, topic, position).items()):
         row: dict[str, Value] = {"topic": topic, "partition": partition}

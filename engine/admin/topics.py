@@ -1,5 +1,6 @@
-"""Topics: create, alter, add partitions, delete. A deleted topic leaves the image first, then disks and the remote
-tier."""
+"""Creates, alters and deletes topics, and adds partitions. A deleted topic leaves the metadata first, then disks
+and the remote tier.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +39,7 @@ from stratalog.partitions.store import Store, StoredObject
 
 _DAY_MS = 24 * 60 * 60 * 1000
 _MOST_DAYS = 36_525
-"""A century: more is a mistake that nobody could take back."""
+"""A century: more is probably a mistake, which could not be undone."""
 
 
 def create_topic(
@@ -54,9 +55,9 @@ def create_topic(
     log_starts: Sequence[int] = (),
     dry_run: bool = False,
 ) -> TopicCreated:
-    """Create a topic; schemas are Spark's JSON text of a type, None for binary. ``if_not_exists``: one that is
-    there with this shape is fine, as ``CreateTopic`` tells. ``log_starts``: where the logs of the first partitions
-    begin. ``dry_run`` only checks.
+    """Create a topic; schemas are Spark's JSON text of a type, None for binary. ``if_not_exists`` accepts an
+    existing topic of this shape (``CreateTopic``). ``log_starts``: the log starts of the first partitions.
+    ``dry_run`` only checks.
 
     Raises: TopicAlreadyExistsError, InvalidReplicationFactorError, InvalidConfigError, InvalidCallError.
     """
@@ -93,8 +94,8 @@ def alter_topic(
     value_schema: str | None = None,
     dry_run: bool = False,
 ) -> tuple[str, ...]:
-    """Let the declared schemas of a topic grow by nullable fields; the fields that were added. None: that one
-    stays. ``dry_run`` only checks.
+    """Grow the declared schemas of a topic by nullable fields; returns the added fields. None: unchanged.
+    ``dry_run`` only checks.
 
     Raises: UnknownTopicOrPartitionError, InvalidTopicError, InvalidConfigError; InvalidCallError, also for any
         other change of a schema.
@@ -108,10 +109,10 @@ def alter_topic(
 def create_partitions(
     context: Context, name: str, partitions: int, *, if_not_exists: bool = False, dry_run: bool = False
 ) -> PartitionsCreated:
-    """Grow a topic to ``partitions`` partitions; with ``if_not_exists`` a topic with as many or more stays as it
-    is. ``dry_run`` only tells which brokers the new ones would be on.
+    """Grow a topic to ``partitions`` partitions; with ``if_not_exists`` a topic with as many or more is unchanged.
+    ``dry_run`` only reports the brokers of the new ones.
 
-    Raises: as ``CreatePartitions.decide``.
+    Raises: see ``CreatePartitions.decide``.
     """
     if if_not_exists and partitions <= (count := len(context.metadata.image().topic(name).partitions)):
         return PartitionsCreated(count, {})
@@ -122,8 +123,8 @@ def create_partitions(
 def alter_configs(
     context: Context, topic: str | None, changes: Mapping[str, str | float | None], *, dry_run: bool = False
 ) -> None:
-    """Set configs of a topic, of the cluster when None; a value of None takes a key back to its default.
-    ``dry_run`` only checks.
+    """Set configs of a topic, or of the cluster when None; a value of None restores the default. ``dry_run`` only
+    checks.
 
     Raises: UnknownTopicOrPartitionError, InvalidConfigError, InvalidCallError.
     """
@@ -137,11 +138,11 @@ def alter_configs(
 def protect(
     context: Context, topic: str, *, until: object = None, days: float | None = None, dry_run: bool = False
 ) -> datetime:
-    """Protect the records of a topic until a time (a datetime with its zone, or ISO 8601 text), or for a number
-    of days from now; the time. ``dry_run`` only checks.
+    """Protect the records of a topic until a time (a datetime with a zone, or ISO 8601 text), or for a number of
+    days from now; returns the time. ``dry_run`` only checks.
 
-    Raises: PolicyViolationError for an earlier time than it is protected until; InvalidCallError, also for a time
-        that is over; UnknownTopicOrPartitionError, InvalidTopicError.
+    Raises: PolicyViolationError for an earlier time than the present protection; InvalidCallError, also for a past
+        time; UnknownTopicOrPartitionError, InvalidTopicError.
     """
     now_ms = compared_clocks(context, context.metadata.image()).stamp_ms
     if (until is None) == (days is None):
@@ -159,7 +160,7 @@ def protect(
 
 
 def _check_remote(context: Context, texts: Mapping[str, str | None]) -> None:
-    """Raises: InvalidCallError where configs ask for a remote tier that the cluster does not have."""
+    """Raises: InvalidCallError when configs require a remote tier that the cluster does not have."""
     for name in ("remote.storage.enable", "remote.snapshot.table.enable"):
         if (texts.get(name) or "false").lower() == "true":
             context.remote_store(f"{name} is to be set")
@@ -169,11 +170,11 @@ def delete_topic(
     context: Context, name: str, *, keep_remote: bool = False, if_exists: bool = False, dry_run: bool = False
 ) -> Report:
     """Delete a topic: from the metadata, then its folders on every broker, then (unless ``keep_remote``) its
-    remote tables. They say beforehand which of the two it is to be; what a crash leaves behind is found by
-    ``vacuum``. With ``if_exists`` a topic that is not there is a note.
+    remote tables. The tables are marked first with that choice; after a crash ``vacuum`` finds the rest. With
+    ``if_exists`` a missing topic is a note.
 
     Raises: UnknownTopicOrPartitionError, InvalidTopicError, InvalidCallError for the metadata's own log;
-        StorageError when the remote tier cannot be told: then nothing has changed.
+        StorageError when the remote tables cannot be marked: nothing was changed.
     """
     if name == paths.METADATA_TOPIC:
         raise InvalidCallError(f"{name} is the metadata log; it cannot be deleted")
@@ -241,7 +242,7 @@ def _has_replica(topic: TopicImage, broker_id: int) -> bool:
 
 
 def _delete(store: Store, found: Sequence[StoredObject], dry_run: bool) -> tuple[int, int]:
-    """How many files and bytes there were. Special files stay."""
+    """Delete the files of a folder; returns their number and bytes. Special files stay."""
     objects = [stored for stored in found if not stored.special]
     if objects and not dry_run:
         store.delete([stored.name for stored in objects])

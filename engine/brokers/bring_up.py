@@ -1,8 +1,8 @@
-"""Bringing brokers up: format roots, and register them.
+"""Formats and registers the roots of brokers.
 
-A root is formatted only when asked for by name: an empty folder may be a volume that is not mounted.
-Formatting a root that lost its disk makes a new incarnation of the broker; its registration takes the old
-one out of every ISR (KIP-903), and ``bootstrap`` brings its replicas back.
+A root is only formatted when requested by name, as an empty folder may be an unmounted volume. Formatting a root
+that lost its disk makes a new incarnation of the broker; its registration removes the old one from every ISR
+(KIP-903), and ``bootstrap`` restores its replicas.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def format_roots(
     new_id: NewId,
     key: ClusterKey | None = None,
 ) -> dict[int, BrokerFile]:
-    """Format the roots of these brokers where they are not already, signed with ``key``.
+    """Format the roots of these brokers unless they are formatted, signed with ``key``.
 
     Raises: LogDirError, UnsupportedStoreError, InconsistentClusterIdError, UnknownBrokerError.
     """
@@ -51,12 +51,12 @@ def format_roots(
 def register_brokers(
     context: Context, brokers: Sequence[int] | None = None, *, trust_copy: bool = False
 ) -> Report:
-    """Register these brokers where their roots are not registered as they are, and unfence them, also those that
-    were fenced by hand. Default: every broker of the cluster file; then brokers that were fenced by hand stay so,
-    and roots that were moved are failures, since an operator has to name them.
+    """Register these brokers unless their roots are already registered, and unfence them, even if fenced by hand.
+    By default, all brokers of the cluster file; then brokers fenced by hand stay fenced, and moved roots are
+    failures, since an operator must name them.
 
-    A root that was moved to another disk, or put back from a copy, is another incarnation, which leaves every
-    ISR, unless you know that it has everything that was ever on it: ``trust_copy``.
+    A root that was moved to another disk, or restored from a copy, is another incarnation, which leaves every ISR,
+    unless you vouch that it has everything that was ever on it: ``trust_copy``.
     """
     with context.run("register") as run:
         for broker_id in [b.broker_id for b in context.file.brokers] if brokers is None else brokers:
@@ -70,10 +70,10 @@ def register_brokers(
 def add_brokers(
     context: Context, brokers: Sequence[int], *, if_not_exists: bool = False, dry_run: bool = False
 ) -> Report:
-    """Format these brokers' roots where they are not, and register them. Nothing is copied. With ``if_not_exists``
-    brokers of the cluster whose roots are formatted stay as they are.
+    """Format these brokers' roots unless they are formatted, and register them. Nothing is copied. With
+    ``if_not_exists`` brokers of the cluster with formatted roots are unchanged.
 
-    Raises: InvalidCallError for such a broker otherwise; as ``format_roots``.
+    Raises: InvalidCallError for such a broker otherwise; see ``format_roots``.
     """
     image = context.metadata.image()
     for broker in brokers:
@@ -95,9 +95,9 @@ def add_brokers(
 
 
 def plan_format(file: ClusterFile, stores: Mapping[int, Store], brokers: Sequence[int] | None = None) -> Report:
-    """The plan of formatting these roots (all when None).
+    """The plan of formatting these roots (None: all).
 
-    Raises: UnknownBrokerError; as ``check_log_not_lost`` when all are to be formatted.
+    Raises: UnknownBrokerError; see ``check_log_not_lost`` for all roots.
     """
     run = OperationRun("format", dry_run=True)
     for broker_id in [b.broker_id for b in file.brokers] if brokers is None else brokers:
@@ -117,7 +117,7 @@ def plan_format(file: ClusterFile, stores: Mapping[int, Store], brokers: Sequenc
 
 
 def check_log_not_lost(file: ClusterFile, stores: Mapping[int, Store]) -> None:
-    """A cluster whose metadata log is lost, or not mounted, is not formatted as a new one.
+    """Check that a cluster whose metadata log is lost or unmounted is not formatted as a new one.
 
     Raises: InvalidCallError; StorageError kinds.
     """

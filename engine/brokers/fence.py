@@ -1,8 +1,8 @@
-"""Brokers taken out of service and back by hand: fence, unfence, decommission.
+"""Fences, unfences and decommissions brokers by hand.
 
-A broker that is fenced by hand stays so, however well its root answers, until an operator unfences or registers
-it. To move a root to another disk without losing its place in the ISRs: fence the broker, copy the root,
-change ``log_dir`` in the cluster file, and ``bootstrap`` the broker with ``--trust-copy``.
+A broker that is fenced by hand stays fenced, even if its root answers, until an operator unfences or registers it.
+To move a root to another disk without leaving the ISRs: fence the broker, copy the root, change ``log_dir`` in the
+cluster file, and ``bootstrap`` the broker with ``--trust-copy``.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ _NAMED = 5
 
 
 def fence(context: Context, brokers: Sequence[int], *, force: bool = False, dry_run: bool = False) -> Report:
-    """Fence brokers by hand: they leave the ISRs in which they are not the last member, and partitions that
-    they led get other leaders. One row a broker: what it led, who leads that afterwards, the partitions without
-    a leader.
+    """Fence brokers by hand: they leave the ISRs in which they are not the last member, and other replicas lead
+    their partitions. One row per broker: the partitions that it led, their new leaders, and those without a
+    leader.
 
     Raises: UnknownBrokerError; InvalidCallError, without ``force``, when a partition would be left without a
         leader (a plan says so in a note); RetriableError kinds, OutcomeUnknownError.
@@ -59,22 +59,22 @@ class ImageChange:
     after: ClusterImage
 
     def of_partitions(self) -> Iterator[tuple[str, PartitionImage, PartitionImage]]:
-        """Every partition that is another one now, named, before and after."""
+        """Every changed partition: its name, and its state before and after."""
         for topic_id, topic in self.before.topics.items():
             later = self.after.topics[topic_id].partitions
-            if later is not topic.partitions:  # what a fold does not touch stays the same object
+            if later is not topic.partitions:  # a fold reuses the objects that it does not change
                 for old, new in zip(topic.partitions, later, strict=True):
                     if old is not new:
                         yield f"{topic.name}-{old.partition}", old, new
 
     def left_without_leader(self) -> list[str]:
-        """The partitions that had a leader before."""
+        """The partitions that lost their leader."""
         return [name for name, old, new in self.of_partitions() if old.leader is not None and new.leader is None]
 
 
 @dataclass(frozen=True, slots=True)
 class FenceByHand:
-    """Fence these brokers together; partitions are left without a leader only by ``force``."""
+    """Fence these brokers together; only ``force`` leaves partitions without a leader."""
 
     brokers: tuple[int, ...]
     force: bool
@@ -114,12 +114,13 @@ def _fenced(change: ImageChange, broker_id: int) -> dict[str, Value]:
 
 
 def unfence(context: Context, brokers: Sequence[int], *, dry_run: bool = False) -> Report:
-    """Bring brokers back that were fenced, also by hand, all those at once whose roots answer. A root that has
-    become another incarnation is registered as such, and its replicas have to catch up before they are in an ISR.
-    One row a broker.
+    """Unfence brokers, also those fenced by hand, all at once if their roots answer. A root that has become
+    another incarnation is registered as such, and its replicas must catch up before they join an ISR. One row per
+    broker.
 
     Raises: UnknownBrokerError; StaleBrokerError when a broker is registered meanwhile; RetriableError kinds,
-        OutcomeUnknownError. A root that does not answer, or is somebody else's, is a failure in the report.
+        OutcomeUnknownError. A root that does not answer, or belongs to another cluster or broker, is a failure in
+        the report.
     """
     commands: list[Command[object]] = []
     with context.run("unfence", dry_run=dry_run) as run:
@@ -168,8 +169,8 @@ def _outcome(broker: BrokerImage, command: Command[object]) -> str:
 
 
 def decommission(context: Context, brokers: Sequence[int], *, dry_run: bool = False) -> Report:
-    """Take brokers out of the metadata for good, all of them or none; their roots stay as they are. Take them out
-    of the cluster file next.
+    """Remove brokers from the metadata for good, all or none; their roots are unchanged. Remove them from the
+    cluster file next.
 
     Raises: UnknownBrokerError; InvalidCallError while a partition has a replica there, or a broker is a metadata
         voter; RetriableError kinds, OutcomeUnknownError.
@@ -183,7 +184,7 @@ def decommission(context: Context, brokers: Sequence[int], *, dry_run: bool = Fa
 
 
 def state_of(broker: BrokerImage) -> str:
-    """The state of a broker: whether it is fenced, and whether by hand."""
+    """The state of a broker: unfenced, fenced, or fenced by hand."""
     if broker.fenced_by_hand:
         return "fenced by hand"
     return "fenced" if broker.fenced else "unfenced"

@@ -1,4 +1,4 @@
-"""Making the roots of a cluster file a cluster."""
+"""Formats the roots of a cluster file as a cluster."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from stratalog.partitions.store.checking import PART_BYTES, QUICK, StoreCheck
 from stratalog.partitions.store.racing import race_in_threads
 
 REPLICAS = 3
-"""The copies of a topic whose creator names no number: one broker may be lost, and then another."""
+"""The replication factor of a topic whose creator names none: one broker may be lost, and then another."""
 FACTORS = (
     "default.replication.factor",
     "offsets.topic.replication.factor",
@@ -43,8 +43,8 @@ FACTORS = (
 
 
 def _check_storage(broker: BrokerEntry, store: Store, clock: Clock, new_id: NewId, opener: OpenStore) -> None:
-    """Find out whether a root can be used; of new object storage, also whether it keeps the rules
-    of the log. (``check_store`` tries them on folders, too, as those of network file systems.)
+    """Check that a root is usable, and that new object storage follows the rules of the log. (``check_store`` also
+    tests folders, which may be on network file systems.)
 
     Raises: LogDirError, UnsupportedStoreError.
     """
@@ -53,7 +53,7 @@ def _check_storage(broker: BrokerEntry, store: Store, clock: Clock, new_id: NewI
         return
     options = replace(broker.storage, part_bytes=PART_BYTES)
     one, other = (opener(broker.log_dir, options, clock) for _ in range(2))
-    with suppress(StorageAuthorizationError):  # somebody without the right to delete cannot tell
+    with suppress(StorageAuthorizationError):  # unknown without the right to delete
         StoreCheck(one, other, race_in_threads, clock, new_id, QUICK).must_hold()
 
 
@@ -68,15 +68,14 @@ def format_cluster(
     prober: Prober | None = None,
     key: ClusterKey | None = None,
 ) -> Context:
-    """Format all roots, begin the metadata log, register the brokers. Finished steps stay as they are: a second
-    call completes one that stopped half-way. ``tasks`` is as of ``open_context``. With ``key``, all of it is
-    signed.
+    """Format all roots, begin the metadata log, register the brokers. Finished steps are skipped: a second call
+    completes an interrupted one. ``tasks``: see ``open_context``. With ``key``, everything is signed.
 
-    Raises: InconsistentClusterIdError, LogDirError for roots of somebody else; UnsupportedStoreError for storage
-        without exclusive create; InvalidCallError where the metadata log was lost; NoMajorityError;
-        OperationFailedError for brokers that cannot be registered.
+    Raises: InconsistentClusterIdError, LogDirError for foreign roots; UnsupportedStoreError for storage without
+        exclusive create; InvalidCallError if the metadata log was lost; NoMajorityError; OperationFailedError for
+        brokers that cannot be registered.
     """
-    # Everything that is wrong is found before anything is changed.
+    # Find every error before changing anything.
     stores = open_stores(file, clock, opener)
     prober = prober if prober is not None else ThreadProber()
     check_owners(file, stores, list(stores), prober)
@@ -86,7 +85,7 @@ def format_cluster(
     formatted = bring_up.format_roots(file, stores, file.voters, new_id, key)
     voters = [Voter(broker, stores[broker], formatted[broker].directory_id, key) for broker in file.voters]
     others = {broker: store for broker, store in stores.items() if broker not in file.voters}
-    check_owners(file, others, list(others), prober)  # a voter's root may be theirs, too, under another address
+    check_owners(file, others, list(others), prober)  # they may share a voter's root under another address
     metrics = SnapshotMetrics()
     log = metadata_log(file, stores, voters, clock, new_id, metrics, key=key)
     bootstrap(file.cluster_id, log, voters, others)
@@ -100,9 +99,9 @@ def format_cluster(
 
 
 def _set_factors(context: Context) -> None:
-    """Write the replication factors of new topics, which are ``min(3, brokers)``: Kafka's defaults would leave a
-    user's topic with one copy, and would refuse the first commit of a group and the first transaction on fewer
-    than three brokers. Keys that are set stay, and so do defaults that fit.
+    """Set the replication factors of new topics to ``min(3, brokers)``: Kafka's defaults would give a user's topic
+    one copy, and would refuse the first commit of a group and the first transaction on fewer than three brokers.
+    Keys that are set stay, and so do defaults that fit.
     """
     image = context.metadata.image()
     count = min(REPLICAS, len(image.brokers))

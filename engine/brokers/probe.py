@@ -1,10 +1,10 @@
-"""The brokers at the start of a run: look at every root, commit what follows.
+"""Probes the brokers at the start of a run: looks at every root, and commits the results.
 
-A root is looked at with one ``stat``, a folder with two. One that hangs (a file system whose server is gone) is
-unreachable when ``broker.session.timeout.ms`` have passed, and does not hold up the run; only the storage of the
-metadata voters has to answer, for nothing goes on without the metadata. A driver fences the brokers that it does
-not reach, also where another driver reaches them, and may unfence them: give all drivers the same mounts and
-routes. It fences those, too, in which nobody can create a file, and so others do not find out again.
+A root takes one ``stat``, a folder two. A hanging one (a file system whose server is gone) counts as unreachable
+after ``broker.session.timeout.ms``, and does not delay the run; only the storage of the metadata voters must
+answer, as nothing works without the metadata. A driver fences brokers that it does not reach, even if other
+drivers reach them, and may unfence them: give all drivers the same mounts and routes. It also fences brokers in
+which no driver can create a file, so that others need not find out again.
 """
 
 from __future__ import annotations
@@ -53,12 +53,12 @@ _ATTEMPTS = 5
 
 
 def probe_brokers(context: Context, image: ClusterImage | None = None) -> ProbedMetadata:
-    """Look at the root of every registered broker, and commit at once what follows (``ApplyProbe``): nothing
-    when everything is as it is registered. The notes also name the brokers that only the metadata or only the
-    cluster file knows; these are left alone. ``image`` is what the caller has just read, and saves reading it.
+    """Look at the root of every registered broker, and commit the results (``ApplyProbe``): nothing if all are as
+    registered. Notes also name brokers that only the metadata or only the cluster file has, which are left alone.
+    ``image`` is the caller's recent image, which saves reading it.
 
-    Raises: StaleBrokerError when brokers are registered faster than they can be looked at; RetriableError
-        kinds, OutcomeUnknownError, CorruptionError kinds of the metadata.
+    Raises: StaleBrokerError when brokers are registered faster than they can be looked at; RetriableError kinds,
+        OutcomeUnknownError, CorruptionError kinds of the metadata.
     """
     stale: StaleBrokerError | None = None
     for _ in range(_ATTEMPTS):
@@ -68,7 +68,7 @@ def probe_brokers(context: Context, image: ClusterImage | None = None) -> Probed
         try:
             decided = command.decide(image)
             probed = context.metadata.submit(command) if decided.records else decided.answer
-        except StaleBrokerError as error:  # somebody has registered one meanwhile
+        except StaleBrokerError as error:  # another driver has registered one meanwhile
             stale, image = error, None
             continue
         return replace(probed, notes=(*probed.notes, *_unmatched(context.file, image)))
@@ -84,10 +84,10 @@ def probe_first(context: Context, run: OperationRun, image: ClusterImage | None 
 
 
 def with_leaders(context: Context, work: Callable[[ClusterImage], T]) -> T:
-    """``work`` on the metadata as it is. If a leader cannot be reached, or leads no longer, the brokers are
-    probed, which fences the missing ones and elects others, and ``work`` is done once more.
+    """``work`` on the present metadata. If a leader is unreachable, or no longer leads, probe the brokers, which
+    fences the missing ones and elects others, and run ``work`` once more.
 
-    Raises: what ``work`` raises; as ``probe_brokers``.
+    Raises: errors of ``work``; see ``probe_brokers``.
     """
     with suppress(BrokerUnreachableError, StaleMetadataError):
         return work(context.metadata.image())
@@ -95,14 +95,14 @@ def with_leaders(context: Context, work: Callable[[ClusterImage], T]) -> T:
 
 
 def probe_roots(context: Context, image: ClusterImage, brokers: Iterable[int] | None = None) -> Sequence[Found]:
-    """How the roots of these brokers (all when None) are found now, by broker id. Brokers that are not
-    registered, or not in the cluster file, are left out.
+    """The present state of these brokers' roots (None: all), by broker id. Brokers that are not registered, or not
+    in the cluster file, are left out.
     """
 
     def look(broker_id: int) -> Finding:
         finding = _probe(context, image.brokers[broker_id])
         if isinstance(finding, Another):
-            finding.registration.decide(image)  # it says whether anybody could register that root
+            finding.registration.decide(image)  # the state shows whether that root can be registered
         return finding
 
     wanted = set(image.brokers if brokers is None else brokers) & image.brokers.keys() & context.stores.keys()

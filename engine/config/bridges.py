@@ -1,12 +1,12 @@
-"""Bridges: parts beside the log that bring methods of ``Cluster``, jobs, and formats of ``tail``.
+"""Bridges: parts beside the log that add methods of ``Cluster``, jobs, and formats of ``tail``.
 
 The core imports none of them, and finds them by name when one is used:
 
-    SHIPPED         those of this project, by name, so that a missing one is answered with the way to install it
-    entry points    those of others: an entry point of the group ``stratalog.bridges`` is a ``Bridge``
+    SHIPPED         this project's bridges, by name, so that the error for a missing one says how to install it
+    entry points    other bridges: an entry point of the group ``stratalog.bridges`` is a ``Bridge``
 
-A bridge uses the cluster as everybody does: its methods are methods of ``Cluster``, with ``fetch``, ``read``,
-``append_batches`` and the others beside them. docs/bridges.md has one of 60 lines.
+A bridge uses the public API of the cluster: its methods become methods of ``Cluster``, beside ``fetch``, ``read``,
+``append_batches`` and the others. docs/bridges.md has a complete one of 60 lines.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class BridgeJob:
 
 @dataclass(frozen=True, slots=True)
 class Bridge:
-    """The methods, jobs and formats that a bridge brings."""
+    """The methods, jobs and formats that a bridge adds."""
 
     name: str
     install: str
@@ -48,16 +48,15 @@ class Bridge:
     home: str = ""
     """``module:Class``, whose public methods become methods of ``Cluster``."""
     methods: Sequence[str] = ()
-    """Their names."""
+    """The names of the methods."""
     jobs: Mapping[str, BridgeJob] = field(default_factory=dict)
-    """By the name of the command."""
+    """By command name."""
     formats: Mapping[str, str] = field(default_factory=dict)
-    """Formats of ``tail``, each as ``module:function``: from the file of a schema to a function that decodes the
-    bytes of a value.
-    """
+    """Formats of ``tail``, each as ``module:function``: from a schema file to a function that decodes the bytes of
+    a value."""
 
     def load(self, place: str) -> Any:
-        """The object at ``module:name``. Raises: EnvironmentUnusableError where the bridge is not installed."""
+        """The object at ``module:name``. Raises: EnvironmentUnusableError if the bridge is not installed."""
         module, _, name = place.partition(":")
         try:
             if importlib.util.find_spec(module) is None:
@@ -67,7 +66,7 @@ class Bridge:
         return getattr(importlib.import_module(module), name)  # noqa: TID251 - of an installed distribution
 
     def missing(self) -> EnvironmentUnusableError:
-        """The error of a bridge that is not installed."""
+        """The error for a bridge that is not installed."""
         return EnvironmentUnusableError(f"the bridge {self.name!r} is not installed: {self.install}")
 
     def broken(self, error: Exception) -> EnvironmentUnusableError:
@@ -135,12 +134,12 @@ SHIPPED = (
 
 @cache
 def bridges() -> tuple[Bridge, ...]:
-    """Those of this project, and those that others offer. One that cannot be loaded is a warning."""
+    """This project's bridges, and installed ones of others. A warning names each one that cannot be loaded."""
     found = list(SHIPPED)
     for point in entry_points(group=GROUP):
         try:
             offered = point.load()
-        except Exception as error:  # whatever the code of others raises
+        except Exception as error:  # foreign code may raise anything
             warn(_cannot_be_loaded(point.name, error))
             continue
         if isinstance(offered, Bridge):

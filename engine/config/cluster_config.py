@@ -1,4 +1,4 @@
-"""The configs of the cluster: each key stated once, with Kafka's name. Pure."""
+"""The configs of the cluster, each defined once, with Kafka's name. Pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from stratalog.engine.config.definition import (
 from stratalog.tiering.schedule import Intervals
 
 NO_LIMIT = 2**63 - 1
-"""Of a rate: none. Kafka's default."""
+"""The value of a rate without a limit, Kafka's default."""
 
 _SEVEN_DAYS_MS = 7 * 24 * 60 * 60 * 1000
 
@@ -249,7 +249,7 @@ class ClusterConfig:
 
     @property
     def tier_intervals(self) -> Intervals:
-        """When a partition is due for the remote log manager again."""
+        """The intervals of the remote log manager for a partition."""
         return Intervals(
             interval_ms=self.remote_log_manager_task_interval_ms,
             retry_ms=self.remote_log_manager_task_retry_backoff_ms,

@@ -1,4 +1,4 @@
-"""``cluster.toml``: which brokers there are and how to reach them. Never a secret, never a config.
+"""``cluster.toml``: the brokers and the storage of each. It contains neither secrets nor configs.
 
     [cluster]                       [[brokers]]                  [s3]                      (optional)
     id = "flights"                  id = 1                       endpoint_url = "https://s3.example.org"
@@ -7,10 +7,10 @@
     cache = "cache"   (optional)
     client_rack = "a" (optional)
 
-Roots are folders, ``s3://``, ``gs://``, ``az://`` or ``abfss://``; ``storage_tables`` says how they are reached.
-Relative roots are relative to the file's own folder, which may be one of these, too. Credentials come from the
-environment, a profile, the machine or a provider; configs (``retention.ms`` ...) are in the cluster's metadata,
-where every driver sees the same.
+Roots are folders, ``s3://``, ``gs://``, ``az://`` or ``abfss://``; ``storage_tables`` has their options. Relative
+roots are relative to the file's own folder, which may be any of these, too. Credentials come from the environment,
+a profile, the machine or a provider; configs (``retention.ms`` ...) are in the cluster's metadata, where every
+driver sees the same ones.
 """
 
 from __future__ import annotations
@@ -54,14 +54,15 @@ _NOT_EXPANDED = "write the folder's path; ~ and $ are not expanded"
 
 @dataclass(frozen=True, slots=True)
 class BrokerEntry:
-    """One broker: where its storage is."""
+    """One broker and its storage."""
 
     broker_id: int
     rack: str | None
     log_dir: str
-    """The address of its root, absolute: ``file:///...``, ``s3://...``, ``gs://...``, ``az://...`` or ``abfss://...``."""
+    """The absolute address of its root: ``file:///...``, ``s3://...``, ``gs://...``, ``az://...`` or
+    ``abfss://...``."""
     storage: StoreOptions = StoreOptions()  # noqa: RUF009 - immutable
-    """How it is reached."""
+    """The storage options of its root."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,28 +72,28 @@ class ClusterFile:
     path: str
     cluster_id: str
     remote: str | None
-    """The address of the remote tier, absolute; None: nothing can be tiered."""
+    """The absolute address of the remote tier; None: nothing can be tiered."""
     voters: tuple[int, ...]
-    """Brokers that hold the metadata."""
+    """The brokers with the metadata log."""
     brokers: tuple[BrokerEntry, ...]
     remote_storage: StoreOptions = StoreOptions()  # noqa: RUF009 - immutable
-    """How the remote tier is reached."""
+    """The storage options of the remote tier."""
     storage: StorageTables = field(default_factory=StorageTables, compare=False)
-    """How storage is reached that is no root."""
+    """The options of storage outside all roots."""
     cache: Path | None = None
-    """A folder of this machine in which the metadata is remembered between runs; None: it is not."""
+    """A folder of this machine with a cache of the metadata between runs; None: no cache."""
     client_rack: str | None = None
-    """Where readers are that do not say it themselves; see ``stratalog.engine.reading.client``."""
+    """The rack of readers that name none; see ``stratalog.engine.reading.client``."""
     warnings: tuple[str, ...] = ()
-    """Values that are allowed, and probably not meant."""
+    """Allowed values that are probably mistakes."""
 
     def broker(self, broker_id: int) -> BrokerEntry | None:
-        """The entry of a broker, None when the file does not name it."""
+        """The entry of a broker; None when the file does not have it."""
         return next((broker for broker in self.brokers if broker.broker_id == broker_id), None)
 
     @property
     def roots(self) -> Mapping[str, StoreOptions]:
-        """Every root by its address, the remote tier among them, and how it is reached."""
+        """The storage options of every root by its address, including the remote tier."""
         roots = {broker.log_dir: broker.storage for broker in self.brokers}
         return roots if self.remote is None else {**roots, self.remote: self.remote_storage}
 
@@ -136,23 +137,23 @@ _KEYS = {name for table in _BY_PLACE.values() for name in table.__struct_fields_
 
 
 def load_cluster_file(path: str | Path, credentials: Provider | str | None = None) -> ClusterFile:
-    """Read and check a cluster file; touches no storage but to read it, and to resolve symbolic links. ``path``
-    may be an address: then the environment says how its bucket is reached. ``credentials`` is a provider
-    (``stratalog.partitions.store.credentials``) or its name, for all roots and for the file; None: that of
-    ``$STRATALOG_CREDENTIALS``, if there is one.
+    """Read and check a cluster file; accesses no other storage, but resolves symbolic links. ``path`` may be an
+    address, whose storage options come from the environment. ``credentials`` is a provider
+    (``stratalog.partitions.store.credentials``) or its name, for all roots and the file; None: that of
+    ``$STRATALOG_CREDENTIALS``, if set.
 
-    Raises: InvalidCallError naming the file, the place in it, and what to do; StorageError kinds for a bucket.
+    Raises: InvalidCallError naming the file, the place in it, and the remedy; StorageError kinds for a bucket.
     """
     place = place_of(path, provider_of(credentials, os.environ))
     try:
         tables = tomllib.loads(place.read())
-    except (ValueError, RecursionError) as error:  # no TOML, no UTF-8, a number of thousands of digits
+    except (ValueError, RecursionError) as error:  # invalid TOML or UTF-8, or a number with thousands of digits
         raise InvalidCallError(f"cluster file {place} is not valid TOML: {error}") from error
     return _ClusterFileReader(place).read(tables)
 
 
 class _ClusterFileReader:
-    """Turns the tables of one file into values; knows the file's name for its errors."""
+    """Converts the tables of one file; knows the file's name for its errors."""
 
     def __init__(self, place: FilePlace) -> None:
         self._place = place
@@ -273,7 +274,7 @@ class _ClusterFileReader:
         return f"cluster file {self._place}, {place}"
 
     def _refused(self, message: str, table: str = "") -> InvalidCallError:
-        """The finding of msgspec, at its place, as in "Expected `int`, got `str` - at `$.brokers[1].id`"."""
+        """The error of msgspec with its place, as in "Expected `int`, got `str` - at `$.brokers[1].id`"."""
         what, _, inside = message.replace("`", "").partition(" - at $")
         place = (table + inside).strip(".")
         if unknown := re.fullmatch(r"Object contains unknown field (.+)", what):

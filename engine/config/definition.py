@@ -1,6 +1,6 @@
-"""The definition of a configuration key: its type, where it may be set, its default, and its valid values. Pure.
+"""Definitions of configuration keys: scope, type, default, and valid values. Pure.
 
-A key is a field of ``TopicConfig`` or ``ClusterConfig``, and stated there once, by ``key``.
+A key is a field of ``TopicConfig`` or ``ClusterConfig``, defined there by ``key``.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from stratalog.partitions.errors import InvalidCallError, InvalidConfigError
 
 
 class Scope(StrEnum):
-    """Where a key may be set. Topic keys may be set on the cluster too, as the default of its topics."""
+    """The owner of a key's value. Topic keys may also be set on the cluster, as the default of its topics."""
 
     CLUSTER = "cluster"
     TOPIC = "topic"
@@ -28,20 +28,20 @@ Value = bool | int | float | str
 
 @dataclass(frozen=True, slots=True)
 class Takes:
-    """Which values a key takes."""
+    """The values that a key takes."""
 
     text: str
-    """As a message says it, after "it takes"."""
+    """The values in words, for messages after "it takes"."""
     accepts: Callable[[Any], bool]
 
 
 def at_least(minimum: int) -> Takes:
-    """Integers from ``minimum`` on."""
+    """Integers of at least ``minimum``."""
     return Takes(f"at least {minimum}", lambda value: value >= minimum)
 
 
 def between(lowest: float, highest: float) -> Takes:
-    """Numbers from ``lowest`` to ``highest``, both included."""
+    """Numbers from ``lowest`` to ``highest``, both inclusive."""
     return Takes(f"from {lowest:g} to {highest:g}", lambda value: lowest <= value <= highest)
 
 
@@ -55,7 +55,7 @@ PLAIN_NAME = Takes(
     "a name of at most 255 letters, digits, and . _ $ -, or nothing",
     lambda value: re.fullmatch(r"[A-Za-z0-9._$-]{0,255}", value) is not None,
 )
-"""Whether anything has the name is found where it is used."""
+"""Names of plain characters; whether one exists is checked where it is used."""
 ICEBERG_NAME = Takes(
     "a catalog of pyiceberg's, a namespace and a table, as in lake.flights.trips, or nothing",
     lambda value: re.fullmatch(r"(?=.{0,255}\Z)(?:[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]+){2,})?", value) is not None,
@@ -75,24 +75,24 @@ _MS = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigDef:
-    """One key."""
+    """One configuration key."""
 
     name: str
     field_name: str
     """The attribute of ``TopicConfig`` or ``ClusterConfig``."""
     scope: Scope
     default: Value
-    """Of the type that the key's values have."""
+    """A default of the type of the key's values."""
     takes: Takes
     doc: str
     unit: str | None
 
     def parse(self, text: str, what: str) -> Value:
-        """The typed value of ``text``; ``what`` says whose it is.
+        """The typed value of ``text``; ``what`` names its owner in errors.
 
         Raises: InvalidConfigError.
         """
-        if not isinstance(text, str):  # of callers without a type checker
+        if not isinstance(text, str):  # from callers without a type checker
             raise InvalidConfigError(f"{what}: {self.name} = {text!r} is no text: write it as {str(text)!r}")
         try:
             value = _READERS[type(self.default)](text.strip())
@@ -105,7 +105,7 @@ class ConfigDef:
         return value
 
     def _meant(self, text: str) -> str:
-        """A hint for a time or a size that was given with a unit: its number in the key's own unit."""
+        """A hint for a time or size with a unit: its number in the key's own unit."""
         amount = re.fullmatch(r"(\d+)\s*(ms|s|m|min|h|d)", text.strip().lower())
         if self.unit == "ms" and amount is not None:
             return f". The unit is ms: {text.strip()} is {int(amount[1]) * _MS[amount[2]]}"
@@ -128,14 +128,16 @@ _READERS: Mapping[type[Value], Callable[[str], Value]] = {
 
 
 def key(default: Value, takes: Takes, doc: str, *, unit: str | None = None, name: str | None = None) -> Any:
-    """A field of a dataclass that is a configuration key. ``name``: where it is not the field's with dots."""
+    """Define a dataclass field as a configuration key. ``name``: the key, if it is not the field name with
+    dots.
+    """
     return field(
         default=default, metadata={"default": default, "takes": takes, "doc": doc, "unit": unit, "name": name}
     )
 
 
 def keys_of(config: type, scope: Scope) -> Mapping[str, ConfigDef]:
-    """The keys that are the fields of a dataclass, by name, in the order of their names."""
+    """The keys among the fields of a dataclass, sorted by name."""
     found = [
         ConfigDef(
             name=one.metadata["name"] or one.name.replace("_", "."),

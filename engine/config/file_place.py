@@ -1,4 +1,4 @@
-"""Where a cluster file lies: on this machine, or in a bucket."""
+"""The location of a cluster file: on this machine, or in a bucket."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MOST_BYTES = 1024 * 1024
 
 
 def provider_of(given: Provider | str | None, environ: Mapping[str, str]) -> NamedProvider | GivenProvider | None:
-    """A caller's provider, or that of the environment. Raises: InvalidCallError for a text that is no name."""
+    """The caller's provider, or that of the environment. Raises: InvalidCallError for an invalid name."""
     given = given if given is not None else environ.get(CREDENTIALS_VARIABLE) or None
     if given is None or isinstance(given, str):
         return None if given is None else NamedProvider(given)
@@ -28,9 +28,9 @@ def provider_of(given: Provider | str | None, environ: Mapping[str, str]) -> Nam
 
 
 def place_of(path: str | os.PathLike[str], provider: NamedProvider | GivenProvider | None) -> FilePlace:
-    """The place of a cluster file by its path or address.
+    """The location of a cluster file from its path or address.
 
-    Raises: InvalidCallError for an address that nobody can read; it is not repeated.
+    Raises: InvalidCallError for an invalid address, which the message does not repeat, as it may contain a secret.
     """
     given = os.fspath(path)
     if "://" not in given and os.path.exists(given):  # a file may have a colon in its name
@@ -43,7 +43,7 @@ def place_of(path: str | os.PathLike[str], provider: NamedProvider | GivenProvid
 
 @dataclass(frozen=True, slots=True)
 class FilePlace:
-    """The place of a file, and the provider by which its bucket is reached."""
+    """The location of a file, and the credential provider for its bucket."""
 
     address: Address
     provider: NamedProvider | GivenProvider | None
@@ -54,18 +54,18 @@ class FilePlace:
 
     @property
     def in_bucket(self) -> bool:
-        """Whether it lies in object storage."""
+        """Whether the file is in object storage."""
         return not self.address.is_folder
 
     @property
     def folder(self) -> str:
-        """The folder that it is in: an address, or an absolute path."""
+        """The folder of the file: an address, or an absolute path."""
         return str(self).rpartition("/")[0] or "/"
 
     def read(self) -> str:
-        """Its text.
+        """The text of the file.
 
-        Raises: InvalidCallError where it is not; UnicodeDecodeError; StorageError kinds.
+        Raises: InvalidCallError if it does not exist; UnicodeDecodeError; StorageError kinds.
         """
         if not self.in_bucket:
             try:

@@ -1,8 +1,8 @@
-"""Where the key of a cluster comes from: the environment, a file that somebody mounted, a secret provider.
+"""Sources of the cluster key: the environment, a mounted file, or a secret provider.
 
-Never from storage, the cluster file or Spark's conf, and never to them. The text is one secret, or several, the
-first of which signs: in base64, of 32 bytes at least, apart by commas or white space. ``openssl rand -base64 32``
-makes one.
+It never comes from storage, the cluster file or Spark's conf, nor goes there. The text contains one or more
+secrets, the first of which signs: base64 of at least 32 bytes each, separated by commas or white space. ``openssl
+rand -base64 32`` makes one.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ KEY_VARIABLE = "STRATALOG_CLUSTER_KEY"
 LEAST_BYTES = 32
 
 KeySource = Callable[[], str | None]
-"""Gives the text; None: the cluster has no key, or this process only reads."""
+"""Returns the text; None: the cluster has no key, or this process only reads."""
 
 
 def key_of_environment() -> str | None:
-    """The key of the environment variable; None where it is not set."""
+    """The key in the environment variable; None if it is not set."""
     return os.environ.get(KEY_VARIABLE)
 
 
 def key_file(path: str | Path) -> KeySource:
-    """The content of a file, read when the key is needed."""
+    """A source that reads a file when the key is needed."""
 
     def read() -> str:
         try:
@@ -47,9 +47,9 @@ def key_file(path: str | Path) -> KeySource:
 
 
 def read_key(cluster_id: str, source: KeySource) -> ClusterKey | None:
-    """The key for a cluster; None where the source has none. No error says anything of a secret.
+    """The key of a cluster; None if the source has none. No error reveals a secret.
 
-    Raises: ClusterKeyError for a text that is empty, no base64, or of a short secret; what ``source`` raises.
+    Raises: ClusterKeyError for a text that is empty or no base64, or has a short secret; errors of ``source``.
     """
     text = source()
     if text is None:

@@ -1,4 +1,4 @@
-"""Topics that mirror one of a Kafka cluster: nobody appends to them but the mirror, until it is ended. Pure."""
+"""Topics that mirror a Kafka topic: only the mirror appends to them, until it is ended. Pure."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ ENDED = (
 
 
 def mirrored_topic(name: str, configs: Mapping[str, str]) -> str | None:
-    """Cluster id and name of the topic of Kafka that the one of this name mirrors, or has mirrored; None where it
-    is not known."""
+    """Cluster id and name of the Kafka topic that the topic of this name mirrors, or has mirrored; None if
+    unknown.
+    """
     if MIRROR_SOURCE_TOPIC in configs:
         return configs[MIRROR_SOURCE_TOPIC]
     source = configs.get(MIRROR_SOURCE)
@@ -22,7 +23,7 @@ def mirrored_topic(name: str, configs: Mapping[str, str]) -> str | None:
 
 
 def check_not_mirrored(topic: str, config: TopicConfig, verb: str) -> None:
-    """Raises: PolicyViolationError for a topic that mirrors another; ``verb`` says what was to be done, as in
+    """Raises: PolicyViolationError for a topic that mirrors another; ``verb`` names the refused action, as in
     "append to".
     """
     if config.mirror_source:

@@ -1,7 +1,7 @@
-"""The configs that apply to a topic and to the cluster: dynamic ones, resolved and checked. Pure.
+"""The configs in force for a topic and for the cluster: dynamic ones, resolved and checked. Pure.
 
-Values travel as text in the metadata. A topic's value is its own, else the cluster's for the same key, else the
-default that stands with the key, in ``TopicConfig`` or ``ClusterConfig``.
+The metadata stores values as text. A topic's value is its own, otherwise the cluster's for the same key, otherwise
+the default of the key's definition in ``TopicConfig`` or ``ClusterConfig``.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from stratalog.partitions.spelling import did_you_mean
 
 
 def check_config(scope: Scope, name: str, text: str, what: str) -> str:
-    """The canonical text of a value that is to be set; ``what`` says on what, as in "topic 'flights'".
+    """The canonical text of a value to set; ``what`` names its owner, as in "topic 'flights'".
 
-    Raises: InvalidConfigError for an unknown key (naming the nearest), a key of the cluster on a topic,
-        or a value that the key does not take.
+    Raises: InvalidConfigError for an unknown key (naming the nearest), a cluster key on a topic, or an invalid
+        value.
     """
     definition = find_config(scope, name, what)
     return definition.text(definition.parse(text, what))
@@ -48,7 +48,7 @@ def find_config(scope: Scope, name: str, what: str) -> ConfigDef:
 
 
 def topic_config(topic: Mapping[str, str], cluster: Mapping[str, str], what: str = "topic") -> TopicConfig:
-    """The configs of a topic with these of its own, on a cluster with those.
+    """The configs in force for a topic with these of its own, on a cluster with those.
 
     Raises: InvalidConfigError when values contradict each other.
     """
@@ -83,7 +83,7 @@ def topic_config(topic: Mapping[str, str], cluster: Mapping[str, str], what: str
 
 
 def configs_in_force(topic: Mapping[str, str], cluster: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
-    """Each key of a topic, its value as text, and where that comes from: ``topic``, ``cluster`` or ``default``."""
+    """For each topic key, its value as text, and the source: ``topic``, ``cluster`` or ``default``."""
     for key, definition in TOPIC_CONFIGS.items():
         if key in topic:
             yield key, topic[key], "topic"
@@ -94,7 +94,7 @@ def configs_in_force(topic: Mapping[str, str], cluster: Mapping[str, str]) -> It
 
 
 def check_disabling(before: TopicConfig, after: TopicConfig, what: str) -> None:
-    """Tiering may be switched off only by saying what becomes of the remote data (KIP-950).
+    """Check that disabling tiering also decides about the remote data (KIP-950).
 
     Raises: InvalidConfigError.
     """
@@ -108,7 +108,8 @@ def check_disabling(before: TopicConfig, after: TopicConfig, what: str) -> None:
 
 
 def check_partitioner(before: TopicConfig, after: TopicConfig, what: str) -> None:
-    """The partitioner of a topic stays, but where the topic is a mirror: nobody deals records out to one.
+    """Check that the partitioner of a topic does not change, except of a mirror, whose records are not partitioned
+    here.
 
     Raises: InvalidConfigError.
     """
@@ -152,7 +153,7 @@ def reference_toml() -> str:
 _NO_BUFFER = "whatever is acknowledged has been synced to storage"
 _NO_INDEX = "a segment is a Parquet file, whose page index has a size of its own"
 _NO_LIMIT = (
-    "an append is one file a partition, however large, and no fetch has to hold it whole; a record may "
+    "an append is one file per partition, however large, and no fetch has to hold it whole; a record may "
     "take 96 MiB, for readers make room for that: refuse larger ones, if you must, before you append them"
 )
 _ANY_TIME = "timestamps are taken as they are; one in the future does not keep its file from deletion"

@@ -1,4 +1,4 @@
-"""How the roots of a cluster file are reached: a table for each kind of storage, and one of a root's own.
+"""Storage options of the roots in a cluster file: a table for each kind of storage, and one for a single root.
 
     [s3]                                      [[brokers]]
     region = "eu-central-1"                   id = 2
@@ -7,8 +7,8 @@
     [azure]                                   region = "us-east-1"
     account = "lake"                          profile = "us"
 
-A root takes what its own table says, ``[brokers.storage]`` or ``[remote.storage]``, else what the table of its
-kind does, else what the environment or a profile names (``partitions.store.resolving``), else the defaults of
+The options of a root come, in this order, from its own table (``[brokers.storage]`` or ``[remote.storage]``), the
+table of its kind, the environment or a profile (``partitions.store.resolving``), and the defaults of
 ``StoreOptions``.
 """
 
@@ -31,11 +31,11 @@ Text = Annotated[str, Meta(min_length=1)]
 
 
 class Table(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """A table of the file. Only what may be left out has a default."""
+    """A table of the file. Optional keys have a default."""
 
 
 class _ObjectTable(Table):
-    """Of ``StoreOptions``, whose defaults count."""
+    """Keys of ``StoreOptions``, with its defaults."""
 
     endpoint_url: Text | None = None
     credentials: Text | None = None
@@ -48,7 +48,7 @@ class _ObjectTable(Table):
 
 
 class S3Table(_ObjectTable):
-    """Of ``s3://``."""
+    """Options of ``s3://``."""
 
     region: Text | None = None
     profile: Text | None = None
@@ -57,14 +57,14 @@ class S3Table(_ObjectTable):
 
 
 class AzureTable(_ObjectTable):
-    """Of ``az://`` and ``abfss://``."""
+    """Options of ``az://`` and ``abfss://``."""
 
     account: Text | None = None
     encryption_scope: Text | None = None
 
 
 class GcsTable(_ObjectTable):
-    """Of ``gs://``."""
+    """Options of ``gs://``."""
 
     kms_key_id: Text | None = None
 
@@ -73,7 +73,7 @@ _KINDS: Mapping[str, str] = {"s3": "s3", "az": "azure", "abfss": "azure", "gs": 
 
 
 def kind_of(address: str) -> str | None:
-    """The name of the table for the storage at ``address``; None for what is no object storage."""
+    """The name of the table for the storage at ``address``; None outside of object storage."""
     scheme, separator, _ = address.partition("://")
     return _KINDS.get(scheme) if separator else None
 
@@ -88,7 +88,7 @@ _UNUSED = {
 }
 """Keys of which the calls of fsspec take no notice, and what to do instead."""
 _WHO = frozenset({"profile", "credentials"})
-"""Keys that each say whose credentials are shown: one of a root's own leaves no other."""
+"""Keys that each select credentials: one in a root's own table overrides all of these in the common one."""
 
 
 class StorageTables:
@@ -101,8 +101,8 @@ class StorageTables:
         *,
         names_providers: bool = True,
     ) -> None:
-        """``common``: by kind, as the file has them, of the right types. ``given`` counts before what the file
-        says. ``names_providers``: whether the file may name functions to import.
+        """``common``: the file's tables by kind, with checked types. ``given`` overrides the file.
+        ``names_providers``: whether the file may name functions to import.
         """
         self._common = common
         self._given = given
@@ -111,7 +111,7 @@ class StorageTables:
     def options(self, address: str, own: Mapping[str, Any] | None = None) -> StoreOptions:
         """The options of the root at ``address``, with its ``own`` table.
 
-        Raises: InvalidCallError for values that cannot be; msgspec.ValidationError for keys and types.
+        Raises: InvalidCallError for impossible values; msgspec.ValidationError for keys and types.
         """
         scheme, kind = address.partition("://")[0], kind_of(address)
         if kind is None:

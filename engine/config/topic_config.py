@@ -1,4 +1,4 @@
-"""The configs of a topic: each key stated once, with Kafka's name, and what follows from several of them. Pure."""
+"""The configs of a topic, each defined once, with Kafka's name, and the policies that follow from them. Pure."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from stratalog.snapshots.policy import SnapshotPolicy
 from stratalog.tiering.plan import CopyLag
 
 AS_TOTAL = -2
-"""Of local retention: the same as total retention."""
+"""The value of a local retention limit that equals total retention."""
 AS_LOCAL = -1
-"""Of the copy lag: the same as local retention."""
+"""The value of a copy lag limit that equals local retention."""
 SNAPSHOT = "snapshot"
-"""The value of cleanup.policy."""
+"""A value of cleanup.policy."""
 SPARK_HASH, MURMUR2, CRC32 = PARTITIONERS = ("spark_hash", "murmur2", "crc32")
 """The values of partitioner."""
 PARTITIONER = "partitioner"
@@ -42,11 +42,10 @@ _SEVEN_DAYS_MS = 7 * _DAY_MS
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicConfig:
-    """The configs that apply to a topic. A limit of -1 means unlimited.
+    """The configs in force for a topic. A limit of -1 means unlimited.
 
-    ``stratalog.engine.config.settings.topic_config`` makes it. Local retention is resolved there (no -2), and
-    never above total retention. So is the copy lag (no -1), which is above local retention only where that has no
-    limit.
+    Made by ``stratalog.engine.config.settings.topic_config``, which resolves local retention (no -2), at most
+    total retention, and the copy lag (no -1), which exceeds local retention only if that has no limit.
     """
 
     segment_bytes: int = key(
@@ -264,32 +263,36 @@ class TopicConfig:
 
     @property
     def snapshots(self) -> bool:
-        """Whether snapshots stand for what leaves the log (cleanup.policy=snapshot)."""
+        """Whether snapshots replace records that leave the log (cleanup.policy=snapshot)."""
         return self.cleanup_policy == SNAPSHOT
 
     @property
     def snapshot_table(self) -> bool:
-        """Whether what snapshots hold is published as a table, too."""
+        """Whether snapshots are also published as a table."""
         return self.snapshots and self.remote_snapshot_table_enable
 
     def is_protected(self, now_ms: int | None) -> bool:
-        """Whether nobody may delete records now. None: nobody knows the time, and no protection is over."""
+        """Whether records must not be deleted now. ``now_ms`` None: the time is unknown, and every protection
+        holds.
+        """
         return self.protect_until_ms != UNLIMITED if now_ms is None else now_ms < self.protect_until_ms
 
     def retention(self, now_ms: int | None) -> RetentionLimits:
-        """Of the whole log, now: none while it is protected. None: nobody knows the time, and nothing expires."""
+        """The retention of the whole log now; none while it is protected. ``now_ms`` None: the time is unknown,
+        and nothing expires.
+        """
         if self.is_protected(now_ms):
             return RetentionLimits(UNLIMITED, UNLIMITED)
         return RetentionLimits(UNLIMITED if now_ms is None else self.retention_ms, self.retention_bytes)
 
     @property
     def local_retention(self) -> RetentionLimits:
-        """Of what brokers hold of a tiered topic."""
+        """The retention of a tiered topic on brokers."""
         return RetentionLimits(self.local_retention_ms, self.local_retention_bytes)
 
     @property
     def local_expires_ms(self) -> int:
-        """How long brokers keep what the remote tier keeps for longer; -1 where there is nothing of that kind."""
+        """The local retention time of records that the remote tier keeps longer; -1 without any."""
         return UNLIMITED if self.local_retention_ms == self.retention_ms else self.local_retention_ms
 
     @property
@@ -299,22 +302,22 @@ class TopicConfig:
 
     @property
     def copy_lag(self) -> CopyLag:
-        """How far the remote tier stays behind."""
+        """The allowed lag of the remote tier."""
         return CopyLag(self.remote_copy_lag_ms, self.remote_copy_lag_bytes)
 
     @property
     def merging(self) -> MergePolicy:
-        """When small appends become segments."""
+        """The policy of merging appends into segments."""
         return MergePolicy(self.segment_bytes, self.segment_ms, self.segment_merge_min_files)
 
     @property
     def merging_inline(self) -> MergePolicy:
-        """When small appends become segments behind an acknowledgement: of a bounded size."""
+        """The policy of merging directly after an acknowledgement: up to a bounded size."""
         return replace(self.merging, segment_bytes=min(self.segment_bytes, self.segment_merge_inline_bytes))
 
     @property
     def snapshotting(self) -> SnapshotPolicy:
-        """When snapshots are made."""
+        """The policy of making snapshots."""
         return SnapshotPolicy(
             min_changed_records_ratio=self.metadata_snapshot_min_changed_records_ratio,
             max_record_bytes_between_snapshots=self.metadata_log_max_record_bytes_between_snapshots,

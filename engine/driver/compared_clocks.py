@@ -1,4 +1,4 @@
-"""This driver's clock beside those of the brokers' storage: whether anything may be removed by time."""
+"""Compares this driver's clock with those of the brokers' storage, to decide whether to delete by time."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from stratalog.partitions.runner import Done
 
 @dataclass(frozen=True, slots=True)
 class ComparedClocks:
-    """The time, by the driver and by its brokers' storage."""
+    """The time of the driver, and of its brokers' storage."""
 
     driver_ms: int
     told: Mapping[int, int | None]
-    """By broker; None where its storage does not tell."""
+    """By broker; None if its storage has no time."""
 
     @property
     def agreed_ms(self) -> int | None:
-        """The time for everything that is removed by time (``partitions.agreed_time``); None: nothing is."""
+        """The time for deletion by time (``partitions.agreed_time``); None: delete nothing."""
         return agreed_by_most(self.driver_ms, self.told.values())
 
     @property
     def stamp_ms(self) -> int:
-        """The time to write down where others remove by it: the later of the driver's and most brokers'."""
+        """The timestamp to record for later deletion: the later of the driver's time and most brokers'."""
         known = sorted(storage_ms for storage_ms in self.told.values() if storage_ms is not None)
         return max(self.driver_ms, known[len(known) // 2]) if known else self.driver_ms
 
     @property
     def apart(self) -> dict[int, int]:
-        """The brokers whose storage does not agree with the driver, and by how much the driver is ahead of it."""
+        """The brokers whose storage disagrees with the driver, and how far the driver is ahead of it."""
         return {
             broker_id: self.driver_ms - storage_ms
             for broker_id, storage_ms in sorted(self.told.items())
@@ -43,7 +43,7 @@ class ComparedClocks:
 
     @property
     def driver_fault(self) -> str | None:
-        """Why nothing is removed by time; None: it is."""
+        """Why nothing is deleted by time; None if it is."""
         if self.agreed_ms is not None:
             return None
         if not self.apart:
@@ -56,7 +56,7 @@ class ComparedClocks:
 
     @property
     def broker_faults(self) -> dict[int, str]:
-        """By broker whose storage has another time than this driver and most of the others: what that means."""
+        """By broker whose storage disagrees with this driver and most others: the consequences."""
         if self.agreed_ms is None:
             return {}
         return {
@@ -67,7 +67,7 @@ class ComparedClocks:
 
     @property
     def notes(self) -> list[str]:
-        """Clocks that are wrong, for reports."""
+        """Notes about wrong clocks, for reports."""
         found = [] if self.driver_fault is None else [self.driver_fault]
         return found + [f"broker {broker_id}: {what}" for broker_id, what in self.broker_faults.items()]
 
@@ -77,7 +77,7 @@ def _span(ahead_ms: int) -> str:
 
 
 def compared_clocks(context: Context, image: ClusterImage) -> ComparedClocks:
-    """Ask the brokers in service. One that does not answer tells no time."""
+    """Ask the unfenced brokers for their time. One that does not answer has none."""
     brokers = [
         broker_id
         for broker_id in context.stores
@@ -90,8 +90,7 @@ def compared_clocks(context: Context, image: ClusterImage) -> ComparedClocks:
 
 
 def removal_time(context: Context, image: ClusterImage, run: OperationRun) -> int | None:
-    """The time for everything that the run removes by time: by what drivers and records say when it was.
-    None: nothing is to be removed; and the run's notes say why."""
+    """The time for all deletion of the run by time. None: delete nothing; the run's notes have the reason."""
     clocks = compared_clocks(context, image)
     run.notes += clocks.notes
     return clocks.agreed_ms

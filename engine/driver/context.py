@@ -45,23 +45,23 @@ if TYPE_CHECKING:
 
 
 COPY_THREADS = 4
-"""Copies at once within one task."""
+"""Concurrent copies within one task."""
 
 
 class BehindAppends(Protocol):
-    """The work that a driver does behind its appends."""
+    """Maintenance that a driver does in the background of its appends."""
 
     def appended(self, image: ClusterImage, ended: Sequence[tuple[PartitionView, LogEnd]]) -> None:
-        """Appends to partitions of one topic were acknowledged just now, under these views. Returns at once."""
+        """Called after appends to partitions of one topic were acknowledged under these views. Returns at once."""
         ...
 
     def wait(self, timeout_s: float | None = None) -> None:
-        """Until nothing is left to do, or the time is over."""
+        """Wait until no work is left, or the time is over."""
         ...
 
 
 class Nothing:
-    """No work behind appends."""
+    """No work in the background."""
 
     def appended(self, image: ClusterImage, ended: Sequence[tuple[PartitionView, LogEnd]]) -> None: ...
 
@@ -84,7 +84,7 @@ def _read_remote_log(
 
 @dataclass(slots=True)
 class Context:
-    """One driver's hold on a cluster."""
+    """One driver's access to a cluster."""
 
     file: ClusterFile
     stores: Mapping[int, Store]
@@ -94,46 +94,47 @@ class Context:
     new_id: NewId
     rng: random.Random
     tasks: TaskRunner
-    """Runs work keyed by partition: on executors, where there are some."""
+    """Runs work keyed by partition, on executors if there are any."""
     threads: Runner
     """Runs small storage calls of the driver."""
     driver_only: bool = False
-    """Executors may not reach the storage: tasks, and the rows of appends, come to this process."""
+    """Whether executors cannot reach the storage, so that tasks, and the rows of appends, run in this process."""
     copies: Runner = field(default_factory=lambda: ThreadRunner(COPY_THREADS))
     """Runs the copies within one task; travels with it."""
     progress: Progress = field(default_factory=Silent)
     prober: Prober = field(default_factory=ThreadProber)
-    """Asks the roots whether they are there, without waiting for those that hang."""
+    """Asks roots whether they exist, without waiting for hanging ones."""
     states: StateCache = field(default_factory=StateCache)
-    """The engine's own topics, as far as this driver has read them."""
+    """The content of the engine's own topics that this driver has read."""
     own_producer: OwnProducer = field(default_factory=OwnProducer)
-    """This driver, as the producer of the engine's own topics."""
+    """The producer of this driver's appends to the engine's own topics."""
     unnamed_producers: UnnamedProducers = field(default_factory=UnnamedProducers)
-    """This driver, as the producer of appends that name none."""
+    """Producers for appends that name none."""
     transactional_producers: TransactionalProducers = field(default_factory=TransactionalProducers)
-    """This driver, as the producer of transactional ids."""
+    """Producers of transactional ids."""
     log_ends: LogEnds = field(default_factory=LogEnds)
-    """The ends of logs that this driver has appended to."""
+    """The ends of logs after this driver's appends."""
     remote_ends: RemoteEnds = field(default_factory=RemoteEnds)
-    """The logs that this driver has compared with their remote ends."""
+    """The remote ends that this driver has checked."""
     behind_appends: BehindAppends = field(default_factory=Nothing)
     """Keeps the logs short that this driver appends to."""
     begun_sequences: BegunSequences = field(default_factory=BegunSequences)
-    """This driver, as the producers that were named."""
+    """The sequences that this driver has begun for named producers."""
     wide_topics: set[str] = field(default_factory=set)
-    """Topics, by id, to which this driver was given a record that is not narrow (``engine.spark.narrow``)."""
+    """The ids of topics to which this driver has appended a record that is not narrow
+    (``engine.spark.narrow``)."""
     fetching: Fetching = field(default_factory=Fetching)
-    """This driver's fetches: their thread pools and caches."""
+    """The thread pools and caches of this driver's fetches."""
     selector: CurrentSelector = field(default_factory=CurrentSelector)
-    """Which replicas are read from."""
+    """Selects the replicas to read from."""
     snapshot_metrics: SnapshotMetrics = field(default_factory=SnapshotMetrics)
     operations_log: OperationsLog | None = None
-    """How the operations of the door leave events; None: they leave none."""
+    """Where operations write their events; None: nowhere."""
     key: ClusterKey | None = None
-    """By which what drivers believe about the cluster is signed; None: it is not, or this process only reads."""
+    """The key that signs metadata and descriptions; None: they are unsigned, or this process only reads."""
 
     def topics(self, image: ClusterImage, names: Iterable[str] | None) -> list[TopicImage]:
-        """The named topics, all of them when None, by name.
+        """The named topics (None: all), sorted by name.
 
         Raises: UnknownTopicOrPartitionError.
         """
@@ -143,10 +144,10 @@ class Context:
     def partitions(
         self, image: ClusterImage, names: Iterable[str] | None, only: Collection[TopicIdPartition] | None
     ) -> list[tuple[TopicImage, list[PartitionView]]]:
-        """The partitions of the named topics (all when None), of them those in ``only``, where it is given; topics
-        of which none is are left out. Partitions that are not there any more are passed over.
+        """The partitions of the named topics (None: all), restricted to ``only`` if given; topics without any are
+        left out. Missing partitions are skipped.
 
-        Raises: UnknownTopicOrPartitionError for a name.
+        Raises: UnknownTopicOrPartitionError for a topic name.
         """
         topics = self.topics(image, names)
         if only is None:
@@ -170,7 +171,7 @@ class Context:
         return PartitionReplicas(view, stores, remote)
 
     def read_remote_log(self, view: PartitionView) -> Callable[[], RemoteLog]:
-        """Reads the remote log of a partition's topic when it is called, here or on an executor."""
+        """A function that reads the remote log of a partition's topic, here or on an executor."""
         assert self.remote is not None
         file = self.file
         return partial(
@@ -183,15 +184,15 @@ class Context:
         return [self.replicas(view) for topic in topics for view in image.views(topic.name)]
 
     def topic_config(self, image: ClusterImage, topic: TopicImage) -> TopicConfig:
-        """The configs that apply to a topic now."""
+        """The present configs of a topic."""
         return topic_config(topic.configs, image.configs, f"topic {topic.name!r}")
 
     def cluster_config(self, image: ClusterImage) -> ClusterConfig:
-        """The configs that apply to the cluster now."""
+        """The present configs of the cluster."""
         return cluster_config(image.configs)
 
     def remote_store(self, why: str) -> Store:
-        """The remote tier.
+        """The store of the remote tier.
 
         Raises: InvalidCallError when the cluster file names none.
         """
@@ -201,7 +202,7 @@ class Context:
 
     def remote_table(self, topic: TopicImage) -> DeltaTopicTable:
         """The remote table of a topic."""
-        # Here, for it loads delta-rs, which clusters without a remote tier have no use for.
+        # Imported here, as it loads delta-rs, which clusters without a remote tier do not need.
         from stratalog.tiering.delta_table import DeltaTopicTable
 
         return self._topic_table(DeltaTopicTable, topic, "is tiered (remote.storage.enable)")
@@ -246,7 +247,7 @@ class Context:
 
     @contextmanager
     def measured(self) -> Iterator[Measure]:
-        """Time and storage requests of what happens inside, here and on executors."""
+        """Measures the time and storage requests of the block, here and on executors."""
         measure = Measure()
         began = self.clock.monotonic_s()
         before = self.counts()
@@ -256,7 +257,7 @@ class Context:
 
     @contextmanager
     def run(self, operation: str, *, dry_run: bool = False) -> Iterator[OperationRun]:
-        """A run of an operation, measured."""
+        """A measured run of an operation."""
         with self.measured() as measure:
             yield OperationRun(operation, dry_run, tasks=self.tasks, progress=self.progress, measure=measure)
 

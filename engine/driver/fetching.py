@@ -1,9 +1,9 @@
-"""Many fetches at once: those of local records never wait for those of remote ones (KIP-405, "Thread Pools": "we
-have to handle remote storage operations in dedicated threads pools").
+"""Runs many fetches at once: those of local records never wait for remote ones (KIP-405, "Thread Pools": "we have
+to handle remote storage operations in dedicated threads pools").
 
-A fetch is asked first where its records are, which takes a listing of the leader, by a thread for local work; if
-they are remote, it goes on by one of those for remote work. The caller gets the answers as they come. A leader
-that hangs leaves half of the threads to the others, and a fetch that nobody waits for any more is not begun.
+A thread for local work first finds the records of a fetch, which takes a listing of the leader; if they are
+remote, a thread for remote work continues. The caller gets the results as they complete. A hanging leader leaves
+half of the threads to the others, and a fetch that its caller has abandoned is not started.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from stratalog.partitions.runner import Failed, Outcome, attempt
 from stratalog.tiering.remote_log import RemoteLog
 
 LOCAL_THREADS = 16
-"""Of which the fetches from one leader take at most half."""
+"""Threads for local work; the fetches from one leader take at most half of them."""
 REMOTE_THREADS = 10
 """Kafka's remote.log.reader.threads."""
 _REMOTE_LOGS_BYTES = 256 * 1024 * 1024
-"""Of remote logs in memory: half a million segments. A log of more is read for each fetch."""
+"""Memory for cached remote logs: half a million segments. A larger log is read for each fetch."""
 
 K = TypeVar("K", bound=tuple[str, int])
 """Topic and partition."""
 R = TypeVar("R")
 
 Remotely = Callable[[], R]
-"""The rest of a fetch, whose records are remote."""
+"""The rest of a fetch whose records are remote."""
 
 
 class Fetching:
@@ -45,10 +45,10 @@ class Fetching:
     def __init__(self) -> None:
         self.reader = RecordReader()
         self.remote_logs: BoundedCache[str, RemoteLog] = BoundedCache(_REMOTE_LOGS_BYTES)
-        """By topic id, without rewrites by others. A remote log grows at its end, and loses segments that the log
-        start has passed: an older one is right where it holds an offset whose object is still there."""
+        """By topic id, without rewrites of other writers. A remote log grows at its end, and loses segments below
+        the log start: an older one is valid for an offset whose object still exists."""
         self.throttle: Throttle | None = None
-        """The budget of their remote reads; see ``stratalog.engine.driver.remote_quota``."""
+        """The budget of remote reads; see ``stratalog.engine.driver.remote_quota``."""
         self._local = _Lanes(LOCAL_THREADS, "fetch-local")
         self._remote = ThreadPoolExecutor(REMOTE_THREADS, "fetch-remote")
 
@@ -61,12 +61,12 @@ class Fetching:
         deadline_s: float,
         timeout_s: float,
     ) -> Iterator[Outcome[K, R]]:
-        """One outcome per item, as they come; ``begin`` answers, or says what is to be done remotely. It is called
-        from now on, whether or not anybody looks at the outcomes yet. An item without an answer when the clock is
-        at ``deadline_s`` is ``Failed`` with StoreTimeoutError, which names ``timeout_s``, the seconds that the
-        caller gave; a call that was made is left alone, and none is made from then on.
+        """One outcome per item, in order of completion; ``begin`` returns the result, or the remote rest of the
+        work. Calls start now, even before the caller iterates. An item without a result at ``deadline_s`` on the
+        clock is ``Failed`` with StoreTimeoutError, which names ``timeout_s``, the caller's timeout; running calls
+        are abandoned, and no more are started.
 
-        Errors of ours are outcomes; anything else is a bug and is raised.
+        A StratalogError is an outcome; any other exception is a bug and is raised.
         """
         answers: SimpleQueue[Outcome[K, R] | BaseException] = SimpleQueue()
         remotely: set[K] = set()
@@ -119,7 +119,7 @@ class Fetching:
 
 
 class _Lanes:
-    """Threads for calls of several lanes, of which each takes at most half of the threads."""
+    """Threads for calls of several lanes, each of which takes at most half of the threads."""
 
     def __init__(self, threads: int, name: str) -> None:
         self._threads = ThreadPoolExecutor(threads, name)
@@ -129,7 +129,7 @@ class _Lanes:
         self._waiting: defaultdict[int | None, deque[Callable[[], None]]] = defaultdict(deque)
 
     def submit(self, lane: int | None, call: Callable[[], None]) -> None:
-        """Have it called, after those of its lane that came before it."""
+        """Call it after earlier ones of its lane."""
         with self._lock:
             if self._taken[lane] < self._most:
                 self._taken[lane] += 1
@@ -138,7 +138,7 @@ class _Lanes:
                 self._waiting[lane].append(call)
 
     def forget(self, calls: Collection[Callable[[], None]]) -> None:
-        """Those of them that wait are not made."""
+        """Drop those of them that have not started."""
         with self._lock:
             for lane, waiting in self._waiting.items():
                 self._waiting[lane] = deque(call for call in waiting if call not in calls)
@@ -148,7 +148,7 @@ class _Lanes:
             call()
         finally:
             with self._lock:
-                if self._waiting[lane]:  # behind those of other lanes that wait for a thread
+                if self._waiting[lane]:  # after waiting calls of other lanes
                     self._threads.submit(self._call, lane, self._waiting[lane].popleft())
                 else:
                     self._taken[lane] -= 1

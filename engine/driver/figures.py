@@ -1,4 +1,4 @@
-"""The work that a report tells of: whether anything was changed, and its figures for an event. Pure."""
+"""Whether a report's operation changed anything, and its figures for an event. Pure."""
 
 from __future__ import annotations
 
@@ -21,27 +21,28 @@ _WORK: Mapping[str, tuple[str, ...]] = {
     "scrub": (),
     "heal": (),
 }
-"""Totals that count what was changed, of jobs that are run again and again."""
+"""Totals that count changes, for jobs that run again and again."""
 _WRITE_NO_HINTS = {"retain"}
-"""Of these, those that have changed something whenever they wrote or deleted anything, as all other operations."""
+"""Jobs among these for which any write or deletion is a change, as for all other operations."""
 
 ROUND = "maintain"
-"""A round of these jobs: its report has theirs as its parts."""
+"""The job that runs these as its parts."""
 
 _FLOWS = (
     *("records", "deleted_records", "copied_bytes", "uploaded_files", "uploaded_bytes", "segments"),
     *("deleted_files", "deleted_bytes", "remote_removed_bytes"),
 )
-"""Columns of rows that are summed by topic."""
+"""Columns of rows to sum by topic."""
 _LEVELS = ("log_start", "log_end", "high_watermark", "remote_end", "pending_bytes", "backlog_bytes")
-"""Likewise, where the rows have all partitions of a topic: of some of them a sum would be of no use."""
+"""Columns to sum by topic if the rows have all of its partitions."""
 _MOST_TOPICS = 100
-"""Of which an event has figures: those with the most."""
+"""The greatest number of topics with figures in an event: those with the largest."""
 
 
 def has_changed(report: Report) -> bool:
-    """Whether an operation has changed anything but hints, and but the log of events: an event of the upkeep of
-    events would need upkeep, and so on."""
+    """Whether an operation changed anything apart from hints and the log of events, whose upkeep would otherwise
+    create new events forever.
+    """
     if report.operation == ROUND:
         return any(map(_has_worked, report.parts))
     if report.operation in _WORK.keys() - _WRITE_NO_HINTS:
@@ -50,7 +51,7 @@ def has_changed(report: Report) -> bool:
 
 
 def have_written(counts: StoreCounts) -> bool:
-    """Whether storage was written to, or anything deleted there."""
+    """Whether storage was written to, or anything deleted."""
     return counts.creates + counts.deletes + counts.copies > 0
 
 
@@ -61,7 +62,7 @@ def _has_worked(report: Report) -> bool:
 
 
 def figures(report: Report, image: ClusterImage) -> dict[str, int]:
-    """Totals by name; and of each topic, its name, a slash, and the name."""
+    """Totals by name; for each topic, its name, a slash, and the name of the figure."""
     found: Counter[str] = Counter()
     for part in report.parts:
         found.update(_work(part))
@@ -72,7 +73,7 @@ def figures(report: Report, image: ClusterImage) -> dict[str, int]:
 
 
 def _work(report: Report) -> dict[str, int]:
-    """The totals that count as work, without what was done for the log of events."""
+    """The totals that count as work, without work on the log of events."""
     found = {}
     for name in _WORK.get(report.operation, ()):
         own = sum(_number(row.get(name)) for row in report.rows if row.get("topic") == OPERATIONS_TOPIC)
@@ -107,7 +108,7 @@ def _by_topic(report: Report, image: ClusterImage) -> dict[str, int]:
 
 
 def _counts(name: str, value: Value) -> bool:
-    """Whether a total counts anything: a time, such as when a step is due again, does not."""
+    """Whether a total counts something; the time of the next work, for example, does not."""
     return isinstance(value, int) and not isinstance(value, bool) and not name.endswith("_ms")
 
 

@@ -1,10 +1,8 @@
-"""The rows of a report as people read them: what is alike stands once.
+"""Folds equal rows of a report, for people; machines get every row.
 
-    the engine's own topics     one row for all of them, where other topics have rows, too
-    rows that differ in nothing but their partition     one row, which names the first and the last
-    of a wide table, columns of nothing but zeros     a line below it
-
-Machines get every row: this is for tables alone.
+the engine's own topics                        one row for all, if other topics have rows, too
+rows that differ only in their partition       one row, with the first and the last partition
+columns of zeros in a wide table               a line below the table
 """
 
 from __future__ import annotations
@@ -13,7 +11,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from itertools import groupby
 
 DIFFERS = "..."
-"""In place of the values of rows that were folded, and do not have the same one."""
+"""In a folded row: the values differ."""
 
 NARROW = 8
 """A table with more columns is wide."""
@@ -23,7 +21,7 @@ Row = Mapping[str, str | int | float | bool | None]
 
 
 def folded(rows: Sequence[Row]) -> Sequence[Row]:
-    """The rows for people, in their order; the engine's own topics come last."""
+    """The folded rows in their order; the engine's own topics come last."""
     from stratalog.engine.state.internal_topics import INTERNAL_TOPICS  # here: --help does without Arrow
 
     own = [row for row in rows if row.get("topic") in INTERNAL_TOPICS]
@@ -33,7 +31,7 @@ def folded(rows: Sequence[Row]) -> Sequence[Row]:
 
 
 def _one(own: Sequence[Row]) -> Row:
-    """One row for all of these: in each column the value that all of them have."""
+    """One row for all of these: in each column their common value."""
     if len(own) == 1:
         return own[0]
     columns = dict.fromkeys(name for row in own for name in row)
@@ -62,7 +60,7 @@ def _but_for_its_partition(row: Row) -> Hashable:
 
 
 def zeros(columns: Sequence[str], rows: Sequence[Row]) -> list[str]:
-    """The columns of a wide table that say nothing: in all rows zero, no, or not known."""
+    """The columns of a wide table with only zero, false or unknown values."""
     if len(columns) <= NARROW:
         return []
     found = [name for name in columns if all(row.get(name) in (None, 0, "") for row in rows)]

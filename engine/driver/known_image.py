@@ -1,4 +1,4 @@
-"""The metadata for operations that only look: without a majority of voters, the last known state, and a note."""
+"""The metadata for operations that only look: without a majority of voters, the last known state, with a note."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from stratalog.partitions.errors import NoMajorityError, StorageRefusedError
 
 
 def known_image(context: Context, run: OperationRun) -> ClusterImage:
-    """Everything that is committed; where too few voters can be reached to tell, the metadata as this driver saw
-    it last, at the latest when it opened the cluster, and a failure that says so. Nothing is to be decided on it.
+    """Everything that is committed; if too few voters are reachable, the metadata that this driver saw last, at
+    the latest when it opened the cluster, with a failure that says so. No decision may rest on it.
 
-    Raises: what ``MetadataClient.image`` raises; NoMajorityError where nothing is known.
+    Raises: errors of ``MetadataClient.image``; NoMajorityError if no state is known.
     """
     try:
         return context.metadata.image()

@@ -16,7 +16,7 @@ SIZE = "SnapshotSizeBytes"
 LAG = "SnapshotLag"
 
 _KEPT = 1000
-"""Latest values of a histogram from which its quantiles are taken."""
+"""Latest values of a histogram, for its quantiles."""
 
 
 @dataclass(slots=True)
@@ -27,13 +27,13 @@ class Histogram:
     latest: list[float] = field(default_factory=list)
 
     def add(self, value: float) -> None:
-        """One more value."""
+        """Add a value."""
         self.count += 1
         self.latest.append(value)
         del self.latest[:-_KEPT]
 
     def quantile(self, part: float) -> float:
-        """The value below which ``part`` of the latest ones lie; there is at least one."""
+        """The value below which the fraction ``part`` of the latest values is; requires at least one."""
         return sorted(self.latest)[min(int(part * len(self.latest)), len(self.latest) - 1)]
 
 
@@ -50,14 +50,14 @@ class HistogramRow(Row, frozen=True, kw_only=True):
 
 
 class SnapshotMetrics:
-    """How long generating and loading snapshots took, by metric, topic and partition. Thread-safe."""
+    """Durations of generating and loading snapshots, by metric, topic and partition. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._histograms: dict[tuple[str, str, int], Histogram] = {}
 
     def add(self, metric: str, topic: str, partition: int, ms: float) -> None:
-        """One more measurement, in milliseconds."""
+        """Add a measurement, in milliseconds."""
         with self._lock:
             self._histograms.setdefault((metric, topic, partition), Histogram()).add(ms)
 

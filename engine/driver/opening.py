@@ -1,4 +1,4 @@
-"""Opening a cluster: its stores, whose they are, its metadata log, and the context of its operations."""
+"""Opens a cluster: its stores and their owners, its metadata log, and the context of its operations."""
 
 from __future__ import annotations
 
@@ -39,17 +39,17 @@ _DRIVER_THREADS = 16
 _log = logging.getLogger(__name__)
 
 OpenStore = Callable[[str, StoreOptions, Clock], Store]
-"""From the address of a root to its store."""
+"""Returns the store at the address of a root."""
 
 
 def open_stores(file: ClusterFile, clock: Clock, opener: OpenStore) -> dict[int, Store]:
-    """The root of each broker; nothing is looked at yet."""
+    """The store of each broker's root, without looking at any."""
     return {broker.broker_id: opener(broker.log_dir, broker.storage, clock) for broker in file.brokers}
 
 
 def check_owners(file: ClusterFile, stores: Mapping[int, Store], brokers: Sequence[int], prober: Prober) -> None:
-    """No root of these brokers that can be read may belong to somebody else. (One that cannot, or that hangs, is
-    found when it is used; so is one that is not asked for: it is fenced, and the others go on.)
+    """Check that no readable root of these brokers belongs to another cluster or broker. (An unreadable or hanging
+    root is found when it is used; it is fenced, and the others continue.)
 
     Raises: InconsistentClusterIdError, LogDirError.
     """
@@ -58,8 +58,8 @@ def check_owners(file: ClusterFile, stores: Mapping[int, Store], brokers: Sequen
 
 
 def check_voters(file: ClusterFile, stores: Mapping[int, Store], prober: Prober) -> Owners:
-    """As ``check_owners``, of the voters that the file names: a minority of them may be somebody else's, and what
-    is wrong with these is returned. A majority goes on without them.
+    """Check the owners of the voters' roots in the file: a minority may be foreign, and their errors are returned,
+    as a majority can continue without them.
 
     Raises: InconsistentClusterIdError, LogDirError.
     """
@@ -71,12 +71,12 @@ def check_voters(file: ClusterFile, stores: Mapping[int, Store], prober: Prober)
 
 @dataclass(frozen=True, slots=True)
 class Owners:
-    """Whose the roots of some brokers are, by their own words."""
+    """The owners of some brokers' roots, by their ``broker.json``."""
 
     ours: Mapping[int, BrokerFile]
-    """By broker; without those that could not be read."""
+    """By broker; without unreadable ones."""
     foreign: Sequence[StratalogError]
-    """An error for each that belongs to somebody else."""
+    """The error for each foreign root."""
 
 
 def _owners(file: ClusterFile, stores: Mapping[int, Store], brokers: Sequence[int], prober: Prober) -> Owners:
@@ -86,7 +86,7 @@ def _owners(file: ClusterFile, stores: Mapping[int, Store], brokers: Sequence[in
             check_broker_file(found, stores[broker_id], file.cluster_id, broker_id)
         return found
 
-    deadline_s = cluster_config({}).broker_session_timeout_ms / 1000  # the cluster's own is not known yet
+    deadline_s = cluster_config({}).broker_session_timeout_ms / 1000  # the cluster's own config is unknown yet
     outcomes = prober.probe(check, brokers, deadline_s)
     failed = [one.error for one in outcomes if isinstance(one, Failed)]
     ours = {one.item: one.value for one in outcomes if isinstance(one, Done) and one.value is not None}
@@ -107,7 +107,7 @@ def metadata_log(
     hint: LogState = LogState(),  # noqa: B008 - immutable
     key: ClusterKey | None = None,
 ) -> MetadataLog:
-    """The metadata log on these voters; ``hint`` is what was seen of it, ``key`` that of the voters."""
+    """The metadata log on these voters; ``hint`` is an earlier state of it, ``key`` that of the voters."""
     return MetadataLog(
         file.cluster_id,
         voters,
@@ -133,10 +133,10 @@ def find_metadata(
     key: ClusterKey | None = None,
     whose: Mapping[int, BrokerFile],
 ) -> FoundLog:
-    """The metadata log of an existing cluster: a listing of a majority of its voters, and of the log what is not
-    remembered in ``file.cache``.
+    """The metadata log of an existing cluster: lists a majority of its voters, and reads the part of the log that
+    is not in ``file.cache``.
 
-    Raises: as ``find_log``.
+    Raises: see ``find_log``.
     """
     cached = LogState() if file.cache is None else load_cache(file.cache, file.cluster_id, note)
     found = find_log(
@@ -161,10 +161,10 @@ def open_driver(
     credentials: Provider | str | None = None,
     cluster_key_file: str | None = None,
 ) -> Context:
-    """The cluster of a ``cluster.toml`` as a process opens it by itself: with its clock, its storage, and the key
-    of a file, or of its environment where none is named; tasks run in its threads.
+    """Open the cluster of a ``cluster.toml`` with the process's own clock and storage, the key of a file, or of
+    the environment if none is named, and tasks in its threads.
 
-    Raises: InvalidCallError for a fault in the file; as ``open_context``.
+    Raises: InvalidCallError for an error in the file; see ``open_context``.
     """
     file = cluster_file if isinstance(cluster_file, ClusterFile) else load_cluster_file(cluster_file, credentials)
     source = key_of_environment if cluster_key_file is None else key_file(cluster_key_file)
@@ -221,10 +221,10 @@ def open_context(
     prober: Prober | None = None,
     as_logged: bool = False,
 ) -> Context:
-    """A cluster that exists; ``tasks`` runs what is keyed by partition, threads of this process when None.
+    """Open an existing cluster; ``tasks`` runs work keyed by partition, by default in threads of this process.
     ``as_logged``: the file may name other metadata voters than the log.
 
-    Raises: as ``find_log``, ``check_voters``.
+    Raises: see ``find_log``, ``check_voters``.
     """
     stores = open_stores(file, clock, opener)
     prober = prober if prober is not None else ThreadProber()

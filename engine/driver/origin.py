@@ -1,8 +1,8 @@
-"""The origin of this process: the user, the machine, the scheduler's job and run, as the environment tells them.
+"""The origin of this process: user, machine, and the scheduler's job and run, from the environment.
 
-``STRATALOG_JOB`` and ``STRATALOG_RUN`` come first: a scheduler that sets none by itself sets these. (A task of
-Databricks: ``{{job.id}}`` and ``{{job.run_id}}``.) Airflow's are known. ``STRATALOG_HISTORY=off``: this process
-leaves no events.
+``STRATALOG_JOB`` and ``STRATALOG_RUN`` take precedence, for schedulers that set no variables of their own. (A
+Databricks task: ``{{job.id}}`` and ``{{job.run_id}}``.) Airflow's variables are known. With
+``STRATALOG_HISTORY=off`` this process writes no events.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _SWITCH = "STRATALOG_HISTORY"
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where an operation comes from."""
+    """The origin of an operation."""
 
     user: str
     host: str
@@ -32,22 +32,22 @@ class Origin:
 
 @dataclass(slots=True)
 class OperationsLog:
-    """How a driver leaves events."""
+    """How a driver writes events."""
 
     origin: Origin
     failing: frozenset[str] = field(default_factory=frozenset)
-    """The failures of the latest round of ``maintain``: rounds that do nothing but fail alike are told once."""
+    """The failures of the latest round of ``maintain``, as rounds that only fail the same way write one event."""
 
 
 def origin(environ: Mapping[str, str] = os.environ) -> Origin:
-    """That of this process."""
+    """The origin of this process."""
     return Origin(
         _user(), socket.gethostname(), _first(environ, _JOBS), _first(environ, _RUNS) or f"{os.getpid()}"
     )
 
 
 def operations_log(environ: Mapping[str, str] = os.environ) -> OperationsLog | None:
-    """How this process leaves events; None: it does not. Raises: InvalidCallError."""
+    """How this process writes events; None: it does not. Raises: InvalidCallError."""
     switch = environ.get(_SWITCH, "on")
     if switch not in ("on", "off"):
         raise InvalidCallError(f"{_SWITCH} is {switch!r}: it is 'on' or 'off'")
@@ -55,7 +55,7 @@ def operations_log(environ: Mapping[str, str] = os.environ) -> OperationsLog | N
 
 
 def _first(environ: Mapping[str, str], choices: tuple[tuple[str, ...], ...]) -> str | None:
-    """The values of the first choice of which the first variable is set."""
+    """The values of the first group of variables whose first one is set."""
     for names in choices:
         if environ.get(names[0]):
             return ".".join(environ[name] for name in names if environ.get(name))

@@ -1,4 +1,4 @@
-"""Values of records as JSON has them, for people and for topics of bytes; and back again."""
+"""Converts values of records to JSON, for people and for topics of bytes, and back."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 
 
 def as_it_is(scalar: pa.Scalar) -> Any:
-    """A value for Python; the number of a time that Python cannot hold, the bytes of a text that is not UTF-8."""
+    """A value as Python has it; the integer of a time outside Python's range, the bytes of a text that is not
+    UTF-8.
+    """
     import pyarrow as pa  # here: ``tail --help`` does not wait for it
 
     match scalar:
@@ -32,8 +34,9 @@ def as_it_is(scalar: pa.Scalar) -> Any:
 
 
 def plain(value: Any, timespec: str | None = None) -> Any:
-    """For JSON: bytes as text, or as an object with their base64. Floats as ``json_float``; ``timespec`` is
-    ``datetime.isoformat``'s, of times, None as in ``time_text``."""
+    """A value for JSON: bytes as text, or as an object with their base64. Floats: see ``json_float``; ``timespec``
+    is that of ``datetime.isoformat``, None: see ``time_text``.
+    """
     match value:
         case float():
             return json_float(value)
@@ -52,8 +55,9 @@ def plain(value: Any, timespec: str | None = None) -> Any:
 
 
 def time_text(time: datetime | int | None, timespec: str | None = None) -> str:
-    """ISO text, UTC; one without a zone as it is. A number is one of microseconds; nothing for None. ``timespec``
-    None: milliseconds, where these are all of it."""
+    """ISO text in UTC; without a zone if the time has none. An int is in microseconds; None gives None.
+    ``timespec`` None: milliseconds, unless that loses precision.
+    """
     if isinstance(time, int):
         return f"{time} us"
     if time is None:
@@ -64,7 +68,7 @@ def time_text(time: datetime | int | None, timespec: str | None = None) -> str:
 
 
 def raw_bytes(value: Any) -> bytes | None:
-    """A value for Python as bytes: bytes as they are, text as UTF-8, anything else as JSON."""
+    """A Python value as bytes: bytes unchanged, text as UTF-8, other values as JSON."""
     match value:
         case None | bytes():
             return value
@@ -74,7 +78,7 @@ def raw_bytes(value: Any) -> bytes | None:
 
 
 def raw_column(column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
-    """The values of a column as ``raw_bytes`` has them, BINARY."""
+    """The values of a column converted by ``raw_bytes``, BINARY."""
     import pyarrow as pa  # as above
 
     kinds, kind = pa.types, column.type
@@ -95,10 +99,10 @@ def raw_column(column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray
 
 
 def from_plain(value: Any, kind: pa.DataType) -> Any:
-    """The value of this type that ``plain`` shows so. A time that names no zone is UTC where the type has one; a
-    map may be an object, too, and a field that is left out is null.
+    """The value of this type whose ``plain`` form is given. A time without a zone is UTC if the type has one; a
+    map may be an object, and a missing field is null.
 
-    Raises: ValueError that says what does not fit.
+    Raises: ValueError naming the part that does not fit.
     """
     import pyarrow as pa  # as above
 
@@ -158,7 +162,7 @@ def _from_text(text: str, kind: pa.DataType) -> Any:
 
 
 def _fields(value: dict[str, Any], kind: pa.DataType) -> dict[str, Any]:
-    """Fields that the type lacks stay as they are: ``partitions.unknown_fields`` finds them."""
+    """Fields that the type lacks are unchanged; ``partitions.unknown_fields`` finds them."""
     types = {field.name: field.type for field in kind}
     found = {name: one for name, one in value.items() if name not in types}
     for name, one in types.items():
@@ -170,7 +174,7 @@ def _fields(value: dict[str, Any], kind: pa.DataType) -> dict[str, Any]:
 
 
 def cell_text(scalar: pa.Scalar) -> str:
-    """A value in a table for people."""
+    """A value in a table."""
     value = as_it_is(scalar)
     if isinstance(value, datetime):
         return time_text(value)

@@ -51,8 +51,9 @@ class UnnamedProducers:
         self._free: deque[tuple[int, ProducerAppend]] = deque()
 
     def take(self, new_id: NewId) -> ProducerAppend:
-        """A producer and its next sequence, for one append at a time. The one that came back last: the others may
-        expire."""
+        """A producer and its next sequence, for one append at a time: the one returned last, so that others may
+        expire.
+        """
         with suppress(IndexError):
             while True:
                 process, last = self._free.pop()
@@ -61,7 +62,7 @@ class UnnamedProducers:
         return ProducerAppend(unnamed(new_id), 0, 0)
 
     def give_back(self, used: ProducerAppend) -> None:
-        """It is known of every partition what came of the append, and nobody will try it again."""
+        """Return a producer whose append has a known outcome in every partition, and will not be retried."""
         self._free.append((os.getpid(), used))
 
 

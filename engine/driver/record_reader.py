@@ -1,7 +1,7 @@
-"""Reading some records in this process, without Spark: whole row groups, by one ranged request each.
+"""Reads records in this process, without Spark: whole row groups, by one ranged request each.
 
-Row groups stay in memory, within a bound, for the next fetch: each takes as many records of one as it wants.
-(Footers are remembered where they are read, ``stratalog.partitions.segment``.)
+Row groups are cached within a bound, as each fetch takes only as many records as it wants. (Footers are cached in
+``stratalog.partitions.segment``.)
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ READ_COLUMNS = ["partition", "offset", "timestamp", "key", "value", "headers"]
 _COLUMNS = [*READ_COLUMNS, "control"]
 
 _KEPT_BYTES = 1024 * 1024
-"""Most memory that a part may keep besides its own records."""
+"""The greatest memory that a part may keep alive besides its own records."""
 ROW_GROUP_BYTES = 256 * 1024 * 1024
-"""Bound of the cache, in bytes of memory. (Kafka keeps up to 1 GiB of indexes of remote segments,
+"""The bound of the cache, in bytes of memory. (Kafka caches up to 1 GiB of indexes of remote segments,
 remote.log.index.file.cache.total.size.bytes.)"""
 
 _File = tuple[str, str, int, str]
-"""Store, name, size, version: names in the remote tier, which have no version, are never used again."""
+"""Store, name, size, version: names in the remote tier have no version, but are never reused."""
 
 Pay = Callable[[int], None]
-"""Told how many bytes are to be read from a store, before they are: it may wait, or raise."""
+"""Called with the number of bytes before they are read from a store; may wait, or raise."""
 
 
 def free(size_bytes: int) -> None:
@@ -42,7 +42,7 @@ def free(size_bytes: int) -> None:
 
 
 class RecordReader:
-    """Reads records of files, and remembers what it has read. Thread-safe."""
+    """Reads records of files, and caches them. Thread-safe."""
 
     def __init__(self) -> None:
         self._groups: BoundedCache[tuple[_File, int], pa.Table] = BoundedCache(ROW_GROUP_BYTES)
@@ -50,14 +50,12 @@ class RecordReader:
     def read(
         self, what: str, pieces: Iterable[FileSlice], offset: int, max_bytes: int, pay: Pay = free
     ) -> pa.Table | None:
-        """The records from ``offset`` on of pieces in order and without gaps, of which the first one holds it: at
-        least one, and as many more as make up at most ``max_bytes`` in memory. None when there is no piece. They
-        come with their ``control``, markers and all (``stratalog.partitions.transactions.visible``).
-        ``pay`` is told of the row groups that are not remembered.
+        """The records from ``offset`` on of ordered pieces without gaps, the first of which holds it: at least
+        one, and more up to ``max_bytes`` in memory. None without pieces. They include ``control`` and markers
+        (``stratalog.partitions.transactions.visible``). ``pay`` is called for row groups that are not cached.
 
-        Raises: CorruptSegmentError naming the offsets that are damaged, LogGapError when a file ends before the
-            log says so, and as ``pay``: unless there are some records already; SourceChangedError, StorageError
-            kinds.
+        Raises: CorruptSegmentError naming the damaged offsets, LogGapError when a file ends too early, and errors
+            of ``pay``, unless there are records before; SourceChangedError, StorageError kinds.
         """
         found: list[pa.Table] = []
         left = max_bytes
@@ -123,7 +121,7 @@ def _key(store: Store, file: DataFile) -> _File:
 
 
 def _fitting(records: pa.Table, max_bytes: int) -> int:
-    """How many of the first records take at most ``max_bytes`` bytes in memory."""
+    """The number of first records that fit in ``max_bytes`` bytes of memory."""
     low, high = 0, int(records.num_rows)
     if records.nbytes <= max_bytes:
         return high
@@ -137,12 +135,12 @@ def _fitting(records: pa.Table, max_bytes: int) -> int:
 
 
 def _alone(records: pa.Table, count: int) -> pa.Table:
-    """The first records; a small part of many does not keep all of them in memory."""
+    """The first records, copied if they are a small part, so that they do not keep all in memory."""
     some = records.slice(0, count)
     kept = some.get_total_buffer_size()
     return some if kept <= max(_KEPT_BYTES, 4 * some.nbytes) else some.take(numbers(0, count))
 
 
 def _joined(found: list[pa.Table]) -> pa.Table:
-    """As one table; values of files that are older than a field of the topic's schema have a null there."""
+    """The records as one table; files older than a field of the topic's schema have nulls there."""
     return pa.concat_tables(found, promote_options="permissive")

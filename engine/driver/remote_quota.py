@@ -1,17 +1,17 @@
-"""Byte quotas of the remote tier: what one driver may copy there, and fetch from there, in a second (KIP-956).
+"""Byte quotas of the remote tier: the bytes per second that one driver may copy and fetch (KIP-956).
 
-Copies: the limit is of one tier run, and its processes get an equal share each (``Throttle.shared_by``), so that
-all of them together stay below it; what a process does not use, no other gets. Whole segments are paid for
-before they move: a second's worth, and the last segment, may go at once at the beginning of each task.
+Copies: the limit is per tier run, divided equally among its processes (``Throttle.shared_by``), so that their sum
+stays below it; an unused share is not passed on. Whole segments are paid for before they move; at the start of
+each task one second's worth, and the last segment, may move at once.
 
-Fetches: the limit is of all fetches of one driver (``Cluster.fetch``), which run in its process, and counts the
-records that are read of remote segments; records remembered from earlier reads are free, so are footers. A read
-waits until those before it are paid for, then it may be as large as it is: each row group gets its turn, however
-small the limit. A read that would have to wait beyond the fetch's time-out is an error at once.
+Fetches: the limit is for all fetches of one driver (``Cluster.fetch``), which run in its process, and counts the
+records read from remote segments; cached records and footers are free. A read waits until earlier ones are paid
+for, and may then have any size, so each row group gets its turn under any limit. A read that would wait beyond the
+fetch's timeout is an error at once.
 
-Two drivers have the limit each, as two brokers have in Kafka. As there, the fetch quota is for consumers. Scans of
-Spark read the files without asking anybody. A bootstrap or a restore reads one footer a partition; ``verify
---deep``, which reads all that is remote, is run by somebody who wants just that.
+Two drivers have the limit each, as two brokers in Kafka. As there, the fetch quota is for consumers: Spark scans
+read without a quota, a bootstrap or restore reads one footer per partition, and the operator of ``verify --deep``
+wants to read everything.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ def copy_throttle(context: Context, config: ClusterConfig) -> Throttle | None:
 
 
 def fetch_throttle(context: Context, config: ClusterConfig) -> Throttle | None:
-    """The budget of all fetches of this driver (remote.log.manager.fetch.max.bytes.per.second), the same one until
-    the limit changes; None: no limit.
+    """The budget of all fetches of this driver (remote.log.manager.fetch.max.bytes.per.second); the same object
+    until the limit changes. None: no limit.
     """
     bytes_per_s = config.remote_log_manager_fetch_max_bytes_per_second
     if bytes_per_s >= NO_LIMIT:

@@ -1,6 +1,6 @@
 """The report of an operation: rows, failures, cost. A table for people, one JSON object for machines.
 
-Names in it are other people's: people get them printable, a line a thing; machines get them as they are.
+Names in it are foreign: text for people escapes unprintable characters, JSON has them unchanged.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _MOST_LINES = 200
 _MOST_NAMED = 3
-"""Failures that the message of an error names."""
+"""Failures that an error message names."""
 _NOTHING: Mapping[str, Value] = {}
 
 Value = str | int | float | bool | None
@@ -33,8 +33,8 @@ Value = str | int | float | bool | None
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """One item of an operation that failed; the others went on. Errors name their subject, since they are raised
-    alone, too; here it is the item, and ``message`` does not say it again.
+    """A failed item of an operation; the others continued. Errors name their subject, as they are also raised
+    alone; here that is the item, and ``message`` does not repeat it.
     """
 
     item: str
@@ -49,12 +49,12 @@ class Failure:
 
     @classmethod
     def of(cls, item: object, error: StratalogError) -> Failure:
-        """The failure of ``item`` with one of our errors."""
+        """The failure of ``item`` with a StratalogError."""
         return cls(str(item), error.code, str(error))
 
 
 def _without_subject(item: str, message: str) -> str:
-    """The message without its first words where these are the item, or what the item begins with."""
+    """The message without leading words that repeat the item, or its beginning."""
     subject, colon, rest = message.partition(": ")
     if colon and f"{item} ".startswith(f"{subject} "):
         return rest
@@ -66,9 +66,7 @@ def _without_subject(item: str, message: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The outcome of one operation on many items, true where all of them were done. In a notebook it shows itself
-    as a table.
-    """
+    """The outcome of one operation on many items; true if all succeeded. A notebook shows it as a table."""
 
     operation: str
     rows: Sequence[Mapping[str, Value]]
@@ -78,27 +76,27 @@ class Report:
     seconds: float = 0.0
     counts: StoreCounts = field(default_factory=StoreCounts)
     notes: Sequence[str] = ()
-    """Events that are no failures: a broker was fenced, a member left an ISR."""
+    """Events that are no failures, such as a fenced broker, or a member that left an ISR."""
     settled: Mapping[TopicIdPartition, int] = field(default_factory=dict)
-    """Partitions for which the operation would do nothing before this time (ms since the epoch), as long as their
-    files, their metadata and their configs stay as it found and left them. Not shown."""
+    """Partitions with the time (ms since the epoch) before which the operation has nothing to do, while their
+    files, metadata and configs are unchanged. Not shown."""
     parts: Sequence[Report] = ()
-    """The reports of the operations that this one was made of, where it tells little of them. Not shown."""
+    """The reports of the operation's parts, if this one has few details of them. Not shown."""
     remedy: str = "finished work stays done: fix the cause, and run it again"
-    """The advice in the error, when it has failures."""
+    """The advice in the error about failures."""
 
     @property
     def ok(self) -> bool:
-        """Whether every item was done."""
+        """Whether every item succeeded."""
         return not self.failures
 
     def __bool__(self) -> bool:
         return self.ok
 
     def raise_for_failures(self) -> Report:
-        """This report if all is done.
+        """This report, if every item succeeded.
 
-        Raises: OperationFailedError, whose message names the first failures and what to do.
+        Raises: OperationFailedError, whose message names the first failures and the remedy.
         """
         if self.failures:
             named = "; ".join(map(str, self.failures[:_MOST_NAMED]))
@@ -109,7 +107,7 @@ class Report:
 
     @property
     def columns(self) -> list[str]:
-        """Names of all columns, in the order in which rows bring them."""
+        """The names of all columns, in order of appearance."""
         return list(dict.fromkeys(name for row in self.rows for name in row))
 
     def to_arrow(self) -> pa.Table:
@@ -140,7 +138,7 @@ class Report:
         return self.to_arrow().to_pandas(types_mapper={pa.int64(): pd.Int64Dtype()}.get)
 
     def to_json(self, about: Mapping[str, Value] = _NOTHING) -> str:
-        """One object on one line; ``about`` says where it comes from."""
+        """The report as one JSON object on one line; ``about`` describes its origin."""
         return json.dumps(
             {
                 **about,
@@ -188,7 +186,7 @@ class Report:
         )
 
     def _folded(self) -> tuple[list[str], Sequence[Mapping[str, Value]], str]:
-        """The columns and rows for people, and a line on columns that are left out; empty where none is."""
+        """The columns and rows for people, and a line about omitted columns; empty without any."""
         rows = folded(self.rows)
         left_out = zeros(self.columns, rows)
         said = ", ".join(f"{name} {show(rows[0].get(name)) or '-'}" for name in left_out)
@@ -213,7 +211,7 @@ class Report:
 
 
 class OperationFailedError(StratalogError):
-    """Part of an operation failed, or all of it; ``report`` has the outcome of each part."""
+    """An operation failed, partly or completely; ``report`` has the outcome of each item."""
 
     code = "OPERATION_FAILED"
 
@@ -226,7 +224,7 @@ class OperationFailedError(StratalogError):
 
 
 def json_float(value: float) -> float | str:
-    """A float as JSON has it: those that are no numbers there as the texts that Spark's ``to_json`` writes."""
+    """A float for JSON: NaN and infinities as the texts of Spark's ``to_json``."""
     if math.isfinite(value):
         return value
     return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
@@ -237,7 +235,7 @@ def _plain(row: Mapping[str, Value]) -> dict[str, Value]:
 
 
 def utc_text(time_ms: int) -> str:
-    """A time as ISO text, UTC; one before the first or after the last year of the calendar as the end of that."""
+    """A time as ISO text, UTC, clamped to the years of the calendar."""
     try:
         return (datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=time_ms)).isoformat()
     except OverflowError:
@@ -245,7 +243,7 @@ def utc_text(time_ms: int) -> str:
 
 
 def show(value: Value) -> str:
-    """A value as people read it, printable."""
+    """A value for people, printable."""
     if value is None:
         return "-"
     if isinstance(value, bool):
@@ -258,7 +256,7 @@ def show(value: Value) -> str:
 
 
 def text_table(columns: Sequence[str], rows: Iterable[Mapping[str, Value]]) -> list[str]:
-    """Lines of a table: numbers to the right, the rest to the left."""
+    """The lines of a table: numbers right-aligned, the rest left-aligned."""
     listed = list(rows)
     if not listed:
         return []

@@ -30,7 +30,7 @@ from stratalog.partitions.runner import Done, Failed, Outcome, R, T
 from stratalog.partitions.store import StoreCounts
 
 NOT_DONE = "not done: a failure says why"
-"""``why`` of a partition that an operation has not carried out."""
+"""The reason for a partition that an operation has not processed."""
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,7 +75,7 @@ P = TypeVar("P", bound=PartDone)
 
 @dataclass(slots=True)
 class Measure:
-    """The time and the storage calls of a stretch of work."""
+    """The time and storage calls of a block."""
 
     seconds: float = 0.0
     counts: StoreCounts = field(default_factory=StoreCounts)
@@ -83,11 +83,10 @@ class Measure:
 
 @dataclass(slots=True)
 class OperationRun:
-    """One run of an operation, from ``Context.run``: a block that is measured. Functions that do part of the work
-    take the run, and add to it. ``report`` is called after the block: until then nothing is measured.
+    """One run of an operation, from ``Context.run``: a measured block. Functions that do part of the work receive
+    the run, and add to it. Call ``report`` after the block, as the measurement ends there.
 
-    An error that is raised in the block ends the run, and there is no report. The threads of the driver may add
-    to one run.
+    An exception in the block ends the run without a report. Several threads of the driver may add to one run.
     """
 
     operation: str
@@ -97,9 +96,9 @@ class OperationRun:
     notes: list[str] = field(default_factory=list)
     totals: dict[str, Value] = field(default_factory=dict)
     settled: dict[TopicIdPartition, int] = field(default_factory=dict)
-    """As in ``Report``."""
+    """See ``Report``."""
     parts: list[Report] = field(default_factory=list)
-    """As in ``Report``."""
+    """See ``Report``."""
     tasks: TaskRunner = field(default_factory=lambda: LocalTasks(1))
     progress: Progress = field(default_factory=Silent)
     measure: Measure = field(default_factory=Measure)
@@ -114,16 +113,17 @@ class OperationRun:
         unit: str = "partitions",
         size: Callable[[R], int] = lambda _: 0,
     ) -> Iterator[tuple[W, R]]:
-        """The works that a task has done, as they come, with the results. ``size`` gives the bytes of a result,
-        for progress."""
+        """The works that a task has done in order of completion, with the results. ``size`` gives the bytes of a
+        result, for progress.
+        """
         return self.done(self.watched(self.tasks.run(task, works), len(works), unit, size))
 
     def in_turns(
         self, task: Callable[[B], P], works: Sequence[B], over: Over | None, *, unit: str = "partitions"
     ) -> tuple[list[tuple[B, P]], list[Failed[B]]]:
-        """Do the works, a little of each in a turn, until ``over``. Returns the results, also of what a work that
-        failed has done before that; and what failed, which is no failure of the run yet. ``totals["cut_off"]``
-        counts works that did not reach their end.
+        """Do the works in rounds, a little of each, until ``over``. Returns the results, including those of works
+        that failed later, and the failed works, which are no failures of the run yet. ``totals["cut_off"]`` counts
+        unfinished works.
         """
         done: dict[TopicIdPartition, tuple[B, P]] = {}
         failed: list[Failed[B]] = []
@@ -160,8 +160,8 @@ class OperationRun:
         self.progress.finish()
 
     def done(self, outcomes: Iterable[Outcome[T, R]], name: Callable[[T], object] = str) -> Iterator[tuple[T, R]]:
-        """The items that were done, as they come, with their results. Those that were not are failures of what
-        ``name`` makes of them.
+        """The successful items in order of completion, with their results. Records the others as failures, named
+        by ``name``.
         """
         for outcome in outcomes:
             if isinstance(outcome, Failed):
@@ -182,7 +182,7 @@ class OperationRun:
         nothing without items. Returns the items whose request was carried out. The others are failures, with a
         ``hint`` behind the message.
 
-        Raises: as ``MetadataClient.submit``.
+        Raises: see ``MetadataClient.submit``.
         """
         carried_out = dict(items)
         for answer in metadata.submit(command, dry_run=self.dry_run) if items else ():
@@ -194,7 +194,7 @@ class OperationRun:
     # ------------------------------------------------------------------------------------ what was done
 
     def fail(self, item: object, error: StratalogError) -> None:
-        """``item`` has failed; the others go on."""
+        """Record the failure of ``item``."""
         self.failures.append(Failure.of(item, error))
 
     def add(self, rows: Iterable[Row]) -> None:
@@ -202,8 +202,8 @@ class OperationRun:
         self.rows += [row.columns() for row in rows]
 
     def fill(self, asked: Iterable[PartitionView], blank: Callable[[PartitionView], PartitionRow]) -> None:
-        """Sort the rows by partition, after adding ``blank`` of each partition that was asked for and has none: a
-        failure says why.
+        """Sort the rows by partition, after adding a ``blank`` row for each requested partition without one; a
+        failure has the reason.
         """
         there = {(row["topic"], row["partition"]) for row in self.rows}
         self.add(blank(view) for view in asked if (view.topic, view.partition) not in there)
@@ -218,27 +218,28 @@ class OperationRun:
         return sum(int(row.get(column) or 0) for row in self.rows)
 
     def total(self, *columns: str) -> None:
-        """Let the totals have the sums of these columns."""
+        """Add the sums of these columns to the totals."""
         self.totals |= {column: self.sum(column) for column in columns}
 
     def settle(self, until_ms: Iterable[tuple[PartitionView, int]]) -> None:
-        """Partitions with which nothing is to do before a time (ms since the epoch), but for those that have
-        failed, or whose topic has."""
+        """Record the time (ms since the epoch) before which partitions have nothing to do, except failed ones and
+        those of failed topics.
+        """
         failed = {failure.item for failure in self.failures}
         self.settled |= {view.key: at for view, at in until_ms if not {view.topic, str(view)} & failed}
 
     def absorb(self, report: Report, *, rows: bool = False) -> None:
-        """Take over the failures and the notes (and the ``rows``) of an operation that this one has called."""
+        """Add the failures and notes (and the ``rows``) of an operation that this one has called."""
         self.rows += [dict(row) for row in report.rows] if rows else []
         self.failures += report.failures
         self.notes += [note for note in report.notes if note not in self.notes]
 
     def aside(self) -> OperationRun:
-        """A run of the same operation with failures, notes and rows of its own."""
+        """A run of the same operation with its own failures, notes and rows."""
         return OperationRun(self.operation, self.dry_run, tasks=self.tasks, progress=self.progress)
 
     def report(self) -> Report:
-        """The report of all that was collected."""
+        """The report of everything collected."""
         return Report(
             operation=self.operation,
             rows=self.rows,

@@ -1,4 +1,4 @@
-"""The operation that a thread is in the middle of: its name for Spark's pages, and its heartbeat in the log."""
+"""The operation that a thread runs: its name for Spark's pages, and its heartbeat in the log."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from stratalog.engine.driver.tasks import Progress
 from stratalog.partitions.clock import Clock
 
 OPERATION: ContextVar[str | None] = ContextVar("stratalog_operation", default=None)
-"""The operation that the caller has asked for; None outside of any."""
+"""The operation that the caller requested; None outside of any."""
 
 HEARTBEAT_S = 30.0
-"""At most one line in so long."""
+"""The least time between two lines."""
 
 _log = logging.getLogger("stratalog.engine.operations")
 
 
 class Heartbeat:
-    """Passes progress on, and tells the log of it: of long work a line each ``HEARTBEAT_S``. Thread-safe."""
+    """Passes progress on, and logs a line about long work every ``HEARTBEAT_S``. Thread-safe."""
 
     def __init__(self, to: Progress, clock: Clock) -> None:
         self._to, self._clock = to, clock
@@ -29,7 +29,7 @@ class Heartbeat:
         self._began_s = self._told_s = 0.0
 
     def start(self, operation: str, items: int, unit: str) -> None:
-        """As ``Progress``."""
+        """See ``Progress``."""
         with self._lock:
             self._what, self._items, self._unit = operation, items, unit
             self._done = self._bytes = 0
@@ -37,7 +37,7 @@ class Heartbeat:
         self._to.start(operation, items, unit)
 
     def advance(self, size_bytes: int = 0) -> None:
-        """As ``Progress``."""
+        """See ``Progress``."""
         with self._lock:
             self._done += 1
             self._bytes += size_bytes
@@ -53,5 +53,5 @@ class Heartbeat:
         self._to.advance(size_bytes)
 
     def finish(self) -> None:
-        """As ``Progress``."""
+        """See ``Progress``."""
         self._to.finish()

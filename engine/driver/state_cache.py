@@ -1,4 +1,4 @@
-"""One driver's cache of the engine's own topics: states that it read, and appends that wait for their turn."""
+"""A driver's cache of the engine's own topics: states that it has read, and waiting appends."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from stratalog.partitions.identity import TopicIdPartition
 M = TypeVar("M")
 
 _MOST_STATES = 256
-"""Partitions whose state is kept."""
+"""Partitions whose state is cached."""
 _MOST_APPENDS = 1000
-"""Appends that are made as one."""
+"""Appends to combine into one."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReadState(Generic[M]):
-    """A state of a partition as it was read, and the epoch of the last record in it: a log with another epoch
-    there has another history.
+    """The state of a partition as read, and the epoch of its last record: a log with another epoch there has
+    another history.
     """
 
     state: M
@@ -34,21 +34,19 @@ class ReadState(Generic[M]):
 
 
 class StateCache:
-    """The latest state that was read of each partition, so that a read costs a listing and the files that are
-    new. Thread-safe.
-    """
+    """The latest read state of each partition, so that a read costs one listing and the new files. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._states: OrderedDict[TopicIdPartition, ReadState[Any]] = OrderedDict()
 
     def get(self, topic_id: str, partition: int) -> ReadState[Any] | None:
-        """The state that was kept."""
+        """The cached state."""
         with self._lock:
             return self._states.get(TopicIdPartition(topic_id, partition))
 
     def put(self, topic_id: str, partition: int, read: ReadState[Any]) -> None:
-        """Keep a state; the one that was put longest ago is forgotten for it."""
+        """Cache a state, and evict the oldest entry if there are too many."""
         with self._lock:
             key = TopicIdPartition(topic_id, partition)
             self._states[key] = read
@@ -59,40 +57,42 @@ class StateCache:
 
 @dataclass(slots=True, eq=False)
 class OwnAppend:
-    """Records that a thread wants in a partition of one of the engine's own topics, and what came of it."""
+    """A thread's records for a partition of one of the engine's own topics, and the outcome."""
 
     topic: str
     partition: int
     batch: pa.RecordBatch
     probed: ClusterImage | None = None
-    """The metadata as it was just read, with a look at the roots; None: it is to be read."""
+    """The metadata as just read, after a probe of the roots; None: read it."""
     base_offset: int | None = None
-    """Of the first of them, once they are acknowledged."""
+    """The offset of the first record, once acknowledged."""
     error: StratalogError | None = None
 
     @property
     def over(self) -> bool:
-        """Whether anything came of it."""
+        """Whether it has an outcome."""
         return self.base_offset is not None or self.error is not None
 
     @property
     def group(self) -> str:
-        """An append is of one topic."""
+        """The topic; only appends to one topic are combined."""
         return self.topic
 
 
 MakeAppends = Callable[[Sequence[OwnAppend]], None]
-"""Makes one append of several, all to one topic; brings each to its end."""
+"""Makes one append of several requests, all to one topic, and gives each its outcome."""
 
 
 class OwnProducer:
-    """This driver as the producer of the engine's own topics: one append at a time, of all that wait for it."""
+    """The producer of the engine's own topics: one append at a time, of all waiting requests."""
 
     def __init__(self) -> None:
         self._appends: GroupCommit[OwnAppend] = GroupCommit(_MOST_APPENDS)
 
     def append(self, wanted: OwnAppend, make: MakeAppends) -> int:
-        """Append, alone or with others; the offset of the first record. Raises: the append's own error."""
+        """Append, alone or combined with others; returns the offset of the first record. Raises: the append's own
+        error.
+        """
 
         def append_all(taken: Sequence[OwnAppend]) -> None:
             try:

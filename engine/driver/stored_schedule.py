@@ -1,11 +1,11 @@
-"""Where schedules live: on the cluster's own storage, never in the remote tier, for they must tell when to try
-again while the remote is down.
+"""Stores schedules on the cluster's own storage, not in the remote tier, as they must say when to retry while that
+is unreachable.
 
-One schedule of a kind a cluster, in versions: the latest run has written the greatest. The first brokers that
-answer hold a copy each, as many as ``offsets.topic.replication.factor`` says, and the newest copy counts: so a
-broker that is fenced takes nothing along, and one that comes back with an old copy changes nothing. A driver that
-finds its version taken on the first broker puts its changes on top of the other driver's. A schedule is a hint:
-one that is lost, torn or out of date costs only work that would not have been due.
+A cluster has one schedule per kind, in versions: the latest run has written the greatest. The first brokers that
+answer hold a copy each, ``offsets.topic.replication.factor`` of them, and the newest copy counts: so a fenced
+broker takes nothing along, and an old copy on a returning broker has no effect. A driver that finds its version
+taken on the first broker applies its changes to the other driver's version. A schedule is a hint: without it, or
+with a torn or outdated one, jobs only do work that was not due.
 """
 
 from __future__ import annotations
@@ -27,34 +27,35 @@ from stratalog.partitions.runner import Done
 from stratalog.partitions.store import Store
 
 MOST_BYTES = 128 * 1024 * 1024
-"""Of a schedule; a million partitions have some 100 MB. A longer one is not read: everything is due then."""
+"""The greatest schedule; a million partitions take about 100 MB. A longer one is ignored, and everything is
+due."""
 
 _ATTEMPTS = 5
 _KIND = "schedule"
 _BEFORE_TAG = b"\n\n"
 _SEAL_BYTES = 16
 _KEPT = 2
-"""Versions that stay: a reader that has just listed the last but one finds it."""
+"""Versions to keep, so that a reader with a recent listing finds the previous one."""
 
 
 @dataclass(frozen=True, slots=True)
 class SchedulePlace:
-    """The schedule ``of`` a kind (``paths.SCHEDULES``) in the root of one broker."""
+    """The schedule ``of`` a kind (``paths.SCHEDULES``) on the root of one broker."""
 
     store: Store
     directory_id: str
-    """Of the root, as it is registered."""
+    """The registered directory id of the root."""
     incarnation_folder: str
     of: str
     key: ClusterKey | None
 
     def is_mounted(self) -> bool:
-        """Whether the root is the one that was registered, and no empty mount point. Raises: StratalogError."""
+        """Whether the root is the registered one, not an empty mount point. Raises: StratalogError."""
         found = read_broker_file(self.store)
         return found is not None and found.directory_id == self.directory_id
 
     def versions(self) -> list[int]:
-        """The versions that are there, in order. Raises: StratalogError."""
+        """The existing versions, in order. Raises: StratalogError."""
         folder = paths.schedule_folder(self.incarnation_folder, self.of)
         names = (paths.name_in(folder, stored.name) for stored in self.store.list(folder))
         found = (paths.parse_schedule_name(name) for name in names)
@@ -65,7 +66,7 @@ class SchedulePlace:
         return paths.schedule_path(self.incarnation_folder, self.of, version)
 
     def read(self, version: int) -> bytes:
-        """One version; nothing where it is torn, or a stranger's. Raises: FileNotFoundError, StratalogError."""
+        """One version; empty if it is torn or foreign. Raises: FileNotFoundError, StratalogError."""
         path = self.path(version)
         body, _, tag = read_bounded(self.store, path, MOST_BYTES).partition(_BEFORE_TAG)
         digest = hashlib.sha256(body).digest()
@@ -75,7 +76,7 @@ class SchedulePlace:
         return line if seal == _seal(line) else b""
 
     def create(self, version: int, line: bytes) -> bool:
-        """Whether this call has written that version. Raises: StratalogError."""
+        """Create a version; returns whether this call did. Raises: StratalogError."""
         path, body, tag = self.path(version), line + b"\n" + _seal(line), b""
         if self.key is not None:
             tag = _BEFORE_TAG + self.key.tag(_KIND, path, hashlib.sha256(body).digest()).encode()
@@ -92,7 +93,7 @@ class StoredCopy:
 
     @property
     def newest(self) -> int:
-        """The greatest version; 0 where the broker holds no version."""
+        """The greatest version; 0 if the broker has none."""
         return self.versions[-1] if self.versions else 0
 
 
@@ -101,22 +102,22 @@ class StoredSchedule:
     """A schedule as it was found."""
 
     line: bytes = b""
-    """The newest one that can be read; nothing: none could be."""
+    """The newest readable version; empty if there was no readable one."""
     copies: tuple[StoredCopy, ...] = ()
-    """The copies of the brokers that were asked, the newest first."""
+    """The copies of the asked brokers, newest first."""
 
     @property
     def version(self) -> int:
-        """The greatest version that was there; 0 where no broker held one."""
+        """The greatest version; 0 if no broker has one."""
         return max(map(attrgetter("newest"), self.copies), default=0)
 
     def versions(self, place: SchedulePlace) -> tuple[int, ...]:
-        """Those that were there, in order; none of a broker that was not asked."""
+        """The versions of a broker, in order; empty for a broker that was not asked."""
         return next((copy.versions for copy in self.copies if copy.place == place), ())
 
 
 def load_stored(context: Context, image: ClusterImage, of: str) -> StoredSchedule:
-    """The newest copy; nothing where none can be read. Where the first brokers hold none, all are asked."""
+    """The newest copy; empty without a readable one. If the first brokers have none, all are asked."""
     waiting, found = list(_places(context, image, of)), list[StoredCopy]()
     most = _copies(context, image)
     while waiting and (len(found) < most or not any(copy.versions for copy in found)):
@@ -137,9 +138,8 @@ def save_stored(
     *,
     once: bool = False,
 ) -> str | None:
-    """Write the next version: what ``change`` makes of the line that is there now, which is that of ``kept`` where
-    nobody else has written since. ``once``: one copy is enough for now. Returns why it could not be written, None
-    when it was.
+    """Write the next version: the result of ``change`` on the present line, which is that of ``kept`` if no other
+    driver has written since. ``once``: one copy is enough. Returns the reason of a failure, None on success.
     """
     most = 1 if once else _copies(context, image)
     for _ in range(_ATTEMPTS):
@@ -157,18 +157,18 @@ def save_stored(
 
 @dataclass(slots=True)
 class _Write:
-    """One version, on its way to the brokers."""
+    """One version being written to the brokers."""
 
     version: int
     line: bytes
     copies: int = 0
     is_beaten: bool = False
-    """Another driver has written this version to the first broker."""
+    """Whether another driver has written this version to the first broker."""
     is_unknown: bool = False
     why: str = "no broker has a root that can be written"
 
     def to(self, place: SchedulePlace, older: Sequence[int]) -> None:
-        """Write a copy, and delete ``older`` ones but the last. A failure is in ``why``."""
+        """Write a copy, and delete ``older`` ones except the last. ``why`` has a failure."""
         try:
             if not place.is_mounted():
                 return
@@ -186,10 +186,10 @@ class _Write:
 
 
 def _newest_line(copies: Sequence[StoredCopy]) -> bytes:
-    """The first that can be read, from the newest version down."""
+    """The first readable version, from the newest down."""
     every = sorted(((v, -n) for n, copy in enumerate(copies) for v in copy.versions[-_KEPT:]), reverse=True)
     for version, number in every:
-        with suppress(FileNotFoundError, StratalogError):  # somebody has written a newer one since
+        with suppress(FileNotFoundError, StratalogError):  # another driver has written a newer one since
             line = copies[-number].place.read(version)
             if line:
                 return line

@@ -1,4 +1,4 @@
-"""Turns: work on many things at once, a little of each, so that a budget ends it inside of one, too."""
+"""Works on many items in rounds, a little of each, so that a budget can stop in the middle of one."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from typing import TypeVar
 W = TypeVar("W")
 
 Over = Callable[[], bool]
-"""Whether a budget is used up."""
+"""Returns whether a budget is used up."""
 
 _MORE = 4
-"""By what factor more of each is done than in the turn before."""
+"""The factor by which the work per item grows from one round to the next."""
 
 
 def in_turns(
     works: Sequence[W], over: Over | None, turn: Callable[[Sequence[W], int | None], Sequence[W]]
 ) -> Sequence[W]:
-    """Do ``turn`` until no work is left, or it is ``over``, which is asked after each turn. A turn is told the
-    works and how much of each it may do at most (1, then ever more; None, all of it, where nothing can be over),
-    and answers those that it has not brought to their end. Returns what is left.
+    """Call ``turn`` until no work is left, or ``over`` returns True after a round. A round receives the items and
+    the greatest amount of work for each (1, then more; None, everything, without a budget), and returns the
+    unfinished ones. Returns the items that are left.
     """
     left, most = works, None if over is None else 1
     while left:

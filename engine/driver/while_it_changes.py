@@ -1,4 +1,4 @@
-"""Looking again at what others change meanwhile."""
+"""Repeats a look that concurrent changes have disturbed."""
 
 from __future__ import annotations
 
@@ -12,11 +12,10 @@ T = TypeVar("T")
 
 
 def while_it_changes(look: Callable[[], T], *changed: type[StratalogError], looks: int = 5) -> T:
-    """Look again while one of the errors ``changed`` (default: SourceChangedError) says that another run was at
-    work between two calls of one look: a listed file was gone when it was to be read, or has moved. At most
-    ``looks`` times.
+    """Repeat ``look`` while it raises one of ``changed`` (default: SourceChangedError), as another run deleted or
+    moved a listed file between two of its calls. At most ``looks`` times.
 
-    Raises: the last of these errors when it keeps happening; other errors of ``look``.
+    Raises: the last of these errors if it persists; other errors of ``look``.
     """
     for _ in range(looks - 1):
         with suppress(*changed or (SourceChangedError,)):

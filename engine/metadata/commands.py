@@ -1,13 +1,11 @@
 """Commands on the metadata: command + image -> records + answer. Pure.
 
-A command's ``decide`` is the whole of Kafka's controller for it: it checks the command against the image,
-and says which records would carry it out. Nothing is changed by deciding; the quorum commits the records
-under the very image that they were decided on, or the command is decided again. A command that changes nothing
-yields no records, but still its answer.
+``decide`` is what Kafka's controller does: it checks the command against the image, and returns the records that
+carry it out. It changes nothing; the quorum commits the records under exactly the image of the decision, or
+decides again. A command that changes nothing has no records, but still an answer.
 
-This module has the protocol of commands and the life of brokers; topics and configs are in
-``topic_commands``, what changes partitions is in ``partition_commands``, ``election_commands`` and
-``reassignment_commands``.
+This module has the protocol of commands, and commands on brokers; ``topic_commands`` are on topics and configs;
+``partition_commands``, ``election_commands`` and ``reassignment_commands`` change partitions.
 """
 
 from __future__ import annotations
@@ -32,7 +30,7 @@ Answer = TypeVar("Answer", covariant=True)
 
 @dataclass(frozen=True, slots=True)
 class Decision(Generic[Answer]):
-    """The result of a command: ``answer`` holds once ``records`` are committed at the image's end."""
+    """The result of a command: ``answer`` is valid once ``records`` are committed at the image's end."""
 
     records: tuple[MetadataRecord, ...]
     answer: Answer
@@ -42,7 +40,7 @@ class Command(Protocol[Answer]):
     """A request to the metadata; a frozen value."""
 
     def decide(self, image: ClusterImage) -> Decision[Answer]:
-        """The records to commit, and the answer once they are.
+        """The records to commit, and the answer once they are committed.
 
         Raises: InvalidCallError or StaleMetadataError kinds when the image does not allow the command.
         """
@@ -51,9 +49,9 @@ class Command(Protocol[Answer]):
 
 @dataclass(frozen=True, slots=True)
 class RegisterBroker:
-    """A broker's root was found, for the first time, again, or as another incarnation: with another directory
-    id, or with the same one and another ``root`` (a restored older copy), unless ``trusted``: an operator says
-    that it is a faithful copy. Unfences the broker, however it was fenced. Answer: its broker epoch.
+    """Register a broker's root that was found for the first time, again, or as another incarnation: with another
+    directory id, or another ``root`` (a restored older copy), unless an operator vouches for a faithful copy
+    (``trusted``). Unfences the broker in any case. Answer: its broker epoch.
     """
 
     broker_id: int
@@ -61,7 +59,7 @@ class RegisterBroker:
     rack: str | None
     log_dir: str
     root: str = ""
-    """Identity of the root's ``broker.json`` as an object; empty: not known."""
+    """The identity of the root's ``broker.json`` as an object; empty if unknown."""
     trusted: bool = False
 
     def decide(self, image: ClusterImage) -> Decision[int]:
@@ -91,17 +89,17 @@ class RegisterBroker:
 
 @dataclass(frozen=True, slots=True)
 class FenceBroker:
-    """The broker is unreachable, or (``by_hand``) is to be left alone until an operator says otherwise. Changes
-    nothing when it is fenced that way already.
+    """Fence a broker that is unreachable, or (``by_hand``) until an operator unfences it. Changes nothing if it is
+    already fenced that way.
     """
 
     broker_id: int
     broker_epoch: int | None = None
-    """The registration that was found unreachable; None: whatever is registered."""
+    """The registration that was found unreachable; None: the present one."""
     by_hand: bool = False
 
     def decide(self, image: ClusterImage) -> Decision[None]:
-        """Raises: UnknownBrokerError, StaleBrokerError when it was registered anew since."""
+        """Raises: UnknownBrokerError, StaleBrokerError when it was registered again since."""
         broker = image.broker(self.broker_id)
         if self.broker_epoch is not None:
             _check_registration(broker, self.broker_epoch)
@@ -112,15 +110,15 @@ class FenceBroker:
 
 @dataclass(frozen=True, slots=True)
 class UnfenceBroker:
-    """The broker, as registered with ``broker_epoch``, is there again, also if it was fenced by hand. Nothing to
-    do when it is unfenced.
+    """Unfence the broker registered with ``broker_epoch``, even if it was fenced by hand. Changes nothing if it is
+    unfenced.
     """
 
     broker_id: int
     broker_epoch: int
 
     def decide(self, image: ClusterImage) -> Decision[None]:
-        """Raises: UnknownBrokerError, StaleBrokerError when it was registered anew since."""
+        """Raises: UnknownBrokerError, StaleBrokerError when it was registered again since."""
         broker = image.broker(self.broker_id)
         _check_registration(broker, self.broker_epoch)
         if not broker.fenced:
@@ -131,7 +129,7 @@ class UnfenceBroker:
 
 @dataclass(frozen=True, slots=True)
 class UnregisterBroker:
-    """The broker is gone for good, and holds nothing that the cluster needs."""
+    """Remove a broker for good, which holds nothing that the cluster needs."""
 
     broker_id: int
 
@@ -172,12 +170,14 @@ def _check_registration(broker: BrokerImage, broker_epoch: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Together:
-    """All of these or none, each decided on what those before it leave. Answer: the image that they make."""
+    """Carry out all of these commands or none, each decided on the result of those before it. Answer: the
+    resulting image.
+    """
 
     commands: tuple[Command[object], ...]
 
     def decide(self, image: ClusterImage) -> Decision[ClusterImage]:
-        """Raises: what the commands raise."""
+        """Raises: errors of the commands."""
         records: list[MetadataRecord] = []
         for command in self.commands:
             decided = command.decide(image).records

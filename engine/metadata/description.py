@@ -1,8 +1,9 @@
-"""The description of a cluster, without its places: a restore from the remote tier needs it beside the data. Pure.
+"""The description of a cluster without its storage, which a restore from the remote tier needs besides the data.
+Pure.
 
-The Delta tables hold the records and, in their footers, leader epochs and producers. They do not say how many
-partitions a topic has, where a log starts inside a segment, which configs apply. A description does, of all
-topics; brokers are left out, for a restored cluster has others.
+The Delta tables hold the records and, in their footers, leader epochs and producers. They lack the partition
+counts of topics, log starts inside a segment, and configs. A description has them for all topics; it leaves out
+brokers, as a restored cluster has others.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from stratalog.partitions.numbers import Epoch, Int64, Natural
 
 VERSION = 1
 MOST_BYTES = 128 * 1024 * 1024
-"""Of the description of a cluster; a million partitions have some 20 MB."""
+"""The greatest description of a cluster; a million partitions take about 20 MB."""
 
 
 class PartitionDescription(NamedTuple):
@@ -31,14 +32,14 @@ class PartitionDescription(NamedTuple):
 
 
 class TopicDescription(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One topic, as ``stratalog.engine.metadata.image.TopicImage`` has it."""
+    """One topic, as in ``stratalog.engine.metadata.image.TopicImage``."""
 
     name: str
     topic_id: str
     key_schema: str | None
     value_schema: str | None
     replication_factor: Int64
-    """Of its first partition."""
+    """The replication factor of its first partition."""
     configs: Mapping[str, str]
     partitions: tuple[PartitionDescription, ...]
 
@@ -54,7 +55,7 @@ class ClusterDescription(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
 
 
 def describe(image: ClusterImage) -> ClusterDescription:
-    """The description of the cluster as it is now. A topic without partitions is no topic, and is left out."""
+    """The description of the present cluster. A topic without partitions is left out."""
     return ClusterDescription(
         cluster_id=image.cluster_id,
         configs=dict(sorted(image.configs.items())),
@@ -77,12 +78,14 @@ def _describe(topic: TopicImage) -> TopicDescription:
 
 
 def encode(description: ClusterDescription) -> bytes:
-    """JSON."""
+    """The description as JSON."""
     return msgspec.json.encode(description)
 
 
 def decode(data: bytes, what: str) -> ClusterDescription:
-    """Raises: CorruptionError, naming ``what``, for anything but a description, or for one of a later version."""
+    """The description of a JSON text. Raises: CorruptionError, naming ``what``, for any other text, or one of a
+    later version.
+    """
     found = decode_json(data, ClusterDescription, f"{what} is not a cluster description, or has a later version")
     if found.version != VERSION:
         raise CorruptionError(
@@ -92,5 +95,5 @@ def decode(data: bytes, what: str) -> ClusterDescription:
 
 
 def digest(data: bytes) -> str:
-    """A digest that tells an encoding from others: 16 hexadecimal digits."""
+    """A digest that identifies an encoding: 16 hexadecimal digits."""
     return hashlib.blake2b(data, digest_size=8).hexdigest()

@@ -1,10 +1,10 @@
-"""An image as records of a snapshot, and back: exactly, in one pass each, however large it is. Pure.
+"""An image as records of a snapshot, and back: exactly, in one pass each, at any size. Pure.
 
-A snapshot stands for the log up to its end (KIP-630, "Overview"), so an image that is loaded from one equals
-the image that the log folds to. Its records need not match those of the log (KIP-630, "Snapshot Format"):
-they carry the values of ``stratalog.engine.metadata.image`` themselves. So no field can be forgotten, nothing is
-derived a second time, and loading is decoding. Two kinds of record are the log's own: ``VotersRecord`` always
-comes first, and a ``ConfigRecord`` sets each config of the cluster.
+A snapshot replaces the log up to its end (KIP-630, "Overview"), so an image loaded from one equals the image
+folded from the log. Its records may differ from those of the log (KIP-630, "Snapshot Format"): they contain the
+values of ``stratalog.engine.metadata.image`` themselves. So no field is forgotten, nothing is derived twice, and
+loading is decoding. Two kinds of record are the log's own: ``VotersRecord`` comes first, and a ``ConfigRecord``
+sets each config of the cluster.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from stratalog.partitions.errors import CorruptionError
 from stratalog.snapshots.state_machine import Codec
 
 PARTITIONS_PER_RECORD = 512
-"""A topic with more partitions goes on in further records."""
+"""The greatest number of partitions per record; a larger topic continues in further records."""
 
 
 class _SnapshotRecord(
@@ -38,13 +38,13 @@ class BrokerRecord(_SnapshotRecord, frozen=True):
 
 
 class TopicStateRecord(_SnapshotRecord, frozen=True):
-    """A topic with its configs. Its partitions are in the ``PartitionsRecord`` that follow."""
+    """A topic with its configs. The next ``PartitionsRecord`` have its partitions."""
 
     topic: TopicImage
 
 
 class PartitionsRecord(_SnapshotRecord, frozen=True):
-    """The next partitions of the topic before."""
+    """The next partitions of the preceding topic."""
 
     topic_id: str
     partitions: tuple[PartitionImage, ...]
@@ -86,9 +86,7 @@ CODEC: Codec[SnapshotRecord] = Codec(encode=lambda record: (None, encode(record)
 
 
 def dump(image: ClusterImage) -> Iterator[SnapshotRecord]:
-    """The records of ``image``, one after the other: no more than one of them is made at a time. Equal images
-    have equal dumps.
-    """
+    """The records of ``image``, made one at a time. Equal images have equal dumps."""
     yield VotersRecord(cluster_id=image.cluster_id, voters=image.voters, replaced=image.replaced)
     for key, value in sorted(image.configs.items()):
         yield ConfigRecord(resource=ConfigResource.CLUSTER, name="", key=key, value=value)
@@ -103,7 +101,7 @@ def dump(image: ClusterImage) -> Iterator[SnapshotRecord]:
 
 
 def load(records: Iterable[SnapshotRecord], next_offset: int) -> ClusterImage:
-    """The image that ``dump`` gave the records of, as of metadata offset ``next_offset``.
+    """The image at metadata offset ``next_offset`` from the records of its ``dump``.
 
     Raises: CorruptionError for records that no image dumps to.
     """
@@ -114,7 +112,7 @@ def load(records: Iterable[SnapshotRecord], next_offset: int) -> ClusterImage:
 
 
 class _Loading:
-    """An image in the making; a topic is added when its partitions are complete."""
+    """An image being loaded; a topic is added when its partitions are complete."""
 
     def __init__(self) -> None:
         self._voters: VotersRecord | None = None
@@ -168,7 +166,7 @@ class _Loading:
         self._topic, self._partitions = None, ()
 
     def finish(self, next_offset: int) -> ClusterImage:
-        """Raises: CorruptionError when what every snapshot begins with is missing."""
+        """The loaded image. Raises: CorruptionError when the first record of every snapshot is missing."""
         self._end_topic()
         if self._voters is None:
             raise CorruptionError("a metadata snapshot lacks its voters")
@@ -185,8 +183,8 @@ class _Loading:
 
 
 def count_changes(before: ClusterImage, after: ClusterImage) -> tuple[int, int]:
-    """How many things (brokers, topics, partitions, configs) the image ``before`` holds, and how many of them are
-    others in ``after``, or gone. New things do not count (KIP-630, "When to Snapshot").
+    """The number of items (brokers, topics, partitions, configs) in the image ``before``, and how many of them
+    differ in ``after``, or are gone. New items do not count (KIP-630, "When to Snapshot").
     """
     held = len(before.configs) + len(before.brokers)
     changed = sum(after.configs.get(key) != value for key, value in before.configs.items())

@@ -1,5 +1,6 @@
-"""Elections: by preference, by hand, away from a damaged leader, unclean, from the remote log, after all records
-were lost (protocol section 4, "Elect")."""
+"""Elections: preferred, by hand, away from a damaged leader, unclean, from the remote log, after the loss of all
+records (protocol section 4, "Elect").
+"""
 
 from __future__ import annotations
 
@@ -23,42 +24,43 @@ from stratalog.partitions.errors import (
 
 @dataclass(frozen=True, slots=True)
 class Election:
-    """The wanted leader of one partition, and how it is elected. ``unclean``, ``resign``, ``remote_epoch`` and
-    ``lost`` exclude each other."""
+    """The wanted leader of one partition, and the kind of election. ``unclean``, ``resign``, ``remote_epoch`` and
+    ``lost`` exclude each other.
+    """
 
     topic_id: str
     partition: int
     leader: int | None = None
-    """None: the preferred replica, which is the first one; where the leader resigns, the first member of the
-    ISR that may lead; in an unclean election, the first replica that is not fenced."""
+    """None: the preferred replica, which is the first one; if the leader resigns, the first member of the ISR that
+    can lead; in an unclean election, the first unfenced replica."""
     unclean: bool = False
-    """Also from outside the ISR, which has nobody who could lead: what only the ISR had is lost."""
+    """Also elect from outside an ISR in which no member can lead: records that only the ISR had are lost."""
     resign: bool = False
-    """The storage of the present leader is damaged: it leaves the ISR in the same record. Say the partition
-    epoch too: the leader may be another one meanwhile."""
+    """The storage of the present leader is damaged: the same record removes it from the ISR. Requires the
+    partition epoch, as the leader may have changed."""
     partition_epoch: int | None = None
-    """Of the view on which the election rests; None: whatever is present."""
+    """The partition epoch of the view for the election; None: the present one."""
     remote_epoch: int | None = None
-    """The latest leader epoch of a remote log that the members of the ISR lack the end of. The leader stays, or
-    ``leader`` of the ISR leads, and goes on where the remote log ends, alone in the ISR, under a later epoch than
-    that. Say the partition epoch too."""
+    """The latest leader epoch of a remote log whose end the members of the ISR lack. The leader stays, or
+    ``leader`` of the ISR leads, and continues from the remote end, alone in the ISR, under a later epoch. Requires
+    the partition epoch."""
     lost: bool = False
-    """No replica has any of the records that are known to have been there. The leader stays, alone in the ISR; all
-    replicas get new folders, where nobody writes late; and the log begins again at the last offset that is known.
-    Say the partition epoch too."""
+    """No replica has any of the known records. The leader stays, alone in the ISR; all replicas get new folders,
+    where no late writer writes; and the log begins again at the last known offset. Requires the partition
+    epoch."""
 
 
 @dataclass(frozen=True, slots=True)
 class ElectLeaders:
-    """Elect leaders. One answer per election, in order: ``Altered``, also where the leader led already (and
-    nothing is committed); or ``Refused`` with UNKNOWN_TOPIC_OR_PARTITION, INVALID_UPDATE_VERSION,
+    """Elect leaders. One answer per election, in order: ``Altered``, also if the leader led already (and nothing
+    is committed); or ``Refused`` with UNKNOWN_TOPIC_OR_PARTITION, INVALID_UPDATE_VERSION,
     PREFERRED_LEADER_NOT_AVAILABLE, ELIGIBLE_LEADERS_NOT_AVAILABLE, ELECTION_NOT_NEEDED or INVALID_REQUEST.
     """
 
     elections: tuple[Election, ...]
 
     def decide(self, image: ClusterImage) -> Decision[tuple[PartitionAnswer, ...]]:
-        """Raises: nothing; refusals are answers."""
+        """Raises no error; refusals are answers."""
         return decide_each(image, self.elections, _elect)
 
 
@@ -108,7 +110,7 @@ def _from_remote(
             f"{what}: broker {leader} is fenced or not in the ISR {present.isr}: it cannot "
             "continue from the remote log"
         )
-    ahead = remote_epoch > present.leader_epoch  # the metadata was put back, too
+    ahead = remote_epoch > present.leader_epoch  # the metadata was restored to an older state, too
     return PartitionChangeRecord(
         topic_id=election.topic_id,
         partition=election.partition,

@@ -39,10 +39,10 @@ from stratalog.partitions.paths import incarnation_folder_of
 def apply(image: ClusterImage, offset: int, records: Sequence[MetadataRecord]) -> ClusterImage:
     """The image after ``records``, the first of which has metadata offset ``offset``.
 
-    ``image`` stays as it is; what does not change is shared with it.
+    ``image`` is unchanged, and shares unchanged parts with the result.
 
-    Raises: LogGapError unless ``offset`` is the image's next; CorruptionError for a record that does not
-        fit the image (no controller commits such a one).
+    Raises: LogGapError unless ``offset`` is the image's next; CorruptionError for a record that does not fit the
+        image (no controller commits one).
     """
     if offset != image.next_offset:
         raise LogGapError(f"the metadata is known up to offset {image.next_offset}, but continues at {offset}")
@@ -53,7 +53,7 @@ def apply(image: ClusterImage, offset: int, records: Sequence[MetadataRecord]) -
 
 
 class _ImageDraft:
-    """An image in the making: mappings of its own, and lists of partitions where some changed."""
+    """An image being changed: its own mappings, and lists for topics with changed partitions."""
 
     def __init__(self, image: ClusterImage) -> None:
         self._cluster_id = image.cluster_id
@@ -122,13 +122,15 @@ class _ImageDraft:
         broker_id, root = record.broker_id, record.root
         before = self._brokers.get(broker_id)
         if before is not None and before.directory_id == record.directory_id and not (root or record.trusted):
-            root = before.root  # Nobody has looked; the last look still tells a copy from the original.
+            root = (
+                before.root
+            )  # No root was inspected; the last known identity still distinguishes a copy from the original.
         registered = Incarnation(
             broker_id, record.directory_id, root, incarnation_folder_of(record.directory_id, root)
         )
         if before is not None and registered.is_same(before.incarnation, trusted=record.trusted):
             registered = registered._replace(incarnation_folder=before.incarnation_folder)
-        # Partitions without any ISR may wait for this very storage, or for what it is a copy of.
+        # Partitions without an ISR may wait for this storage, or for the original that it is a copy of.
         lost = {one for _, partition in self._partitions_on(broker_id) for one in partition.lost}
         known = sorted(one.incarnation_folder for one in lost if registered.is_same(one, trusted=record.trusted))
         incarnation_folder = known[0] if known else registered.incarnation_folder
@@ -178,8 +180,8 @@ class _ImageDraft:
     def _put_isr(
         self, topic_id: str, partition: PartitionImage, isr: tuple[int, ...], gone: Incarnation | None
     ) -> None:
-        """Give the partition this ISR, without adding ``gone`` any longer. The leader stays while it is in
-        the ISR and unfenced; else the preferred one that is, or none.
+        """Set the partition's ISR, and stop adding ``gone``. The leader stays if it is in the ISR and unfenced;
+        otherwise the preferred such replica leads, or none.
         """
         leader, leader_epoch = partition.leader, partition.leader_epoch
         adding = partition.adding if gone is None else _without(partition.adding, gone.broker_id)
@@ -295,7 +297,7 @@ class _ImageDraft:
         return self._topics[topic_id]
 
     def _partitions(self, topic_id: str) -> list[PartitionImage]:
-        """The topic's partitions, to be changed."""
+        """The topic's partitions, as a list to change."""
         if topic_id not in self._changed:
             self._changed[topic_id] = list(self._topic(topic_id).partitions)
         return self._changed[topic_id]
@@ -308,7 +310,7 @@ class _ImageDraft:
         return partitions[record.partition]
 
     def _partitions_on(self, broker_id: int) -> Iterator[tuple[str, PartitionImage]]:
-        """All partitions with a replica on the broker; the one at hand may be replaced."""
+        """All partitions with a replica on the broker; the current one may be replaced."""
         for topic_id, topic in self._topics.items():
             for partition in self._changed.get(topic_id, topic.partitions):
                 if broker_id in partition.replicas:

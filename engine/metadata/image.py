@@ -1,9 +1,9 @@
-"""The state of the cluster as frozen values. How it comes about stands in ``stratalog.engine.metadata.fold``.
+"""The state of the cluster as frozen values, made by ``stratalog.engine.metadata.fold``.
 
-Broker, topic and partition images are ``msgspec`` structs, because a large cluster has a million of
-them: built in a fraction of a dataclass's time, and topics and partitions are not tracked by the garbage
-collector, which would look at each of them again and again. Mappings are never changed after an image is out; a
-change makes new ones, which share with the old ones what they can (``stratalog.engine.metadata.overlay``).
+Broker, topic and partition images are ``msgspec`` structs, as a large cluster has a million of them: they are
+built in a fraction of a dataclass's time, and the garbage collector does not track topics and partitions. Mappings
+of a finished image never change; a change makes new ones that share entries with the old ones
+(``stratalog.engine.metadata.overlay``).
 """
 
 from __future__ import annotations
@@ -30,15 +30,13 @@ class Incarnation(NamedTuple):
     broker_id: int
     directory_id: str
     root: str
-    """Identity of the root's ``broker.json`` as an object; empty: not known, which equals any.
-
-    A restored older copy has the directory id of the original, and another one of these.
-    """
+    """The identity of the root's ``broker.json`` as an object; empty: unknown, which equals any. A restored older
+    copy has the directory id of the original, but another identity."""
     incarnation_folder: str
     """See ``BrokerImage``."""
 
     def is_same(self, other: Incarnation, *, trusted: bool = False) -> bool:
-        """Whether this is the storage that ``other`` was. ``trusted``: an operator says that a root with that
+        """Whether this is the same storage as ``other``. ``trusted``: an operator vouches that a root with that
         directory id is a faithful copy.
         """
         return self[:2] == other[:2] and (trusted or same_root(self.root, other.root))
@@ -51,17 +49,17 @@ class BrokerImage(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     broker_epoch: Int64
     """The offset of its registration record (KIP-903)."""
     directory_id: str
-    """Of its root."""
+    """The directory id of its root."""
     rack: str | None
     log_dir: str
     fenced: bool
     incarnation_folder: str = msgspec.field(name="home")
-    """The folder below the root in which its replicas are. Each incarnation has its own, so that late writers of
-    an earlier one write where nobody reads (protocol section 1)."""
+    """The folder below the root with its replicas. Each incarnation has its own, so that late writers of an
+    earlier one write where no reader looks (protocol section 1)."""
     root: str = ""
     """See ``Incarnation``."""
     fenced_by_hand: bool = msgspec.field(default=False, name="held")
-    """It stays fenced until an operator unfences it, however well its root answers."""
+    """It stays fenced until an operator unfences it, even if its root answers."""
 
     def __post_init__(self) -> None:
         if self.fenced_by_hand and not self.fenced:
@@ -76,45 +74,45 @@ class BrokerImage(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 class PartitionImage(
     msgspec.Struct, frozen=True, kw_only=True, gc=False, array_like=True, forbid_unknown_fields=True
 ):
-    """One partition; an array in JSON, of these fields in this order. Raises: CorruptionError when an invariant
-    beside a field does not hold.
+    """One partition; in JSON an array of these fields in this order. Raises: CorruptionError for a violated
+    invariant of a field.
     """
 
     partition: Int64
     replicas: tuple[Int64, ...]
-    """Brokers in order of preference; distinct. While a reassignment goes on: the original ones, ``joining``."""
+    """Distinct brokers in order of preference. During a reassignment: the original ones, then ``joining``."""
     assignments: tuple[Int64, ...]
-    """Per replica the metadata offset of the record that placed it here, part of its folder's name."""
+    """By replica, the metadata offset of the record that placed it here; part of its folder's name."""
     leader: Int64 | None
     """In the ISR, or None."""
     leader_epoch: Int64
-    """From 1; grows by one with every election and whenever the leader changes, also to none."""
+    """From 1; grows by one with every election and every change of leader, including to none."""
     isr: tuple[Int64, ...]
-    """Among the replicas; empty only after the last member's storage was lost, or removed by force, and where a
-    partition is being restored from the remote tier."""
+    """A subset of the replicas; empty only after the last member's storage was lost, or removed by force, and
+    while a partition is being restored from the remote tier."""
     adding: tuple[Int64, ...]
-    """Replicas outside the ISR whose acknowledgement appends need already; only while there is a leader."""
+    """Replicas outside the ISR whose acknowledgement appends already need; only with a leader."""
     log_start_offset: Int64
-    """Only grows."""
+    """Never decreases."""
     partition_epoch: Int64
-    """Grows by one on every change of this value, but of ``written_to``."""
+    """Grows by one with every change of this value, except of ``written_to``."""
     target: tuple[Int64, ...] = ()
-    """The replicas, in order of preference, that the reassignment in progress leads to; empty without one.
-    Among ``replicas``; distinct."""
+    """The final replicas, in order of preference, of the reassignment in progress; empty without one. Distinct,
+    and a subset of ``replicas``."""
     joining: tuple[Int64, ...] = ()
-    """The replicas that are here only because of the reassignment: the last ones of ``replicas``, all of them
-    in ``target``. Never all replicas; empty exactly where ``target`` is."""
+    """The replicas that are here only for the reassignment: the last ones of ``replicas``, all in ``target``.
+    Never all replicas; empty exactly if ``target`` is."""
     lost: tuple[Incarnation, ...] = ()
-    """While the ISR is empty: the storages that were its last members, each of a broker in ``replicas``. One of
-    them, registered again, is the ISR and leads."""
+    """While the ISR is empty: the storages of its last members, each of a broker in ``replicas``. If one registers
+    again, it becomes the ISR and leads."""
     unclean_epoch: Int64 = 0
-    """The latest leader epoch that began after records were given up: by an unclean election, or when all of them
-    were lost; 0 without any."""
+    """The latest leader epoch that began with a loss of records, by an unclean election, or after all were lost; 0
+    without any."""
     remote_epoch: Int64 = 0
-    """The latest leader epoch whose leader was to go on from the end of the remote log; 0 without any."""
+    """The latest leader epoch whose leader continued from the end of the remote log; 0 without any."""
     written_to: Int64 = 0
-    """A high watermark that was reached, above the log start of then: all members of the ISR have had records up
-    to there. 0: that is not known, or an election has given them up."""
+    """A high watermark above the log start of its time: all members of the ISR have had records up to it. 0:
+    unknown, or an election has abandoned them."""
 
     def __post_init__(self) -> None:
         held = set(self.replicas)
@@ -139,12 +137,12 @@ class PartitionImage(
 
     @property
     def original(self) -> tuple[Int64, ...]:
-        """The replicas as they were before the reassignment in progress; without one, the replicas."""
+        """The replicas before the reassignment in progress; without one, the replicas."""
         return self.replicas[: len(self.replicas) - len(self.joining)]
 
 
 class TopicImage(msgspec.Struct, frozen=True, kw_only=True, gc=False, forbid_unknown_fields=True):
-    """One topic. Its configs are here, not beside it: they cannot outlive it."""
+    """One topic. It contains its configs, which so cannot outlive it."""
 
     name: str
     topic_id: str
@@ -154,13 +152,13 @@ class TopicImage(msgspec.Struct, frozen=True, kw_only=True, gc=False, forbid_unk
     partitions: tuple[PartitionImage, ...] = ()
     """Partition ``i`` at index ``i``."""
     configs: Mapping[str, str] = msgspec.field(default_factory=dict)
-    """The configs of the topic itself, as text; ``stratalog.engine.config.settings`` adds the defaults."""
+    """The topic's own configs, as text; ``stratalog.engine.config.settings`` adds the defaults."""
     grown: bool = False
     """True if partitions may have been added after creation."""
 
     @property
     def first(self) -> PartitionImage:
-        """Its first partition. Raises: CorruptionError for a topic without partitions, which no command makes."""
+        """The first partition. Raises: CorruptionError for a topic without partitions, which no command makes."""
         if not self.partitions:
             raise CorruptionError(
                 f"the metadata contains topic {self.name!r} without partitions: delete the "
@@ -170,7 +168,9 @@ class TopicImage(msgspec.Struct, frozen=True, kw_only=True, gc=False, forbid_unk
 
 
 def partition_of(topic: TopicImage, partition: int) -> PartitionImage:
-    """Raises: UnknownTopicOrPartitionError; InvalidCallError for a value that is no whole number."""
+    """The partition of that number. Raises: UnknownTopicOrPartitionError; InvalidCallError for a value that is no
+    whole number.
+    """
     if not 0 <= whole(partition, f"topic {topic.name!r}: partition") < len(topic.partitions):
         raise UnknownTopicOrPartitionError(
             f"topic {topic.name!r} has no partition {partition}: it has {len(topic.partitions)}, numbered from 0"
@@ -180,10 +180,10 @@ def partition_of(topic: TopicImage, partition: int) -> PartitionImage:
 
 @dataclass(frozen=True, slots=True)
 class PartitionView:
-    """One partition with its brokers, as of one read of the metadata: what replication works with.
+    """One partition with its brokers, from one read of the metadata, for replication.
 
-    Small and picklable. It may be out of date at any time: the protocol's checks are against
-    ``partition_epoch`` and the brokers' directory ids.
+    Small and picklable. It may be outdated at any time: the protocol checks ``partition_epoch`` and the brokers'
+    directory ids.
     """
 
     topic: str
@@ -196,51 +196,51 @@ class PartitionView:
     replicas: tuple[int, ...]
     """In order of preference."""
     assignments: Mapping[int, int]
-    """Broker id to the metadata offset that placed its replica here."""
+    """By broker id, the metadata offset that placed its replica here."""
     partition_epoch: int
     log_start_offset: int
     brokers: Mapping[int, BrokerImage]
     """The brokers of ``replicas``."""
     target: tuple[int, ...] = ()
-    """As in ``PartitionImage``; the next four likewise."""
+    """See ``PartitionImage``; the next four likewise."""
     joining: tuple[int, ...] = ()
     unclean_epoch: int = 0
     remote_epoch: int = 0
     written_to: int = field(default=0, compare=False)
     tiered: bool = False
-    """remote.storage.enable of the topic."""
+    """Whether remote.storage.enable is set for the topic."""
 
     def __str__(self) -> str:
         return f"{self.topic}-{self.partition}"
 
     @property
     def key(self) -> TopicIdPartition:
-        """Which partition this is a view of."""
+        """The id of the topic, and the partition number."""
         return TopicIdPartition(self.topic_id, self.partition)
 
     def has_min_isr(self, min_insync_replicas: int) -> bool:
-        """Whether the ISR is large enough that what it holds may be acknowledged, and counts as committed: of a
-        partition with fewer replicas than ``min.insync.replicas`` it is all of them (KIP-966).
+        """Whether the ISR is large enough to acknowledge and commit records; for a partition with fewer replicas
+        than ``min.insync.replicas``, whether it contains all of them (KIP-966).
         """
         return len(self.isr) >= min(min_insync_replicas, len(self.replicas))
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterImage:
-    """The whole cluster as of ``next_offset``."""
+    """The whole cluster at ``next_offset``."""
 
     cluster_id: str = ""
     """Empty before the first record."""
     voters: tuple[VoterId, ...] = ()
     replaced: tuple[int, ...] = ()
-    """As in ``VotersRecord``."""
+    """See ``VotersRecord``."""
     brokers: Mapping[int, BrokerImage] = field(default_factory=dict)
     topics: Mapping[str, TopicImage] = field(default_factory=dict)
     """By topic id."""
     topic_ids: Mapping[str, str] = field(default_factory=dict)
-    """By name; exactly the names of ``topics``."""
+    """By name; has exactly the names of ``topics``."""
     configs: Mapping[str, str] = field(default_factory=dict)
-    """The configs of the cluster: its own, and defaults of topics."""
+    """The dynamic configs of the cluster: its own, and defaults of topics."""
     next_offset: int = 0
     """The metadata offset up to which (exclusive) records are folded in."""
 
@@ -272,14 +272,14 @@ class ClusterImage:
         )
 
     def broker(self, broker_id: int) -> BrokerImage:
-        """Raises: UnknownBrokerError."""
+        """The broker. Raises: UnknownBrokerError."""
         try:
             return self.brokers[broker_id]
         except KeyError:
             raise UnknownBrokerError(f"broker {broker_id} is not registered; register it first") from None
 
     def topic(self, name: str) -> TopicImage:
-        """Raises: UnknownTopicOrPartitionError."""
+        """The topic of that name. Raises: UnknownTopicOrPartitionError."""
         try:
             return self.topics[self.topic_ids[name]]
         except KeyError:
@@ -287,7 +287,9 @@ class ClusterImage:
             raise UnknownTopicOrPartitionError(f"topic {name!r} does not exist, or was deleted{hint}") from None
 
     def partition(self, topic_id: str, partition: int) -> PartitionImage:
-        """Raises: UnknownTopicOrPartitionError; InvalidCallError for a value that is no whole number."""
+        """The partition. Raises: UnknownTopicOrPartitionError; InvalidCallError for a value that is no whole
+        number.
+        """
         topic = self.topics.get(topic_id)
         if topic is None:
             raise UnknownTopicOrPartitionError(f"no topic has id {topic_id}; it was deleted")
@@ -296,7 +298,7 @@ class ClusterImage:
     def view(self, topic_id: str, partition: int) -> PartitionView:
         """The view of a partition, for replication.
 
-        Raises: UnknownTopicOrPartitionError, also when the name has a new topic with another id.
+        Raises: UnknownTopicOrPartitionError, also when the name now has another topic with another id.
         """
         image, topic = self.partition(topic_id, partition), self.topics[topic_id]
         tiered = topic.configs.get(_TIERED) or self.configs.get(_TIERED)
@@ -322,6 +324,6 @@ class ClusterImage:
         )
 
     def views(self, topic: str) -> list[PartitionView]:
-        """All partitions of a topic, by its name. Raises: UnknownTopicOrPartitionError."""
+        """Views of all partitions of a topic, by its name. Raises: UnknownTopicOrPartitionError."""
         image = self.topic(topic)
         return [self.view(image.topic_id, partition.partition) for partition in image.partitions]

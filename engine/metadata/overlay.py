@@ -1,4 +1,4 @@
-"""Copies of large mappings that cost what has changed, not what they hold. Pure."""
+"""Copies of large mappings whose cost depends on the changes, not on the size. Pure."""
 
 from __future__ import annotations
 
@@ -9,16 +9,14 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 _PART = 32
-"""Changes of up to this part of a base are kept beside it."""
+"""The fraction of a base up to which changes are stored beside it."""
 
 
 class Overlay(MutableMapping[K, V]):
-    """A copy of a mapping that shares with it what is not changed afterwards. The original must not change any
-    more.
+    """A copy of a mapping that shares unchanged entries with it. The original must not change any more.
 
-    A copy copies the changes since ``base``; ``rebase`` makes them a new base when they have become a good part
-    of the old one. So a few changes of a large mapping cost next to nothing, and many of them no more than they
-    would in a dict.
+    A copy copies the changes since ``base``; ``rebase`` makes them a new base when they have grown to a fraction
+    of the old one. So a few changes of a large mapping cost almost nothing, and many cost no more than in a dict.
     """
 
     __slots__ = ("_size", "base", "changed", "gone")
@@ -26,15 +24,15 @@ class Overlay(MutableMapping[K, V]):
     def __init__(self, original: Mapping[K, V]) -> None:
         self.base: Mapping[K, V] = original
         self.changed: dict[K, V] = {}
-        """Entries that were set since; they win over ``base``."""
+        """Entries set since; they override ``base``."""
         self.gone: set[K] = set()
-        """Keys of ``base`` that are gone; none of them is in ``changed``."""
+        """Deleted keys of ``base``; none of them is in ``changed``."""
         self._size = len(original)
         if isinstance(original, Overlay):
             self.base, self.changed, self.gone = original.base, original.changed.copy(), original.gone.copy()
 
     def rebase(self) -> None:
-        """To be called after the last change."""
+        """Make a new base if there are many changes; call it after the last change."""
         if _PART * (len(self.changed) + len(self.gone)) > len(self.base):
             base = dict(self.base)
             base.update(self.changed)
@@ -69,7 +67,7 @@ class Overlay(MutableMapping[K, V]):
         return self._size
 
     def __iter__(self) -> Iterator[K]:
-        """The keys of ``base`` in its order, then the new ones in theirs."""
+        """The keys of ``base`` in its order, then new ones in theirs."""
         for key in self.base:
             if key not in self.gone:
                 yield key
@@ -78,11 +76,11 @@ class Overlay(MutableMapping[K, V]):
                 yield key
 
     def items(self) -> ItemsView[K, V]:
-        """As of a dict."""
+        """Like ``dict.items``."""
         return _Items(self) if self.changed or self.gone else self.base.items()
 
     def values(self) -> ValuesView[V]:
-        """As of a dict."""
+        """Like ``dict.values``."""
         return _Values(self) if self.changed or self.gone else self.base.values()
 
     def __repr__(self) -> str:
@@ -90,7 +88,7 @@ class Overlay(MutableMapping[K, V]):
 
 
 class _Items(ItemsView[K, V]):
-    """Faster than by looking up each key."""
+    """Iterates over entries faster than lookups of each key would."""
 
     _mapping: Overlay[K, V]
 

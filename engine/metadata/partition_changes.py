@@ -1,4 +1,4 @@
-"""From one state of a partition to its next: what proposals, elections and reassignments share. Pure."""
+"""State transitions of a partition that proposals, elections and reassignments share. Pure."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ Value = TypeVar("Value")
 
 
 def first_candidate(order: Sequence[int], isr: Container[int], brokers: Mapping[int, BrokerImage]) -> int | None:
-    """The leader by a clean election: the first in order of preference that is in the ISR and not fenced."""
+    """The leader in a clean election: the first unfenced member of the ISR in order of preference."""
     return next((broker for broker in order if broker in isr and not brokers[broker].fenced), None)
 
 
 def in_order(order: Sequence[int], members: Iterable[int]) -> tuple[int, ...]:
-    """Those of ``members`` that stand in ``order``, as they stand there."""
+    """The ``members`` that are in ``order``, in that order."""
     wanted = set(members)
     return tuple(broker for broker in order if broker in wanted)
 
 
 def is_complete(present: PartitionImage, isr: Iterable[int]) -> bool:
-    """Whether a reassignment is in progress that waits for no one any longer, with this ISR."""
+    """Whether a reassignment is in progress that is complete with this ISR."""
     return bool(present.target) and set(present.joining) <= set(isr)
 
 
@@ -40,8 +40,8 @@ def replace_replicas(
     target: tuple[int, ...] = (),
     joining: tuple[int, ...] = (),
 ) -> PartitionChangeRecord | None:
-    """The record that makes these the replicas; None when everything is so already. Of the ISR and of those
-    being added stays who is among them. A leader that leaves is followed by a member of the ISR, or by none.
+    """The record that sets these replicas; None if they are set already. Members of the ISR, and those being
+    added, stay if they are among them. A leaving leader is followed by a member of the ISR, or by none.
     """
     isr, adding = in_order(replicas, isr), in_order(replicas, adding)
     leader: int | UnsetType | None = UNSET

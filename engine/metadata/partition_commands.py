@@ -1,7 +1,7 @@
 """Commands on partitions, in batches: one commit serves all partitions of a run.
 
-A partition that cannot be changed is refused by itself, with the error that says what its proposer has to
-do; the others go on.
+Each partition that cannot be changed is refused individually, with an error that tells its proposer what to do;
+the others proceed.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class _Answer:
 
     @property
     def key(self) -> TopicIdPartition:
-        """Which partition it is about."""
+        """The partition of the answer."""
         return TopicIdPartition(self.topic_id, self.partition)
 
 
@@ -44,7 +44,7 @@ class Altered(_Answer):
 
 @dataclass(frozen=True, slots=True)
 class RefusedPartition(_Answer):
-    """The partition was left as it was; ``error`` says why, its class what to do."""
+    """The partition is unchanged; ``error`` has the reason, and its class the remedy."""
 
     error: StratalogError
 
@@ -69,9 +69,9 @@ def decide_each(
     requests: Sequence[R],
     change: Callable[[ClusterImage, PartitionImage, R], PartitionChangeRecord | None],
 ) -> Decision[tuple[PartitionAnswer, ...]]:
-    """One answer per request, in order. ``change`` says which record would carry a request out, None when
-    there is nothing to change, or raises the refusal. Of several requests for one partition only the first
-    one is looked at: the others rest on a partition epoch that passes.
+    """One answer per request, in order. ``change`` returns the record that carries a request out, None if there is
+    nothing to change, or raises the refusal. Only the first of several requests for one partition is considered,
+    as the others have an outdated partition epoch.
     """
     records: dict[TopicIdPartition, PartitionChangeRecord | None] = {}
     answers: list[PartitionAnswer] = []
@@ -90,13 +90,13 @@ def decide_each(
 
 
 def name_of(image: ClusterImage, request: Request) -> str:
-    """How messages name the partition. It exists."""
+    """The name of an existing partition for messages."""
     return f"partition {request.partition} of topic {image.topics[request.topic_id].name!r}"
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A broker, and the broker epoch under which its storage was seen (KIP-903, ``NewIsrWithEpochs``)."""
+    """A broker, and the broker epoch with which its storage was seen (KIP-903, ``NewIsrWithEpochs``)."""
 
     broker_id: int
     broker_epoch: int
@@ -104,13 +104,13 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class IsrProposal:
-    """The ISR, and who is being added to it, that a driver wants for one partition."""
+    """A driver's proposal for one partition: its ISR, and the replicas being added."""
 
     topic_id: str
     partition: int
     leader_epoch: int
     partition_epoch: int
-    """Of the view on which the proposal rests."""
+    """The partition epoch of the view for the proposal."""
     isr: tuple[Member, ...]
     adding: tuple[Member, ...] = ()
 
@@ -121,16 +121,15 @@ class AlterPartition:
     ``Altered``, or ``RefusedPartition`` with UNKNOWN_TOPIC_OR_PARTITION, FENCED_LEADER_EPOCH,
     INVALID_UPDATE_VERSION, INELIGIBLE_REPLICA, or INVALID_REQUEST.
 
-    To expand by F takes two of these: the first one *adds* F, the second one makes it a member. The one that
-    leaves no *joining* replica outside the ISR also completes the reassignment, in the same record: the
-    target is what the replicas are, and who is not in it leaves the ISR and the lead. It may be a proposal of
-    the ISR as it is.
+    Expanding by F takes two commands: the first *adds* F, the second makes it a member. The one that leaves no
+    *joining* replica outside the ISR also completes the reassignment, in the same record: the replicas become the
+    target, and others leave the ISR and the lead. It may propose the present ISR.
     """
 
     proposals: tuple[IsrProposal, ...]
 
     def decide(self, image: ClusterImage) -> Decision[tuple[PartitionAnswer, ...]]:
-        """Raises: nothing; refusals are answers."""
+        """Raises no error; refusals are answers."""
         return decide_each(image, self.proposals, _change)
 
 
@@ -184,26 +183,26 @@ def _check_eligible(broker: BrokerImage, member: Member, what: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class LogStart:
-    """The log start offset that a partition is to reach."""
+    """The log start offset that a partition should reach."""
 
     topic_id: str
     partition: int
     log_start_offset: int
     leader_epoch: int | None = None
-    """Of the leader whose log it was found in; None: whatever is present. After an unclean election it may lie
-    beyond the log, and appends would land below the log start."""
+    """The epoch of the leader whose log contains it; None: the present one. After an unclean election it may be
+    beyond the log, and appends would be below the log start."""
 
 
 @dataclass(frozen=True, slots=True)
 class AdvanceLogStart:
-    """Total retention and DeleteRecords. Log starts only grow: a smaller one than the present changes
-    nothing. One answer per partition, in order; FENCED_LEADER_EPOCH where another leader has been elected.
+    """Move log starts, for total retention and DeleteRecords. Log starts never decrease: a smaller one changes
+    nothing. One answer per partition, in order; FENCED_LEADER_EPOCH if another leader has been elected.
     """
 
     log_starts: tuple[LogStart, ...]
 
     def decide(self, image: ClusterImage) -> Decision[tuple[PartitionAnswer, ...]]:
-        """Raises: nothing; a partition that does not exist is ``RefusedPartition``."""
+        """Raises no error; a missing partition is ``RefusedPartition``."""
         greatest: dict[TopicIdPartition, int] = {}
         found: list[PartitionImage | StratalogError] = []
         for wanted in self.log_starts:
@@ -248,19 +247,19 @@ class WrittenUpTo:
     partition: int
     high_watermark: int
     leader_epoch: int
-    """Of the leader whose log has it."""
+    """The epoch of the leader whose log has it."""
 
 
 @dataclass(frozen=True, slots=True)
 class MarkWritten:
-    """Note that partitions have had records; the answer is of how many of them that was news. Those are left out
-    that have another leader meanwhile. Nobody has to read a view again for it.
+    """Record that partitions have had records; returns the number of new marks. Partitions with another leader
+    are skipped. No view becomes outdated by it.
     """
 
     written: tuple[WrittenUpTo, ...]
 
     def decide(self, image: ClusterImage) -> Decision[int]:
-        """Raises: nothing."""
+        """Raises no error."""
         records = tuple(
             PartitionWrittenRecord(
                 topic_id=each.topic_id, partition=each.partition, high_watermark=each.high_watermark

@@ -1,8 +1,8 @@
-"""Which brokers hold the replicas of partitions, new ones and moved ones (Kafka's rack-aware placement). Pure.
+"""Chooses the brokers of new and moved replicas (Kafka's rack-aware placement). Pure.
 
-Aims, in this order: the replicas of a partition stand in as many racks as can be; racks hold nearly equal
-shares of replicas and of leaders, and so do the brokers within a rack; who follows whom varies, so that
-the load of a lost leader spreads.
+Aims, in this order: the replicas of a partition are in as many racks as possible; racks hold nearly equal shares
+of replicas and leaders, and so do the brokers within a rack; the order of followers varies, so that the load of a
+lost leader spreads.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ K = TypeVar("K", int, str | None)
 def place_replicas(
     racks: Mapping[int, str | None], partitions: int, replication_factor: int, rng: random.Random
 ) -> list[tuple[int, ...]]:
-    """Replicas per partition in order of preference, the leader first. ``racks`` gives the rack of every
-    broker that may be used; brokers without one share a rack.
+    """Replicas of each partition in order of preference, the leader first. ``racks`` gives the rack of every
+    usable broker; brokers without one share a rack.
 
     Raises: InvalidReplicationFactorError.
     """
@@ -35,12 +35,12 @@ def place_replicas(
 
 
 class Placer:
-    """Counts what is placed, and takes the least loaded; ties are broken by ``rng``."""
+    """Counts placed replicas, and chooses the least loaded broker; ``rng`` breaks ties."""
 
     def __init__(
         self, racks: Mapping[int, str | None], rng: random.Random, full: Mapping[int, str | None] | None = None
     ) -> None:
-        """``racks`` has every broker that may be used; ``full`` those that hold replicas and take no more."""
+        """``racks`` has every usable broker; ``full`` those that hold replicas but take no more."""
         self._racks = {**(full or {}), **racks}
         self._members: dict[str | None, list[int]] = {}
         for broker_id in sorted(racks):
@@ -67,7 +67,7 @@ class Placer:
         return tuple(chosen)
 
     def count(self, replicas: Sequence[int], times: int = 1) -> None:
-        """A partition that is placed already, its preferred leader first; ``times`` -1: it is no longer."""
+        """Count a placed partition, its preferred leader first; ``times`` -1 removes it."""
         self._rack_leaders[self._racks[replicas[0]]] += times
         self._leaders[replicas[0]] += times
         for broker_id in replicas:
@@ -84,12 +84,12 @@ class Placer:
         return self._least(free[self._least(racks, used, self._rack_replicas)], self._replicas)
 
     def dispensable(self, replicas: Sequence[int], candidates: Sequence[int]) -> int:
-        """Which of the candidates to give up: one that shares its rack, on the most loaded broker."""
+        """The candidate to remove: one that shares its rack, on the most loaded broker."""
         used = Counter(self._racks[broker_id] for broker_id in replicas)
         return max(candidates, key=lambda b: (used[self._racks[b]], self._replicas[b], self._rng.random()))
 
     def leader(self, candidates: Sequence[int]) -> int:
-        """The candidate that leads least, the preferred ones first."""
+        """The candidate with the fewest preferred leaders."""
         return min(candidates, key=lambda b: (self._leaders[b], self._rack_leaders[self._racks[b]]))
 
     def _take(self, broker_id: int, rack: str | None, chosen: list[int], used: Counter[str | None]) -> None:

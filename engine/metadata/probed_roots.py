@@ -1,8 +1,8 @@
-"""Changes of the metadata by the state in which the roots of the brokers were found. Pure.
+"""Metadata changes that follow from the probed state of the brokers' roots. Pure.
 
-The order of what is committed matters to a partition whose whole ISR is affected at once, for the last
-member of an ISR stays in it when it is fenced: whose data is gone for sure leaves first, whose root is
-somebody else's next, whose root only does not answer last.
+The order of the commits matters to a partition whose whole ISR is affected at once, as the last member of an ISR
+stays in it when it is fenced: brokers with certainly lost data leave first, those with a foreign root next, those
+whose root only does not answer last.
 """
 
 from __future__ import annotations
@@ -25,33 +25,33 @@ from stratalog.partitions.errors import StaleBrokerError, StratalogError
 
 @dataclass(frozen=True, slots=True)
 class Same:
-    """The root is the registered one. A root that cannot be written to by this driver is found so too."""
+    """The root is the registered one, whether or not this driver can write to it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Another:
-    """The root is another incarnation; it was wiped, moved, or put back from a copy."""
+    """The root is another incarnation: it was wiped, moved, or restored from a copy."""
 
     registration: RegisterBroker
 
 
 @dataclass(frozen=True, slots=True)
 class NotOurs:
-    """The root belongs to another cluster or broker, or nobody can tell to whom."""
+    """The root belongs to another cluster or broker, or to an unknown one."""
 
     error: StratalogError
 
 
 @dataclass(frozen=True, slots=True)
 class Unreachable:
-    """The root is not there, holds no ``broker.json``, or has not answered in time."""
+    """The root does not exist, holds no ``broker.json``, or has not answered in time."""
 
     error: StratalogError
 
 
 @dataclass(frozen=True, slots=True)
 class Blocked:
-    """The root is the registered one, and no driver can create a file in it."""
+    """The root is the registered one, but no driver can create a file in it."""
 
     error: StratalogError
 
@@ -61,7 +61,7 @@ Finding = Same | Another | NotOurs | Unreachable | Blocked
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """How the root of a broker was found under one registration of the broker."""
+    """The state of a broker's root, under one registration of the broker."""
 
     broker_id: int
     broker_epoch: int
@@ -70,7 +70,7 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class ProbedMetadata:
-    """The metadata, with what the probe has found committed; ``notes`` tell what was not as it should be."""
+    """The metadata after committing the results of the probe; ``notes`` describe abnormal ones."""
 
     image: ClusterImage
     notes: tuple[str, ...]
@@ -78,15 +78,15 @@ class ProbedMetadata:
 
 @dataclass(frozen=True, slots=True)
 class ApplyProbe:
-    """Fence, register, and unfence brokers as their roots were found; leave those alone that were fenced by
-    hand. Nothing at all changes unless a majority of the metadata voters was found the same: a driver that does
-    not reach them is cut off, and metadata that was moved or put back from a copy needs an operator.
+    """Fence, register and unfence brokers by the state of their roots; leave those alone that were fenced by hand.
+    Changes nothing unless a majority of the metadata voters is unchanged: a driver that does not reach them is
+    isolated, and moved or restored metadata needs an operator.
     """
 
     found: tuple[Found, ...]
 
     def decide(self, image: ClusterImage) -> Decision[ProbedMetadata]:
-        """Raises: StaleBrokerError when a broker was registered anew, or unregistered, since it was found."""
+        """Raises: StaleBrokerError when a broker was registered again, or unregistered, since the probe."""
         for each in self.found:
             broker = image.brokers.get(each.broker_id)
             if broker is None or broker.broker_epoch != each.broker_epoch:
@@ -106,7 +106,7 @@ class ApplyProbe:
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """The change for one broker, and its turn: the smallest ``turn`` first."""
+    """The change for one broker, and its order: the smallest ``turn`` first."""
 
     turn: int = 0
     command: Command[object] | None = None
@@ -157,7 +157,7 @@ def _what_another_is(broker: BrokerImage, registration: RegisterBroker) -> str:
 
 
 def _not_trustworthy(image: ClusterImage, found: Sequence[Found]) -> str | None:
-    """Why nothing may be committed on these findings; None when it may."""
+    """The reason why nothing may be committed on this probe; None if it may."""
     voters = {voter.broker_id for voter in image.voters}
     findings = {each.broker_id: each.finding for each in found}
     same = {broker for broker in voters if isinstance(findings.get(broker), Same)}

@@ -1,8 +1,8 @@
-"""Topics whose records nobody may delete before a time (``protect.until.ms``). Pure.
+"""Topics with records that must not be deleted before a time (``protect.until.ms``). Pure.
 
-Records leave a log only by a change of the metadata: its log start grows, its topic is removed, or its remote log
-is given up. Files go after that change, and because of it. So one look at the records of a commit, on the image
-that it is made on, holds every job and every driver: ``check_protected``.
+Records leave a log only by a metadata change: its log start grows, its topic is removed, or its remote log is
+abandoned. Files are deleted after that change, and because of it. So one check of the records of a commit, on its
+image, covers every job and driver: ``check_protected``.
 """
 
 from __future__ import annotations
@@ -27,34 +27,33 @@ from stratalog.partitions.errors import PolicyViolationError
 from stratalog.partitions.retention import UNLIMITED
 
 Now = Callable[[], int | None]
-"""The time for what is removed by time (``partitions.agreed_time``); None: no protection is over. It is asked
-of topics that were protected alone."""
+"""The time for deletion by time (``partitions.agreed_time``); None: every protection still holds. Called only for
+protected topics."""
 
 PROTECT = "protect.until.ms"
 _LOOSENING = frozenset({PROTECT, "remote.storage.enable"})
-"""Configs by which a protection may end, or records go."""
+"""Configs that can end a protection, or delete records."""
 
 
 def protection(image: ClusterImage, topic: TopicImage) -> TopicConfig:
-    """The configs of a topic as far as they protect it: the engine's own topics are left to the engine."""
+    """The protecting configs of a topic; none for the engine's own topics."""
     own = {**topic.configs, PROTECT: str(UNLIMITED)} if topic.name in INTERNAL_TOPICS else topic.configs
     return topic_config(own, image.configs, f"topic {topic.name!r}")
 
 
 def is_protected(image: ClusterImage, topic_id: str, now_ms: Now) -> bool:
-    """Whether nobody may delete records of the topic now; of one that is not there, they may."""
+    """Whether records of the topic must not be deleted now; False for a missing topic."""
     topic = image.topics.get(topic_id)
     if topic is None or (PROTECT not in topic.configs and PROTECT not in image.configs):
-        return False  # most are not: nothing is parsed for them
+        return False  # most are not protected: skip parsing
     config = protection(image, topic)
     return config.protect_until_ms != UNLIMITED and config.is_protected(now_ms())
 
 
 def check_protected(image: ClusterImage, records: Sequence[MetadataRecord], now_ms: Now) -> None:
-    """``records`` are about to be committed on ``image``.
+    """Check ``records`` that are about to be committed on ``image``.
 
-    Raises: PolicyViolationError where they would delete records that are protected now, or protect them for less
-        long.
+    Raises: PolicyViolationError if they would delete protected records, or shorten a protection.
     """
     for record in records:
         match record:

@@ -17,14 +17,14 @@ THROTTLED_RATE = "follower.replication.throttled.rate"
 
 @dataclass(frozen=True, slots=True)
 class Reassignment:
-    """Which replicas one partition shall have."""
+    """The target replicas of one partition."""
 
     topic_id: str
     partition: int
     target: tuple[int, ...] | None
     """In order of preference; None cancels the reassignment in progress."""
     force: bool = False
-    """Also when nobody is in sync afterwards: the partition is without a leader then."""
+    """Reassign even if no replica is in sync afterwards, and the partition has no leader."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,14 +33,14 @@ class AlterPartitionReassignments:
     with UNKNOWN_TOPIC_OR_PARTITION, INVALID_REPLICA_ASSIGNMENT, BROKER_ID_NOT_REGISTERED,
     NO_REASSIGNMENT_IN_PROGRESS or INVALID_UPDATE_VERSION (the second for its partition in one batch).
 
-    Newcomers are *joining* until all of them are in the ISR; ``AlterPartition`` completes the reassignment
-    then. A reassignment without newcomers completes immediately. Whatever happens in between, the replicas are the
-    original ones and those joining, so that a cancel leaves the partition as it would be without.
+    New replicas are *joining* until all of them are in the ISR; then ``AlterPartition`` completes the
+    reassignment. One without new replicas completes immediately. Until then the replicas are the original and the
+    joining ones, so a cancel restores the partition.
     """
 
     reassignments: tuple[Reassignment, ...]
     throttled_rate: int | None = None
-    """The new ``follower.replication.throttled.rate``, in bytes a second; None leaves it as it is."""
+    """The new ``follower.replication.throttled.rate``, in bytes per second; None leaves it unchanged."""
 
     def decide(self, image: ClusterImage) -> Decision[tuple[PartitionAnswer, ...]]:
         """Raises: InvalidConfigError for a rate below 1; other refusals are answers."""
@@ -56,7 +56,7 @@ class EndThrottle:
     """Delete ``follower.replication.throttled.rate``, unless a reassignment is in progress."""
 
     def decide(self, image: ClusterImage) -> Decision[None]:
-        """Raises: nothing."""
+        """Raises no error."""
         if THROTTLED_RATE not in image.configs or in_progress(image):
             return Decision((), None)
         return AlterConfigs(None, {THROTTLED_RATE: None}).decide(image)

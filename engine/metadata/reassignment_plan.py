@@ -1,9 +1,9 @@
-"""Where the replicas of partitions shall be: plans in Kafka's JSON format, and plans worked out from a wish. Pure.
+"""Plans of replicas in Kafka's JSON format, and plans computed from requested changes. Pure.
 
     {"version": 1, "partitions": [{"topic": "trips", "partition": 0, "replicas": [2, 3]}]}
 
-A wish (``ReplicaChange``) is applied to where each partition's replicas are to be already: to what a
-reassignment in progress leads to, where there is one. Other replicas stay, and stay in their order.
+A change (``ReplicaChange``) applies to the target of a reassignment in progress if there is one, otherwise to the
+present replicas. Other replicas stay, in their order.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from stratalog.partitions.identity import TopicPartition
 from stratalog.partitions.numbers import whole
 
 ReplicaPlan = Mapping[TopicPartition, Sequence[int]]
-"""Topic and partition to the brokers that shall hold it, in order of preference."""
+"""By topic and partition, the target brokers in order of preference."""
 
 _MOST_NAMED = 5
 
@@ -41,9 +41,9 @@ class ReplicaChange:
     add: tuple[int, ...] = ()
     remove: tuple[int, ...] = ()
     move: Mapping[int, int] = field(default_factory=dict)
-    """From broker to broker; partitions without a replica on the first one stay as they are."""
+    """From broker to broker; partitions without a replica on the first one are unchanged."""
     drain: tuple[int, ...] = ()
-    """Every replica leaves these for brokers of the placement's choice."""
+    """Every replica leaves these brokers for ones that the placement chooses."""
     replication_factor: int | None = None
 
     @property
@@ -101,7 +101,7 @@ def plan_json(plan: ReplicaPlan) -> str:
 
 
 def plain_plan(plan: ReplicaPlan) -> ReplicaPlan:
-    """The plan in plain numbers. Raises: InvalidCallError for anything that is no plan."""
+    """The plan with plain ints. Raises: InvalidCallError for any other value."""
     plain: dict[TopicPartition, tuple[int, ...]] = {}
     for key, replicas in plan.items():
         match key:
@@ -117,10 +117,10 @@ def plain_plan(plan: ReplicaPlan) -> ReplicaPlan:
 
 
 def check_plan(image: ClusterImage, plan: ReplicaPlan) -> None:
-    """Everything that makes a plan wrong as a whole, whatever the state of the brokers.
+    """Check the plan as a whole, independent of the state of brokers.
 
-    Raises: UnknownTopicOrPartitionError, UnknownBrokerError naming all of them; InvalidReplicaAssignmentError
-        for a partition without replicas, or with two on one broker.
+    Raises: UnknownTopicOrPartitionError, UnknownBrokerError naming all of them; InvalidReplicaAssignmentError for
+        a partition without replicas, or with two on one broker.
     """
     unknown = [
         key
@@ -152,11 +152,11 @@ def check_brokers(image: ClusterImage, brokers: Iterable[int]) -> None:
 
 
 def plan_change(image: ClusterImage, topics: Iterable[str], change: ReplicaChange) -> ReplicaPlan:
-    """The partitions of the topics that the change alters, and their replicas then. The same image and the
-    same change give the same plan.
+    """The partitions of the topics that the change alters, with their new replicas. Deterministic in image and
+    change.
 
     Raises: UnknownTopicOrPartitionError, UnknownBrokerError; InvalidReplicaAssignmentError,
-        InvalidReplicationFactorError naming the partitions where the change cannot be made.
+        InvalidReplicationFactorError naming the partitions that cannot be changed.
     """
     check_brokers(image, change.brokers)
     if both := {*change.add, *change.move.values()} & {*change.remove, *change.drain, *change.move}:
@@ -183,12 +183,12 @@ def plan_change(image: ClusterImage, topics: Iterable[str], change: ReplicaChang
 
 
 def goal(partition: PartitionImage) -> tuple[int, ...]:
-    """Where the replicas are to be: what a reassignment in progress leads to, else where they are."""
+    """The target of a reassignment in progress, otherwise the present replicas."""
     return partition.target or partition.replicas
 
 
 class _Planner:
-    """Applies a change partition by partition, with the load of the whole cluster in view."""
+    """Applies a change to one partition after the other, considering the load of the whole cluster."""
 
     def __init__(self, image: ClusterImage, change: ReplicaChange) -> None:
         self._change = change
@@ -196,7 +196,7 @@ class _Planner:
         everywhere = {broker.broker_id: broker.rack for broker in image.brokers.values()}
         unusable = {*self._fenced, *change.drain, *change.remove, *change.move}
         usable = {broker_id: rack for broker_id, rack in everywhere.items() if broker_id not in unusable}
-        # Seeded, so that what a dry run shows is what a run does.
+        # Seeded, so that a run does what its dry run shows.
         self._placer = Placer(usable, random.Random(image.cluster_id), full=everywhere)
         for topic in image.topics.values():
             for partition in topic.partitions:
@@ -265,7 +265,7 @@ class _Planner:
                 )
             after.append(another)
         while len(after) > factor:
-            # First replicas of no use at present, then those that are not the preferred leader.
+            # First replicas that are fenced or out of sync, then those that are not the preferred leader.
             lame = [b for b in after if b in self._fenced or b not in isr]
             after.remove(self._placer.dispensable(after, lame or after[1:]))
         return tuple(after)

@@ -1,6 +1,6 @@
-"""The records of the metadata log: one JSON object each, named after Kafka's.
+"""The records of the metadata log: one JSON object each, with Kafka's names.
 
-A record says what was decided, as shortly as possible; what follows from it is derived by the fold
+A record contains a decision, as briefly as possible; the fold derives its consequences
 (``stratalog.engine.metadata.fold``). Unknown record types and fields are refused: they come from a later version,
 and skipping them would fork the state.
 """
@@ -17,10 +17,9 @@ from stratalog.partitions.errors import CorruptionError, InvalidCallError
 from stratalog.partitions.numbers import Int64
 
 EPOCH_GAP = 1_000
-"""How far new leader epochs are above the known ones of a history that is taken from the remote tier: by a
-restore, or by an election that goes on from there. Somebody may have elected leaders of whom nothing is
-known, and may still be uploading. Files are named by epoch, and one of theirs must never be taken for one of
-the new history."""
+"""The distance of new leader epochs from the known ones of a history that comes from the remote tier, by a restore
+or an election. Unknown leaders may have been elected, and may still be uploading: files are named by epoch, and
+theirs must not be mistaken for those of the new history."""
 
 
 class _TypedRecord(
@@ -43,25 +42,25 @@ class VoterId(msgspec.Struct, frozen=True):
 
 
 class VotersRecord(_TypedRecord, frozen=True):
-    """The cluster and its metadata voters; the first record of every metadata log. A later one changes one
-    voter (``stratalog.engine.metadata.voter_commands``); it counts from where it stands, committed or not.
+    """The cluster and its metadata voters; the first record of every metadata log. A later one changes one voter
+    (``stratalog.engine.metadata.voter_commands``), and applies from its offset on, committed or not.
     """
 
     cluster_id: str
     voters: tuple[VoterId, ...]
     replaced: tuple[Int64, ...] = msgspec.field(default=(), name="awaited")
-    """Brokers that are no voters now and are about to be again, with other storage."""
+    """Brokers that are no voters now, but will be again with other storage."""
 
 
 class NoOpRecord(_TypedRecord, frozen=True):
-    """Nothing. Committed to prove that what lies before it is committed."""
+    """No change. Committed to prove that earlier records are committed."""
 
 
 class RegisterBrokerRecord(_TypedRecord, frozen=True):
-    """A broker's root was found; the offset of this record is its broker epoch. Unfences it.
+    """A broker's root was found; the offset of this record is its broker epoch. Unfences the broker.
 
-    ``root`` is the identity of the root's ``broker.json`` as an object; empty when it is not known.
-    ``trusted``: an operator says that the root is a faithful copy of the one registered with this directory id.
+    ``root`` is the identity of the root's ``broker.json`` as an object; empty if unknown. ``trusted``: an operator
+    vouches that the root is a faithful copy of the one registered with this directory id.
     """
 
     broker_id: Int64
@@ -87,14 +86,14 @@ class UnfenceBrokerRecord(_TypedRecord, frozen=True):
 
 
 class UnregisterBrokerRecord(_TypedRecord, frozen=True):
-    """The broker is gone for good; no partition has a replica there."""
+    """The broker is removed for good; no partition has a replica there."""
 
     broker_id: Int64
 
 
 class TopicRecord(_TypedRecord, frozen=True):
-    """A new topic without partitions and configs, which follow it. Schemas are Spark's JSON text of a
-    type; None stands for binary.
+    """A new topic without partitions and configs, which follow. Schemas are Spark's JSON text of a type; None
+    means binary.
     """
 
     name: str
@@ -104,7 +103,7 @@ class TopicRecord(_TypedRecord, frozen=True):
 
 
 class TopicSchemaRecord(_TypedRecord, frozen=True):
-    """The declared schemas of a topic have grown (``stratalog.partitions.growth``); these are all of them."""
+    """The declared schemas of a topic have grown (``stratalog.partitions.growth``); contains all of them."""
 
     topic_id: str
     key_schema: str | None = None
@@ -112,8 +111,8 @@ class TopicSchemaRecord(_TypedRecord, frozen=True):
 
 
 class PartitionRecord(_TypedRecord, frozen=True):
-    """A new partition, the next one of its topic. ``replicas`` stand in order of preference. One that is restored
-    from the remote tier has no ISR and no leader yet, and goes on from what it was.
+    """The next partition of a topic. ``replicas`` are in order of preference. A partition that is restored from
+    the remote tier has no ISR and no leader yet, and continues its earlier epochs.
     """
 
     topic_id: str
@@ -124,14 +123,14 @@ class PartitionRecord(_TypedRecord, frozen=True):
     leader_epoch: Int64 = 1
     log_start_offset: Int64 = 0
     added: bool = False
-    """It may be that records were dealt out among the partitions before it was one of them."""
+    """Whether records may have been partitioned before this partition was added."""
 
 
 class PartitionChangeRecord(_TypedRecord, frozen=True):
-    """A change of a partition; fields that are absent stay as they are.
+    """A change of a partition; absent fields are unchanged.
 
-    A record that names a leader is an election: also of the same leader it is a new leader epoch, and
-    nobody is being added any more unless the record says so.
+    A record with a leader is an election: even for the same leader it begins a new leader epoch, and ends adding
+    replicas unless the record says otherwise.
     """
 
     topic_id: str
@@ -144,13 +143,13 @@ class PartitionChangeRecord(_TypedRecord, frozen=True):
     leader: Int64 | UnsetType | None = UNSET
     log_start_offset: Int64 | UnsetType = UNSET
     unclean: bool = False
-    """Of an election: the leader comes from outside the ISR."""
+    """In an election: the leader comes from outside the ISR."""
     begins_again: bool = False
-    """Of an election: all records are lost. All replicas get new folders, and the log begins at its log start."""
+    """In an election: all records are lost. All replicas get new folders, and the log begins at its log start."""
     from_remote: bool = False
-    """Of an election: the leader's log goes on where the remote log ends."""
+    """In an election: the leader's log continues from the end of the remote log."""
     least_leader_epoch: Int64 = 0
-    """Of an election: the new leader epoch is this one, or a greater one."""
+    """In an election: the least new leader epoch."""
 
 
 class PartitionWrittenRecord(_TypedRecord, frozen=True):
@@ -162,7 +161,7 @@ class PartitionWrittenRecord(_TypedRecord, frozen=True):
 
 
 class RemoveTopicRecord(_TypedRecord, frozen=True):
-    """The topic is gone, with its partitions and configs."""
+    """The topic is removed, with its partitions and configs."""
 
     topic_id: str
 
@@ -204,7 +203,7 @@ MetadataRecord = (
 _encoder = msgspec.json.Encoder()
 
 MOST_BYTES = 4 * 1024 * 1024
-"""Of one record: a declared type may have many fields, and a config much to say."""
+"""The greatest size of one record: declared types and configs may be long."""
 
 
 def encode(record: MetadataRecord) -> bytes:
@@ -224,8 +223,8 @@ def decode(data: bytes) -> MetadataRecord:
 
 
 def check_readable(record: MetadataRecord) -> None:
-    """Raises: InvalidCallError unless the written record reads back as it is. Another one (its broker is 2.0, say,
-    and not 2) would make the metadata unreadable for good.
+    """Raises: InvalidCallError unless the written record reads back equal. Any other (with the broker 2.0 instead
+    of 2, for example) would make the metadata unreadable forever.
     """
     try:
         text = encode(record)

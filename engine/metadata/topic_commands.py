@@ -48,18 +48,18 @@ from stratalog.partitions.records import leaf_types, schema_of, type_from_json
 
 @dataclass(frozen=True, slots=True)
 class TopicCreated:
-    """The topic is there."""
+    """The topic exists."""
 
     topic_id: str
     partitions: int
     replication_factor: int
     created: bool = True
-    """False: it was there before, with this shape."""
+    """False if it existed before, with this shape."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CreateTopic:
-    """Create a topic. ``topic_id`` is a fresh id of the caller's: it recognises its own retry by it, and it
+    """Create a topic. ``topic_id`` is a new id from the caller, by which it recognizes its own retry, and which
     seeds the placement of replicas.
     """
 
@@ -74,11 +74,11 @@ class CreateTopic:
     value_schema: str | None = None
     configs: Mapping[str, str] = field(default_factory=dict)
     if_not_exists: bool = False
-    """A topic of this name is the answer where it has this shape (``_shape_differs``)."""
+    """Return an existing topic of this name if it has this shape (``_shape_differs``)."""
     log_starts: Sequence[int] = ()
-    """Where the logs of the first partitions begin, which is 0 for all others."""
+    """The log starts of the first partitions; 0 for all others."""
     internal: bool = False
-    """The engine itself creates it: one of ``stratalog.engine.state.internal_topics``, and no other."""
+    """Whether the engine itself creates it: one of ``stratalog.engine.state.internal_topics``, and no other."""
 
     def decide(self, image: ClusterImage) -> Decision[TopicCreated]:
         """Raises: InvalidTopicError, InvalidPartitionsError, InvalidCallError (schemas, ids), InvalidConfigError,
@@ -128,9 +128,9 @@ class CreateTopic:
         return Decision(tuple(records), TopicCreated(self.topic_id, partitions, factor))
 
     def _check_first_mirror(self, image: ClusterImage, configs: Mapping[str, str]) -> None:
-        """Of two mirrors of one topic that begin at the same time, with two names, one goes on.
+        """If two mirrors of one topic begin at the same time under two names, only one continues.
 
-        Raises: TopicAlreadyExistsError where another topic mirrors the same one of the source.
+        Raises: TopicAlreadyExistsError when another topic mirrors the same source topic.
         """
         source = mirrored_topic(self.name, configs)
         for topic in image.topics.values():
@@ -141,7 +141,7 @@ class CreateTopic:
                 )
 
     def _exists_already(self, image: ClusterImage) -> Decision[TopicCreated]:
-        """Fine when it is this very command that has created it, or when any that has its shape will do."""
+        """The existing topic is accepted if this command created it, or any topic of its shape will do."""
         topic = image.topic(self.name)
         own = topic.topic_id == self.topic_id
         if not own and not self.if_not_exists:
@@ -155,8 +155,8 @@ class CreateTopic:
         return Decision((), TopicCreated(topic.topic_id, len(topic.partitions), factor, created=own))
 
     def _shape_differs(self, topic: TopicImage) -> list[str]:
-        """Differences of the topic from the shape that is asked for: of both types, and of partitions, replication
-        factor and configs as far as they are asked for. It may have other configs besides.
+        """Differences of the topic from the requested shape: both types, and requested partitions, replication
+        factor and configs. It may have other configs.
 
         Raises: InvalidConfigError.
         """
@@ -177,13 +177,13 @@ class CreateTopic:
 
 
 def _type(schema: str | None) -> str:
-    """For people: the type that a schema declares."""
+    """The readable type that a schema declares."""
     return "binary" if schema is None else str(type_from_json(schema))
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionsCreated:
-    """The topic has ``partitions`` partitions; ``added`` are the new ones, each with its replicas."""
+    """The topic has ``partitions`` partitions; ``added`` has the replicas of each new one."""
 
     partitions: int
     added: Mapping[int, tuple[int, ...]]
@@ -191,17 +191,17 @@ class PartitionsCreated:
 
 @dataclass(frozen=True, slots=True)
 class CreatePartitions:
-    """Grow a topic to ``partitions`` partitions (Kafka's CreatePartitions). New replicas go where few of the
-    topic's are. Records stay where they are, and new ones of a key may go elsewhere; an append that is
-    tried again goes where it went at first.
+    """Grow a topic to ``partitions`` partitions (Kafka's CreatePartitions). New replicas go to brokers with few of
+    the topic's. Existing records stay, and new ones of a key may go to another partition; a retried append goes to
+    the partitions of its first try.
     """
 
     name: str
     partitions: int
 
     def decide(self, image: ClusterImage) -> Decision[PartitionsCreated]:
-        """Raises: UnknownTopicOrPartitionError, InvalidTopicError; InvalidPartitionsError for fewer than there
-        are; InvalidCallError for a topic with snapshots; InvalidReplicationFactorError with too few brokers.
+        """Raises: UnknownTopicOrPartitionError, InvalidTopicError; InvalidPartitionsError for fewer than present;
+        InvalidCallError for a topic with snapshots; InvalidReplicationFactorError with too few brokers.
         """
         topic = image.topic(self.name)
         check_not_internal(self.name, "add partitions to")
@@ -237,7 +237,7 @@ class CreatePartitions:
 def _new_partition(
     topic_id: str, partition: int, replicas: tuple[int, ...], *, added: bool = False, log_start: int = 0
 ) -> PartitionRecord:
-    """Led by the replica that is preferred, all of them in sync: there is nothing to lack yet."""
+    """A new partition, led by its preferred replica, all in sync as there are no records yet."""
     return PartitionRecord(
         topic_id=topic_id,
         partition=partition,
@@ -251,7 +251,7 @@ def _new_partition(
 
 @dataclass(frozen=True, slots=True)
 class DeleteTopic:
-    """Remove a topic from the metadata; its files go afterwards. Answer: its topic id."""
+    """Remove a topic from the metadata; its files are deleted afterwards. Answer: its topic id."""
 
     name: str
 
@@ -264,18 +264,18 @@ class DeleteTopic:
 
 @dataclass(frozen=True, slots=True)
 class AlterTopic:
-    """Let the declared schemas of a topic grow (``stratalog.partitions.growth``). Answer: the fields that were
-    added, such as ``value.gate``; none when the topic has them all.
+    """Grow the declared schemas of a topic (``stratalog.partitions.growth``). Answer: the added fields, such as
+    ``value.gate``; empty when the topic has them all.
     """
 
     name: str
     key_schema: str | None = None
-    """Spark's JSON text of the whole type, as it is to be; None: it stays. ``value_schema`` likewise."""
+    """Spark's JSON text of the complete new type; None: unchanged. ``value_schema`` likewise."""
     value_schema: str | None = None
 
     def decide(self, image: ClusterImage) -> Decision[tuple[str, ...]]:
         """Raises: UnknownTopicOrPartitionError, InvalidTopicError; InvalidCallError for any other change than
-        growth; InvalidConfigError when the keys of a topic with snapshots could not be compared any more.
+        growth; InvalidConfigError when the keys of a topic with snapshots would no longer be comparable.
         """
         topic = image.topic(self.name)
         check_not_internal(self.name, "alter")
@@ -306,21 +306,21 @@ def _grown(what: str, column: str, present: str | None, wanted: str | None) -> t
 
 @dataclass(frozen=True, slots=True)
 class AlterConfigs:
-    """Set configs of a topic (``topic`` None: of the cluster); a value of None deletes the key, and what
-    applies is again the default.
+    """Set configs of a topic (``topic`` None: of the cluster); a value of None deletes the key, so that the
+    default applies again.
     """
 
     topic: str | None
     changes: Mapping[str, str | None]
 
     def decide(self, image: ClusterImage) -> Decision[None]:
-        """Raises: UnknownTopicOrPartitionError, InvalidTopicError; InvalidConfigError also when another topic's
+        """Raises: UnknownTopicOrPartitionError, InvalidTopicError; InvalidConfigError, also when another topic's
         configs would contradict a new default.
         """
         if self.topic is None:
             what, scope, present = "cluster", Scope.CLUSTER, image.configs
         else:
-            if self.topic != OPERATIONS_TOPIC:  # how long a history is kept, and where, is its readers' to say
+            if self.topic != OPERATIONS_TOPIC:  # retention and tiering of a history are up to its readers
                 check_not_internal(self.topic, "alter")
             what, scope, present = f"topic {self.topic!r}", Scope.TOPIC, image.topic(self.topic).configs
         after = dict(present)
@@ -343,7 +343,7 @@ class AlterConfigs:
             )
         if self.topic is None:
             topic_config({}, after, what)
-            # One topic for all that have the same configs: there are few kinds, and any number of topics.
+            # One topic for all with the same configs: there are few kinds, but many topics.
             kinds = {
                 (frozenset(topic.configs.items()), topic.name in INTERNAL_TOPICS): topic
                 for topic in image.topics.values()
@@ -355,7 +355,7 @@ class AlterConfigs:
                     topic_config(topic.configs, after, whose),
                 )
                 check_disabling(*before_and_after, whose)
-                if not internal:  # the engine deals their records out in ways of its own
+                if not internal:  # the engine partitions their records in its own way
                     check_partitioner(*before_and_after, whose)
         else:
             config = topic_config(after, image.configs, what)
@@ -390,7 +390,7 @@ class RestoreTopic:
 
     def decide(self, image: ClusterImage) -> Decision[int]:
         """Raises: InvalidCallError, InvalidTopicError, InvalidConfigError; TopicAlreadyExistsError when the name
-        has another topic; InvalidReplicationFactorError when no broker is there.
+        has another topic; InvalidReplicationFactorError without an unfenced broker.
         """
         topic = self.topic
         what = f"topic {topic.name!r}"
@@ -427,7 +427,7 @@ class RestoreTopic:
                 isr=(),
                 leader_epoch=partition.leader_epoch + EPOCH_GAP,
                 log_start_offset=partition.log_start_offset,
-                added=True,  # for all that its description says
+                added=True,  # the description does not say that it was not
             )
             for number, (replicas, partition) in enumerate(zip(placed, topic.partitions, strict=True))
         )

@@ -1,6 +1,6 @@
-"""Commands on the metadata voters: one is added or removed at a time. Pure.
+"""Commands that add or remove one metadata voter at a time. Pure.
 
-That one at a time is safe, and why, stands in ``stratalog.engine.quorum.electorate``.
+``stratalog.engine.quorum.electorate`` explains why one at a time is safe.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Voters = tuple[VoterId, ...]
 
 @dataclass(frozen=True, slots=True)
 class AddVoter:
-    """An incarnation of a broker's root becomes a voter. Nothing to do when it is one. Answer: the voters."""
+    """Make an incarnation of a broker's root a voter. Changes nothing if it is one. Answer: the voters."""
 
     voter: VoterId
 
@@ -48,7 +48,7 @@ class AddVoter:
 
 @dataclass(frozen=True, slots=True)
 class RemoveVoter:
-    """A broker is no longer a voter; its storage stays as it is. Changes nothing for a broker that is no voter.
+    """Remove a broker from the voters; its storage is unchanged. Changes nothing for a broker that is no voter.
     ``returning``: it will be added again with other storage. Answer: the voters.
     """
 

@@ -36,16 +36,16 @@ from stratalog.partitions.segment_signature import TAG_KEY
 from stratalog.partitions.segment_writer import SegmentWriter
 
 KIND = "batch"
-"""Of the tags of batches."""
+"""The kind in the tags of batches."""
 
 BATCH_BYTES = 64 * 1024 * 1024
-"""Most bytes of a batch as a file."""
+"""The greatest size of a batch as a file."""
 DECODED_BYTES = 160 * 1024 * 1024
-"""Most bytes of a batch without compression."""
+"""The greatest uncompressed size of a batch."""
 MOST_RECORDS = 2_000_000
-"""Most records of a batch: one commit may change each of a million partitions."""
+"""The greatest number of records of a batch: one commit may change each of a million partitions."""
 _BESIDE_VALUE_BYTES = 32
-"""Most bytes of a record's other columns."""
+"""The greatest size of a record's other columns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,18 +55,20 @@ class Batch:
     content: BatchRecords
     lineage: Lineage
     records: tuple[MetadataRecord, ...]
-    """Those of ``content``."""
+    """The records in ``content``."""
     repeated: tuple[BatchRecords, ...] = ()
-    """Batches right before it, ascending; the last one ends where this begins."""
+    """Batches directly before it, ascending; the last one ends where this one begins."""
     signed: bool = False
-    """Whether it has a tag; that this is the right one was found before."""
+    """Whether it has a tag, which was verified before."""
 
     @property
     def name(self) -> DataName:
+        """The name of the data file."""
         return self.content.name
 
     @property
     def next_offset(self) -> int:
+        """The offset after the last record."""
         return self.content.next_offset
 
 
@@ -77,8 +79,8 @@ def encode_batch(
     key: ClusterKey | None = None,
     repeated: Sequence[BatchRecords] = (),
 ) -> bytes:
-    """The content of the data file ``content.name``, whose epoch ``lineage`` includes; of ``repeated`` it repeats
-    what its lineage tells of. With ``key`` it is signed.
+    """The content of the data file ``content.name``, whose epoch ``lineage`` includes; it repeats those of
+    ``repeated`` that are in its lineage. With ``key`` it is signed.
 
     Raises: InvalidCallError for a batch that is too large to be read again.
     """
@@ -157,7 +159,7 @@ def decode_batch(cluster_id: str, name: DataName, data: bytes, what: str) -> Bat
 def _values(parquet: pq.ParquetFile) -> Iterator[list[bytes]]:
     """The values of each row group; none is decoded before all are known to be small.
 
-    Raises: ValueError for a file with more than any batch has; Arrow's errors.
+    Raises: ValueError for a file that exceeds the bounds of a batch; Arrow's errors.
     """
     groups = range(parquet.metadata.num_row_groups)
     decoded_bytes = sum(parquet.metadata.row_group(group).total_byte_size for group in groups)
@@ -173,7 +175,9 @@ def _values(parquet: pq.ParquetFile) -> Iterator[list[bytes]]:
 
 
 def _digest(lineage: Lineage, values: Sequence[bytes], appended_ms: int) -> str:
-    """Of what a batch says. Parquet's checksums guard its pages, but not the footer, where the lineage is."""
+    """The digest of a batch's content. Parquet's checksums cover its pages, but not the footer with the
+    lineage.
+    """
     digest = hashlib.blake2b(lineage.to_json(REGISTER_BYTES) + b"\n%d" % appended_ms, digest_size=16)
     for value in values:
         digest.update(b"\n")

@@ -1,9 +1,9 @@
-"""The first batch of a metadata log, and finding the voters that it names.
+"""Creates the first batch of a metadata log, and finds the voters that it names.
 
-The cluster file names voters by broker. Which *incarnation* of a broker's root is a voter stands in the
-log's latest ``VotersRecord``: a root that was wiped and formatted anew is a broker again, but no voter, however
-empty its folder looks. To format a cluster: the roots of the voters, ``bootstrap``, then the other roots. In this
-order a formatted root outside the voters shows that there was a log once.
+The cluster file names voters by broker; the log's latest ``VotersRecord`` names the *incarnation* of the root. A
+root that was wiped and formatted again is a broker, but no voter, even if its folder is empty. Formatting a
+cluster handles the roots of the voters first, then ``bootstrap``, then the other roots. So a formatted root
+outside the voters shows that there was a log.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ from stratalog.partitions.store.protocol import Store
 
 
 def bootstrap(cluster_id: str, log: MetadataLog, voters: Sequence[Voter], others: Mapping[int, Store]) -> None:
-    """Create the metadata log of a new cluster; do nothing when it is there with these voters already.
+    """Create the metadata log of a new cluster; do nothing when it exists with these voters.
 
     ``log`` is over ``voters``, whose roots are formatted; ``others`` are the roots of all other brokers.
 
-    Raises: InvalidCallError when the cluster has other voters, or had a log that is lost; CorruptionError,
+    Raises: InvalidCallError when the cluster has other voters, or has lost its log; CorruptionError,
         RetriableError kinds.
     """
     ids = tuple(VoterId(voter.broker_id, voter.directory_id) for voter in voters)
@@ -56,7 +56,7 @@ def bootstrap(cluster_id: str, log: MetadataLog, voters: Sequence[Voter], others
 
 
 def has_log(cluster_id: str, voters: Iterable[Voter], others: Mapping[int, Store]) -> bool:
-    """Whether a voter holds a metadata log, by its names. ``others`` are the roots of all other brokers.
+    """Whether a voter holds a metadata log, by its file names. ``others`` are the roots of all other brokers.
 
     Raises: MetadataLostError when none does, and another broker shows that the cluster had one; StorageError.
     """
@@ -88,8 +88,8 @@ def _check_same(image: ClusterImage, cluster_id: str, ids: Sequence[VoterId]) ->
 
 @dataclass(frozen=True, slots=True)
 class FoundLog:
-    """The metadata log of an existing cluster, as far as one look at the brokers showed it. A majority of its
-    voters has yet to confirm it.
+    """The metadata log of an existing cluster, from one look at the brokers. A majority of its voters must still
+    confirm it.
     """
 
     voters: tuple[Voter, ...]
@@ -108,27 +108,26 @@ def find_log(
     key: ClusterKey | None = None,
     whose: Mapping[int, BrokerFile] = MappingProxyType({}),
 ) -> FoundLog:
-    """The voters of an existing cluster, and the log that they hold. ``stores`` are the roots of all brokers,
-    ``named`` those that the cluster file names as voters, and ``whose`` what some roots were just found to say.
-    Where these do not show the log's own voters, all brokers are looked at. ``cached``: a log that was read
-    before, used where it fits. ``as_logged``: whatever the file says. With ``key``, unsigned objects count for
-    nothing.
+    """The voters of an existing cluster, and their log. ``stores`` are the roots of all brokers, ``named`` the
+    voters in the cluster file, ``whose`` the known owners of some roots. If these do not include the log's own
+    voters, all brokers are looked at. ``cached`` is an earlier log, used if it fits. ``as_logged`` ignores the
+    voters in the file. With ``key``, unsigned objects do not count.
 
-    However long the log, it takes of each voter of a majority its ``broker.json`` before (unless in ``whose``) and
-    after a listing, the latest snapshot (2 requests), and the last batch: 6 requests with one voter, 9 with three.
-    Large batches, of which the last ones repeat few, are up to 3 requests more. The least that the protocol allows
-    is 2 a voter of a majority, 1 for the snapshot, and 1 for the batch.
+    At any length of the log, it reads from each voter of a majority its ``broker.json`` before (unless in
+    ``whose``) and after a listing, then the latest snapshot (2 requests) and the last batch: 6 requests with one
+    voter, 9 with three. Large batches, of which the last ones repeat few, take up to 3 more. The protocol's
+    minimum is 2 per voter of a majority, 1 for the snapshot, and 1 for the batch.
 
     Raises: InvalidCallError when there is no cluster, or the file names other voters than the log;
-        InconsistentClusterIdError, LogDirError when a root is somebody else's; NoMajorityError, or
-        StorageAuthorizationError when all of them refuse this driver; CorruptionError kinds.
+        InconsistentClusterIdError, LogDirError for a foreign root; NoMajorityError, or StorageAuthorizationError
+        when all of them refuse this driver; CorruptionError kinds.
     """
     others = {broker: store for broker, store in stores.items() if broker not in named}
     search = Search(cluster_id, cached, note, loading, key, whose)
     try:
         state = search.at({broker: stores[broker] for broker in named}, majority=True)
         all_named = {voter.broker_id for voter in state.image.voters} <= set(named) and state.end > 0
-    except DAMAGED:  # of those that the file names too few are whole, and the log may have other voters
+    except DAMAGED:  # too few of the named voters are intact, and the log may have others
         if not others:
             raise
         all_named = False
@@ -138,7 +137,7 @@ def find_log(
         if search.failures and all(isinstance(error, StorageAuthorizationError) for error in search.failures):
             raise search.failures[0]
         for error in search.failures:
-            if isinstance(error, InvalidCallError):  # the root of somebody else
+            if isinstance(error, InvalidCallError):  # a foreign root
                 raise error
         if search.failures:
             raise NoMajorityError(
@@ -167,10 +166,10 @@ _SNAPSHOTS = 2
 
 
 def sign_log(log: MetadataLog, clock: Clock) -> Upkeep:
-    """Sign the log; the result is that of the second snapshot. ``log`` has a key, and trusts the present log. May
-    be repeated.
+    """Sign the log; returns the result of the second snapshot. ``log`` has a key, and trusts the present log.
+    Idempotent.
 
-    Raises: as ``keep_up``.
+    Raises: see ``keep_up``.
     """
     done: Upkeep | None = None
     for _ in range(_SNAPSHOTS):

@@ -1,8 +1,8 @@
-"""A driver's cache of the metadata between its runs: a file in a folder of its machine.
+"""A driver's cache of the metadata between its runs: a file on its machine.
 
-An observer's local state (KIP-630, "Loading Snapshots"): opening a cluster reads this, and of the log only what
-came later. It is believed where the cluster's log goes on from it, by offset, epoch and lineage; stale or
-damaged it is ignored, and costs nothing but the reading that it would have saved. Deleting it is harmless.
+An observer's local state (KIP-630, "Loading Snapshots"): opening a cluster reads the cache, and only the later
+part of the log. It is used if the cluster's log continues it, by offset, epoch and lineage; a stale or damaged one
+is ignored. Deleting it is safe.
 
 The file is a digest, then the content in MessagePack. Reading it takes about 0.1 s at 100,000 partitions.
 """
@@ -27,7 +27,7 @@ from stratalog.partitions.lineage import Lineage
 from stratalog.partitions.paths import DataName
 
 SAVE_AFTER = 50
-"""A cache is written anew once it lacks more than this number of the log's records."""
+"""The number of newer log records after which the cache is written again."""
 
 _DIGEST_BYTES = 16
 
@@ -54,20 +54,20 @@ class _Remembered(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 @cache
 def _layout() -> str:
-    """A digest of an image's form in this release. A field that another release added or left out would be read as
-    its default.
+    """A digest of the image's structure in this release, as a field that another release added or removed would be
+    read as its default.
     """
     described = msgspec.json.schema(TopicImage), PartitionImage.__struct_fields__
     return hashlib.blake2b(msgspec.json.encode(described), digest_size=_DIGEST_BYTES).hexdigest()
 
 
 def cache_file(folder: Path, cluster_id: str) -> Path:
-    """The file of a cluster in the folder of caches."""
+    """The file of a cluster in the cache folder."""
     return folder / f"{cluster_id}.metadata"
 
 
 def save_cache(folder: Path, cluster_id: str, state: LogState, note: Note) -> None:
-    """Remember a log. Where that is not possible, ``note`` is told why."""
+    """Save a log. If that fails, ``note`` receives the reason."""
     data = _encode(cluster_id, state)
     temporary = None
     try:

@@ -1,8 +1,7 @@
 """Snapshots of the metadata log in the folders of its voters: written, read, copied (KIP-630, "Design").
 
-A snapshot is made of a log that is known to be committed, up to its end: a batch boundary. So every driver that
-makes the one of an offset makes it of the same image, whatever it lacks and however late it comes, and the first
-that freezes it wins.
+A snapshot is of a log that is known to be committed, up to its end, a batch boundary. So all snapshots of one
+offset are of the same image, whichever driver makes them and when, and the first one that is frozen wins.
 """
 
 from __future__ import annotations
@@ -27,17 +26,17 @@ from stratalog.snapshots.state_machine import write_dump
 from stratalog.snapshots.writer import SnapshotWriter
 
 KIND = "checkpoint"
-"""Of the tags of snapshots."""
+"""The kind in the tags of snapshots."""
 
 Loading = Callable[[], AbstractContextManager[object]]
 """A context for loading a snapshot: measures how long that takes (LoadSnapshotLatencyMs)."""
 
 
 def write_checkpoint(cluster_id: str, voter: Voter, state: LogState, clock: Clock) -> int | None:
-    """Freeze the snapshot of a committed log in the voter's folder: how many records it holds; None when it is
-    there already.
+    """Freeze the snapshot of a committed log in the voter's folder. Returns its number of records, or None when it
+    exists.
 
-    Raises: StorageError, OutcomeUnknownError: the bytes are staged, and no file yet.
+    Raises: StorageError, OutcomeUnknownError: the bytes are staged, without a file.
     """
     with SnapshotWriter(
         voter.store,
@@ -56,7 +55,7 @@ def write_checkpoint(cluster_id: str, voter: Voter, state: LogState, clock: Cloc
 
 
 def read_checkpoint(cluster_id: str, voter: Voter, name: CheckpointName, stored: StoredObject) -> LogState:
-    """The log that a snapshot stands for; every byte was verified before anything of it is used.
+    """The log that a snapshot replaces; every byte is verified before any of it is used.
 
     Raises: CorruptSegmentError, CorruptionError, InconsistentClusterIdError naming the file; SourceChangedError
         when it is gone; StorageError.
@@ -77,12 +76,12 @@ def read_checkpoint(cluster_id: str, voter: Voter, name: CheckpointName, stored:
 
 
 def verify_checkpoint(cluster_id: str, voter: Voter, stored: StoredObject) -> Snapshot:
-    """A snapshot all of whose checksums are right. Raises: as ``read_checkpoint``."""
+    """A snapshot whose checksums are all correct. Raises: see ``read_checkpoint``."""
     return read_snapshot(voter.store, voter.folder, stored, owner=cluster_id, partition=0, check=_signature(voter))
 
 
 def _signature(voter: Voter) -> Check:
-    """Every byte of a snapshot is a claimant's, or nothing of it is decoded."""
+    """The check of a snapshot's tag before anything of it is decoded."""
     key = voter.key
     if key is None:
         return believed
@@ -95,13 +94,13 @@ def _signature(voter: Voter) -> Check:
 
 
 def copy_checkpoint(cluster_id: str, source: VoterListing, name: CheckpointName, target: Voter) -> None:
-    """Give ``target`` a snapshot that ``source`` was listed with, and that is verified there first.
+    """Copy a snapshot from ``source``, as it was listed, to ``target``, after verifying it.
 
-    A small snapshot is written from the very bytes that were verified: a second read may return others, and a
-    writer of one voter would spoil another one. A larger one is fetched in chunks (KIP-630, "Fetching Snapshots"),
-    so that an interrupted copy resumes where it was; its parts are verified as one file before they get its name.
+    A small snapshot is written from the verified bytes: a second read may return others, and one corrupt voter
+    would corrupt another. A larger one is fetched in chunks (KIP-630, "Fetching Snapshots"), so that an
+    interrupted copy resumes; its parts are verified as one file before they get its name.
 
-    Raises: as ``read_checkpoint``; OutcomeUnknownError.
+    Raises: see ``read_checkpoint``; OutcomeUnknownError.
     """
     stored = source.checkpoints[name]
     snapshot = verify_checkpoint(cluster_id, source.voter, stored)
@@ -113,7 +112,7 @@ def copy_checkpoint(cluster_id: str, source: VoterListing, name: CheckpointName,
     fetch_snapshot(
         target.store,
         target.folder,
-        # One that has got the name meanwhile is never replaced (see ``stratalog.engine.quorum.upkeep``).
+        # A snapshot that got the name meanwhile is never replaced (see ``stratalog.engine.quorum.upkeep``).
         lambda: None if name in target.list().checkpoints else found,
         owner=cluster_id,
         partition=0,

@@ -21,27 +21,27 @@ from stratalog.partitions.unwritable import UnwritableStorageError
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """An epoch that this driver is the only one to write in."""
+    """An epoch in which only this driver writes."""
 
     epoch: int
     state: LogState
-    """The log that the epoch goes on from: adopted with the claim, and everything committed since."""
+    """The log that the epoch continues: adopted with the claim, plus everything committed since."""
     lineage: Lineage
-    """Of the epoch's files."""
+    """The lineage of the epoch's files."""
     looks: Mapping[VoterId, VoterLook]
     """The latest look at each voter."""
     adopted_end: int
-    """Where the epoch began: what ends there is not known to be committed before something follows it."""
+    """The start of the epoch: records below it are not known to be committed before the epoch commits one."""
     damaged: frozenset[VoterId]
-    """Voters that were found damaged when it was made: an epoch that only they show fences nobody."""
+    """Voters that were damaged when the claim was made: an epoch that only they show fences no driver."""
 
     @classmethod
     def of(cls, epoch: int, state: LogState, looks: Sequence[VoterLook], damaged: frozenset[VoterId]) -> Claim:
-        """An epoch that goes on from a log, by looks at the majority that it was claimed on.
+        """An epoch that continues a log, from looks at the majority on which it was claimed.
 
-        Its lineage tells of what is below the log start of all of these no more than the epoch of the last record
-        there, the snapshot's: it would grow with every claim there ever was. Every majority has a voter that
-        starts that late, and a reader from further back finds a snapshot there.
+        Below the log start of all of these voters, its lineage keeps only the epoch of the last record, the
+        snapshot's, as it would grow with every claim. Every majority has a voter that starts that late, and a
+        reader from further back finds a snapshot there.
         """
         start = min(look.log_start for look in looks)
         lineage = state.lineage.continued_by(epoch, state.end).truncated_from_start(max(start - 1, 0))
@@ -65,8 +65,7 @@ class Claim:
 
 
 class Refusals:
-    """The voters that refused the last attempt of one driver. A majority may do without them; each is noted
-    once."""
+    """The voters that refused this driver's last attempt. A majority can do without them; each is noted once."""
 
     def __init__(self, note: Note) -> None:
         self._note = note
@@ -77,18 +76,18 @@ class Refusals:
         return bool(self._errors)
 
     def add(self, voter: Voter, error: StorageRefusedError) -> None:
-        """The voter has refused."""
+        """Record that the voter has refused."""
         self._errors[voter.id] = error
         if voter.id not in self._told:
             self._told.add(voter.id)
             self._note(f"{voter} denies this driver write access: {error}")
 
     def remove(self, voter: Voter) -> None:
-        """It has let the driver write."""
+        """Record that the voter has accepted a write."""
         self._errors.pop(voter.id, None)
 
     def as_error(self, what: str) -> StorageRefusedError:
-        """The error of ``what``, which takes more voters than those that do not refuse; there is one that does."""
+        """The error for ``what``, which needs more voters than those that accept writes; at least one refuses."""
         errors = list(self._errors.values())
         said = "; ".join(dict.fromkeys(map(str, errors)))
         first = errors[0]

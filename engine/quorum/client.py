@@ -1,8 +1,8 @@
 """The engine's access to the metadata: read the image, submit a command.
 
-Commands of the threads of one driver (several streams, say) that come in while a commit is under way are decided
-one after the other, each on what those before it leave, and committed as one batch, each with its own answer or
-refusal (``stratalog.partitions.group_commit``).
+Commands of a driver's threads (several streams, for example) that arrive during a commit are decided one after the
+other, each on the result of those before it, and committed as one batch, each with its own answer or refusal
+(``stratalog.partitions.group_commit``).
 """
 
 from __future__ import annotations
@@ -40,21 +40,20 @@ Answer = TypeVar("Answer")
 T = TypeVar("T")
 
 MOST_BATCHES = 50
-"""Since the latest snapshot; then a commit takes the next one. A snapshot costs 15 requests a voter, and 50
-commits cost 150: a commit pays a tenth for it. In CPU seconds a snapshot of 10,000 partitions is 15 commits.
-"""
+"""The number of batches after the latest snapshot at which a commit takes the next one. A snapshot costs 15
+requests per voter, and 50 commits cost 150, so a commit pays a tenth. In CPU time a snapshot of 10,000 partitions
+equals 15 commits."""
 
 MOST_UNREPEATED = 4
-"""Batches since the latest snapshot that no later one repeats, for they are large: opening a cluster is a request
-for each of them.
-"""
+"""The greatest number of batches since the latest snapshot that are too large for later ones to repeat: opening a
+cluster takes a request for each."""
 
 _ATTEMPTS = 20
 _MOST_COMMANDS = 256
-"""In one batch."""
+"""The greatest number of commands in one batch."""
 
 _NOTHING_WRITTEN = (RetriableError, CorruptionError, InvalidCallError)
-"""By a commit that ends so."""
+"""Errors with which a commit has written nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +70,7 @@ _Outcome = _Answered | _Refused
 
 
 class _Request:
-    """A command of one thread, and what came of it."""
+    """A command of one thread, and its outcome."""
 
     def __init__(self, command: Command[Any]) -> None:
         self.command = command
@@ -85,7 +84,7 @@ class _Request:
 
     @property
     def group(self) -> None:
-        """Commands of all kinds go together."""
+        """Commands of all kinds share a batch."""
 
     @property
     def kind(self) -> str:
@@ -96,13 +95,13 @@ class _Request:
         """The outcome and the records on this image."""
         try:
             decision = _decided(self.command, image, now_ms)
-        except Exception as error:  # a bug, too, is raised where the command was asked for
+        except Exception as error:  # a bug is raised in the thread of its command, too
             return _Refused(error), ()
         return _Answered(decision.answer), decision.records
 
 
 def _decided(command: Command[Answer], image: ClusterImage, now_ms: Now) -> Decision[Answer]:
-    """Raises: what the command's ``decide`` raises; as ``check_readable``, ``check_protected``."""
+    """The decision. Raises: errors of the command's ``decide``; see ``check_readable``, ``check_protected``."""
     decision = command.decide(image)
     check_protected(image, decision.records, now_ms)
     for record in decision.records:
@@ -114,8 +113,9 @@ class MetadataClient:
     """Linearizable reads of the metadata, and commands on it. Thread-safe."""
 
     def __init__(self, log: MetadataLog, clock: Clock, note: Note, most_batches: int = MOST_BATCHES) -> None:
-        """After ``most_batches`` since the latest snapshot a commit takes the next one; ``note`` is told where
-        that fails."""
+        """After ``most_batches`` since the latest snapshot a commit takes the next one; ``note`` receives its
+        failures.
+        """
         self._log = log
         self._clock = clock
         self._note = note
@@ -140,29 +140,30 @@ class MetadataClient:
 
     @property
     def lacks_key(self) -> bool:
+        """See ``MetadataLog.lacks_key``."""
         return self._log.lacks_key
 
     @property
     def waiting(self) -> int:
-        """How many commands wait for their turn."""
+        """The number of waiting commands."""
         return self._commits.waiting
 
     def _agreed_ms(self) -> int | None:
-        """The time for everything that is removed by time, by this driver and the voters' storage."""
+        """The time for deletion by time, from this driver and the voters' storage."""
         return agreed_by_most(self._clock.now_ms(), [voter.store.now_ms() for voter in self._log.voters])
 
     def with_log(self, work: Callable[[MetadataLog], T]) -> T:
-        """Let ``work`` have the log to itself. Raises: what it raises."""
+        """Run ``work`` with exclusive use of the log. Raises: errors of ``work``."""
         with self._commits.turn:
             return work(self._log)
 
     def submit(self, command: Command[Answer], *, dry_run: bool = False) -> Answer:
-        """Read, decide, commit; where somebody else was faster, decide again on what they left. ``dry_run``: what
-        would be answered now; nothing is committed.
+        """Read, decide, commit; if another driver committed first, decide again on its result. ``dry_run``: return
+        the present answer, and commit nothing.
 
-        Raises: what the command's ``decide`` raises, InvalidCallError for what could not be read again, and
-            RetriableError kinds: nothing was changed then. OutcomeUnknownError: it may have been committed all the
-            same. CorruptionError kinds.
+        Raises: errors of the command's ``decide``, InvalidCallError for records that could not be read again, and
+            RetriableError kinds: nothing was changed. OutcomeUnknownError: it may have been committed.
+            CorruptionError kinds.
         """
         if dry_run:
             return _decided(command, self.image(), self._agreed_ms).answer
@@ -176,9 +177,9 @@ class MetadataClient:
         return cast(Answer, mine.outcome.answer)
 
     def _keep_short(self) -> None:
-        """Keep the log up where it has grown long. The commands are committed: nothing here is their error, and
-        what failed is left to the commit that comes ``most_batches`` later. Of several drivers one does it; where
-        others are at work, the next commit looks again.
+        """Take a snapshot and trim the log if it has grown long. The commands are committed already, so a failure
+        here is not theirs, and the commit ``most_batches`` later tries again. One of several drivers does it;
+        under contention, the next commit checks again.
         """
         if not self._is_long():
             return
@@ -202,10 +203,10 @@ class MetadataClient:
         return len(batches) >= self._most_batches or unrepeated(batches, known.latest) >= MOST_UNREPEATED
 
     def change_voters(self, command: AddVoter | RemoveVoter, *, dry_run: bool = False) -> tuple[VoterId, ...]:
-        """Add or remove one voter; the voters then. Safe to repeat after any error. ``dry_run``: nothing is
+        """Add or remove one voter; returns the new voters. Safe to repeat after any error. ``dry_run``: nothing is
         changed.
 
-        Raises: as ``submit``; when a new voter cannot be written, nothing was changed.
+        Raises: see ``submit``; when a new voter cannot be written, nothing was changed.
         """
         if dry_run:
             return self.submit(command, dry_run=True)
@@ -226,13 +227,13 @@ class MetadataClient:
         raise RetriableError(f"{type(command).__name__} lost {_ATTEMPTS} races against other drivers; try again")
 
     def _submit(self, asked: Sequence[_Request]) -> None:
-        """Let each have its outcome."""
-        if any(one.tried for one in asked):  # somebody was interrupted in the middle of a commit
+        """Give each request its outcome."""
+        if any(one.tried for one in asked):  # a driver was interrupted during a commit
             self._commit(asked)
             return
         claimed, now_ms = self._log.claimed_image, self._agreed_ms
         if claimed is not None and any(one.decide_on(claimed, now_ms)[1] for one in asked):
-            # No read before it: the commit itself proves that nobody has come between.
+            # Without a read before: the commit itself proves that no other driver came between.
             self._commit(asked)
             return
         try:
@@ -273,10 +274,10 @@ class MetadataClient:
                 one.outcome = _Refused(failure or RetriableError(f"{what}; try again"))
 
     def _attempt(self, asked: Sequence[_Request]) -> None:
-        """Claim, decide, commit. A command that an earlier batch has brought into the log has its outcome.
+        """Claim, decide, commit. A command that an earlier batch has brought into the log gets its outcome.
 
-        Whatever is found under the claim is sure to last only once something is committed on top of it;
-        therefore every way out of here but an error of the log leads through a commit.
+        Findings under the claim are only sure to last once something is committed on top of them; therefore every
+        way out of here except an error of the log leads through a commit.
         """
         image, now_ms = self._log.claim(), self._agreed_ms
         outcomes: list[_Outcome] = []

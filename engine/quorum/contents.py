@@ -1,4 +1,4 @@
-"""The contents of voters: the greatest log of some, and copies of it for those that lack it."""
+"""The contents of voters: the greatest log of some, and copies of it for the others."""
 
 from __future__ import annotations
 
@@ -26,25 +26,25 @@ from stratalog.partitions.paths import CheckpointName, DataName
 from stratalog.partitions.segment_signature import check_signature_of
 
 SNAPSHOT_SAVES = 1000
-"""A reader that knows a part of the log loads a later snapshot only to save this number of batches."""
+"""The number of batches that loading a later snapshot must save a reader that knows a part of the log."""
 
 Note = Callable[[str], None]
-"""Told what was found to be wrong and could be done without."""
+"""Receives a message about damage that was worked around."""
 
 
 @dataclass(frozen=True, slots=True)
 class _GreatestLog:
-    """The greatest log by its names."""
+    """The greatest log by its file names."""
 
     last: DataName | CheckpointName
     lineage: Lineage
     live: tuple[DataName, ...]
-    """The batches of that lineage, beyond what is known, that any of the voters shows; ascending."""
+    """The batches of that lineage, beyond the known ones, that any of the voters shows; ascending."""
     looks: Sequence[VoterLook]
 
 
 class Contents:
-    """Reads the files of one cluster's voters; remembers batches that are not known to be committed yet."""
+    """Reads the files of one cluster's voters; caches batches that are not known to be committed yet."""
 
     def __init__(self, cluster_id: str, note: Note, loading: Loading = nullcontext) -> None:
         self._cluster_id = cluster_id
@@ -52,11 +52,11 @@ class Contents:
         self._loading = loading
         self._batches: dict[DataName, Batch] = {}
         self._repeated: dict[DataName, BatchRecords] = {}
-        """Batches that these repeat. A batch has one content, wherever it stands (I6)."""
+        """Batches inside the read ones. A batch has the same content everywhere (I6)."""
         self._loaded: dict[CheckpointName, LogState] = {}
 
     def forget(self) -> None:
-        """Drop what was read, once it is folded into the known log."""
+        """Drop cached batches that are now part of the known log."""
         self._batches.clear()
         self._repeated.clear()
         self._loaded.clear()
@@ -65,7 +65,7 @@ class Contents:
 
     def greatest(self, looks: Sequence[VoterLook], known: LogState, hint: LogState) -> LogState:
         """The log with the greatest position that any of the looks shows, folded. ``known`` is committed; ``hint``
-        was some log once, and is believed only where the log's lineage agrees.
+        is an earlier log, used only if its lineage agrees with this log's.
 
         Raises: CorruptionError kinds when committed history has changed or cannot be read; SourceChangedError.
         """
@@ -74,7 +74,7 @@ class Contents:
         if last is None or position_of(last) <= known.position:
             return known
         if last in {hint.snapshot, *(one.name for one in hint.latest[-1:])}:
-            return hint  # a file of that name ends one log, and no other
+            return hint  # a file of that name is the end of exactly one log
         found = self._found(last, looks, known.end)
         if known.end > 0 and _lies_on(known, found) is False:
             raise CorruptionError(
@@ -89,7 +89,7 @@ class Contents:
         return self._folded(found, known)
 
     def _check_kept(self, known: LogState, looks: Sequence[VoterLook]) -> None:
-        """Committed batches stay on a majority, as files or under a snapshot."""
+        """Check that committed batches stay on a majority, as files or in a snapshot."""
         covered = max((look.snapshot_end for look in looks), default=0)
         missing = known.files.difference(*(look.files for look in looks))
         gone = [name for name in missing if name.base_offset >= covered]
@@ -113,7 +113,7 @@ class Contents:
         return _GreatestLog(last, lineage, tuple(live), looks)
 
     def _reaches(self, hint: LogState, found: _GreatestLog) -> bool:
-        """Whether the log is at least as long as the hint says."""
+        """Whether the log is at least as long as the hint."""
         if isinstance(found.last, DataName):
             if found.last.base_offset >= hint.end:
                 return True
@@ -121,7 +121,7 @@ class Contents:
         return found.last.end_offset >= hint.end
 
     def _folded(self, found: _GreatestLog, known: LogState) -> LogState:
-        """From what is known, or from the latest snapshot that is whole, whichever needs less reading."""
+        """The log, folded from the known one, or from the latest intact snapshot, whichever needs less reading."""
         later = {
             name
             for look in found.looks
@@ -177,7 +177,7 @@ class Contents:
         return *batch.repeated, batch.content
 
     def _gather(self, found: _GreatestLog, start: int) -> None:
-        """Read the batches from ``start`` on, the last one first: what one repeats is not asked for."""
+        """Read the batches from ``start`` on, the last one first: batches that it repeats are not requested."""
         for name in reversed(found.live):
             if name.base_offset >= start and name not in self._repeated:
                 self.batch(name, found.looks)
@@ -185,16 +185,16 @@ class Contents:
     # ------------------------------------------------------------------------------------ files
 
     def batch(self, name: DataName, looks: Iterable[VoterLook]) -> Batch:
-        """The batch of a data file. Raises: as ``_fetch``."""
+        """The batch of a data file. Raises: see ``_fetch``."""
         if name not in self._batches:
             batch = self._batches[name] = self._fetch(name, looks)[1]
             self._repeated.update((one.name, one) for one in batch.repeated)
         return self._batches[name]
 
     def _fetch(self, name: DataName, looks: Iterable[VoterLook]) -> tuple[bytes, Batch]:
-        """A file from any voter that has it whole.
+        """A file from any voter with an intact copy.
 
-        Raises: SourceChangedError, StorageError, CorruptionError kinds when none of them has.
+        Raises: SourceChangedError, StorageError, CorruptionError kinds when none has one.
         """
         failure: StratalogError | None = None
         for look in looks:
@@ -209,9 +209,10 @@ class Contents:
         raise failure or SourceChangedError(f"{name} is on none of the listed voters")
 
     def _load(self, name: CheckpointName, looks: Iterable[VoterLook]) -> LogState:
-        """The log that a snapshot stands for, from any voter that has it whole.
+        """The log that a snapshot replaces, from any voter with an intact copy.
 
-        Raises: RetriableError when one might have it; else CorruptionError kinds, or another cluster's.
+        Raises: RetriableError when one might have it; otherwise CorruptionError kinds, or
+            InconsistentClusterIdError.
         """
         if name in self._loaded:
             return self._loaded[name]
@@ -236,11 +237,12 @@ class Contents:
     # ----------------------------------------------------------------------------------- copies
 
     def bring_up(self, state: LogState, look: VoterLook, sources: Iterable[VoterLook]) -> None:
-        """Give a voter what it lacks of a log, oldest first: a snapshot where files are not enough, files.
+        """Copy to a voter the parts of a log that it lacks, oldest first: files, and a snapshot if they are not
+        enough.
 
-        A new batch is not read back. It goes from memory, where its digest was right, to a file that is durable
-        before it has its name; where the medium damages it later, a reader sees that, and takes another voter's.
-        (Of a snapshot every copy is read back: the log below it is deleted on its strength.)
+        A new batch is not read back. It goes from memory, after its digest was checked, to a file that is durable
+        before it has its name; if the medium damages it later, a reader notices, and uses another voter's. (Each
+        copy of a snapshot is read back, as the log below it is deleted because of it.)
 
         Raises: RetriableError, CorruptionError kinds; OutcomeUnknownError.
         """
@@ -267,7 +269,7 @@ class Contents:
 
 
 def _lies_on(state: LogState, found: _GreatestLog) -> bool | None:
-    """Whether what the state ends with is of the log's history; None when the lineage begins after it."""
+    """Whether the end of the state is in the log's history; None when the lineage begins after it."""
     epoch = found.lineage.epoch_at(state.end - 1)
     return None if epoch is None else epoch == state.epoch
 

@@ -1,22 +1,22 @@
-"""Voters whose files cannot be believed, and what a majority shows without them.
+"""Voters with untrustworthy files, and the log that a majority shows without them.
 
-One voter's root may hold anything: names of epochs that nobody claimed, folders under names of files, snapshots of
-other histories. Such a voter is left out *as a whole*, as if it could not be reached. So safety does not depend on
-which voters are found damaged: only a majority of undamaged voters counts, and any two such majorities share a
-voter of which both have believed all they saw. The mend needs an operator (``stratalog quorum``): delete the files
+The root of one voter may contain anything: names of epochs that no driver claimed, folders with names of files,
+snapshots of other histories. Such a voter is left out *as a whole*, as if it were unreachable. So safety does not
+depend on which voters are found damaged: only a majority of undamaged voters counts, and any two such majorities
+share a voter whose files both have accepted. The repair needs an operator (``stratalog quorum``): delete the files
 that the error names, or replace the voter.
 
 Far ahead
-    An honest epoch is one above what its claimant saw, so those of a voter are as far above the others' as there
-    were claims while these were away. A minority alone, which is what may be in the hands of a stranger, does not
-    show how far that is; the greatest epoch that one voter more than a minority reaches does, and the one of the
-    log that is known to be committed. A voter that is ``FAR_AHEAD`` of both is damaged: nobody follows its epochs,
-    and the ten digits of names last. If this leaves out an honest voter, since the others were away for a million
-    claims, no majority is found until another honest voter comes back.
+    An honest epoch is one above those that its claimant saw, so a voter's epochs exceed the others' by the number
+    of claims while these were unreachable. A minority alone, which an attacker may control, does not show that
+    number; it follows from the greatest epoch that one voter more than a minority reaches, and from the epoch of
+    the log that is known to be committed. A voter that is ``FAR_AHEAD`` of both is damaged: no driver follows its
+    epochs, so the ten digits of names last. If this leaves out an honest voter, as the others missed a million
+    claims, there is no majority until another honest voter returns.
 
 Another history
-    A snapshot is of what is committed. One that ends inside the log with another epoch than the log's, or beyond
-    it with an earlier one, was frozen by nobody; and its name would stand for files that the voter lacks.
+    A snapshot is of committed records. No driver froze one that ends inside the log with another epoch than the
+    log's, or beyond it with an earlier one; and its name would replace files that the voter lacks.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from stratalog.engine.quorum.voter import VoterLook
 from stratalog.partitions.errors import CorruptionError, InconsistentClusterIdError, StratalogError
 
 FAR_AHEAD = 1_000_000
-"""Epochs."""
+"""The number of epochs."""
 
 DAMAGED = (CorruptionError, InconsistentClusterIdError)
-"""Errors that the bytes of one voter may cause."""
+"""Errors that the bytes of one voter can cause."""
 
 
 def believed_epoch(looks: Collection[VoterLook], electorate: Sequence[VoterId], known_epoch: int) -> int:
-    """The greatest epoch that is not the word of a minority alone. Pure."""
+    """The greatest epoch that more than a minority confirms. Pure."""
     epochs = sorted((look.epoch for look in looks if look.voter.id in electorate), reverse=True)
     minority = minority_of(electorate)
     return max(known_epoch, *epochs[minority : minority + 1], 0)
@@ -58,8 +58,8 @@ def _greatest(look: VoterLook) -> str:
 
 
 def check_voter(look: VoterLook, state: LogState) -> None:
-    """A voter that was looked at after ``state`` was found to be committed has nothing that keeps it from
-    counting. (What it has beyond that log may be about to be committed.)
+    """Check that a voter, looked at after ``state`` was found to be committed, has nothing that excludes it.
+    (Files beyond that log may be about to be committed.)
 
     Raises: CorruptionError.
     """
@@ -68,8 +68,8 @@ def check_voter(look: VoterLook, state: LogState) -> None:
 
 
 def _check_history(look: VoterLook, state: LogState) -> None:
-    """Raises: CorruptionError when the voter has a snapshot of another history than ``state``, which is the
-    greatest log of a majority.
+    """Raises: CorruptionError when the voter has a snapshot of another history than ``state``, the greatest log of
+    a majority.
     """
     for name in look.checkpoints:
         if state.denies(name):
@@ -83,7 +83,7 @@ def _check_history(look: VoterLook, state: LogState) -> None:
 def far_ahead(
     looks: Mapping[VoterId, VoterLook], electorate: Sequence[VoterId], known_epoch: int
 ) -> dict[VoterId, StratalogError]:
-    """The voters that are far ahead of the others, by looks at a majority or more. Pure."""
+    """The voters that are far ahead of the others, from looks at a majority or more. Pure."""
     epoch = believed_epoch(looks.values(), electorate, known_epoch)
     found: dict[VoterId, StratalogError] = {}
     for voter, look in looks.items():
@@ -100,10 +100,10 @@ def without_damaged(
     is_enough: Callable[[Iterable[VoterId], LogState], bool],
     error: StratalogError,
 ) -> tuple[tuple[VoterId, ...], LogState]:
-    """The fewest voters that can be done without, and the greatest log of the others. Files that only these have
-    were never committed; unreadable ones among them need stop nobody.
+    """The fewest voters to leave out, and the greatest log of the others. Files that only these have were never
+    committed; unreadable ones among them stop nothing.
 
-    Raises: ``error`` when there is no such log that the others are enough for.
+    Raises: ``error`` when the others are not enough for such a log.
     """
     for count in range(1, len(looks)):
         for damaged in combinations(looks, count):

@@ -1,26 +1,24 @@
 """The voters of a metadata log, and looks at a majority of them.
 
 The electorate
-    The latest ``VotersRecord`` of a log, committed or not, names the electorate of that log.
-    It changes by one voter at a time, so majorities of the electorates before and after a change have a voter
-    in common, and everything that rests on two majorities meeting holds across a change, as in Raft's
-    single-server change:
+    The latest ``VotersRecord`` of a log, committed or not, names the electorate of that log. It changes by one
+    voter at a time, so majorities of the electorates before and after a change have a voter in common, and every
+    argument from two intersecting majorities holds across a change, as in Raft's single-server change:
 
-    * *A driver that slept through changes* lists a majority of the electorate that it knows, C. The change to
-      C' is committed, so a majority of C' has its record; one of these was listed. So the greatest log has the
-      record, and the driver lists a majority of C' before it believes anything; and so on, to the present.
-    * *Two drivers of one epoch*: each has claimed it on a majority of the electorate that is in force in the log
-      that it goes on from (else it starts again). Of one electorate, or of two neighbours: the majorities meet,
-      and exclusive create decides. Of C and one further on: a change of C was committed, in an epoch below; a
-      voter counted for it without a claim above it, which was listed by the one who claimed under C: before the
-      record came there, then its claim was there first and the voter did not count; or after, then the record
-      was seen.
+    * *A driver that missed changes* lists a majority of the electorate that it knows, C. The change to C' is
+      committed, so a majority of C' has its record; one of these was listed. So the greatest log has the record,
+      and the driver lists a majority of C' before it believes anything; and so on, to the present.
+    * *Two drivers of one epoch* have each claimed it on a majority of the electorate in force in the log that they
+      continue (otherwise they start again). If the electorates are equal or adjacent, the majorities intersect,
+      and exclusive create decides. Otherwise a change of C was committed in an earlier epoch: a voter counted for
+      it that had no claim above it, and that the driver under C listed. If it listed the voter before the record
+      arrived, its claim was there first, and the voter did not count; if after, it saw the record.
     * *A commit of a change* counts when a majority of each of the two electorates shows it.
-    * *A change on top of one that is not committed* would make them differ by two. ``commit`` refuses a batch
-      that changes the voters unless everything before it is committed by this driver in this epoch: the flaw
-      of Raft's single-server change as it was first published.
-    * *A new voter* has promised nothing, and need not have: it counts only in majorities that another voter of
-      the electorate before is in.
+    * *A change on top of an uncommitted one* would make them differ by two. ``commit`` refuses a batch that
+      changes the voters unless this driver has committed everything before it in this epoch (the flaw of Raft's
+      single-server change as first published).
+    * *A new voter* has promised nothing, and need not have: it counts only in majorities that include another
+      voter of the previous electorate.
 """
 
 from __future__ import annotations
@@ -51,28 +49,28 @@ from stratalog.partitions.lineage import Lineage
 from stratalog.partitions.store.protocol import Store
 
 UNREACHABLE = (RetriableError, StaleMetadataError, CorruptionError, OutcomeUnknownError)
-"""Errors that keep one voter from counting; the others may go on without it."""
+"""Errors that exclude one voter; the others may continue without it."""
 
 _CHANGES = 100
-"""The number of changes of voters that are followed in one go."""
+"""The number of changes of voters to follow in one survey."""
 
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """The greatest log of a majority of the voters that are in force in it."""
+    """The greatest log of a majority of the voters in force in it."""
 
     state: LogState
     looks: tuple[VoterLook, ...]
     voters: tuple[Voter, ...]
-    """Those in force."""
+    """The voters in force."""
     away: frozenset[VoterId]
-    """Voters that could not be looked at, or are damaged."""
+    """Voters that are unreachable or damaged."""
     damaged: frozenset[VoterId] = frozenset()
-    """Those of them that are damaged: what they hold above the log counts for nothing."""
+    """The damaged ones of them: their files above the log do not count."""
 
     @property
     def epoch(self) -> int:
-        """The greatest that is believed."""
+        """The greatest believed epoch."""
         return max((look.epoch for look in self.looks), default=0)
 
 
@@ -87,7 +85,7 @@ class Electorate:
         note: Note,
         key: ClusterKey | None = None,
     ) -> None:
-        """``stores``: where voters that the log names are found, by broker; ``key`` is theirs."""
+        """``stores``: the storage of voters that the log names, by broker; ``key`` verifies their files."""
         self.voters = tuple(voters)
         self._cluster_id = cluster_id
         self._stores = stores
@@ -98,7 +96,7 @@ class Electorate:
         return ", ".join(map(str, self.voters))
 
     def root(self, voter_id: VoterId) -> Voter:
-        """The root of a broker as a voter. Raises: InvalidCallError when its storage is not known."""
+        """The root of a broker as a voter. Raises: InvalidCallError when its storage is unknown."""
         if voter_id.broker_id not in self._stores:
             raise InvalidCallError(
                 f"broker {voter_id.broker_id} is a metadata voter of cluster {self._cluster_id!r}, "
@@ -107,18 +105,18 @@ class Electorate:
         return Voter(voter_id.broker_id, self._stores[voter_id.broker_id], voter_id.directory_id, self._key)
 
     def of(self, state: LogState) -> tuple[Voter, ...]:
-        """Whose majority decides on a log; an empty one has the voters that it is to be begun on.
+        """The voters whose majority decides on a log; for an empty one those on which it begins.
 
-        Raises: InvalidCallError when the storage of one is not known.
+        Raises: InvalidCallError when the storage of one is unknown.
         """
         known = {voter.id: voter for voter in self.voters}
         return tuple(known.get(one) or self.root(one) for one in state.image.voters or known)
 
     def survey(self, contents: Contents, known: LogState, hint: LogState, *, everybody: bool = False) -> Survey:
-        """The greatest log, by looks at a majority of the voters that this driver knows (for ``everybody`` at all
-        that can be reached), and of those that are in force in that log.
+        """The greatest log, from looks at a majority of the voters that this driver knows (``everybody``: at all
+        reachable ones), and of those in force in that log.
 
-        Raises: NoMajorityError, StorageAuthorizationError where all that are missing refuse; SourceChangedError.
+        Raises: NoMajorityError, StorageAuthorizationError when all missing voters refuse; SourceChangedError.
         """
         looks: dict[VoterId, VoterLook] = {}
         failures: dict[VoterId, StratalogError] = {}
@@ -134,7 +132,7 @@ class Electorate:
                         failures[voter.id] = error
             strays = far_ahead(looks, ids, known.epoch)
             if strays and not everybody:
-                everybody = True  # the more are looked at, the surer it is who is far ahead
+                everybody = True  # more looks show more reliably which voters are far ahead
                 continue
             for voter_id, stray in strays.items():
                 self._leave_out(looks.pop(voter_id), stray)
@@ -157,7 +155,7 @@ class Electorate:
                             error,
                         )
                     except DAMAGED:
-                        # They may be voters no more: then their files say nothing.
+                        # They may no longer be voters: then their files do not count.
                         voters = self.voters if searched else self._searched(known)
                         if searched or set(voters) == before:
                             raise
@@ -196,8 +194,9 @@ class Electorate:
         self._note(f"{look.voter} is left out: {error}")
 
     def _searched(self, known: LogState) -> tuple[Voter, ...]:
-        """This driver may have slept while a majority of the voters was replaced: the voters of the greatest log
-        on any root, where that goes on from what is known to be committed; else those that are known."""
+        """The voters of the greatest log on any root, if it continues the committed log, as a majority may have
+        been replaced while this driver was idle; otherwise the known voters.
+        """
         with suppress(StratalogError):
             state = Search(self._cluster_id, known, self._note, key=self._key).at(self._stores)
             goes_on = state.lineage.epoch_at(known.end - 1) in (None, known.epoch)
@@ -208,7 +207,7 @@ class Electorate:
 
 def proven_by(survey: Survey, contents: Contents, known: LogState, hint: LogState) -> LogState:
     """The log that a survey proves to be committed, for a driver that may not write. If the log without its last
-    batches ends with a file that cannot be read, the voter that has it is left out, as if it were away.
+    batches ends with an unreadable file, its voter is left out, as if it were unreachable.
 
     Raises: UnprovenError; RetriableError kinds.
     """
@@ -236,15 +235,16 @@ def proven_by(survey: Survey, contents: Contents, known: LogState, hint: LogStat
 
 
 def read_names_near(voter: Voter, epoch: int) -> VoterLook:
-    """A look at a voter that is not far ahead of ``epoch``, which is believed. Raises: as ``Voter.look``, and
-    CorruptionError."""
+    """A look at a voter that is not far ahead of ``epoch``, which is believed. Raises: see ``Voter.look``, and
+    CorruptionError.
+    """
     look = voter.look()
     check_near(look, epoch)
     return look
 
 
 def read_names_of(voters: Iterable[Voter], epoch: int) -> list[VoterLook]:
-    """Looks at those that can be reached, and are not far ahead of ``epoch``."""
+    """Looks at the reachable voters that are not far ahead of ``epoch``."""
     looks = []
     for voter in voters:
         with suppress(*UNREACHABLE):
@@ -253,5 +253,5 @@ def read_names_of(voters: Iterable[Voter], epoch: int) -> list[VoterLook]:
 
 
 def ids_of(voters: Iterable[Voter]) -> list[VoterId]:
-    """As the metadata names them."""
+    """The voters' ids, as the metadata has them."""
     return [voter.id for voter in voters]

@@ -21,8 +21,9 @@ _ATTEMPTS = 5
 
 
 class Search:
-    """Looks at roots as they are now, and at the metadata that they hold. A majority of the voters that the result
-    names has to confirm it."""
+    """Looks at roots, and at the metadata that they hold. A majority of the voters in the result must confirm
+    it.
+    """
 
     def __init__(
         self,
@@ -33,8 +34,9 @@ class Search:
         key: ClusterKey | None = None,
         whose: Mapping[int, BrokerFile] = MappingProxyType({}),
     ) -> None:
-        """``cached``: a log that was read before, used where it fits. ``key``: by which its files are known.
-        ``whose``: what the roots of these brokers were found to say; a look tells if they say it no more."""
+        """``cached``: an earlier log, used if it fits. ``key`` verifies its files. ``whose``: the known owners of
+        these brokers' roots; a look notices a change.
+        """
         self._cluster_id = cluster_id
         self._cached = cached
         self._key = key
@@ -43,11 +45,11 @@ class Search:
         self._whose = dict(whose)
         self._roots: dict[int, Store] = {}
         self.failures: list[StratalogError] = []
-        """Roots that are not there, or damaged, or somebody else's, at the last look."""
+        """Roots that were unreachable, damaged or foreign at the last look."""
 
     def at(self, stores: Mapping[int, Store], *, majority: bool = False) -> LogState:
-        """The greatest log on these brokers and those before. ``majority``: only a majority of them is looked at,
-        where it is one of the voters, too, and nothing is wrong: every committed batch is there.
+        """The greatest log on these brokers and earlier ones. ``majority``: look only at a majority of them, if
+        they are the voters, and intact: they have every committed batch.
 
         Raises: CorruptionError kinds; InconsistentClusterIdError; RetriableError.
         """
@@ -61,7 +63,7 @@ class Search:
                 try:
                     return self._greatest({look.voter.id: look for look in looks})
                 except LogGapError as error:
-                    if self.failures:  # somebody else may have what is missing
+                    if self.failures:  # another root may have the missing file
                         raise NoMajorityError(
                             f"{error}; {'; '.join(dict.fromkeys(map(str, self.failures)))}"
                         ) from error
@@ -71,7 +73,7 @@ class Search:
         )
 
     def _at_majority(self) -> LogState | None:
-        """The greatest log of the first majority of the roots; None where more than these have to be looked at."""
+        """The greatest log of the first majority of the roots; None if more of them must be looked at."""
         looks = self._looks(len(self._roots) // 2 + 1)
         epochs = sorted(look.epoch for look in looks)
         if self.failures or not looks or epochs[-1] > epochs[0] + FAR_AHEAD:
@@ -83,8 +85,8 @@ class Search:
         return None
 
     def _greatest(self, looks: dict[VoterId, VoterLook]) -> LogState:
-        """The greatest log of these; where some of them are damaged, of the others, if they are a majority of the
-        voters that it names.
+        """The greatest log of these voters; if some of them are damaged, of the others, if they are a majority of
+        the voters that it names.
 
         Raises: CorruptionError kinds; InconsistentClusterIdError; SourceChangedError.
         """

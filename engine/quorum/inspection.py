@@ -1,4 +1,4 @@
-"""The metadata log on each voter, described for people."""
+"""Describes the metadata log on each voter, for operators."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from stratalog.partitions.paths import CheckpointName, DataName
 
 @dataclass(frozen=True, slots=True)
 class VoterFound:
-    """One voter as it was found, or why it was not."""
+    """One voter as found, or the error of looking at it."""
 
     voter: Voter
     claimed_epoch: int = 0
     log_start: int = 0
     log_end: int | None = None
-    """None: not known, for it cannot be listed, or its last batch not be read."""
+    """None if unknown: the voter cannot be listed, or its last batch cannot be read."""
     files: int = 0
     snapshots: tuple[str, ...] = ()
     snapshot_end: int = 0
     size_bytes: int = 0
     error: StratalogError | None = None
-    """Why it was not, or what is there that should not be."""
+    """The error of looking at the voter, or a description of unexpected files."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,20 +36,20 @@ class QuorumFound:
     """The quorum as it was found."""
 
     leader: str
-    """The claimant of the greatest epoch: the active controller. Empty where its claim cannot be read."""
+    """The claimant of the greatest epoch: the active controller. Empty if its claim cannot be read."""
     epoch: int
     end: int
-    """Everything below is committed."""
+    """Everything below this offset is committed."""
     voters: tuple[VoterFound, ...]
     replaced: tuple[int, ...]
     incomplete: StratalogError | None
-    """Why more than that may be committed: too few voters can be reached to tell."""
+    """Why more than that may be committed: too few voters are reachable."""
 
 
 def inspect(log: MetadataLog) -> QuorumFound:
-    """Look at every voter; without a majority at those that are there, beside what was known last.
+    """Look at every voter; without a majority at the reachable ones, beside the last known log.
 
-    Raises: as ``MetadataLog.committed_log``, but for NoMajorityError.
+    Raises: see ``MetadataLog.committed_log``, except NoMajorityError.
     """
     incomplete = None
     try:
@@ -75,7 +75,7 @@ def inspect(log: MetadataLog) -> QuorumFound:
 
 
 def _wrong(log: MetadataLog, listing: VoterListing, state: LogState) -> StratalogError | None:
-    """Why a voter does not count though it can be listed; None: it does, as far as that can be told."""
+    """Why a voter that can be listed does not count; None if it counts, as far as known."""
     try:
         check_voter(listing, state)
         if listing.last is not None and position_of(listing.last) > state.position:
@@ -88,7 +88,8 @@ def _wrong(log: MetadataLog, listing: VoterListing, state: LogState) -> Stratalo
 
 
 def _read_last(log: MetadataLog, listing: VoterListing, state: LogState) -> None:
-    """Files of a voter beyond the log may be committed meanwhile, or never; but they continue it, and can be read.
+    """Check that files of a voter beyond the log, which may be committed later or never, continue it and are
+    readable.
 
     Raises: CorruptionError kinds, InconsistentClusterIdError; SourceChangedError, StorageError.
     """

@@ -49,9 +49,9 @@ from stratalog.partitions.store.protocol import Store
 
 
 class MetadataLog:
-    """One driver's hold on the metadata log. Not thread-safe.
+    """One driver's access to the metadata log. Not thread-safe.
 
-    Keeps the folded image of what it knows to be committed: a read costs a listing per voter and the new files.
+    Caches the folded image of the known committed log: a read costs one listing per voter, and the new files.
     """
 
     def __init__(
@@ -69,10 +69,10 @@ class MetadataLog:
         loading: Loading = nullcontext,
         key: ClusterKey | None = None,
     ) -> None:
-        """``voters`` are those of any time; the log tells the present ones, found by broker in ``stores`` (by
-        default those of ``voters``). ``hint``: a log that was read before, believed where the log goes on from
-        it. ``note`` is told of damage that could be done without. Snapshots are loaded in ``loading``. ``key`` is
-        that of ``voters``, too: with it every file is signed; without, a log that is signed can be read only.
+        """``voters`` may be those of any time; the log names the present ones, found by broker in ``stores`` (by
+        default those of ``voters``). ``hint``: an earlier log, used if this log continues it. ``note`` receives
+        damage that was worked around. Snapshots are loaded in ``loading``. ``key`` also belongs to ``voters``:
+        with it every file is signed; without it, a signed log can only be read.
         """
         self._cluster_id = cluster_id
         self._key = key
@@ -88,18 +88,19 @@ class MetadataLog:
         self._hint = hint
         self._committed = LogState()
         self._signed = hint.signed
-        """Whether anything that was seen is signed."""
+        """Whether any file that was read is signed."""
         self._claim: Claim | None = None
         self._seen: Survey | None = None
-        """By the last ``read_at_once``: a claim need not look again."""
+        """The survey of the last ``read_at_once``, so that a claim need not look again."""
         self._epoch = 0
-        """The greatest that this driver ever wanted. None twice: a batch is known by its epoch and offset."""
+        """The greatest epoch that this driver ever tried. None is used twice, as epoch and offset identify a
+        batch."""
         self._begun = 0
-        """That epoch, where too few voters took it and nobody else has it: a new one would leave more files."""
+        """That epoch, if too few voters took it and no other driver has it: a new one would leave more files."""
 
     @property
     def cluster_id(self) -> str:
-        """Whose metadata this is."""
+        """The id of the cluster."""
         return self._cluster_id
 
     @property
@@ -109,24 +110,20 @@ class MetadataLog:
 
     @property
     def last_known(self) -> LogState:
-        """A log that was committed when this driver read it; the latest one is the result of ``read``."""
+        """A log that was committed when this driver read it last."""
         return self._committed if self._committed.end > 0 else self._hint
 
     # ------------------------------------------------------------------------------------ read
 
     def read(self) -> ClusterImage:
-        """Everything that was committed before this call.
-
-        Raises: as ``committed_log``.
-        """
+        """Everything that was committed before this call. Raises: see ``committed_log``."""
         image = self.read_at_once()
         return self._committed_state().image if image is None else image
 
     def read_at_once(self) -> ClusterImage | None:
-        """As ``read``, where one look at a majority shows it; None when others are at work, or left something
-        undone.
+        """``read`` from one look at a majority; None when other drivers are at work, or left unfinished work.
 
-        Raises: as ``committed_log``.
+        Raises: see ``committed_log``.
         """
         try:
             survey = self._survey()
@@ -140,7 +137,7 @@ class MetadataLog:
         return image
 
     def committed_log(self) -> CommittedLog:
-        """Everything that was committed before this call, and what is on its voters after it.
+        """Everything that was committed before this call, and the files on its voters after it.
 
         Raises: InvalidCallError when the cluster was never formatted; NoMajorityError; StorageError;
             CorruptionError kinds.
@@ -155,9 +152,10 @@ class MetadataLog:
         return CommittedLog(state, tuple(listings))
 
     def _committed_state(self) -> LogState:
-        """A reader may have to finish what others left undone: copy their last batch on, at last claim an epoch
-        and commit an empty batch. One that may not write answers with what its looks prove.
-        Raises: as ``committed_log``."""
+        """The committed log. A reader may have to finish the work of others: copy their last batch, and finally
+        claim an epoch and commit an empty batch. One that may not write answers with what its looks prove. Raises:
+        see ``committed_log``.
+        """
         unproven, refused = "", False
         for attempt in self._patience.attempt(self._clock, self._rng):
             try:
@@ -176,13 +174,13 @@ class MetadataLog:
                     except UnprovenError as error:
                         unproven = str(error)
                 if attempt >= self._patience.claimant_attempts and not refused and not self.lacks_key:
-                    # Claims are in the way, and their drivers do not go on.
+                    # Claims block the log, and their drivers do not continue.
                     self._claim = None
                     self.claim()
                     self.commit((NoOpRecord(),))
                     return self._committed
             except (SourceChangedError, NotControllerError, OutcomeUnknownError):
-                continue  # somebody else has moved the log on
+                continue  # another driver has advanced the log
             except StorageRefusedError:
                 if not self._refusals:
                     raise
@@ -200,12 +198,12 @@ class MetadataLog:
         raise NoMajorityError(f"the metadata log's end could not be committed on {self._electorate}: try again")
 
     def _proven(self, survey: Survey) -> LogState:
-        """The log that the looks prove to be committed. Raises: as ``proven_by``."""
+        """The log that the looks prove to be committed. Raises: see ``proven_by``."""
         return proven_by(survey, self._contents, self._committed, self._hint)
 
     def _survey(self, *, everybody: bool = False) -> Survey:
-        """As ``Electorate.survey``. Without a majority the claim is given up: so nothing useless is written before
-        there is one again, and errors can say that nothing was written.
+        """See ``Electorate.survey``. Without a majority the claim is given up, so that nothing useless is written
+        before there is one again, and errors can say that nothing was written.
         """
         try:
             survey = self._electorate.survey(self._contents, self._committed, self._hint, everybody=everybody)
@@ -216,7 +214,7 @@ class MetadataLog:
         return survey
 
     def _copy_on(self, state: LogState, looks: Sequence[VoterLook]) -> list[VoterLook]:
-        """Give its voters what they lack of ``state``; look at them again."""
+        """Copy missing parts of ``state`` to its voters, and look at them again."""
         after = []
         voters = self._electorate.of(state)
         for look in looks:
@@ -235,17 +233,17 @@ class MetadataLog:
         return after
 
     def _yield_to_others(self, looks: Iterable[VoterLook]) -> None:
-        """Give up a claim when a majority has a greater one: its writes would be useless."""
+        """Give up a claim when a majority has a greater one, as its writes would be useless."""
         if self._claim is not None:
             above = [look.voter.id for look in looks if look.epoch > self._claim.epoch]
             if is_majority(above, ids_of(self._electorate.voters)):
                 self._claim = None
 
     def contains(self, name: DataName) -> bool:
-        """Whether the batch that this driver tried to commit under ``name`` is in the log, as claimed last
-        or else as read last. The lineage tells: nobody else writes in that epoch.
+        """Whether the batch that this driver tried to commit under ``name`` is in the log, as last claimed,
+        otherwise as last read. The lineage shows it, as no other driver writes in that epoch.
 
-        Raises: OutcomeUnknownError when the log now starts above it, and the lineage no longer tells.
+        Raises: OutcomeUnknownError when the log now starts above it, so that the lineage no longer shows it.
         """
         state = self._committed if self._claim is None else self._claim.state
         epoch = state.lineage.epoch_at(name.base_offset)
@@ -260,23 +258,24 @@ class MetadataLog:
 
     @property
     def claimed_image(self) -> ClusterImage | None:
-        """The image that the next commit goes on from, the latest when it was claimed; None without a claim."""
+        """The image that the next commit continues, the latest at the time of the claim; None without a claim."""
         return None if self._claim is None else self._claim.state.image
 
     def claim(self) -> ClusterImage:
-        """Become the active controller, unless this driver is it already. The image is not known to be committed
+        """Become the active controller, unless this driver already is. The image is not known to be committed
         before this driver's next commit is.
 
-        Raises: NoMajorityError, StorageRefusedError, CorruptionError; NotControllerError: others are faster.
+        Raises: NoMajorityError, StorageRefusedError, CorruptionError; NotControllerError: other drivers are
+            faster.
         """
         if self._claim is not None:
             return self._claim.state.image
         survey, self._seen = self._seen, None
         rival: Voter | None = None
-        """Where somebody else was faster: a look there, and nowhere else, tells when to try again."""
+        """The voter on which another driver was first: only a look there shows when to try again."""
         for _ in self._patience.attempt(self._clock, self._rng):
             try:
-                # 1. The greatest claim seen + 1, unless somebody has claimed and is about to commit.
+                # 1. The greatest claim seen + 1, unless another driver has claimed and is about to commit.
                 shown: Sequence[VoterLook] = () if rival is None else read_names_of([rival], self._epoch)
                 if survey is None or (rival is not None and not shown):
                     survey = self._survey()
@@ -330,8 +329,9 @@ class MetadataLog:
 
     @property
     def lacks_key(self) -> bool:
-        """Whether this driver lacks the key of a signed log, as far as it looked: its batches would be foreign.
-        One voter that says so is enough; a stranger may have written to the others."""
+        """Whether this driver lacks the key of a signed log, as far as it looked: its batches would count as
+        foreign. One signed voter is enough, as an attacker may have written to the others.
+        """
         return self._key is None and self._signed
 
     def check_may_write(self) -> None:
@@ -344,10 +344,10 @@ class MetadataLog:
             )
 
     def _claimed(self, survey: Survey, epoch: int) -> tuple[list[Voter], Voter | None]:
-        """The voters on which this driver has the epoch, and the one where somebody else was first. All drivers go
-        by the same order, and stop there: of two that claim at once one gets all, instead of each some.
+        """The voters on which this driver has the epoch, and the one on which another driver was first. All
+        drivers use the same order, and stop there: of two that claim at once one gets all, instead of each some.
 
-        Raises: StorageRefusedError where those that refuse leave no majority.
+        Raises: StorageRefusedError if the refusing voters leave no majority.
         """
         mine: list[Voter] = []
         others = list(survey.voters)
@@ -370,7 +370,7 @@ class MetadataLog:
 
     @property
     def next_name(self) -> DataName:
-        """The name under which ``commit`` will write, by which ``contains`` finds it again.
+        """The name under which ``commit`` will write, for ``contains``.
 
         Raises: NotControllerError without a claim.
         """
@@ -381,13 +381,13 @@ class MetadataLog:
     # ---------------------------------------------------------------------------------- commit
 
     def commit(self, records: Sequence[MetadataRecord]) -> ClusterImage:
-        """Commit ``records`` (at least one) at the end of the claimed log; the image with them. Any error
+        """Commit ``records`` (at least one) at the end of the claimed log; returns the image with them. Any error
         ends the claim.
 
-        Raises: NotControllerError when another driver has claimed: unless there was no claim to begin with,
-            the outcome is unknown (see ``contains``). OutcomeUnknownError; NoMajorityError, or
-            StorageRefusedError, when nothing was written; CorruptionError when the records do not fit the
-            image, and nothing was written.
+        Raises: NotControllerError when another driver has claimed: unless there was no claim to begin with, the
+            outcome is unknown (see ``contains``). OutcomeUnknownError; NoMajorityError, or StorageRefusedError,
+            when nothing was written; CorruptionError when the records do not fit the image, and nothing was
+            written.
         """
         name = self.next_name
         claim, self._claim = self._claim, None
@@ -444,7 +444,9 @@ class MetadataLog:
                 self._claim = replace(claim, state=self._committed, looks=looks)
                 return image
             if any(look.epoch > name.epoch for look in looks.values()):
-                self._claim_backoff.asks_to_wait(looks.values())  # from here on; to claim back at once is to duel
+                self._claim_backoff.asks_to_wait(
+                    looks.values()
+                )  # from here on; claiming back at once would start a duel
                 raise NotControllerError(
                     f"another driver has claimed an epoch above {name.epoch}; whether metadata offset "
                     f"{name.base_offset} was committed is not known"
@@ -462,9 +464,9 @@ class MetadataLog:
     # ---------------------------------------------------------------------------------- voters
 
     def admit(self, voter_id: VoterId) -> None:
-        """Give a root that is to become a voter all that is committed, so that its vote holds nothing up.
+        """Copy everything that is committed to a root that is to become a voter, so that its vote causes no delay.
 
-        Raises: InvalidCallError when its storage is not known; RetriableError, StaleMetadataError, CorruptionError
+        Raises: InvalidCallError when its storage is unknown; RetriableError, StaleMetadataError, CorruptionError
             kinds when it cannot be read or written; OutcomeUnknownError.
         """
         committed = self.committed_log()
@@ -480,15 +482,15 @@ class MetadataLog:
         return self._contents.batch(name, [listing]).next_offset
 
     def _is_committed(self, state: LogState, looks: Iterable[VoterLook]) -> bool:
-        """Whether a majority of the voters that are in force in ``state`` shows it."""
+        """Whether a majority of the voters in force in ``state`` shows it."""
         return state.is_committed(ids_of(self._electorate.of(state)), looks)
 
     def _mark_committed(self, state: LogState, looks: Iterable[VoterLook]) -> LogState:
-        """``state`` is committed."""
+        """Record that ``state`` is committed."""
         self._committed = state.trimmed(looks)
         self._electorate.voters = self._electorate.of(state)
         self._hint = LogState()
-        self._seen = None  # by voters of before, it may be
+        self._seen = None  # possibly by earlier voters
         self._contents.forget()
         if self._claim is not None and state.epoch > self._claim.epoch:
             self._claim = None

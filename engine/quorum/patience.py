@@ -1,4 +1,4 @@
-"""How long drivers wait for each other. Nothing but time depends on it. Pure, but for the waiting."""
+"""How long drivers wait for each other. It affects nothing but time. Pure, except for the waiting."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ from stratalog.partitions.clock import Clock
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """How long to try. The longest wait does not double often: under a high limit, a driver that has waited long
-    would look rarely, while newer ones take turns."""
+    """The limits of trying. The longest wait is only twice the first: under a higher limit, a driver that has
+    waited long would look rarely, while newer ones take turns.
+    """
 
     attempts: int = 60
     backoff: Backoff = Backoff(first_s=0.08, longest_s=0.16)  # noqa: RUF009 - it is frozen
     claimant_attempts: int = 10
-    """How many attempts to leave to a claimant that has not committed yet before claiming above it."""
+    """The number of attempts to leave to a claimant that has not committed yet, before claiming above it."""
     busy_claimant_attempts: int = 2
-    """How many to one that goes on committing."""
+    """The number of attempts to leave to a claimant that keeps committing."""
 
     def attempt(self, clock: Clock, rng: random.Random) -> Iterator[int]:
         """0, 1, ..., with a random wait between them."""
@@ -32,11 +33,11 @@ class Patience:
 
 
 class ClaimBackoff:
-    """Of a driver that wants to claim, towards the one that has.
+    """Decides how long a driver that wants to claim waits for the present claimant.
 
-    A claimant that has not committed yet is about to. One that was seen to commit may have more to commit, and a
-    new claim would make its next commit fail. Attempts are counted for each claimant from its first one on: one
-    that has died, or never rests, stops nobody for longer.
+    A claimant that has not committed yet is about to. One that has may have more to commit, and a new claim would
+    make its next commit fail. Attempts are counted per claimant, so one that has died, or never rests, delays
+    others only that long.
     """
 
     def __init__(self, patience: Patience) -> None:
@@ -46,7 +47,7 @@ class ClaimBackoff:
         self._waited = 0
 
     def asks_to_wait(self, looks: Collection[VoterLook]) -> bool:
-        """Whether the claimant of the greatest epoch that is seen may yet go on."""
+        """Whether to wait for the claimant of the greatest epoch seen."""
         claimed = max(look.epoch for look in looks)
         last = max((position_of(look.last) for look in looks if look.last is not None), default=None)
         busy = self._claimed > 0 and last != self._last

@@ -1,32 +1,32 @@
 """The log that looks at the voters prove to be committed, for drivers without the right to write.
 
-A linearizable read finishes the work that others left undone: it copies their last batch on, or claims an epoch
-and commits an empty batch. A driver that may do neither can still know enough to answer. Two things have to be
-known of a log; all looks are from after the read began.
+A linearizable read finishes the work of other drivers: it copies their last batch, or claims an epoch and commits
+an empty batch. A driver that may do neither can often still answer. Two facts about a log are needed; all looks
+were made after the read began.
 
-*Nothing beyond it was committed before the read began.* What is committed is on a majority of the voters, as files
-or under a snapshot, and stays there. So a batch was not committed yet where the voters that have it, with those
-that could not be looked at, are no majority. It may be committed later, which makes the answer no less true: it
-is of a moment after the read began. Of such a last batch the looks are taken as if it were not there; and so on,
-down to the first log whose last file may be on a majority. A snapshot at the end that too few voters have says
-nothing of its own: the looks are taken as if it were not there, where the batches below it end where it does.
+*Nothing beyond it was committed before the read began.* Committed records are on a majority of the voters, as
+files or in a snapshot, and stay there. So a batch was not committed if the voters that have it, plus those that
+could not be looked at, are no majority. It may be committed later, but the answer is valid for a moment after the
+read began. Such a last batch is removed from the looks, and so on, down to the first log whose last file may be on
+a majority. A snapshot at the end that too few voters have adds nothing: it is removed from the looks if the
+batches below it end at the same offset.
 
 *It is committed*, by any of these:
 
 * this driver has known it to be committed before;
-* a snapshot of it is on one voter more than a minority: snapshots are made of nothing else, and a stranger, who
-  gives a file any name, may have a minority in his hands;
-* a majority of its voters holds it, and of every epoch above its own, up to the greatest claimed on each of them,
-  a batch is seen whose lineage includes it. (Nothing is claimed above it: the usual linearizable read.) Then no
-  claimant has left it out, or ever will: take the first one that did. It had claimed its epoch on one of this
-  majority, and looked there afterwards. If it claimed after our look it saw this log, and goes on from it or from
-  a later one, which includes it, for this is the first claimant that left it out. If before, its epoch is one of
-  those of which a batch is seen: an epoch has one claimant, and a claimant one lineage. (Every *number* counts,
-  not the claims that are there alone: those below the greatest may have been deleted.)
+* a snapshot of it is on one voter more than a minority: snapshots are only made of committed logs, and an
+  attacker, who can give any name to a file, controls at most a minority;
+* a majority of its voters holds it, and of every epoch above its own, up to the greatest one claimed on each of
+  them, a batch is seen whose lineage includes it. (If there is no claim above it, this is the usual linearizable
+  read.) Then no claimant has left it out, or ever will. Take the first one that did: it claimed its epoch on a
+  voter of this majority, and looked there afterwards. If it claimed after our look it saw this log, and continues
+  it, or a later one that includes it, as this is the first claimant that left it out. If it claimed before, its
+  epoch is one of those of which a batch is seen: an epoch has one claimant, and a claimant one lineage. (Every
+  *number* counts, not only the existing claims, as those below the greatest may have been deleted.)
 
-The last is what a driver leaves that dies while it commits: its claim is everywhere, its batch on a minority, and
-the batch tells from which log it goes on. Where a claimant died before it wrote anything, nobody can tell by
-reading whether it had seen the last batch; a new reader does not know then, and says so.
+The last case is the state after a driver dies during a commit: its claim is everywhere, its batch on a minority,
+and the batch names the log that it continues. If a claimant died before it wrote anything, reading cannot show
+whether it had seen the last batch; a new reader then answers that it does not know.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ from stratalog.partitions.lineage import Lineage
 from stratalog.partitions.paths import CheckpointName, DataName
 
 MOST_EPOCHS = 16
-"""With this number of claims above a log, drivers are at work: another look tells more than reading on."""
+"""With this number of claims above a log, drivers are at work: another look shows more than reading on."""
 
 
 class UnprovenError(Exception):
-    """It cannot be told by reading what is committed; the text says why."""
+    """Reading alone does not show which records are committed; the message has the reason."""
 
 
 def committed_of(
@@ -57,9 +57,9 @@ def committed_of(
 ) -> LogState:
     """The log that was committed at some moment after the first of the looks, which are at a majority of the
     ``electorate``. ``greatest``: the greatest log that looks show. ``is_known``: whether a log is known to be
-    committed. ``lineage_of``: of the batches of an epoch; None where no voter shows one.
+    committed. ``lineage_of``: the lineage of an epoch's batches; None if no voter shows one.
 
-    Raises: UnprovenError; what the functions raise.
+    Raises: UnprovenError; errors of the functions.
     """
     seen = looks
     while True:
@@ -80,7 +80,7 @@ def committed_of(
 
 
 def _is_frozen(name: CheckpointName, looks: Sequence[VoterLook], electorate: Sequence[VoterId]) -> bool:
-    """Whether a voter that no stranger writes to has the snapshot."""
+    """Whether at least one sound voter has the snapshot."""
     having = {look.voter.id for look in looks if name in look.checkpoints}
     return len(having & set(electorate)) > minority_of(electorate)
 
@@ -92,7 +92,7 @@ def _may_be_committed(name: DataName, looks: Sequence[VoterLook], electorate: Se
 
 
 def _without(name: DataName | CheckpointName, look: VoterLook) -> VoterLook:
-    """The look as if the batch, or the snapshot, were not there."""
+    """The look without the batch, or the snapshot."""
     files = frozenset(file for file in look.files if file != name)
     checkpoints = frozenset(checkpoint for checkpoint in look.checkpoints if checkpoint != name)
     return replace(look, files=files, checkpoints=checkpoints, last=last_of(files, checkpoints))
@@ -104,7 +104,7 @@ def _is_kept(
     electorate: Sequence[VoterId],
     lineage_of: Callable[[int], Lineage | None],
 ) -> bool:
-    """Whether a majority holds the log, and no claimant that they know of goes on from one that lacks it."""
+    """Whether a majority holds the log, and every claimant known to them continues it."""
     kept = []
     for look in looks:
         above = range(state.epoch + 1, look.claimed_epoch + 1)
@@ -115,7 +115,7 @@ def _is_kept(
 
 
 def _includes(state: LogState, lineage: Lineage | None) -> bool:
-    """Whether the log is a beginning of those with the lineage."""
+    """Whether the log is a prefix of those with the lineage."""
     return lineage is not None and lineage.epoch_at(state.end - 1) == state.epoch
 
 

@@ -1,12 +1,12 @@
-"""Batches that a later batch repeats, so that one request brings what many have committed. Pure.
+"""Batches inside a later batch, so that one request reads many. Pure.
 
-A batch is known by its name and has one content (``stratalog.engine.quorum``), wherever that stands. A claimant
-knows all that its epoch goes on from, so each of its batches has the records of those before it in its footer,
-with a digest. Names alone tell which batches are the log's, and which voter has them; a repeated batch only saves
-a request. A release that knows nothing of this reads the files.
+A batch's name identifies its content (``stratalog.engine.quorum``), wherever it is. A claimant knows the whole log
+that its epoch continues, so each of its batches has the records of those before it in its footer, with a digest.
+Names alone show which batches belong to the log, and which voter has them; a repeated batch only saves a request.
+A release without this feature reads the files.
 
-The repeated batches are bounded in bytes. Where they do not reach back to the snapshot, the batch before them,
-which a reader has to fetch, repeats others that lie further back.
+The repeated batches are bounded in bytes. If they do not reach back to the snapshot, the batch before them, which
+a reader must fetch, repeats earlier ones.
 """
 
 from __future__ import annotations
@@ -26,32 +26,32 @@ from stratalog.partitions.numbers import Epoch, Int64, Natural
 from stratalog.partitions.paths import DataName
 
 REPEATED_KEY = b"log.metadata.repeated"
-"""In Parquet's footer."""
+"""The key in Parquet's footer."""
 
 MOST_REPEATED_BYTES = 256 * 1024
-"""Of values; as JSON of one kind they take about a tenth in the file."""
+"""Bytes of repeated values; as JSON of one kind they take about a tenth in the file."""
 _MOST_TEXT_BYTES = 4 * MOST_REPEATED_BYTES
-"""Of their JSON, with names and escapes."""
+"""Bytes of their JSON, with names and escapes."""
 _DIGEST_BYTES = 16
 
 
 @dataclass(frozen=True, slots=True)
 class BatchRecords:
-    """The records of one batch, encoded, under its name."""
+    """The encoded records of one batch, and its name."""
 
     name: DataName
     values: tuple[bytes, ...]
     appended_ms: int
-    """When it was made, by the clock of its claimant."""
+    """The creation time, by the clock of its claimant."""
 
     @classmethod
     def of(cls, name: DataName, batch: Iterable[MetadataRecord], now_ms: int) -> BatchRecords:
-        """Of records that are to be committed."""
+        """Records to commit as a batch."""
         return cls(name, tuple(map(records.encode, batch)), now_ms)
 
     @property
     def next_offset(self) -> int:
-        """Where it ends."""
+        """The offset after the last record."""
         return self.name.base_offset + len(self.values)
 
     def records(self) -> tuple[MetadataRecord, ...]:
@@ -60,7 +60,7 @@ class BatchRecords:
 
 
 def latest_of(batches: Sequence[BatchRecords], start: int) -> tuple[BatchRecords, ...]:
-    """The last ones that a batch after them repeats: none below ``start``, and not too many bytes."""
+    """The last batches that the next one repeats: none below ``start``, and bounded in bytes."""
     left = MOST_REPEATED_BYTES
     kept: list[BatchRecords] = []
     for one in reversed(batches):
@@ -72,7 +72,9 @@ def latest_of(batches: Sequence[BatchRecords], start: int) -> tuple[BatchRecords
 
 
 def unrepeated(files: Collection[DataName], repeated: Sequence[BatchRecords]) -> int:
-    """How many of a log's files no later batch repeats, at most: a reader asks for each of them."""
+    """An upper bound of the number of a log's files that no later batch repeats, each of which a reader must
+    request.
+    """
     if not repeated:
         return len(files)
     return sum(name.base_offset < repeated[0].name.base_offset for name in files)
@@ -81,9 +83,9 @@ def unrepeated(files: Collection[DataName], repeated: Sequence[BatchRecords]) ->
 class _Text(msgspec.Struct, frozen=True):
     size_bytes: Natural
     digest: str
-    """Of what is compressed: Parquet's checksums do not guard the footer."""
+    """The digest of the uncompressed content, as Parquet's checksums do not cover the footer."""
     zstd: str
-    """In base 64: footers are text."""
+    """In base 64, as footers are text."""
 
 
 class _Batch(msgspec.Struct, frozen=True, array_like=True):
@@ -94,7 +96,7 @@ class _Batch(msgspec.Struct, frozen=True, array_like=True):
 
 
 def encode_repeated(batches: Sequence[BatchRecords]) -> Mapping[bytes, bytes]:
-    """As metadata of Parquet's footer."""
+    """The batches as metadata for Parquet's footer."""
     if not batches:
         return {}
     held = [

@@ -1,12 +1,12 @@
 """A log up to its end, and the voters that show it. Pure.
 
 Snapshots count as log up to their end (protocol section 5; KIP-630, "Changes to Leader Election"). A snapshot is
-only ever made of what is committed, so unlike a data file it is never of a history that was given up; and it has
-one content on every voter.
+only made of committed records, so unlike a data file it never belongs to an abandoned history, and it has the same
+content on every voter.
 
 To show a log, a voter needs the files from the end of its latest snapshot on. Files below may have been deleted
-there, and later files below are covered and do not count: a name that a deletion has freed, and a zombie creates
-again, is litter from its first moment on.
+there, and ones that appear later are covered and do not count: if a zombie creates a deleted name again, that file
+is litter.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ class LogState:
     image: ClusterImage = ClusterImage()  # noqa: RUF009 - immutable
     lineage: Lineage = Lineage()  # noqa: RUF009 - immutable
     epoch: int = 0
-    """Of the last batch, 0 for an empty log."""
+    """The epoch of the last batch, 0 for an empty log."""
     start: int = 0
-    """``files`` is complete from this offset on; it is 0, or the end of a snapshot."""
+    """``files`` is complete from this offset on; 0, or the end of a snapshot."""
     files: frozenset[DataName] = frozenset()
     appended_ms: int = 0
     """When the last batch was appended, by the clock of its claimant."""
     signed: bool = False
-    """Whether any of its files that were read has a tag: the cluster has a key."""
+    """Whether any of its files that were read has a tag, so the cluster has a key."""
     latest: tuple[BatchRecords, ...] = field(default=(), compare=False)
-    """Its last batches, for the next one to repeat, up to where the log ends; empty where they are not known."""
+    """Its last batches, for the next one to repeat, up to the log end; empty if unknown."""
 
     @property
     def end(self) -> int:
@@ -47,30 +47,32 @@ class LogState:
 
     @property
     def snapshot(self) -> CheckpointName:
-        """The name of a snapshot of all of it."""
+        """The name of a snapshot of the whole log."""
         return CheckpointName(self.end, self.epoch)
 
     @property
     def position(self) -> Position:
-        """Files up to it belong to this log or to earlier ones, files above it to later ones."""
+        """Files up to this position belong to this log or to earlier ones, files above it to later ones."""
         return position_of(self.snapshot)
 
     def lacked_by(self, look: VoterLook) -> frozenset[DataName]:
-        """The batches of this log that the voter has neither as a file nor in a snapshot. There are more where its
-        snapshot ends before ``start``."""
+        """The batches of this log that the voter has neither as a file nor in a snapshot. There are more if its
+        snapshot ends before ``start``.
+        """
         start = look.snapshot_end
         return frozenset(name for name in self.files.difference(look.files) if name.base_offset >= start)
 
     def denies(self, name: CheckpointName) -> bool:
-        """Whether a snapshot is neither of this log nor of one that goes on from it: nobody has frozen it."""
+        """Whether a snapshot is neither of this log nor of one that continues it, so no driver has frozen it."""
         if name.end_offset > self.end:
             return name.epoch < self.epoch
         epoch = self.lineage.epoch_at(name.end_offset - 1)
         return epoch is not None and epoch != name.epoch
 
     def held_by(self, look: VoterLook) -> bool:
-        """Whether the voter has every batch of this log, as a file or in a snapshot. One that has a snapshot which
-        this log denies does not: by its name it would stand for files that are not there."""
+        """Whether the voter has every batch of this log, as a file or in a snapshot. False if it has a snapshot
+        that this log denies, which by its name would replace missing files.
+        """
         return (
             look.snapshot_end >= self.start
             and not self.lacked_by(look)
@@ -78,8 +80,7 @@ class LogState:
         )
 
     def shown_by(self, look: VoterLook) -> bool:
-        """Whether the voter has this log, to the end and no other, and nobody has claimed an epoch above it
-        there."""
+        """Whether the voter has exactly this log, and no epoch above it is claimed there."""
         later = look.last is not None and position_of(look.last) > self.position
         return not later and look.claimed_epoch <= self.epoch and self.held_by(look)
 
@@ -89,8 +90,9 @@ class LogState:
         return is_majority(showing, electorate)
 
     def trimmed(self, looks: Iterable[VoterLook]) -> LogState:
-        """The same log without the names that none of the voters that show it needs: a driver that lives long
-        would remember every file that ever was."""
+        """The same log without names that no voter that shows it needs, as a long-lived driver would accumulate
+        all names.
+        """
         start = min((look.snapshot_end for look in looks if self.shown_by(look)), default=0)
         if start <= self.start:
             return self
@@ -100,7 +102,7 @@ class LogState:
 
 @dataclass(frozen=True, slots=True)
 class CommittedLog:
-    """A log that is known to be committed, and what was on those of its voters that could be listed then."""
+    """A log that is known to be committed, and the files on those of its voters that could be listed."""
 
     state: LogState
     listings: tuple[VoterListing, ...]
@@ -112,11 +114,11 @@ def is_majority(some: Iterable[VoterId], electorate: Sequence[VoterId]) -> bool:
 
 
 def minority_of(electorate: Sequence[VoterId]) -> int:
-    """The greatest number of voters that may be in the hands of a stranger; one voter more than these is sound."""
+    """The greatest number of voters that an attacker may control; one voter more includes a sound one."""
     return (len(electorate) - 1) // 2
 
 
 def greatest_of(looks: Iterable[VoterLook]) -> DataName | CheckpointName | None:
-    """The file that takes a log furthest; None when there is no file at all."""
+    """The file with the greatest position; None without files."""
     last = (look.last for look in looks if look.last is not None)
     return max(last, key=position_of, default=None)

@@ -1,32 +1,33 @@
-"""Keeping the metadata log short: take a snapshot, give it to every voter, move the log start, delete.
+"""Keeps the metadata log short: takes a snapshot, copies it to every voter, moves the log start, deletes.
 
-A commit does it when enough batches have come (``stratalog.engine.quorum.client``), so that the log stays short by
-itself; the snapshot job does it by bytes, changes and age.
+A commit does so after enough batches (``stratalog.engine.quorum.client``), so that the log stays short by itself;
+the snapshot job does so by bytes, changes and age.
 
-The steps, each of which may be the last one that a run takes (protocol I7):
+The steps, each of which may be the last one of a run (protocol I7):
 
-1. *Settle* the log: all of the snapshot is committed, and its end is a batch boundary. It is never of less
-   than an earlier one ("never regressing"), for a linearizable read does not go back.
+1. *Settle* the log: everything in the snapshot is committed, and its end is a batch boundary. It never ends before
+   an earlier one ("never regressing"), as a linearizable read does not go back.
 2. *Freeze* it on one voter that shows the log.
 3. *Copy* it to the other voters; read back and verify every copy.
-4. *Delete* on each voter that is live what lies below the new log start, and claims below the greatest.
+4. *Delete* files below the new log start, and claims below the greatest, on each live voter.
 
-When the log start moves, and to what
+When the log start moves
     KIP-630 ("When to Increase the LogStartOffset") moves it to a snapshot's end offset when all *live* replicas
     have fetched past it, or it is old. A voter here runs nothing; it is *live* in a run that could list it as the
-    incarnation that the metadata names, and verify what it holds. For the others the rule only saves work: a
-    voter that comes back, and an observer that is behind, load a snapshot.
+    incarnation in the metadata, and verify its files. For the others the rule only saves work: a returning voter,
+    or an observer that is behind, loads a snapshot.
 
-    Taken is: the *second latest* of the snapshots that every live voter holds whole, and a majority is live; the
-    latest one once it is as old as ``metadata.start.offset.lag.time.max.ms``. So a snapshot that turns out to be
-    damaged, on all voters even, can be done without: the one before it and the log after that one are there.
+    The log start is the end of the *second latest* snapshot that every live voter holds intact, if a majority is
+    live; of the latest one once it is as old as ``metadata.start.offset.lag.time.max.ms``. So a snapshot that
+    turns out to be damaged, even on all voters, is dispensable: the one before it and the log after that one
+    exist.
 
 Why it is safe
-    A voter loses nothing that its own snapshot, verified, does not stand for: whatever counted it as a holder
-    of the log still may. A name that a deletion has freed and a zombie creates again lies below that snapshot,
-    and is in nobody's log; a claim below the greatest is worth nothing. And a run that comes late deletes only
-    names below an end offset that stays covered. A snapshot is never replaced: a damaged copy is superseded by the
-    next one, and deleted as any older one, for a deletion by name might hit its repaired successor.
+    A voter only loses files that its own verified snapshot replaces, so it still counts as a holder of the log. A
+    deleted name that a zombie creates again is below that snapshot, and in no log; a claim below the greatest is
+    worthless. A late run only deletes names below an end offset that stays covered. A snapshot is never replaced:
+    a damaged copy is superseded by the next one, and deleted like any older one, as a deletion by name might hit
+    its repaired successor.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ from stratalog.snapshots.policy import SinceSnapshot, SnapshotPolicy, is_old, re
 from stratalog.snapshots.snapshot_id import EMPTY, SnapshotId
 
 NEVER_MS = 1 << 62
-"""So old is no snapshot: the log starts at the second latest."""
+"""An age that no snapshot reaches, so that the log starts at the second latest."""
 
 _UNREACHABLE = (RetriableError, StaleMetadataError, OutcomeUnknownError)
 
@@ -75,16 +76,16 @@ class VoterUpkeep:
 
     voter: Voter
     created: bool = False
-    """The snapshot was frozen here, not copied."""
+    """Whether the snapshot was frozen here, not copied."""
     copied: bool = False
     whole: dict[CheckpointName, int] = field(default_factory=dict)
-    """The snapshots that were verified here, and when they were frozen, in ms."""
+    """The verified snapshots here, with the times when they were frozen, in ms."""
     deleted: int = 0
-    """Files."""
+    """The number of deleted files."""
     failure: StratalogError | None = None
     """Why this voter is not live."""
     damaged: list[StratalogError] = field(default_factory=list)
-    """Snapshots here that are not what they should be."""
+    """Damaged snapshots here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,20 +106,20 @@ class Upkeep:
     log_start: int
     voters: tuple[VoterUpkeep, ...]
     made: NewSnapshot | None
-    """None: somebody else had made it."""
+    """None if another driver had made it."""
 
 
 @dataclass(frozen=True, slots=True)
 class SnapshotState:
-    """The metadata log and its latest snapshot, as they were found."""
+    """The metadata log and its latest snapshot."""
 
     latest: SnapshotId
     """``EMPTY`` before the first one."""
     size_bytes: int
-    """SnapshotSizeBytes: of the latest one."""
+    """SnapshotSizeBytes: the size of the latest one."""
     log_start: int
     end: SnapshotId
-    """The high watermark, and what a new snapshot would be."""
+    """The high watermark, and the id of a new snapshot."""
 
     @property
     def lag(self) -> int:
@@ -143,8 +144,9 @@ def _latest(committed: CommittedLog) -> CheckpointName | None:
 
 
 def log_start_of(live: Sequence[VoterUpkeep], now_ms: int | None, lag_ms: int) -> int:
-    """Where the log may start by what its live voters hold; see above. ``now_ms`` None: nobody knows how old
-    anything is. Pure."""
+    """The allowed start of the log, given the snapshots on its live voters; see the module. ``now_ms`` None: all
+    ages are unknown. Pure.
+    """
     if not live:
         return 0
     shared = sorted(set.intersection(*(set(one.whole) for one in live)), key=lambda name: name.end_offset)
@@ -157,8 +159,8 @@ def log_start_of(live: Sequence[VoterUpkeep], now_ms: int | None, lag_ms: int) -
 
 
 def doomed_on(listing: VoterListing, log_start: int) -> list[DataName | CheckpointName | ChunkName | ClaimName]:
-    """The names that may go on a voter when the log starts at ``log_start``: every name below is final history,
-    live or dead. Never the latest snapshot, and never the greatest claim. Pure.
+    """The names that may be deleted on a voter when the log starts at ``log_start``: every name below is final
+    history, live or dead. Never the latest snapshot, and never the greatest claim. Pure.
     """
     if log_start > listing.snapshot_end:
         return []
@@ -174,11 +176,11 @@ def doomed_on(listing: VoterListing, log_start: int) -> list[DataName | Checkpoi
 def due(
     log: MetadataLog, policy: SnapshotPolicy, now_ms: int, *, by_hand: bool
 ) -> tuple[SnapshotState, str | None]:
-    """The log, and why no snapshot of it is to be taken now; None: it is (KIP-630, "When to Snapshot"). The log
-    between the latest one and now is counted in bytes of its files. Which records have changed is told by
-    comparing the images: a record that is new and was changed since counts as new.
+    """The log, and the reason not to take a snapshot now; None if one is due (KIP-630, "When to Snapshot"). The
+    log since the latest one is measured in bytes of its files. Comparing the images shows the changed records: one
+    that is new and changed again counts as new.
 
-    Raises: as ``MetadataLog.committed_log``.
+    Raises: see ``MetadataLog.committed_log``.
     """
     committed = log.committed_log()
     looked, latest = snapshot_state(committed), _latest(committed)
@@ -205,14 +207,17 @@ def due(
 def _since_ms(
     committed: CommittedLog, latest: CheckpointName | None, files: Mapping[DataName, StoredObject], now_ms: int
 ) -> int:
-    """When the latest snapshot was made: where it has been longest. Without one, when the log began."""
+    """The time of the latest snapshot, on the voter that has had it longest. Without one, the time when the log
+    began.
+    """
     made = [one.checkpoints[latest] for one in committed.listings if latest in one.checkpoints] if latest else []
     return min((stored.modified_ms for stored in made or files.values()), default=now_ms)
 
 
 def _changes(log: MetadataLog, latest: CheckpointName, committed: CommittedLog) -> tuple[int, int]:
-    """How many records the snapshot holds, and how many of them are others now, or gone. A snapshot that no voter
-    has whole counts as changed."""
+    """The number of records in the snapshot, and of those that have changed or are gone. A snapshot without an
+    intact copy counts as changed.
+    """
     for listing in committed.listings:
         if latest in listing.checkpoints:
             with suppress(*_UNREACHABLE, *DAMAGED):
@@ -222,10 +227,10 @@ def _changes(log: MetadataLog, latest: CheckpointName, committed: CommittedLog) 
 
 
 def keep_up(log: MetadataLog, clock: Clock, *, lag_ms: int) -> Upkeep:
-    """Take a snapshot of all that is committed; then the steps above.
+    """Take a snapshot of everything that is committed, then do the other steps of the module.
 
-    Raises: NoMajorityError and other RetriableError kinds; CorruptionError kinds. Errors of single voters are in
-        the result.
+    Raises: NoMajorityError and other RetriableError kinds; CorruptionError kinds. The result has the errors of
+        single voters.
     """
     committed = log.committed_log()
     log.check_may_write()
@@ -251,7 +256,7 @@ def keep_up(log: MetadataLog, clock: Clock, *, lag_ms: int) -> Upkeep:
 
 
 def _is_damaged(log: MetadataLog, committed: CommittedLog) -> bool:
-    """Whether a snapshot of this very log is there, and any copy of it is damaged."""
+    """Whether a snapshot of this log exists, and a copy of it is damaged."""
     name = committed.state.snapshot
     for listing in committed.listings:
         if name in listing.checkpoints:
@@ -267,7 +272,7 @@ def _is_damaged(log: MetadataLog, committed: CommittedLog) -> bool:
 def _frozen(
     log: MetadataLog, committed: CommittedLog, clock: Clock, voters: Iterable[VoterUpkeep]
 ) -> tuple[VoterListing, NewSnapshot | None]:
-    """A listing of a voter that has the snapshot, made now if need be.
+    """A listing of a voter that has the snapshot, which is made now if necessary.
 
     Raises: RetriableError when no voter takes it.
     """
@@ -275,7 +280,7 @@ def _frozen(
     there = [listing for listing in committed.listings if state.snapshot in listing.checkpoints]
     failure: StratalogError | None = None
     for listing in there:
-        try:  # somebody may have put anything under the name, to be the first
+        try:  # another writer may have created anything under the name
             verify_checkpoint(log.cluster_id, listing.voter, listing.checkpoints[state.snapshot])
             return listing, None
         except (*_UNREACHABLE, *DAMAGED) as error:
@@ -284,7 +289,7 @@ def _frozen(
         made: NewSnapshot | None = None
         began_s = clock.monotonic_s()
         try:
-            with suppress(OutcomeUnknownError):  # the listing tells
+            with suppress(OutcomeUnknownError):  # the listing shows the outcome
                 records = write_checkpoint(log.cluster_id, listing.voter, state, clock)
                 if records is not None:
                     made = NewSnapshot(records, 1000 * (clock.monotonic_s() - began_s))
@@ -299,7 +304,7 @@ def _frozen(
 
 
 def _give(log: MetadataLog, one: VoterUpkeep, state: LogState, source: VoterListing) -> None:
-    """Let the voter have the snapshot of ``state``, and see which of its latest two it has whole."""
+    """Copy the snapshot of ``state`` to the voter, and check which of its latest two are intact there."""
     name = state.snapshot
     try:
         listing = one.voter.list()

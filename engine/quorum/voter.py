@@ -26,16 +26,17 @@ from stratalog.partitions.root import read_broker_file
 from stratalog.partitions.store.protocol import Store, StoredObject
 
 CLAIM_BYTES = 1024
-"""At most of a claim, which is an id."""
+"""The greatest size of a claim, which is an id."""
 
 Position = tuple[int, int, bool]
-"""How far a file takes a log: its epoch, then an offset, then whether it goes on from there (a batch) or ends
-there (a snapshot). Positions of one cluster's log are ordered."""
+"""The end of a log up to a file: its epoch, then an offset, then whether the log continues from there (a batch) or
+ends there (a snapshot). Positions of one cluster's log are ordered."""
 
 
 def position_of(name: DataName | CheckpointName) -> Position:
-    """The position of a batch or a snapshot. A batch is after the snapshots that end at its base offset, and
-    before those that cover it: one claimant writes an epoch's batches, one after the other."""
+    """The position of a batch or snapshot. A batch is after the snapshots that end at its base offset, and before
+    those that cover it, as one claimant writes an epoch's batches in order.
+    """
     match name:
         case DataName(base_offset=offset, epoch=epoch):
             return epoch, offset, True
@@ -45,24 +46,24 @@ def position_of(name: DataName | CheckpointName) -> Position:
 
 @dataclass(frozen=True, slots=True)
 class VoterLook:
-    """The names that a voter held when it was looked at. The decisions of the quorum rest on names alone."""
+    """The names on a voter at one look. The quorum's decisions depend on names alone."""
 
     voter: Voter
     claims: tuple[int, ...]
-    """The epochs claimed here, ascending; where the cluster has a key, by its holders."""
+    """The epochs claimed here, ascending; if the cluster has a key, only those claimed by its holders."""
     files: Collection[DataName]
     checkpoints: Collection[CheckpointName]
     last: DataName | CheckpointName | None
-    """The file with the greatest position; its lineage says which files are the log."""
+    """The file with the greatest position; its lineage shows which files are the log."""
     chunks: tuple[ChunkName, ...] = ()
-    """Parts of snapshots that are being fetched, or were given up."""
+    """Parts of snapshots that are being fetched, or were abandoned."""
     claim_names: tuple[ClaimName, ...] = ()
-    """All claims that are there, a stranger's, too."""
+    """All existing claims, including foreign ones."""
 
     @property
     def unsigned(self) -> UnsignedError | None:
-        """Claims above the greatest that counts, by somebody who does not have the key of the cluster; those below
-        go with all the others that are worth nothing any more.
+        """Claims above the greatest valid one, by drivers without the cluster key; those below are deleted with
+        all other outdated claims.
         """
         above = [name for name in self.claim_names if name.epoch > self.epoch]
         unsigned = [name for name in above if not self.voter.believes(name)]
@@ -76,12 +77,12 @@ class VoterLook:
 
     @property
     def tagged(self) -> bool:
-        """Whether anybody has claimed here under a name that says that the cluster has a key."""
+        """Whether any claim here has a name that shows that the cluster has a key."""
         return any(name.tag for name in self.claim_names)
 
     def disputed(self, epoch: int) -> bool:
-        """Whether several drivers have claimed the epoch here, each under a name of its own: their keys differ.
-        Then the epoch is nobody's: of two that look after they have claimed, one at least sees the other.
+        """Whether several drivers have claimed the epoch here, each under its own name, as their keys differ. Then
+        no driver has the epoch: of two that look after they have claimed, at least one sees the other.
         """
         return sum(name.epoch == epoch for name in self.claim_names) > 1
 
@@ -97,12 +98,12 @@ class VoterLook:
 
     @property
     def epoch(self) -> int:
-        """The greatest epoch this voter knows of: a claimant writes to voters that it did not claim, too."""
+        """The greatest epoch on this voter: a claimant also writes to voters that it did not claim."""
         return max(self.claimed_epoch, self.last_epoch)
 
     @property
     def log_start(self) -> int:
-        """Where its log starts: 0, or the end of its first snapshot."""
+        """The start of its log: 0, or the end of its first snapshot."""
         if any(name.base_offset == 0 for name in self.files):
             return 0
         return min((name.end_offset for name in self.checkpoints), default=0)
@@ -115,7 +116,7 @@ class VoterLook:
 
 @dataclass(frozen=True, slots=True)
 class VoterListing(VoterLook):
-    """A look that tells how large the files are, too, and how old."""
+    """A look that includes the sizes and ages of the files."""
 
     files: Mapping[DataName, StoredObject]
     checkpoints: Mapping[CheckpointName, StoredObject]
@@ -129,14 +130,14 @@ class Voter:
     store: Store
     directory_id: str
     key: ClusterKey | None = field(default=None, compare=False)
-    """By which the files of this voter are known; None: they are all believed."""
+    """The key that verifies the files of this voter; None: all files are accepted."""
 
     def __str__(self) -> str:
         return f"voter {self.broker_id} ({self.store.uri})"
 
     @property
     def id(self) -> VoterId:
-        """As the metadata names it."""
+        """The voter's id, as the metadata has it."""
         return VoterId(self.broker_id, self.directory_id)
 
     @property
@@ -149,14 +150,14 @@ class Voter:
         return paths.join(self.folder, str(name))
 
     def look(self) -> VoterLook:
-        """The voter's names; only then the root is checked, so that what was seen was this incarnation's.
+        """The voter's names. The root is checked afterwards, so the names are those of this incarnation.
 
-        Two scans that agree (``Store.names``), though entries that are there throughout are in any one: a claim
-        that fences a commit may be deleted while a scan passes, for the sake of a greater one that is created
-        behind it. That scan would show neither, and the voter be counted.
+        Two scans must agree (``Store.names``), although each one contains all entries that exist throughout: a
+        claim that fences a commit may be deleted during a scan, because of a greater one that is created behind
+        it. That scan would show neither, and the voter would be counted.
 
-        Raises: StaleBrokerError when the root holds another directory id; BrokerUnreachableError when it
-            holds none; ListingUnstableError, StorageError.
+        Raises: StaleBrokerError when the root holds another directory id; BrokerUnreachableError when it holds
+            none; ListingUnstableError, StorageError.
         """
         folder = self.folder
         parsed = [_parsed(name_in(folder, name)) for name in self.store.names(folder)]
@@ -168,7 +169,7 @@ class Voter:
         return VoterLook(self, self._claims(names), files, checkpoints, last, _chunks(parsed), names)
 
     def list(self) -> VoterListing:
-        """As ``look``, with what upkeep and people want to know of the files. Raises: as ``look``."""
+        """Like ``look``, with sizes and ages for upkeep and inspection. Raises: see ``look``."""
         folder = self.folder
         stored = {_parsed(name_in(folder, one.name)): one for one in self.store.list(folder)}
         self._check_root()
@@ -182,14 +183,15 @@ class Voter:
         return tuple(sorted({name.epoch for name in names if self.believes(name)}))
 
     def believes(self, name: ClaimName) -> bool:
-        """Whether the claim counts. Its name says who has made it: looking at a voter reads no claims. It is of
-        this very voter, so that another one's cannot be put there.
+        """Whether the claim counts. Its name identifies its author, so looking at a voter reads no claims. It is
+        bound to this voter, so that another voter's claim cannot be copied here.
         """
         return self.key is None or _believed(self.key, self.directory_id, name)
 
     def claim_name(self, epoch: int) -> ClaimName:
-        """The name under which an epoch is claimed here. All who sign with one secret have the same, and only one
-        of them can create it."""
+        """The name under which an epoch is claimed here. All holders of one secret use the same one, so only one
+        of them can create it.
+        """
         if self.key is None:
             return ClaimName(epoch)
         return ClaimName(epoch, self.key.tag("claim", f"{self.directory_id}/{epoch}", b"")[: TAG_DIGITS // 2])
@@ -205,9 +207,9 @@ class Voter:
             )
 
     def claim(self, epoch: int, claimant: str) -> bool:
-        """Whether ``claimant`` has claimed ``epoch`` here, now or before. The claim of an epoch below another
-        one's may have been deleted, and made again by somebody else: it is worth nothing to either, for both
-        list the voter afterwards, and see the greater one.
+        """Whether ``claimant`` has claimed ``epoch`` here, now or before. A claim below a greater one may have
+        been deleted, and made again by another driver: it is useless to both, as both list the voter afterwards,
+        and see the greater one.
 
         Raises: StorageError and other RetriableError kinds.
         """
@@ -216,14 +218,14 @@ class Voter:
             if self.store.create(name, claimant.encode()):
                 return True
         except OutcomeUnknownError:
-            pass  # reading tells
+            pass  # reading shows the outcome
         try:
             return read_bounded(self.store, name, CLAIM_BYTES) == claimant.encode()
         except (FileNotFoundError, CorruptionError):
             return False
 
     def claimant_of(self, epoch: int) -> str:
-        """The name of the driver that claimed an epoch here; empty without a claim that can be read."""
+        """The driver that claimed an epoch here; empty without a readable claim."""
         try:
             name = self.path(self.claim_name(epoch))
             return read_bounded(self.store, name, CLAIM_BYTES).decode(errors="replace")
@@ -231,7 +233,7 @@ class Voter:
             return ""
 
     def create(self, name: DataName, data: bytes) -> None:
-        """Create a data file, or find that it is there: a name has the same bytes on every voter.
+        """Create a data file, or find that it exists: a name has the same bytes on every voter.
 
         Raises: StorageError, OutcomeUnknownError.
         """
@@ -254,7 +256,7 @@ class Voter:
 
 
 _parsed = lru_cache(2**16)(parse_name)
-"""A voter is looked at after every commit, and its names stay."""
+"""Cached, as a voter is looked at after every commit, and its names stay."""
 
 
 @lru_cache(2**16)

@@ -1,11 +1,11 @@
-"""How far a stream has come, as its checkpoint holds it, and where it goes on. Pure.
+"""The offsets of a stream, as its checkpoint stores them, and where it continues. Pure.
 
     {"topics": {"trips": {"topicId": "..", "partitions": {"0": {"offset": 17, "leaderEpoch": 3}}}}}
 
 ``offset`` is the next one to read; ``leaderEpoch`` is that of the record before it (KIP-320's truncation
-detection), absent where none was read. The offsets at which a query begins carry ``"initial": true``; those at
-which its first batch ends carry where it began in ``"began"``: Spark asks for the initial offsets anew when that
-batch is run again, and "latest" is another offset by then.
+detection), absent if none was read. The start offsets of a query have ``"initial": true``; the end offsets of its
+first batch have its start in ``"began"``: Spark requests the initial offsets again when it repeats that batch, and
+"latest" is another offset by then.
 """
 
 from __future__ import annotations

@@ -404,6 +404,7 @@ def end_appends(
 
 
 def check_acks(acks: str) -> None:
+    """Raises: InvalidCallError for another value than ``all`` or ``leader``."""
     if acks not in ("all", "leader"):
         hint = {"-1": "; Kafka's -1 is 'all'", "1": "; Kafka's 1 is 'leader'", "0": "; the weakest is 'leader'"}
         raise InvalidCallError(f"acks is {acks!r}: use 'all' or 'leader'{hint.get(str(acks), '')}")

@@ -1,8 +1,8 @@
-"""Leaders that hold only the beginning of their remote log, with all of their ISR: they go on from the end of it.
+"""Lets leaders that hold only a prefix of their remote log, with all of their ISR, continue from its end.
 
-Records that were acknowledged and never tiered are lost then, if there were any; who put older copies of all
-brokers back has lost them already. A replica outside the ISR may still hold them: then nothing is done, and a
-person is told.
+Acknowledged records that were never tiered are then lost, if there were any: restoring older copies of all brokers
+has lost them already. If a replica outside the ISR may still hold them, nothing is done, and the error is for an
+operator.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from stratalog.partitions.identity import TopicIdPartition
 from stratalog.partitions.runner import Done, Failed
 
 Behind = Mapping[TopicIdPartition, tuple[PartitionView, LogBehindRemoteError]]
-"""Partitions whose leaders are behind their remote logs, under which view, and how."""
+"""Partitions whose leaders are behind their remote logs, by view, with the error."""
 
 
 def go_on_from_remote(
     context: Context, behind: Behind
 ) -> tuple[dict[TopicIdPartition, str], dict[TopicIdPartition, StratalogError]]:
-    """Elect the leaders once more, each alone in its ISR, to begin where the remote log ends: one commit for all.
-    A note for each partition of which that was committed, and an error for each where it is not safe.
+    """Elect each leader again, alone in its ISR, to begin at the end of the remote log: one commit for all.
+    Returns a note for each elected partition, and an error for each one that is unsafe.
     """
     refused: dict[TopicIdPartition, StratalogError] = {}
     elections: list[Election] = []
@@ -59,11 +59,11 @@ def go_on_from_remote(
 
 
 def _check_others(context: Context, view: PartitionView, error: LogBehindRemoteError) -> None:
-    """Every other member of the ISR can be looked at, and all that it knows to be committed is in the remote
-    log; no replica in service holds records from the end of the remote log on.
+    """Check that every other member of the ISR can be listed, and knows nothing committed beyond the remote log,
+    and that no unfenced replica holds records beyond it.
 
-    Raises: CorruptionError, which says something only while the view is the present one; RetriableError where a
-        whole member holds more, which nobody saw before; errors of looking at a member of the ISR.
+    Raises: CorruptionError, which is valid only while the view is the present one; RetriableError when an intact
+        member holds more, which was unknown before; errors of listing a member of the ISR.
     """
     replicas, wrote = context.replicas(view), error.wrote
     assert wrote is not None

@@ -1,8 +1,8 @@
-"""Leaders whose storage is damaged: another member of the ISR takes their place (protocol section 1).
+"""Leaders with damaged storage: another member of the ISR replaces them (protocol section 1).
 
-Where bytes of a leader turn out not to be those that were written, in the pass that copies or reads them, it
-resigns here. Its bad file is replaced at once, while it is outside the ISR: else it would come back with it,
-for a sync goes by names and sizes.
+When a copy or read finds that a leader's bytes differ from those written, it resigns here. Its damaged file is
+replaced at once, while it is outside the ISR; otherwise it would return with it, as a sync compares names and
+sizes.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ from stratalog.partitions.runner import Done
 from stratalog.partitions.segment_check import verify_bytes
 
 Damaged = Mapping[TopicIdPartition, tuple[PartitionView, StratalogError]]
-"""Partitions whose leader's storage was found damaged, under which view, and how."""
+"""Partitions whose leader's storage is damaged, by view, with the error."""
 
 
 def replace_leaders(context: Context, damaged: Damaged) -> dict[TopicIdPartition, str]:
-    """Elect a whole member of the ISR wherever there is one; the old leader leaves the ISR in the same commit.
-    One commit for all. Returns a note for each partition that has a new leader.
+    """Elect an intact member of the ISR for each partition that has one; the same commit removes the old leader
+    from the ISR. One commit for all. Returns a note for each partition with a new leader.
 
-    A member holds everything that was acknowledged; so the election is clean. Where no other member is whole
-    the leader stays as it is: nobody can say what it has lost. A damaged file of the one that resigned is replaced
-    by what the new leader holds, once that is verified.
+    A member holds everything that was acknowledged, so the election is clean. Without another intact member the
+    leader stays, as the extent of its loss is unknown. A damaged file of a resigned leader is replaced by the new
+    leader's, once that is verified.
     """
     chosen: dict[TopicIdPartition, int] = {}
     for outcome in context.threads.run(lambda key: _whole_member(context, *damaged[key]), list(damaged)):
@@ -81,9 +81,9 @@ def under_others(
 
 
 def ahead_of_metadata(context: Context, view: PartitionView) -> dict[int, CorruptionError]:
-    """The replicas with a register of a leader epoch that nobody has committed: the writer of one has read that
-    epoch in the metadata. They are listed first; then a linearizable read must show that ``view`` is the present
-    one. Asked where a view seems to be stale, and reading anew has shown no other.
+    """The replicas with a register of an uncommitted leader epoch (a legitimate writer has read its epoch in the
+    metadata). They are listed first; then a linearizable read must show that ``view`` is the present one. Called
+    when a view seems stale, but reading again shows the same.
     """
     replicas = context.replicas(view)
     found: dict[int, CorruptionError] = {}
@@ -99,8 +99,8 @@ def ahead_of_metadata(context: Context, view: PartitionView) -> dict[int, Corrup
 
 
 def check_aside(context: Context, view: PartitionView, broker: int, *, in_place: bool = False) -> None:
-    """A linearizable read: ``view`` is the present one, and a replica may be touched under it. It is outside the
-    ISR; or (``in_place``) it leads, and is the last member.
+    """Check, by a linearizable read, that ``view`` is the present one, and the replica may be changed: it is
+    outside the ISR, or (``in_place``) leads as the last member.
 
     Raises: InvalidUpdateVersionError.
     """
@@ -114,7 +114,7 @@ def check_aside(context: Context, view: PartitionView, broker: int, *, in_place:
 
 
 def _mended(context: Context, key: TopicIdPartition, broker: int, file: str) -> str:
-    """Replace a damaged file of a broker that has resigned; what came of it, for the note."""
+    """Replace a damaged file of a broker that has resigned; returns the result for the note."""
     try:
         image = context.metadata.image()
         if key[0] not in image.topics:
@@ -131,8 +131,8 @@ def _mended(context: Context, key: TopicIdPartition, broker: int, file: str) -> 
 
 
 def _repair(replicas: PartitionReplicas, broker: int, file: str) -> Repair | None:
-    """The repair of the file from the leader's copies; None where it reads well now, or the log does not need it:
-    it is of a history that was given up, or the leader has merged it, and the next sync copies that.
+    """The repair of the file from the leader's copies; None if it is readable now, or the log does not need it: it
+    belongs to an abandoned history, or the leader has merged it, and the next sync copies that.
 
     Raises: CorruptSegmentError when the leader's is damaged too; errors of reading either.
     """
@@ -163,8 +163,8 @@ def _reads_well(replica: Replica, file: DataFile) -> bool:
 
 
 def _whole_member(context: Context, view: PartitionView, error: StratalogError) -> int | None:
-    """The member of the ISR, other than the leader, that is whole and holds most; where the leader is behind the
-    remote log, one that is not.
+    """The intact member of the ISR other than the leader that holds most; if the leader is behind the remote log,
+    one that is not.
     """
     behind = error.remote_end if isinstance(error, LogBehindRemoteError) else 0
     replicas, least = context.replicas(view), max(behind, view.written_to)
@@ -177,7 +177,7 @@ def _whole_member(context: Context, view: PartitionView, error: StratalogError) 
             log = replica.log(anew=True)
             check_whole(replica, log)
             if log.joined_epoch > view.leader_epoch:
-                continue  # by a register of a stranger
+                continue  # by a foreign register
             if log.log_end < least:
                 continue
         except StratalogError:

@@ -1,9 +1,9 @@
-"""Former replicas: folders of partitions that the metadata gives to nobody any more.
+"""Former replicas: folders of partitions that the metadata no longer assigns to their broker.
 
-A reassignment leaves one, and so does a root that has become another incarnation. Its records are in the log, as a
-rule; but where the broker was away, and an unclean election has gone on without it, it may hold the only copy of
-acknowledged records. So ``history`` and ``recover`` look through it as through a replica, and ``vacuum`` keeps its
-files of another history than the leader's until ``file.delete.delay.ms`` have passed since it closed the folder.
+A reassignment leaves one, and so does a root that became another incarnation. Usually its records are in the log;
+but if the broker was away during an unclean election, it may hold the only copy of acknowledged records. So
+``history`` and ``recover`` search it like a replica, and ``vacuum`` keeps its files of another history than the
+leader's until ``file.delete.delay.ms`` have passed since it closed the folder.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from stratalog.partitions.replica import Replica
 from stratalog.partitions.store import StoredObject
 
 CLOSED = EpochName(9_999_999_999)
-"""The epoch that a former replica has joined: no leader epoch is ever as great."""
+"""The epoch that closes a former replica: no leader epoch is ever as great."""
 
 
 def owned_folders(context: Context, image: ClusterImage) -> frozenset[tuple[int, str]]:
@@ -39,7 +39,7 @@ def owned_folders(context: Context, image: ClusterImage) -> frozenset[tuple[int,
 
 
 def former_replica(context: Context, image: ClusterImage, broker_id: int, folder: str) -> Replica | None:
-    """The replica that a folder, which nobody owns, was of; None where its partition is no more."""
+    """The former replica in an unassigned folder; None if its partition no longer exists."""
     parsed, registered = paths.parse_replica_path(folder), image.brokers.get(broker_id)
     if parsed is None or registered is None:
         return None
@@ -83,10 +83,10 @@ def find_former(
 
 
 def truncated_in(replica: Replica, lineage: Lineage, began_ms: int) -> list[Discarded]:
-    """The files of a former replica that are of another history than the leader's, which took it on at
-    ``began_ms``: since then, and since vacuum has closed the folder.
+    """The files of a former replica with another history than the leader's, which took over at ``began_ms``, and
+    the time since when: from that, and from vacuum's closing of the folder.
 
-    Raises: as ``Replica.list``.
+    Raises: see ``Replica.list``.
     """
     listing = replica.list()
     since = max(listing.joined_ms, began_ms) if listing.joined_epoch == CLOSED.epoch else None

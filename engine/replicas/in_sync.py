@@ -1,8 +1,8 @@
-"""Changes of the ISR as a driver proposes them: one commit for all partitions (protocol section 4).
+"""ISR changes that a driver proposes: one commit for all partitions (protocol section 4).
 
-Refusals: with INELIGIBLE_REPLICA, INVALID_UPDATE_VERSION and FENCED_LEADER_EPOCH a proposer goes back to the
-committed state and looks again; a partition whose topic is gone is left alone; NOT_CONTROLLER is dealt with below,
-where commits are (``stratalog.engine.quorum.client``).
+Refusals: after INELIGIBLE_REPLICA, INVALID_UPDATE_VERSION and FENCED_LEADER_EPOCH a proposer reads the committed
+state and looks again; a partition of a deleted topic is left alone; ``stratalog.engine.quorum.client`` handles
+NOT_CONTROLLER.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from stratalog.partitions.unwritable import UnwritableStorageError
 
 
 def lags(behind_ms: float, lag_time_max_ms: int) -> bool:
-    """Whether a replica that has been behind its leader for so long is out of sync: for longer than
-    ``replica.lag.time.max.ms``, as in Kafka, not for exactly as long.
+    """Whether a replica that has been behind its leader for this long is out of sync: longer than
+    ``replica.lag.time.max.ms``, as in Kafka, not exactly as long.
     """
     return behind_ms > lag_time_max_ms
 
@@ -46,11 +46,12 @@ class Missed:
 
     error: StratalogError
     behind_since_ms: int | None
-    """When the oldest record was written that it may lack; None when it lacks none."""
+    """The writing time of the oldest record that it may lack; None when it lacks none."""
 
     def is_out(self, now_ms: int, lag_ms: int) -> bool:
-        """Whether it is no longer in sync: damaged, or behind, for ``replica.lag.time.max.ms`` or on a root that
-        takes no writes."""
+        """Whether it is out of sync: damaged, or behind for ``replica.lag.time.max.ms``, or at all if its root
+        refuses writes.
+        """
         if isinstance(self.error, CorruptionError):
             return True
         if self.behind_since_ms is None:
@@ -60,7 +61,7 @@ class Missed:
 
 @dataclass(slots=True)
 class Progressed:
-    """One partition in the course of a run: what was seen of it, and what went wrong."""
+    """One partition during a run: its logs, copies and errors so far."""
 
     replicas: PartitionReplicas
     min_insync_replicas: int
@@ -68,56 +69,54 @@ class Progressed:
     copied_bytes: int = 0
     avoided_bytes: int = 0
     joined_s: float | None = None
-    """When followers joined the ISR, in seconds from the beginning of the run; None when none did."""
+    """When followers joined the ISR, in seconds from the start of the run; None without any."""
     log_end: int = 0
     high_watermark: int = 0
     caught_up: dict[int, Synced] = field(default_factory=dict)
     missed: dict[int, Missed] = field(default_factory=dict)
     cut_off: set[int] = field(default_factory=set)
-    """Those of ``missed`` that only a budget has kept from catching up; no failure."""
+    """Those of ``missed`` that only a budget stopped, which is no failure."""
     leader_error: StratalogError | None = None
     """The error of listing the leader."""
     failures: list[Failure] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     again: bool = False
-    """The view has changed on the way: what remains to be done rests on another one."""
+    """Whether the view has changed during the run, so that remaining work rests on another one."""
 
     @property
     def has_min_isr(self) -> bool:
-        """Whether what the ISR holds counts as committed."""
+        """Whether records on the ISR count as committed."""
         return self.replicas.view.has_min_isr(self.min_insync_replicas)
 
     def begin(self, replicas: PartitionReplicas) -> None:
-        """A fresh start under another view; copies and notes stay."""
+        """Start again under another view; copies and notes stay."""
         self.replicas = replicas
         self.log_end = self.high_watermark = 0
         self.caught_up, self.missed, self.cut_off, self.failures = {}, {}, set(), []
         self.leader_error, self.again = None, False
 
     def fail(self, item: object, error: StratalogError) -> None:
-        """Note what went wrong; a stale view is looked at again."""
+        """Record an error; a stale view is read again."""
         self.failures.append(Failure.of(item, error))
         self.again = self.again or isinstance(error, StaleMetadataError)
 
 
 def is_current(image: ClusterImage, view: PartitionView) -> bool:
-    """Whether the partition is as the view says it is."""
+    """Whether the partition still equals the view."""
     topic = image.topics.get(view.topic_id)
     return topic is not None and topic.partitions[view.partition].partition_epoch == view.partition_epoch
 
 
 def behind_since_ms(log: ReplicaLog, held: int) -> int | None:
-    """When the oldest file of the leader's ``log`` was written that a replica which holds everything below
-    offset ``held`` lacks; None when it lacks none. (Files carry their time, so nobody has to watch a follower
-    for as long as ``replica.lag.time.max.ms``.)
+    """The writing time of the oldest file of the leader's ``log`` that a replica with all records below ``held``
+    lacks; None when it lacks none. (Files have their time, so no process must watch a follower for
+    ``replica.lag.time.max.ms``.)
     """
     return next((link.file.object.modified_ms for link in log.chain if link.end > held), None)
 
 
 def isr_proposal(view: PartitionView, isr: Collection[int], adding: Collection[int]) -> IsrProposal:
-    """The ISR and *adding* that a driver wants, with the broker epochs under which the view's storage was
-    seen (KIP-903).
-    """
+    """The proposed ISR and *adding*, with the broker epochs under which the view's storage was seen (KIP-903)."""
 
     def seen(members: Iterable[int]) -> tuple[Member, ...]:
         return tuple(
@@ -145,15 +144,15 @@ def adding(view: PartitionView, brokers: Collection[int]) -> IsrProposal:
 
 
 def joined(view: PartitionView, brokers: Collection[int]) -> IsrProposal:
-    """The second commit of an expansion."""
+    """The second commit of an expansion: these brokers become members."""
     return isr_proposal(view, {*view.isr, *brokers}, set(view.adding) - set(brokers))
 
 
 def propose(
     context: Context, states: Mapping[TopicIdPartition, Progressed], proposals: Collection[IsrProposal]
 ) -> set[TopicIdPartition]:
-    """Commit one change for all partitions, and take the views that follow from it. Returns the partitions
-    that are as proposed now, in a view that this driver may go on from; of the others it is noted what to do.
+    """Commit one change for all partitions, and take the resulting views. Returns the partitions that are now as
+    proposed, in a view from which this driver may continue; the others have a note about what to do.
     """
     if not proposals:
         return set()
@@ -165,7 +164,7 @@ def propose(
         state = states[key]
         match answer:
             case Altered(_, _, partition_epoch):
-                # Somebody else may have changed it since: what we did next would rest on that.
+                # Another driver may have changed it since, and our next step would rest on that.
                 if key[0] in image.topics:
                     state.replicas = context.replicas(image.view(*key))
                 if (

@@ -1,4 +1,4 @@
-"""The logs of all replicas of a partition as a task finds them; or why one cannot be looked at."""
+"""The logs of all replicas of a partition, as a task lists them, or the errors of listing them."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from stratalog.tiering.plan import waiting_since_ms
 
 @dataclass(frozen=True, slots=True)
 class DescribeWork(PartitionWork):
-    """Look at every replica of one partition."""
+    """The task of listing every replica of one partition."""
 
     remote_end: int | None = None
-    """Of its remote log: since when what follows is there is found out. None: that is not asked."""
+    """The end of its remote log, to find out since when later records wait. None: not requested."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,14 +38,14 @@ class ListedLog:
     log_end: int
     files: tuple[ReplicaFile, ...]
     waiting_since_ms: int | None = None
-    """When the first record behind the remote log was appended; None without one, or where it was not asked."""
+    """The time of the first append behind the remote log; None without one, or if not requested."""
     contradicts: StratalogError | None = None
-    """Of a leader: why its log does not go with its remote log, or with what the metadata know of it."""
+    """For a leader: how its log contradicts its remote log, or the metadata."""
 
 
 @dataclass(frozen=True, slots=True)
 class ListedReplica:
-    """One replica: its log, or why it cannot be looked at."""
+    """One replica: its log, or the error of listing it."""
 
     broker_id: int
     found: ListedLog | StratalogError

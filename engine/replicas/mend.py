@@ -1,9 +1,9 @@
-"""Putting good files where bad ones are, or none: stage and verify, look again, name, delete, look again.
+"""Replaces damaged or missing files by good ones: stage and verify, look again, name, delete, look again.
 
-No offset is missing at any moment, and a sync beside it rests on that: good bytes take the bad file's name in
-one step, files of other names that stand for it are there before it goes, and where nothing stands for it, it
-stays. So a crash leaves the replica as bad as it was, or mended. Two heals at once put the same verified bytes;
-one that slept since its last look puts them once more, where the replica may be in the ISR again.
+No offset is missing at any moment, on which a concurrent sync relies: good bytes take the damaged file's name in
+one step; replacements under other names exist before it is deleted; without a replacement, it stays. So after a
+crash the replica is as damaged as before, or repaired. Two concurrent heals write the same verified bytes; a
+delayed one writes them again, possibly when the replica is in the ISR again.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ _READ_BYTES = 8 * 1024 * 1024
 
 
 def mend(target: Replica, leader: Replica, repair: Repair, may_touch: Callable[[], None]) -> None:
-    """Carry a repair out on ``target``. ``may_touch`` raises when the view has changed on which it rests: it is
-    asked after everything is staged, right before the first change.
+    """Carry a repair out on ``target``. ``may_touch`` raises when the view of the repair has changed; it is called
+    when everything is staged, directly before the first change.
 
     Raises: StaleMetadataError kinds; SourceChangedError when the source is no longer what was verified;
-        CorruptSegmentError when the target does not give back what was written; StorageError kinds.
+        CorruptSegmentError when the target does not return what was written; StorageError kinds.
     """
     if isinstance(repair.damage, BadEpoch) and not repair.damage.needed:
         may_touch()
@@ -52,7 +52,7 @@ def mend(target: Replica, leader: Replica, repair: Repair, may_touch: Callable[[
 
 
 def _join(target: Replica, leader: Replica, may_touch: Callable[[], None]) -> None:
-    """Files of an epoch come after its register, as in any replica."""
+    """Write the register of an epoch before its files, as in any replica."""
     if target.broker_id == leader.broker_id:
         return
     joined = leader.list(anew=True).joined_epoch
@@ -61,8 +61,9 @@ def _join(target: Replica, leader: Replica, may_touch: Callable[[], None]) -> No
 
 
 def _start_over(target: Replica, leader: Replica, may_touch: Callable[[], None]) -> None:
-    """As a follower does that asks for what its leader has no more (protocol, section 3): the register before
-    anything else."""
+    """Start the log over, as a follower below its leader's start does (protocol, section 3): the register before
+    anything else.
+    """
     log = leader.log(anew=True)
     state = encode(leader.producers_at_local_start(log))
     may_touch()
@@ -76,19 +77,19 @@ def _mend_files(target: Replica, repair: Repair, may_touch: Callable[[], None]) 
         for copy in repair.put:
             staged.append(_stage(copy, target))
             cleanup.callback(_drop, staged[-1])
-        # 2. The bad file must be the one that was found bad: somebody else may have replaced it.
+        # 2. The bad file must be the one that was found bad: another heal may have replaced it.
         bad = repair.damage.file if isinstance(repair.damage, BadFile) else None
         present = {file.name: file.object.version for file in target.list(anew=True).data}
         if bad is not None and present.get(bad.name) != bad.object.version:
             bad = None
         may_touch()
-        # 3. The good ones first. A name that is taken was put there by somebody else, but for the bad file's own.
+        # 3. The good ones first. A taken name, other than the bad file's own, comes from another heal.
         for copy, one in zip(repair.put, staged, strict=True):
             if bad is not None and copy.held.name == bad.name:
                 one.replace()
             else:
                 one.commit()
-        # 4. The bad one goes, where others stand for it.
+        # 4. Delete the bad one if others replace it.
         if bad is not None and not repair.forgotten and all(copy.held.name != bad.name for copy in repair.put):
             target.store.delete([bad.object.name])
     # 5. Look again.
@@ -136,7 +137,8 @@ def _check_there(target: Replica, copy: Copy, listed: DataFile | None) -> None:
 def _mend_local_start(
     target: Replica, other: Replica, state_of: Copy | None, name: LocalStartName, may_touch: Callable[[], None]
 ) -> None:
-    """The state in the file that ends there; without one, that in the same register of the ``other`` replica.
+    """The producer state in the file that ends at the local start; without one, from the same register of the
+    ``other`` replica.
 
     Raises: CorruptionError when that is damaged too; SourceChangedError when it is gone.
     """
@@ -152,14 +154,14 @@ def _mend_local_start(
             content = local_start_state(other, name)
     try:
         if local_start_state(target, name):
-            return  # somebody else has mended it
+            return  # another heal has repaired it
     except CorruptionError:
         may_touch()
     _put_register(target, name, content)
 
 
 def _put_register(target: Replica, name: EpochName | LocalStartName, content: bytes) -> None:
-    """Raises: CorruptionError, SourceChangedError when it is not there as it was written."""
+    """Write a register. Raises: CorruptionError, SourceChangedError when it does not read back as written."""
     register = target.store.stage_writer(target.path(name))
     register.file.write(content)
     register.replace()
@@ -168,8 +170,8 @@ def _put_register(target: Replica, name: EpochName | LocalStartName, content: by
 
 
 def _mend_epoch(target: Replica, leader: Replica, name: EpochName, may_touch: Callable[[], None]) -> None:
-    """A byte copy of the leader's register; where the leader never joined that epoch, of its greatest one, if
-    that is later: joining it makes up for the other, which goes.
+    """Copy the leader's register; if the leader never joined that epoch, its greatest one, if that is later:
+    joining it replaces the damaged one, which is deleted.
 
     Raises: CorruptionError when the leader has neither.
     """

@@ -1,13 +1,12 @@
-"""The leader as a reader sees it, and the replica that it reads from (KIP-392, "Finding the preferred follower").
+"""The leader as a reader sees it, and the replica to read from (KIP-392, "Finding the preferred follower").
 
-    1. the leader has been listed, as for every read: it says what is committed
-    2. the followers that the selector could select are listed; those drop out that are fenced, that have been out
-       of sync for longer than replica.lag.time.max.ms, that cannot be reached or are damaged, that are of another
-       history than the leader, and that can serve nothing from the offset on
-    3. the selector selects one of the others, or the leader
+1. The leader has been listed, as for every read; its log shows which records are committed.
+2. List the followers that the selector could select. Drop fenced ones, those out of sync for longer than
+   replica.lag.time.max.ms, unreachable or damaged ones, those of another history, and those without the offset.
+3. The selector selects one of the rest, or the leader.
 
-A follower may lag, and nothing tells it of the high watermark but syncs: it serves up to its own high watermark,
-and what lies above is read from the leader. By default nothing but the leader is asked anything.
+A follower may lag, and learns the high watermark only from syncs: it serves records up to its own high watermark,
+and later ones are read from the leader. By default only the leader is asked.
 """
 
 from __future__ import annotations
@@ -47,14 +46,14 @@ from stratalog.partitions.transactions import FooterOf, LogTransactions, transac
 
 @dataclass(frozen=True)
 class SeenLeader:
-    """A partition's leader as one look has listed it, to read from."""
+    """A partition's leader, from one listing, to read from."""
 
     image: ClusterImage
-    """The metadata that the look went by."""
+    """The metadata at the time of the listing."""
     replicas: PartitionReplicas
     log: ReplicaLog
     footer_of: FooterOf
-    """The footers of its files, by ``footers_nearby``."""
+    """Reads the footers of its files; see ``footers_nearby``."""
     tiered: bool
     """Whether the topic has a remote log."""
 
@@ -79,13 +78,13 @@ class SeenLeader:
 
     @cached_property
     def transactions(self) -> LogTransactions:
-        """Those of the leader's log; footers say so. Raises: as ``transactions_of``."""
+        """The transactions of the leader's log, from footers. Raises: see ``transactions_of``."""
         with errors_of(self.replicas.leader):
             return transactions_of(self.log, self.footer_of)
 
     @cached_property
     def marked_below(self) -> int | None:
-        """Where the last append of a transaction begins, and behind it; None: the local log does not know."""
+        """The offset behind the base of the last transactional append; None if the local log does not have it."""
         if not self.log.chain:
             return None
         with errors_of(self.replicas.leader):
@@ -93,16 +92,16 @@ class SeenLeader:
         return 0 if last is None else last + 1
 
     def end(self, isolation: Isolation) -> int:
-        """Where such a reader stops: at the high watermark, or at the last stable offset."""
+        """Where a reader of this isolation level stops: the high watermark, or the last stable offset."""
         end = self.log.high_watermark
         if isolation is Isolation.READ_COMMITTED:
             end = self.transactions.last_stable_offset
         return max(end, self.log_start)
 
     def latest(self, isolation: Isolation) -> int:
-        """The same, as an answer to a caller that asks for the end of the log: it never goes back (KIP-207).
+        """The end of the log for a caller that asks for it, which never goes back (KIP-207).
 
-        Raises: OffsetNotAvailableError while the recently elected leader does not yet know the high watermark.
+        Raises: OffsetNotAvailableError while the recently elected leader does not know the high watermark yet.
         """
         check_knows_end(str(self), self.log, self.view.leader_epoch)
         return self.end(isolation)
@@ -111,10 +110,10 @@ class SeenLeader:
 def seen_leader(
     context: Context, image: ClusterImage, view: PartitionView, client: ClientMetadata = NOWHERE
 ) -> SeenLeader:
-    """The leader of a partition of ``image``, listed now. Files that it has in common with followers in the
-    client's rack are looked into there.
+    """The leader of a partition of ``image``, listed now. Files that followers in the client's rack have, too, are
+    read from there.
 
-    Raises: as ``look_at_leader``; InvalidConfigError for a selector that cannot be loaded.
+    Raises: see ``look_at_leader``; InvalidConfigError for a selector that cannot be loaded.
     """
     replicas = context.replicas(view)
     near: list[int] = []
@@ -133,18 +132,17 @@ class Chosen:
 
     replica: Replica
     log: ReplicaLog
-    """Its log in the leader's history. As of any log, the end of an append that the leader has merged meanwhile is
-    inferred from the file that follows it: its footer has to agree."""
+    """Its log in the leader's history. The end of an append that the leader has merged meanwhile is inferred from
+    the next file, and its footer must agree."""
     high_watermark: int
-    """It serves records below this offset, which is never above the leader's."""
+    """It serves records below this offset, which is at most the leader's."""
     rack: str | None
     is_leader: bool
 
 
 def nearest(context: Context, seen: SeenLeader, client: ClientMetadata, offset: int) -> Chosen:
-    """The replica from which this client reads the partition from ``offset`` on, up to ``Chosen.high_watermark``;
-    read anything above it from the leader. A follower that is chosen holds the offset, and knows that it is
-    committed.
+    """The replica from which this client reads the partition from ``offset`` up to ``Chosen.high_watermark``; read
+    later records from the leader. A chosen follower holds the offset, and knows that it is committed.
 
     Raises: LeaderNotAvailableError; InvalidConfigError for a selector that cannot be loaded or raises.
     """
@@ -175,14 +173,14 @@ def leader_of(seen: SeenLeader) -> Chosen:
 
 
 def crosses_racks(client: ClientMetadata, chosen: Chosen) -> bool:
-    """Whether what is read there comes from another rack; not where the client or the broker is in none."""
+    """Whether reads from the broker cross racks; False if client or broker has no rack."""
     return bool(client.rack) and chosen.rack is not None and chosen.rack != client.rack
 
 
 def footers_nearby(replicas: PartitionReplicas, near: Sequence[int] = ()) -> FooterOf:
-    """Footers of the leader's files, read from one of the followers ``near`` that has the same files, otherwise
-    from the leader: a small append's footer is the whole file, which then does not cross racks. A footer that is
-    damaged on the leader is read from any follower that has the same file.
+    """Reads footers of the leader's files from one of the followers ``near`` with the same files, otherwise from
+    the leader: a small append's footer is the whole file, which then does not cross racks. A footer that is
+    damaged on the leader is read from any follower with the same file.
     """
     leader = replicas.leader
     nearer = [replicas.replica(broker) for broker in near if broker in replicas.stores]
@@ -193,7 +191,7 @@ def footers_nearby(replicas: PartitionReplicas, near: Sequence[int] = ()) -> Foo
         try:
             return {(file.name, file.object.size_bytes): file for file in replica.list().data}
         except StratalogError:
-            return {}  # whatever is wrong with it, others tell
+            return {}  # its errors are reported by others
 
     def of_one(replicas: Sequence[Replica], file: DataFile) -> SegmentFooter | None:
         for replica in replicas:
@@ -222,8 +220,9 @@ def footers_nearby(replicas: PartitionReplicas, near: Sequence[int] = ()) -> Foo
 def _selectable(
     selector: ReplicaSelector, view: PartitionView, followers: Sequence[int], client: ClientMetadata
 ) -> Sequence[int]:
-    """The followers that it could select, whatever they hold. The two that ship are known not to look at others,
-    which are left alone: they are far away. A selector of somebody else sees all of them."""
+    """The followers that the selector could select. The two shipped selectors are known to ignore others, which
+    are distant, so those are not listed. A foreign selector sees all of them.
+    """
     if isinstance(selector, LeaderSelector):
         return ()
     if isinstance(selector, RackAwareReplicaSelector):
@@ -234,20 +233,20 @@ def _selectable(
 
 
 def follower_log(replicas: PartitionReplicas, broker: int, leader: ReplicaLog) -> Chosen | None:
-    """A follower as it is now; None where it cannot be read from. It serves what it knows to be committed in the
-    history of ``leader``, the leader's log: ``[log.local_start, high_watermark)``.
+    """The present log of a follower; None if it cannot be read from. It serves the records that it knows to be
+    committed in the history of ``leader``, the leader's log: ``[log.local_start, high_watermark)``.
     """
     try:
         replica = replicas.replica(broker)
         log = replica.log()
         if log.joined_epoch > leader.joined_epoch:
-            return None  # the listed leader leads no longer
-        if log.lineage != leader.lineage:  # what it has beyond their common history is as good as gone
+            return None  # the listed leader no longer leads
+        if log.lineage != leader.lineage:  # its records beyond the common history do not count
             log = resolve(log.listing, leader.lineage, replica.end_of_append)
         check_whole(replica, log)
         check_same_ends(str(replica), log, leader)
     except StratalogError:
-        return None  # whatever is wrong with it, others tell; this read has other replicas
+        return None  # its errors are reported by others; this read has other replicas
     high_watermark = min(log.high_watermark, leader.high_watermark)
     return Chosen(replica, log, high_watermark, _rack(replicas.view, broker), False)
 
@@ -255,9 +254,7 @@ def follower_log(replicas: PartitionReplicas, broker: int, leader: ReplicaLog) -
 def _eligible(
     view: PartitionView, leader: ReplicaLog, able: Iterable[Chosen], offset: int, now_ms: int, lag_ms: int
 ) -> list[ReplicaView]:
-    """Those of the followers that hold the offset, know that it is committed, and are in sync or not behind for
-    long.
-    """
+    """The followers that hold the offset, know that it is committed, and are in sync or not behind for long."""
     whole = Bounds(min(offset, leader.local_start), leader.high_watermark, leader.log_end)
     found: list[ReplicaView] = []
     for chosen in able:

@@ -1,5 +1,5 @@
-"""OffsetsForLeaderEpoch for consumers (KIP-392, "Protocol Changes"; KIP-320): where a leader epoch ends, as far as
-consumers may know it, and whether a log still is what a consumer has read. Pure.
+"""OffsetsForLeaderEpoch for consumers (KIP-392, "Protocol Changes"; KIP-320): the end of a leader epoch, as far as
+consumers may know it, and whether a log still has a consumer's records. Pure.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from stratalog.partitions.offsets import UnknownOffset
 
 @dataclass(frozen=True, slots=True)
 class EpochEndOffset:
-    """A leader epoch's end: where the next one begins, at most the high watermark."""
+    """The end of a leader epoch: the start of the next one, at most the high watermark."""
 
     leader_epoch: int
-    """The greatest that the log has at or below the one that was asked for; that one, where it has none."""
+    """The greatest epoch of the log at or below the requested one; otherwise the requested one."""
     end_offset: int
 
 
 def end_for_consumers(
     what: str, log: ReplicaLog, current_leader_epoch: int, leader_epoch: int
 ) -> EpochEndOffset | UnknownOffset:
-    """The end of ``leader_epoch`` in the log of a leader, whose own is ``current_leader_epoch``. Not known: of an
-    epoch that the log has not seen yet.
+    """The end of ``leader_epoch`` in the log of a leader in ``current_leader_epoch``. Unknown for an epoch that
+    the log has not seen yet.
 
-    Raises: OffsetNotAvailableError where the end is above the known high watermark of a recently elected leader:
+    Raises: OffsetNotAvailableError if the end is above the known high watermark of a recently elected leader, as
         more may have been committed before.
     """
     if leader_epoch > log.lineage.latest_epoch:
@@ -43,8 +43,8 @@ def end_for_consumers(
 
 
 def knows_high_watermark(log: ReplicaLog, current_leader_epoch: int) -> bool:
-    """Whether the leader with this log knows all that was committed before it was elected: that lies below where
-    its own epoch begins, which is its log end where nobody has taken over yet (KIP-207).
+    """Whether the leader with this log knows everything that was committed before its election: that is below the
+    start of its own epoch, which is its log end before the take-over (KIP-207).
     """
     latest = log.lineage.entries[-1] if log.lineage.entries else None
     taken_over = latest is not None and latest.epoch == current_leader_epoch
@@ -52,8 +52,8 @@ def knows_high_watermark(log: ReplicaLog, current_leader_epoch: int) -> bool:
 
 
 def check_knows_end(what: str, log: ReplicaLog, leader_epoch: int) -> None:
-    """Raises: OffsetNotAvailableError while the leader of this epoch does not know all that is committed: the end
-    that it knows may lie below what was acknowledged, and read (KIP-207).
+    """Raises: OffsetNotAvailableError while the leader of this epoch does not know everything that is committed:
+    its known end may be below acknowledged and read records (KIP-207).
     """
     if not knows_high_watermark(log, max(leader_epoch, log.joined_epoch)):
         raise OffsetNotAvailableError(
@@ -63,11 +63,10 @@ def check_knows_end(what: str, log: ReplicaLog, leader_epoch: int) -> None:
 
 
 def check_history(what: str, log: ReplicaLog, offset: int, leader_epoch: int) -> None:
-    """The leader's log still has the records of a consumer at ``offset``, whose last record was of
+    """Check that the leader's log still has the records of a consumer at ``offset``, whose last record was of
     ``leader_epoch`` (KIP-320).
 
-    Raises: LogTruncationError; UnknownLeaderEpochError when the consumer has heard of a later leader than this
-    one.
+    Raises: LogTruncationError; UnknownLeaderEpochError when the consumer knows a later leader than this one.
     """
     if leader_epoch > log.lineage.latest_epoch:
         raise UnknownLeaderEpochError(
@@ -86,18 +85,18 @@ def check_history(what: str, log: ReplicaLog, offset: int, leader_epoch: int) ->
 
 def divergent_offset(log: ReplicaLog, offset: int, leader_epoch: int) -> int | None:
     """The offset up to which a leader's log, which knows the epoch or a later one, has the records of a consumer
-    at ``offset`` whose last record was of ``leader_epoch``; None where it has all of them: that epoch is in the
-    log and does not end before the offset (KIP-320).
+    at ``offset`` whose last record was of ``leader_epoch``; None if it has all of them: the epoch is in the log
+    and does not end before the offset (KIP-320).
 
-    After several unclean elections the histories may part earlier: the consumer does not say where the epoch of
-    its last record began. (Nor does Kafka's.)
+    After several unclean elections the histories may part earlier, as the consumer does not name the start of its
+    last record's epoch. (Kafka's does not, either.)
     """
     floor, end = _floor(log.lineage, leader_epoch), _end(log.lineage, leader_epoch, log.log_end)
     if end < offset:
         return end
     if floor is None or floor.epoch == leader_epoch:
         return None
-    return floor.start_offset  # the epoch is lost, and what was read of it lay among this one's records
+    return floor.start_offset  # the epoch is lost, and its records had offsets of this epoch
 
 
 def _floor(lineage: Lineage, leader_epoch: int) -> EpochStart | None:

@@ -1,4 +1,4 @@
-"""The registers of a replica, read: a lineage in those of epochs, producers in that of the local start."""
+"""Reads the registers of a replica: lineages from those of epochs, producers from that of the local start."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from stratalog.partitions.replica import Replica
 
 
 def lineage_of(replica: Replica, listing: Listing) -> Lineage:
-    """The lineage of the greatest epoch that the replica has joined, as storage holds it now.
+    """The lineage of the greatest epoch that the replica has joined, as stored now.
 
-    Raises: CorruptionError when its register is damaged; or is missing, and files of its epoch are there: who
-        writes one has joined the epoch before.
+    Raises: CorruptionError when its register is damaged; or is missing although files of its epoch exist, as a
+        writer joins the epoch first.
     """
     joined = listing.joined_epoch
     named = [(file.name.epoch, str(file.name)) for file in listing.data]
@@ -44,7 +44,7 @@ def parsed_epoch(replica: Replica, name: EpochName, data: bytes) -> Lineage:
 
 
 def read_register(replica: Replica, name: EpochName | LocalStartName) -> bytes:
-    """Raises: SourceChangedError when it is gone."""
+    """The content of a register. Raises: SourceChangedError when it is gone."""
     try:
         return read_bounded(replica.store, replica.path(name), REGISTER_BYTES)
     except FileNotFoundError as error:
@@ -52,7 +52,7 @@ def read_register(replica: Replica, name: EpochName | LocalStartName) -> bytes:
 
 
 def local_start_state(replica: Replica, name: LocalStartName) -> bytes:
-    """The register's content, which says what producers had appended by then. Raises: CorruptionError,
+    """The content of the local start's register: the producer state at that offset. Raises: CorruptionError,
     SourceChangedError.
     """
     content = read_register(replica, name)

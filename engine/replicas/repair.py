@@ -1,4 +1,4 @@
-"""Damage of a replica, the files that are known to be good, and which of them mend what. Pure."""
+"""Damage of a replica, files that are known to be good, and the choice of repairs. Pure."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from stratalog.partitions.paths import DataName
 from stratalog.partitions.store import Store
 
 Place = int | None
-"""Where a copy lies: a broker, or None for the remote tier."""
+"""The place of a copy: a broker, or None for the remote tier."""
 
 
 @dataclass(frozen=True, slots=True)
 class BadFile:
-    """A file of the log that is not as it was written; with it the log lacks offsets ``[start, end)``. In the
-    remote tier also one that is not there.
+    """A file of the log that differs from the written one; without it the log lacks offsets ``[start, end)``. In
+    the remote tier also a missing one.
     """
 
     file: DataFile
@@ -25,7 +25,7 @@ class BadFile:
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """Offsets ``[start, end)`` that the replica must have, and no file of it holds."""
+    """Offsets ``[start, end)`` that the replica must have, but has in no file."""
 
     start: int
     end: int
@@ -33,25 +33,25 @@ class Missing:
 
 @dataclass(frozen=True, slots=True)
 class BadEpoch:
-    """The register of a leader epoch is damaged, or (the greatest one, with files of that epoch there) missing."""
+    """The register of a leader epoch is damaged, or (the greatest one, with files of that epoch) missing."""
 
     epoch: int
     needed: bool = True
-    """False: it is to go. Its epoch is above all that were ever committed; or nobody can read it, and the register
-    of a later epoch that the replica has joined is whole, which says all of it."""
+    """False: delete it. Its epoch is above all committed ones; or it is unreadable, and an intact register of a
+    later epoch that the replica has joined contains all of it."""
 
 
 @dataclass(frozen=True, slots=True)
 class BadLocalStart:
-    """The register of the local log start is damaged: its name says where the log begins, its content, which is
-    lost, what producers had appended by then.
+    """The register of the local log start is damaged: its name still has the start of the log, but its content,
+    the producer state there, is lost.
     """
 
     offset: int
 
 
 Damage = BadFile | Missing | BadEpoch | BadLocalStart
-"""Damage that a heal can mend, if there is something to mend it with."""
+"""Damage that a heal can repair, given a good copy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +75,8 @@ class HeldFile:
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """A file in which nothing wrong was found. ``content`` is equal for equal files: the CRC-32 of all bytes,
-    or only their number where nobody has read them.
+    """A file without known damage. ``content`` is equal for equal files: the CRC-32 of all bytes, or only their
+    number if they were not read.
     """
 
     place: Place
@@ -87,26 +87,26 @@ class Copy:
 
 @dataclass(frozen=True, slots=True)
 class Repair:
-    """Mend one damage of one replica."""
+    """The repair of one damage of one replica."""
 
     broker_id: int
     damage: Damage
     put: tuple[Copy, ...]
-    """Files that the replica gets, in order. None for a register, or where the leader's log begins above."""
+    """Files for the replica, in order. None for a register, or if the leader's log begins above."""
     register_of: int | None = None
-    """Whose register takes the place of a damaged one; None: the leader's."""
+    """The replica whose register replaces a damaged one; None: the leader's."""
     starts_over: bool = False
-    """The replica's log begins where its leader's does from now on; below that it got nothing."""
+    """Whether the replica's log begins at its leader's start from now on, without files below it."""
     forgotten: bool = False
-    """The bad file reaches beyond what the member holds that leads from now on. It is not deleted: it leaves the
-    log as the replica joins that leader's epoch, or stays where a late copy has brought that leader its records.
-    """
+    """Whether the damaged file extends beyond the records of the member that leads from now on. It is not deleted:
+    it leaves the log when the replica joins that leader's epoch, or stays if a late copy has brought that leader
+    its records."""
     state_of: Copy | None = None
-    """The file that ends at a damaged local start: its footer says what the register said."""
+    """The file that ends at a damaged local start, whose footer has the register's content."""
 
     @property
     def sources(self) -> str:
-        """Where the files come from, for people."""
+        """The sources of the files, as text."""
         places = dict.fromkeys(copy.place for copy in (*self.put, *([self.state_of] if self.state_of else ())))
         if self.register_of is not None:
             return f"broker-{self.register_of}"

@@ -1,8 +1,8 @@
-"""Leaders whose root takes no writes: another member of the ISR takes their place, as Kafka's controller elects
-one where a log directory is offline.
+"""Leaders whose root refuses writes: another member of the ISR replaces them, as in Kafka for an offline log
+directory.
 
-A root is believed after ``FAILED_CREATES`` failed creates, those of the operation itself and of probes. The leader
-leaves the ISR in the same commit. It is back when ``replicate`` has written to it.
+A root counts as refusing after ``FAILED_CREATES`` failed creates, by the operation itself and by probes. The same
+commit removes the leader from the ISR. It returns when ``replicate`` has written to it.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from stratalog.partitions.unwritable import UnwritableStorageError
 
 FAILED_CREATES = 3
 _PROBE = bytes(64 * 1024)
-"""About a small append: a disk may be too full for that, and have room for a few bytes."""
+"""About the size of a small append: a full disk may still have room for a few bytes."""
 
 
 def takes_no_files(context: Context, broker: BrokerImage) -> StratalogError | None:
-    """Why the broker's root takes no files, which it is asked by creating one beside the hints of jobs; None where
-    it does, and where it cannot be told: it does not answer, or this driver lacks a right.
+    """Why the broker's root takes no files, tested by creating one beside the hints of jobs; None if it does, or
+    if that is unknown: it does not answer, or this driver lacks a right.
     """
     store = context.stores[broker.broker_id]
     folder = paths.schedule_folder(broker.incarnation_folder, paths.MAINTENANCE)
@@ -38,7 +38,7 @@ def takes_no_files(context: Context, broker: BrokerImage) -> StratalogError | No
         store.create(probe, _PROBE)
     except UnwritableStorageError as error:
         return error.of_broker(broker.broker_id)
-    except CorruptionError as error:  # something is in the way of the staging folder
+    except CorruptionError as error:  # another file blocks the staging folder
         return error
     except StratalogError:
         return None
@@ -48,17 +48,17 @@ def takes_no_files(context: Context, broker: BrokerImage) -> StratalogError | No
 
 
 def all_that_take_no_files(context: Context, brokers: Mapping[int, BrokerImage]) -> dict[int, StratalogError]:
-    """Those of these brokers that take no files, and why, asked at once."""
+    """Those of these brokers that take no files, with the reason, tested at once."""
     outcomes = context.threads.run(lambda broker: takes_no_files(context, brokers[broker]), sorted(brokers))
     return {one.item: one.value for one in outcomes if isinstance(one, Done) and one.value is not None}
 
 
 Unwritable = Mapping[TopicIdPartition, tuple[PartitionView, UnwritableStorageError]]
-"""Partitions whose leader's root took no write, under which view, and why."""
+"""Partitions whose leader's root refused a write, by view, with the reason."""
 
 
 def unwritable_leaders(found: Iterable[tuple[PartitionView, StratalogError | None]]) -> Unwritable:
-    """Of partitions, each with its view and what failed, those that failed because of their leader's root."""
+    """The partitions, of views with their errors, that failed because of their leader's root."""
     return {
         view.key: (view, error)
         for view, error in found
@@ -67,16 +67,16 @@ def unwritable_leaders(found: Iterable[tuple[PartitionView, StratalogError | Non
 
 
 class FailedCreates:
-    """The creates that leaders have refused to one operation of this driver."""
+    """Counts the creates that leaders have refused to one operation of this driver."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
         self._of_broker = Counter[int]()
 
     def resign(self, failed: Unwritable) -> tuple[dict[TopicIdPartition, str], frozenset[TopicIdPartition]]:
-        """Elect another leader for the partitions whose leader takes no writes, one commit for all, where a member
-        of the ISR takes them. Returns a note for each partition that has a new leader; and those for which
-        another try under the same view may do, since the leader's root has taken a file.
+        """Elect another leader for the partitions whose leader refuses writes, if a member of the ISR accepts
+        them; one commit for all. Returns a note for each partition with a new leader, and the partitions for which
+        a retry under the same view may work, as the leader's root has taken a file.
         """
         led = [(view, view.leader) for view, _ in failed.values() if view.leader is not None]
         self._of_broker.update(leader for _, leader in led)
@@ -105,7 +105,7 @@ class FailedCreates:
         return True
 
     def _successor(self, view: PartitionView) -> int | None:
-        """The first member of the ISR, in the order of preference, that takes files."""
+        """The first member of the ISR, in order of preference, that takes files."""
         for broker in view.replicas:
             if broker == view.leader or broker not in view.isr or view.brokers[broker].fenced:
                 continue

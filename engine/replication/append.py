@@ -84,7 +84,7 @@ class Raced:
     """
 
     tried: bool
-    """As ``NotAppended.tried``."""
+    """See ``NotAppended.tried``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,7 +300,7 @@ def _append_to_leader(
         attempt.names -= seen  # other producers wrote these files
         if not source.replayable:
             return Raced(attempt.tried)
-        # 3. Create it at the log end. False: somebody else appended there first, or an answer to this very call
+        # 3. Create it at the log end. False: another driver appended there first, or an answer to this call
         #    was lost, and it has been repeated.
         name = DataName(end.log_end, None, replicas.epoch)
         with errors_of(leader):
@@ -385,7 +385,7 @@ def _encode(
         lineage=end.lineage,
         producers=producers,
         part=partial(part_after, end.state.producers, end.state.levels, producer.producer_id, end.log_end),
-        created_ms=earlier_ms(clock, store),  # what is left out of snapshots goes by it
+        created_ms=earlier_ms(clock, store),  # snapshots leave old tombstones out by this time
         transaction=transaction,
         last_transactional_offset=end.log_end if marked else end.state.last_transactional_offset,
     )

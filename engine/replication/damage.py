@@ -94,7 +94,7 @@ def check_same_history(follower: Replica, listing: Listing, leader: Replica, log
     try:
         known = follower.lineage(listing)
     except CorruptionError:
-        return  # an unreadable register tells nothing, and the one that is joined makes up for it
+        return  # an unreadable register proves nothing, and joining replaces it
     if _foreign((leader, log.listing, log.lineage), (follower, listing, known)) is leader:
         raise _foreign_register(leader, log.joined_epoch, follower)
 

@@ -91,7 +91,7 @@ def is_free(replicas: PartitionReplicas, known: LogEnd, clock: Clock) -> bool:
     if known.last is None or clock.now_ms() - known.looked_ms >= LOOK_AGAIN_MS:
         return False
     leader = replicas.leader
-    with suppress(CorruptionError):  # something is there
+    with suppress(CorruptionError):  # the name is taken
         try:
             leader.store.stat(leader.path(DataName(known.log_end, None, replicas.epoch)))
         except FileNotFoundError:

@@ -72,7 +72,7 @@ def snapshot_ahead(replica: Replica, log: ReplicaLog) -> Snapshot | None:
         stored
         for name, stored in log.listing.checkpoints
         if SnapshotId.of(name) > end
-        # A history that the replica has joined since may have given up what the snapshot stands for.
+        # A history that the replica has joined since may have abandoned the snapshot's records.
         and (name.epoch > log.joined_epoch or log.lineage.epoch_at(name.end_offset - 1) == name.epoch)
     ]
     return _latest_usable(replica, ahead).snapshot
@@ -153,7 +153,7 @@ def check_stands_for_start(replicas: PartitionReplicas, replica: Replica, log: R
     end = 0 if usable.snapshot is None else usable.snapshot.snapshot_id.end_offset
     if end < log.local_start and usable.damaged:
         raise CorruptSegmentError(
-            f"{usable.damaged[0][1]}; it alone stands for what lies below offset {log.local_start}, and no live "
+            f"{usable.damaged[0][1]}; it alone replaces the records below offset {log.local_start}, and no live "
             "replica has a whole one"
         )
 

@@ -207,16 +207,16 @@ def _sync_once(
     with errors_of(leader):
         check_boundaries(str(leader), log, mine)
 
-    # 3. Where to start.
+    # 3. The start offset.
     mine, avoided = _start(replicas, follower, mine, log, options)
     lacks_snapshot = options.snapshots and _lacks_snapshot(mine, log)
     if lacks_snapshot:
         fetch_latest(replicas, follower)
 
-    # 4. Copy. To a follower outside the ISR also what it has lost; a member must have lost nothing.
+    # 4. Copy. A follower outside the ISR also gets files that it has lost; a member must have lost nothing.
     missing = _missing(leader, follower, mine, log)
     if follower_id in replicas.view.isr and first_lost(mine, log, missing) is not None:
-        # The high watermark may have passed what the first listing saw of the follower: look once more.
+        # The high watermark may have passed the follower's log end of the first listing: look once more.
         mine = _resolve(follower, follower.list(), log)
         missing = _missing(leader, follower, mine, log)
         lost = first_lost(mine, log, missing)
@@ -350,7 +350,7 @@ def _start(
             f"{follower} has dropped everything below offset {mine.local_start}, its leader's log ends at "
             f"{log.log_end}: it cannot follow; reassign the replica to another broker, or away and back"
         )
-    # The register before the first copy: what lies below it is dead at once (V12 of the attack).
+    # The register before the first copy: everything below it is dead at once (V12 of the attack).
     follower.store.create(follower.path(LocalStartName(offset)), state)
     avoided = 0
     if isinstance(origin, FromRemote):

@@ -1,4 +1,4 @@
-"""A DataFrame appended to a topic: its rows as records, an append per partition on the executors."""
+"""Appends a DataFrame to a topic: its rows as records, one append per partition on the executors."""
 
 from __future__ import annotations
 
@@ -45,22 +45,22 @@ def append_frame(
     dry_run: bool = False,
     probed: ClusterImage | None = None,
 ) -> Report:
-    """Append all rows of ``frame`` to ``topic``; one append per partition that has any.
+    """Append all rows of ``frame`` to ``topic``, one append per partition with rows.
 
-    With ``who`` the append is idempotent: the same producer and sequence are appended once, however often this is
-    called (an application id and a batch id, in Spark's words), also when the topic has more partitions since:
-    rows whose partition is not given go where they went at first. The same of both with other rows is refused,
-    unless ``who`` accepts changed replays. A row without a timestamp gets the time of the append, which does not
-    count as a difference. ``order_by`` sorts the rows of a partition by columns of the record (``timestamp``,
-    ``key``, ``value.x``); otherwise their order is the shuffle's. A bad record refuses the append, before anything
-    is written; with ``bad_records`` it is left out, counted in the report, and appended to their topic where they
-    have one (``bad_record_lane``). ``on_unknown_field`` is as in
-    ``stratalog.engine.records.unknown_fields``. ``dry_run`` checks the records, and counts them by partition.
-    ``probed`` is the metadata as it was just read, with a look at the roots.
+    With ``who`` the append is idempotent: one producer and sequence are appended once, however often this is
+    called (an application id and a batch id, for example), even if the topic has got more partitions: rows without
+    a given partition go where they went at first. Other rows under the same two are refused, unless ``who``
+    accepts changed replays. A row without a timestamp gets the time of the append, which does not count as a
+    difference. ``order_by`` sorts the rows of a partition by columns of the record (``timestamp``, ``key``,
+    ``value.x``); otherwise their order is the shuffle's. A bad record refuses the append before anything is
+    written; with ``bad_records`` it is left out, counted in the report, and appended to the topic for bad records,
+    if any (``bad_record_lane``). ``on_unknown_field``: see ``stratalog.engine.records.unknown_fields``.
+    ``dry_run`` checks the records, and counts them by partition. ``probed`` is the metadata as just read, after a
+    probe of the roots.
 
     Raises: UnknownTopicOrPartitionError, InvalidTopicError, InvalidRecordError, InvalidCallError, and errors of
-        reading the metadata, or the logs' ends of a topic that has grown, before anything is written; everything
-        else is a failure of its partition in the report.
+        reading the metadata, or the log ends of a topic that has grown, before anything is written; any other
+        error is a failure of its partition in the report.
     """
     check_frame(topic, frame)
     image = probed or context.metadata.image()
@@ -76,7 +76,7 @@ def append_frame(
         image = context.metadata.image()
     partitions = len(image_of_topic.partitions)
     earlier = earlier_tries(context, image, image_of_topic, who)
-    dealt = None  # the caller says to which, or never tries it again
+    dealt = None  # the caller names the partitions, or never retries it
     if columns.partition is None and not (who is not None and who.transactional):
         dealt = earlier.partition_count or partitions
     config = context.topic_config(image, image_of_topic)
@@ -137,7 +137,7 @@ def _settled(
 
 @dataclass(frozen=True, slots=True)
 class FrameRecords:
-    """The records of a frame, with the partition of each, and how many partitions there are."""
+    """The records of a frame, the partition of each, and the partition count."""
 
     records: DataFrame
     partitions: int
@@ -152,7 +152,7 @@ def records_of_frame(
     bad_records: LeaveOut | None = None,
     on_unknown_field: OnUnknownField = "fail",
 ) -> FrameRecords:
-    """The rows of ``frame`` as records of ``topic``, to be appended by somebody else.
+    """The rows of ``frame`` as records of ``topic``, for another writer to append.
 
     Raises: UnknownTopicOrPartitionError, InvalidRecordError, InvalidCallError.
     """

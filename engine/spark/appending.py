@@ -45,11 +45,11 @@ _TIMES = ("timestamp", "timestamp_ntz", "date", "void")
 
 @dataclass(frozen=True, slots=True)
 class RecordColumns:
-    """Which expressions of a DataFrame make the records. ``value`` None: all columns that are declared
-    (typed topics), or the column ``value``.
+    """The expressions of a DataFrame that make the records. ``value`` None: all declared columns (typed topics),
+    or the column ``value``.
 
-    Callers of an older schema go on after the topic's schema has grown: added columns may be absent, structs may
-    lack their last nullable fields, and records have null there.
+    Callers with an older schema continue after the topic's schema has grown: added columns may be absent, structs
+    may lack trailing nullable fields, and records have null there.
     """
 
     key: ColumnOrName | None = None
@@ -59,8 +59,8 @@ class RecordColumns:
     timestamp: ColumnOrName | None = None
 
     def of(self, frame: DataFrame, value: DataType) -> RecordColumns:
-        """The columns themselves, or those of a frame whose columns are a record's by name (``key``, ``value``,
-        ``headers``, ``timestamp``, ``partition``), where none is named.
+        """The given columns; if none is named, those of a frame with a record's columns (``key``, ``value``,
+        ``headers``, ``timestamp``, ``partition``).
         """
         if any(one is not None for one in (self.key, self.value, self.partition, self.headers, self.timestamp)):
             return self
@@ -69,7 +69,7 @@ class RecordColumns:
 
     @property
     def names(self) -> set[str]:
-        """Those that are named."""
+        """The named columns."""
         given = (self.key, self.value, self.partition, self.headers, self.timestamp)
         return {one for one in given if isinstance(one, str)}
 
@@ -88,11 +88,11 @@ def to_records(
 ) -> DataFrame:
     """The record columns of a topic, and the partition of each row.
 
-    A partition that the caller does not give is a hash of the key, by the topic's ``partitioner``; where the key
-    is null Spark's hash of the value, so that a recomputed task gives the same row the same partition.
+    A partition that the caller does not give is a hash of the key, by the topic's ``partitioner``; for a null key
+    Spark's hash of the value, so that a recomputed task gives the same row the same partition.
 
-    Rows are bad as ``bad_rows`` says; with ``bad_records`` columns of other types are cast, and the bad rows stay,
-    with a reason, for the tasks of the append to leave out. ``keys_required``: those without a key are bad.
+    ``bad_rows`` defines bad rows; with ``bad_records`` columns of other types are cast, and the bad rows stay,
+    with a reason, for the tasks of the append to leave out. ``keys_required``: rows without a key are bad.
 
     Raises: InvalidRecordError naming the column that is missing or of another type.
     """
@@ -106,7 +106,7 @@ def to_records(
         )
         if columns.key is not None:
             rules.given("key", _named(frame, columns.key, f"{what}: key"))
-        timestamp = F.lit(None).cast("timestamp")  # the append gives those that are missing
+        timestamp = F.lit(None).cast("timestamp")  # the append adds missing timestamps
         if columns.timestamp is not None:
             timestamp = _time(frame, columns.timestamp, what)
         partition = (
@@ -122,7 +122,7 @@ def to_records(
             "key": key,
             "value": value,
         }
-        if columns.headers is not None:  # else the log fills them in
+        if columns.headers is not None:  # otherwise the log fills them in
             headers = _named(frame, columns.headers, f"{what}: headers")
             chosen["headers"] = headers.cast("array<struct<key:string,value:binary>>")
         if bad_records is not None:
@@ -134,7 +134,7 @@ def to_records(
 
 @contextmanager
 def _analysed(what: str) -> Iterator[None]:
-    """Spark's error about an expression before it runs, in our words."""
+    """Translates Spark's error about an expression before it runs."""
     try:
         yield
     except PySparkException as error:
@@ -155,7 +155,7 @@ def _named(frame: DataFrame, column: ColumnOrName, what: str) -> Column:
 def _typed(
     frame: DataFrame, column: ColumnOrName, wanted: DataType, what: str, path: str, rules: RowRules
 ) -> Column:
-    """The column in the declared type; only bytes are made of text without being asked."""
+    """The column cast to the declared type; only text to bytes is cast implicitly."""
     expression = _named(frame, column, what)
     with _analysed(what):
         given = frame.select(expression.alias("c")).schema[0].dataType
@@ -172,8 +172,9 @@ def _typed(
 
 
 def _time(frame: DataFrame, column: ColumnOrName, what: str) -> Column:
-    """A point in time. Nobody knows the unit of a number: Spark takes it for seconds, Kafka's are milliseconds.
-    And text that is no time would be null, which is now, in a session without ANSI's rules."""
+    """A timestamp. Numbers are refused, as their unit is ambiguous: seconds for Spark, milliseconds in Kafka. So
+    is text, as invalid text would become null, the present time, in a session without ANSI mode.
+    """
     expression = _named(frame, column, f"{what}: timestamp")
     given = frame.select(expression.alias("c")).schema[0].dataType.simpleString()
     if given not in _TIMES:
@@ -189,7 +190,7 @@ def _plain(data_type: DataType) -> str:
 
 
 def _grew(narrow: DataType, wide: DataType) -> bool:
-    """As ``stratalog.partitions.growth.grew``, of Spark's types."""
+    """See ``stratalog.partitions.growth.grew``, for Spark's types."""
     if not (isinstance(narrow, StructType) and isinstance(wide, StructType)):
         return _plain(narrow) == _plain(wide)
     fields = list(zip(narrow, wide, strict=False))
@@ -201,7 +202,7 @@ def _grew(narrow: DataType, wide: DataType) -> bool:
 
 
 def _filled(column: Column, narrow: DataType, wide: DataType) -> Column:
-    """A column of a type that ``wide`` grew from, with nulls in the fields that it lacks."""
+    """A column of a type from which ``wide`` grew, with nulls in the missing fields."""
     if not (isinstance(narrow, StructType) and isinstance(wide, StructType)):
         return column
     known = {field.name: field.dataType for field in narrow}
@@ -245,7 +246,7 @@ def _value(frame: DataFrame, column: ColumnOrName | None, wanted: DataType, what
 def _dealt(
     key: Column, key_type: DataType, value: Column, value_type: DataType, partitions: int, partitioner: str
 ) -> Column:
-    """The partition of the key, where there is one, else of the value."""
+    """The partition by the key, or by the value for a null key."""
 
     def by_hash(column: Column, data_type: DataType) -> Column:
         if "map<" in data_type.simpleString():  # Spark hashes no maps
@@ -259,7 +260,7 @@ def _dealt(
 
 
 def _partition(frame: DataFrame, column: ColumnOrName, partitions: int, what: str, rules: RowRules) -> Column:
-    """The partition that a row names; where bad rows are left out, 0 for one that names none of the topic's."""
+    """The partition that a row names; if bad rows are left out, 0 for an invalid one."""
     given = _named(frame, column, f"{what}: partition")
     kind = frame.select(given.alias("c")).schema[0].dataType.simpleString()
     if kind not in ("tinyint", "smallint", "int", "bigint"):
@@ -291,12 +292,11 @@ def run_appends(
     order_by: Sequence[str] = (),
     only: Sequence[int] | None = None,
 ) -> list[T]:
-    """Shuffle the records by partition (only those of the partitions ``only``, where given), run
-    ``task(partition, batches)`` for each partition that has any, and collect what the tasks return.
+    """Shuffle the records by partition (restricted to ``only``, if given), run ``task(partition, batches)`` for
+    each partition with records, and return the results of the tasks.
 
-    Raises: InvalidRecordError for a row without a valid partition; OutcomeUnknownError when Spark gave the
-        job up, after any number of tasks may have done their work; what ``task`` raises is its own business
-        to return.
+    Raises: InvalidRecordError for a row without a valid partition; OutcomeUnknownError when Spark aborted the job,
+        after any number of tasks may have done their work. ``task`` returns its own errors.
     """
 
     def per_task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -314,21 +314,21 @@ def run_appends(
 
 
 def in_order(records: DataFrame, order_by: Sequence[str]) -> DataFrame:
-    """Records of which each task has all of a partition, sorted by columns of the record, if by any.
+    """Records in tasks that each have a whole partition, sorted by columns of the record, if any.
 
-    Raises: InvalidRecordError naming a column that is missing.
+    Raises: InvalidRecordError naming a missing column.
     """
     if not order_by:
         return records
     with _analysed(f"order_by {list(order_by)}"):
         late = [F.col(name).asc_nulls_last() if name == "timestamp" else name for name in order_by]
-        ordered = records.sortWithinPartitions(*late)  # a timestamp that is null is that of the append
+        ordered = records.sortWithinPartitions(*late)  # a null timestamp becomes that of the append
         ordered.schema  # noqa: B018 - analysis happens here, at the latest
         return ordered
 
 
 def by_partition(rows: pa.Table, partitions: pa.ChunkedArray) -> dict[int, list[pa.RecordBatch]]:
-    """Rows as batches by partition; ``partitions`` has that of each row, and no null."""
+    """Rows as batches by partition; ``partitions`` has the partition of each row, without nulls."""
     return {
         number: rows.filter(pc.equal(partitions, number)).combine_chunks().to_batches()
         for number in sorted(pc.unique(partitions).to_pylist())
@@ -336,9 +336,9 @@ def by_partition(rows: pa.Table, partitions: pa.ChunkedArray) -> dict[int, list[
 
 
 def count_records(records: DataFrame, *, by_reason: bool = False) -> dict[tuple[int, str | None], int]:
-    """How many records each partition would get; ``by_reason``: apart from those that are bad, by their reason.
+    """The number of records of each partition; ``by_reason``: bad ones separately, by reason.
 
-    Raises: InvalidRecordError as ``run_appends``; RetriableError when Spark gave the job up.
+    Raises: InvalidRecordError, see ``run_appends``; RetriableError when Spark aborted the job.
     """
     with refusals(), given_up(RetriableError, "the records were not counted"):
         reason = records[ERRORS]["reason"] if by_reason else F.lit(None).cast("string")
@@ -348,7 +348,7 @@ def count_records(records: DataFrame, *, by_reason: bool = False) -> dict[tuple[
 
 @contextmanager
 def refusals() -> Iterator[None]:
-    """The error that ``raise_error`` made of a row, as ours."""
+    """Translates the error that ``raise_error`` raised for a row."""
     try:
         yield
     except PySparkException as error:

@@ -1,17 +1,17 @@
-"""Rows of a DataFrame that make no record of their topic: told by expressions, before the shuffle.
+"""Finds rows of a DataFrame that make no record of their topic, by expressions, before the shuffle.
 
-    partition    none, or none of the topic's
-    key, value   a cast to the declared type loses something, where bad rows are left out: text that is no such
-                 value (Spark's ``try_cast``), a number that becomes another one, bytes that are no text
-    required     a field is null that is declared NOT NULL
+    partition    missing, or not one of the topic's
+    key, value   a cast to the declared type loses information, if bad rows are left out: text without such a value
+                 (Spark's ``try_cast``), a number that changes, bytes that are no text
+    required     a field that is declared NOT NULL is null
     no key       in a topic that keeps the latest record of each key
-    too large    its texts and bytes have more than readers have room for (of types with lists or maps, whose
-                 widths cost too much to know, a task of the append finds it)
+    too large    its texts and bytes exceed the memory of readers (for types with lists or maps, whose widths cost
+                 too much to compute here, a task of the append checks)
     corrupt      the column ``_corrupt_record`` (``spark.sql.columnNameOfCorruptRecord``) is not null: Spark's
                  reader of JSON or CSV could not parse the line
 
-Where bad records refuse the append, such a row fails the job before the first byte is written; else it goes to its
-task with a reason, in the column ``bad_records.ERRORS``, and is left out there.
+If bad records refuse the append, such a row fails the job before the first byte is written; otherwise it goes to
+its task with a reason, in the column ``bad_records.ERRORS``, and is left out there.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from stratalog.engine.spark.narrow import width_of
 from stratalog.engine.spark.sql import identifier
 
 REFUSED = "stratalog refuses the record: "
-"""Before the reason, in the error of a job."""
+"""The prefix of the reason in a job's error."""
 CORRUPT = "Spark's reader could not parse it"
 _CORRUPT_SETTING = "spark.sql.columnNameOfCorruptRecord"
 _OF_TIME = DateType | TimestampType | TimestampNTZType
@@ -52,7 +52,7 @@ _CAST = StringType | BinaryType | BooleanType | NumericType | _OF_TIME
 
 @dataclass(slots=True)
 class RowRules:
-    """The reasons for which rows of a frame are bad, as they come up, and the rows as they were given."""
+    """Collects the reasons for which rows of a frame are bad, and the rows as given."""
 
     frame: DataFrame
     leave_out: LeaveOut | None
@@ -62,15 +62,15 @@ class RowRules:
     _text: Column | None = None
 
     def bad(self, reason: str, where: Column, detail: Column | None = None) -> None:
-        """Rows are bad ``where`` this is true."""
+        """Rows for which ``where`` is true are bad."""
         self._bad.append((reason, where, detail))
 
     def given(self, name: str, column: Column) -> None:
-        """The key or value as it was given."""
+        """Record the key or value as given."""
         self._given[name] = column
 
     def corrupt(self, value: DataType, used: set[str]) -> None:
-        """Look at the column of corrupt records, if the frame has one and the records do not use it."""
+        """Check the column of corrupt records, if the frame has one and the records do not use it."""
         name = corrupt_column(self.frame)
         if name is None or name in used or (isinstance(value, StructType) and name in value.fieldNames()):
             return
@@ -80,20 +80,21 @@ class RowRules:
     def required(
         self, key: Column, value: Column, types: tuple[DataType, DataType], *, keys_required: bool
     ) -> None:
-        """The demands of the topic on every record."""
+        """Check the fields that the topic requires."""
         if keys_required:
             self.bad(NO_KEY, key.isNull())
         widths = [width_of(column, kind) for column, kind in zip((key, value), types, strict=True)]
         known = [width for width in widths if width is not None]
-        if self.leave_out is None and len(known) == len(widths):  # otherwise its task finds it
+        if self.leave_out is None and len(known) == len(widths):  # otherwise its task checks it
             self.bad(TOO_LARGE, reduce(Column.__add__, known) > MOST_BYTES)
         for column, name, kind in ((key, "key", types[0]), (value, "value", types[1])):
             for path, where in _missing(column, kind, name):
                 self.bad(missing(path), where)
 
     def fitted(self, column: Column, given: DataType, wanted: DataType, path: str) -> Column | None:
-        """A column cast to another type, row by row; None where bad rows are refused, and where rows of that type
-        cannot be cast to the other one without a choice: numbers are no times."""
+        """A column cast to another type, row by row; None if bad rows are refused, or the type has no unambiguous
+        cast, such as from numbers to times.
+        """
         if self.leave_out is None:
             return None
         if given.simpleString() == wanted.simpleString():
@@ -133,7 +134,7 @@ class RowRules:
         return F.when(column.isNotNull(), F.struct(*fields))
 
     def refusing(self, partition: Column, key: Column, what: str) -> Column:
-        """The partition of a row; to evaluate it fails where the row is bad."""
+        """The partition of a row, an expression that fails for a bad row."""
         named = F.to_json(F.struct(key.alias("key")), {"ignoreNullFields": "false"})
         for reason, where, _ in reversed(self._bad):
             said = F.concat(F.lit(f"{REFUSED}{what}: the record with "), named, F.lit(f": {reason}"))
@@ -156,7 +157,7 @@ class RowRules:
         return F.struct(*fields)
 
     def _places(self) -> list[Column]:
-        """Where a row of a topic came from, by the names that Spark's Kafka source and ours give it."""
+        """The origin of a row of a topic, from the columns of Spark's Kafka source, or ours."""
         kinds = {"topic": "string", "partition": "int", "offset": "bigint"}
         return [
             self.frame[identifier(name)].try_cast(kind).alias(name)
@@ -167,7 +168,7 @@ class RowRules:
 
 
 def corrupt_column(frame: DataFrame) -> str | None:
-    """The column in which Spark's reader keeps the lines that it could not parse, if the frame has one."""
+    """The column with lines that Spark's reader could not parse, if the frame has one."""
     name = str(frame.sparkSession.conf.get(_CORRUPT_SETTING, "_corrupt_record"))
     if name in frame.columns and isinstance(frame.schema[name].dataType, StringType):
         return name
@@ -175,7 +176,7 @@ def corrupt_column(frame: DataFrame) -> str | None:
 
 
 def nullable(kind: DataType) -> DataType:
-    """A type all of whose fields may be null: whether they are is asked of each row."""
+    """The type with all fields nullable, as nulls are checked per row."""
     if isinstance(kind, StructType):
         return StructType([StructField(f.name, nullable(f.dataType), True, f.metadata) for f in kind])
     if isinstance(kind, ArrayType):
@@ -186,7 +187,7 @@ def nullable(kind: DataType) -> DataType:
 
 
 def _missing(column: Column, kind: DataType, path: str) -> list[tuple[str, Column]]:
-    """Where fields are null that must not be."""
+    """Where required fields are null."""
     found: list[tuple[str, Column]] = []
     if isinstance(kind, StructType):
         for of in kind:

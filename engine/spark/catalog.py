@@ -1,12 +1,12 @@
-"""Names in a catalog: a topic's Delta table as an external table, and a view of both tiers.
+"""A topic in a catalog: its Delta table as an external table, and a view of both tiers.
 
-The view is of two halves that meet at the offsets up to which the table went when the view was made: below them
-it reads the table, from them on a table of the format ``stratalog``. So no record is missing and none is there
-twice, however much is tiered later: the second half reads either tier. Make the view anew after a while, so that
-this half, which goes through Python, stays short.
+The view joins two halves at the end offsets of the table at the time the view was made: below them it reads the
+table, from them on a table of the format ``stratalog``. So no record is missing or duplicate, however much is
+tiered later, as the second half reads either tier. Recreate the view from time to time, so that this half, which
+passes through Python, stays short.
 
-No catalog but Spark's own (``spark.sql.catalog.spark_catalog`` is ``builtin``, in memory or Hive's metastore) can
-hold the second half; the Delta table may lie in any.
+Only Spark's own catalog (``spark.sql.catalog.spark_catalog`` is ``builtin``, in memory or in Hive's metastore) can
+hold the second half; the Delta table may be in any.
 """
 
 from __future__ import annotations
@@ -32,17 +32,18 @@ _OWN_CATALOG = "spark.sql.catalog.spark_catalog"
 _BUILTIN = "builtin"
 _COLUMNS = "partition, offset, timestamp, key, value, headers"
 _EARLIEST = -2
-"""In startingOffsets."""
+"""The value in startingOffsets."""
 
 
 def create_table(
     context: Context, spark: SparkSession, name: str, topic: str, *, if_not_exists: bool = False
 ) -> None:
-    """The Delta table of a topic as the external table ``name`` (one to three parts), in whichever catalog that
-    names. With ``if_not_exists`` a table that is there and lies at the same place stays.
+    """Create the Delta table of a topic as the external table ``name`` (one to three parts), in the catalog that
+    it names. With ``if_not_exists`` an existing one with the same location stays.
 
-    Raises: InvalidCallError for no name, a topic that is not tiered or of which nothing is, and a table of that
-        name (with ``if_not_exists``: another one); UnknownTopicOrPartitionError; as ``DeltaTopicReader.load``.
+    Raises: InvalidCallError for an invalid name, a topic that is not tiered or has no tiered records, and an
+        existing table of that name (with ``if_not_exists``: another one); UnknownTopicOrPartitionError; see
+        ``DeltaTopicReader.load``.
     """
     quoted, uri = _quoted(name), _table_uri(context, topic)
     if not if_not_exists and spark.catalog.tableExists(quoted):
@@ -77,15 +78,15 @@ def create_view(
     table: str | None,
     credentials: str | None,
 ) -> None:
-    """The committed records of a topic, of both tiers, as the view ``name`` in Spark's own catalog; one of that
-    name is replaced. ``table`` is its Delta table in whichever catalog; None: ``<name>_table``. It is made where
-    it is not there. ``<name>_tail``, made anew, is the topic by the format ``stratalog``. ``credentials`` is the
-    name of a provider for that.
+    """Create a view ``name`` of a topic's committed records in both tiers, in Spark's own catalog, replacing an
+    existing one. ``table`` is its Delta table in any catalog; None: ``<name>_table``. A missing table is created.
+    ``<name>_tail``, which is replaced, is the topic in the format ``stratalog``; ``credentials`` names a provider
+    for it.
 
-    The properties of the view tell what it was made of: ``stratalog.topic``, ``stratalog.topic_id``,
-    ``stratalog.table``, and ``stratalog.table_end``, the first offset of each partition that is read by the tail.
+    The view's properties describe it: ``stratalog.topic``, ``stratalog.topic_id``, ``stratalog.table``, and
+    ``stratalog.table_end``, the first offset of each partition in the tail.
 
-    Raises: as ``create_table``; InvalidCallError where the session's catalog is not Spark's own, and for a table
+    Raises: see ``create_table``; InvalidCallError if the session's catalog is not Spark's own, and for a table
         ``<name>_tail`` of another kind.
     """
     _check_own_catalog(spark)
@@ -119,7 +120,7 @@ def create_view(
 
 
 def _ends(context: Context, topic: str) -> Mapping[int, int]:
-    """Up to where the table goes, by partition. Raises: InvalidCallError for a topic that is not tiered."""
+    """The end offset of the table, by partition. Raises: InvalidCallError for a topic that is not tiered."""
     answers = list_offsets(context, topic, OffsetSpec.EARLIEST_PENDING_UPLOAD)
     return {
         partition: answer.offset if isinstance(answer, FoundOffset) else _EARLIEST
@@ -128,7 +129,7 @@ def _ends(context: Context, topic: str) -> Mapping[int, int]:
 
 
 def _table_uri(context: Context, topic: str) -> str:
-    """Raises: InvalidCallError where there is no table."""
+    """The location of the table. Raises: InvalidCallError without a table."""
     image = context.metadata.image()
     of_topic = image.topic(topic)
     if not context.topic_config(image, of_topic).remote_storage_enable:
@@ -139,7 +140,7 @@ def _table_uri(context: Context, topic: str) -> str:
 
 
 def _is_ours(spark: SparkSession, table: str) -> bool:
-    """Whether there is such a table. Raises: InvalidCallError for one of another format."""
+    """Whether the table exists. Raises: InvalidCallError for one of another format."""
     if not spark.catalog.tableExists(table):
         return False
     if not any(TABLE in field.metadata for field in spark.table(table).schema):
@@ -163,7 +164,7 @@ def _check_own_catalog(spark: SparkSession) -> None:
 
 
 def _quoted(name: str) -> str:
-    """A name of one to three parts as SQL has it. Raises: InvalidCallError."""
+    """A name of one to three parts, quoted for SQL. Raises: InvalidCallError."""
     parts = name.split(".")
     if len(parts) > 3 or not all(re.fullmatch(r"[A-Za-z0-9_-]+", part) for part in parts):
         raise InvalidCallError(
@@ -173,5 +174,5 @@ def _quoted(name: str) -> str:
 
 
 def _place(uri: str) -> str:
-    """An address in one spelling: Hadoop writes ``file:/x`` for ``file:///x``."""
+    """The canonical spelling of an address: Hadoop writes ``file:/x`` for ``file:///x``."""
     return re.sub(r"\A(\w+):/+", r"\1:/", uri).rstrip("/")

@@ -1,4 +1,4 @@
-"""The operation's name on Spark's own pages: the description of the jobs that it runs."""
+"""Shows the operation's name on Spark's pages, as the description of its jobs."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ _DESCRIPTION = "spark.job.description"
 
 @contextmanager
 def described(spark: SparkSession, operation: str | None) -> Iterator[None]:
-    """Jobs that this thread runs inside have the operation as their description. A description that the caller has
-    set stays; so does everything on Spark Connect, whose server describes jobs by itself.
+    """Give jobs of this thread in the block the operation as their description. A description by the caller stays,
+    and Spark Connect is unchanged, as its server describes jobs itself.
     """
     context = getattr(spark, "_sc", None)
     if context is None or operation is None or context.getLocalProperty(_DESCRIPTION) is not None:

@@ -1,7 +1,7 @@
-"""The format ``stratalog`` of Spark: streams and batches, both ways, and tables of SQL.
+"""Spark's format ``stratalog``: streams and batches, both ways, and tables of SQL.
 
-Spark keeps the options of ``CREATE TABLE t USING stratalog OPTIONS (...)`` to itself: what reads or appends to the
-table is given its columns, and no options but those of ``t WITH (...)``. So the columns carry them (``TABLE``).
+Spark does not pass on the options of ``CREATE TABLE t USING stratalog OPTIONS (...)``: readers and writers of the
+table get its columns, and only the options of ``t WITH (...)``. So the columns carry the options (``TABLE``).
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from stratalog.partitions.errors import InvalidCallError
 
 FORMAT = "stratalog"
 TABLE = "stratalog.table"
-"""Key of the metadata of a table's columns: the options of the table, as JSON. Nothing secret is among them."""
+"""Key in the metadata of a table's columns: the options of the table, as JSON, without secrets."""
 _OF_TABLE = "option."
-"""Before the names of a table's options, as Spark tells them when the table is made."""
+"""Prefix of a table's options as Spark passes them when the table is made."""
 
 
 class StratalogDataSource(DataSource):
@@ -37,11 +37,11 @@ class StratalogDataSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """The format."""
+        """The name of the format."""
         return FORMAT
 
     def schema(self) -> StructType:
-        """The columns that are read; of a table that is made, with its options."""
+        """The columns to read; for a new table, with its options."""
         made = {
             name.removeprefix(_OF_TABLE): value
             for name, value in self.options.items()
@@ -58,7 +58,7 @@ class StratalogDataSource(DataSource):
         )
 
     def _with_table(self, schema: StructType) -> dict[str, str]:
-        """The options, where they name no cluster with those of the table whose columns these are."""
+        """The options; if they name no cluster, with those in the table's columns."""
         given = dict(self.options.items())
         text = next((field.metadata[TABLE] for field in schema if TABLE in field.metadata), None)
         if text is None and not given:
@@ -71,7 +71,9 @@ class StratalogDataSource(DataSource):
         return {**parse_json(text), **{name.lower(): value for name, value in given.items()}}
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
-        """The source of a stream. Raises: InvalidCallError for a limit that this version does not know."""
+        """The source of a stream. Raises: InvalidCallError for a limit that this Spark version does not
+        support.
+        """
         options = stream_options(self._with_table(schema))
         if spark_version() >= LIMITS:
             from stratalog.engine.spark.stream_limits import LimitedStreamReader
@@ -81,8 +83,8 @@ class StratalogDataSource(DataSource):
         return StreamReader(options, schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamSink:  # noqa: N802 - Spark's name
-        """The sink of a stream. Raises: InvalidCallError for another mode than append, or a version of Spark that
-        lacks it.
+        """The sink of a stream. Raises: InvalidCallError for another mode than append, or a Spark version without
+        it.
         """
         if overwrite:
             raise InvalidCallError('a log is only appended to: .outputMode("append")')
@@ -96,12 +98,14 @@ class StratalogDataSource(DataSource):
         return BatchReader(batch_options(self._with_table(schema)), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        """The sink of a batch. Raises: InvalidCallError for overwrite, and naming the option; as ``BatchSink``."""
+        """The sink of a batch. Raises: InvalidCallError for overwrite, and naming an invalid option; see
+        ``BatchSink``.
+        """
         if overwrite:
             raise InvalidCallError('a log is only appended to: .mode("append"), INSERT INTO')
         return BatchSink(batch_sink_options(self._with_table(schema)), schema)
 
 
 def register(spark: SparkSession) -> None:
-    """Let ``spark`` know the format."""
+    """Register the format with ``spark``."""
     spark.dataSource.register(StratalogDataSource)

@@ -25,17 +25,17 @@ from stratalog.partitions.errors import RetriableError
 
 
 class FrameTasks:
-    """Runs tasks over the records of one append, as often as it takes."""
+    """Runs tasks over the records of one append, as often as needed."""
 
     def __init__(self, context: Context, topic: TopicImage, records: DataFrame, order_by: Sequence[str]) -> None:
-        """``records`` are those of ``to_records``."""
+        """``records`` come from ``to_records``."""
         self._context = context
         self._topic = topic
         self._records = records
         self._order_by = order_by
 
     def run(self, task: PartitionTask, partitions: Sequence[int]) -> list[TaskResult]:
-        """See ``RunTasks.run``. Raises: as ``run_appends``, ``small_batches``."""
+        """See ``RunTasks.run``. Raises: see ``run_appends``, ``small_batches``."""
         if self._context.driver_only:
             return in_threads(self._context, self._fetched).run(task, partitions)
         if self._topic.topic_id not in self._context.wide_topics:
@@ -82,37 +82,37 @@ class FrameTasks:
 
 
 SMALL_BYTES = 1024 * 1024
-"""By the statistics of its plan."""
+"""The greatest size of a small frame, by the statistics of its plan."""
 SMALL_ROWS = 10_000
-"""At most; and none of them wider than a narrow record is."""
+"""The greatest number of rows of a small frame, all of them narrow."""
 
 _ROW_BY_ROW = {"Project", "Filter", "Union", "LocalRelation", "LogicalRelation", "Range", "InMemoryRelation"}
-"""Operators of an optimized plan: without user code, shuffles, or rows that become several."""
+"""Operators of an optimized plan without user code, shuffles, or multiplied rows."""
 _MOST_OPERATORS = 50
 
 
 def small_batches(
     records: DataFrame, narrow: DataFrame, order_by: Sequence[str]
 ) -> dict[int, list[pa.RecordBatch]] | None:
-    """The records by partition, in the order that ``run_appends`` would give them; None where it is not known that
-    they are few. ``narrow`` are the same, by ``only_narrow``.
+    """The records by partition, in the order of ``run_appends``; None unless they are known to be few. ``narrow``
+    are the same, by ``only_narrow``.
 
-    Raises: WideRecordError where they are few, and not narrow; as ``count_records``.
+    Raises: WideRecordError if they are few, but not narrow; see ``count_records``.
     """
     if not _is_small(records):
         return None
     few = narrow.limit(SMALL_ROWS + 1)
     if order_by:
-        few = in_order(few.coalesce(1), order_by)  # one task; the limit alone does not see to that
+        few = in_order(few.coalesce(1), order_by)  # one task, which the limit alone does not ensure
     with bounded_by_records(records.sparkSession):
         table = _table(few)
     return None if table.num_rows > SMALL_ROWS else _by_partition(table)
 
 
 def fetched(records: DataFrame, partitions: int, order_by: Sequence[str]) -> dict[int, list[pa.RecordBatch]]:
-    """All records by partition, however many: for executors that may not reach the storage.
+    """All records by partition, of any number, for executors that cannot reach the storage.
 
-    Raises: as ``count_records``.
+    Raises: see ``count_records``.
     """
     if order_by:
         records = in_order(repartition_by_id(records, partitions, PARTITION), order_by)
@@ -129,7 +129,7 @@ def _by_partition(table: pa.Table) -> dict[int, list[pa.RecordBatch]]:
 
 
 def _is_small(frame: DataFrame) -> bool:
-    """By its plan. A session of Spark Connect has none to look at."""
+    """Whether the frame is small, by its plan, which Spark Connect does not have."""
     query = getattr(frame, "_jdf", None)
     if query is None:
         return False
@@ -141,7 +141,7 @@ def _is_small(frame: DataFrame) -> bool:
 
 
 def _operators(plan: Any) -> Iterator[str]:
-    """The names of a LogicalPlan's operators, by py4j; the hash of keys is a column like any other."""
+    """The names of a LogicalPlan's operators, by py4j; the key hash counts as an expression."""
     name = plan.nodeName()
     if name == "ArrowEvalPython" and {one.name() for one in _elements(plan.udfs())} == {HASH_NAME}:
         name = "Project"

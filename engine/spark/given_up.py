@@ -1,4 +1,4 @@
-"""Why Spark gave a job up, said once for both kinds of session: errors of a classic one are py4j's."""
+"""Recognizes jobs that Spark aborted, in classic sessions (py4j errors) and on Spark Connect."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from stratalog.partitions.errors import StratalogError
 
 _RAISED_IN_PYTHON = "api.python.PythonException: Traceback"
 _OF_NO_KIND = ("SparkException", "UnknownException", "SparkConnectGrpcException", "RetriesExceeded")
-"""Errors of Spark Connect that are not about what was to be computed."""
+"""Errors of Spark Connect that are not about the computation."""
 
 
 def why_given_up(error: BaseException) -> str | None:
-    """Why Spark gave a job up, in one line: executors or workers were lost once too often, the job was
-    cancelled, or the JVM or the server is gone. None for everything else, which a retry would not mend: an
-    exception in Python, or an expression that fails on a record.
+    """Why Spark aborted a job, in one line: executors or workers were lost too often, the job was cancelled, or
+    the JVM or server is gone. None for all errors that a retry would not fix: an exception in Python, or an
+    expression that fails on a record.
 
-    Errors are told by the modules of their types, and no module is imported for it: py4j is not in every client of
-    Spark Connect, nor gRPC beside every classic session.
+    Recognizes errors by the modules of their types, without importing these: not every client of Spark Connect has
+    py4j, nor every classic session gRPC.
     """
     packages = {kind.__module__.partition(".")[0] for kind in type(error).__mro__}
     if "py4j" in packages and hasattr(error, "java_exception"):
@@ -37,7 +37,7 @@ def why_given_up(error: BaseException) -> str | None:
 
 @contextmanager
 def given_up(kind: type[StratalogError], consequence: str) -> Iterator[None]:
-    """A job that Spark gave up, as an error of ours."""
+    """The error for a job that Spark aborted."""
     try:
         yield
     except Exception as error:
@@ -48,13 +48,13 @@ def given_up(kind: type[StratalogError], consequence: str) -> Iterator[None]:
 
 
 def _said_by_the_jvm(error: BaseException) -> str:
-    """The words of the first one in the chain that is no wrapper."""
+    """The message of the first error in the chain that is no wrapper."""
     try:
         found = error.java_exception  # type: ignore[attr-defined]
         while str(found.getMessage()).startswith(_AWAITED) and found.getCause() is not None:
             found = found.getCause()
         return str(found.getMessage() or found)
-    except Exception as gone:  # the JVM has gone since
+    except Exception as gone:  # the JVM is gone by then
         if why_given_up(gone) is None:
             raise
         return "the JVM of the driver is gone"

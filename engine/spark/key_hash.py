@@ -1,4 +1,4 @@
-"""The partition of a key by a hash of Kafka's clients, as a function of columns: Spark has none of them."""
+"""The partition of a key by a hash of Kafka's clients, as a function of columns, which Spark lacks."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from stratalog.engine.spark.versions import BY_ID, check_version, spark_version
 HASH_NAME = "stratalog_partition"
 """The name of the function in Spark's plans."""
 _TEXT_IS_JSON = BooleanType | ByteType | ShortType | IntegerType | LongType
-"""Types of which Spark's text is the JSON that is hashed."""
+"""Types whose text in Spark equals the JSON that is hashed."""
 
 
 def by_key_hash(key: Column, key_type: DataType, partitions: int, partitioner: str) -> Column:
-    """The partition of each key, as ``partitions_of`` has it. Keys travel to a Python process in columns of Arrow;
-    Spark 4.0 hands over those of pandas, and not of all types.
+    """The partition of each key; see ``partitions_of``. Keys travel to a Python process as Arrow columns; Spark
+    4.0 passes pandas columns, and not for all types.
 
-    Raises: InvalidCallError for a type that Spark 4.0 cannot hand over as it is.
+    Raises: InvalidCallError for a type that Spark 4.0 cannot pass unchanged.
     """
     if isinstance(key_type, _TEXT_IS_JSON):
         key = key.cast("string")

@@ -1,13 +1,13 @@
-"""Records that are narrow travel to Python faster.
+"""Narrow records travel to Python faster.
 
 Spark ends a batch at a number of records or of bytes. To know the bytes it asks every column's array for its size
-after each record: of small typed records that is a third of the processor time of their append. Where all records
-are narrow, their number is bound enough. So an append is tried in this way first: the shuffle, which ends before
-anything is written, fails at the first record that is not narrow, and the append goes the other way, as later ones
-of its topic do. Types with lists or maps, whose widths cost too much to know, always go the other way.
+after each record: a third of the CPU time of appending small typed records. If all records are narrow, their
+number is a sufficient bound. So an append first tries without a bound of bytes: the shuffle, which ends before
+anything is written, fails at the first record that is not narrow; then this append, and later ones of the topic,
+use a bound of bytes. Types with lists or maps, whose widths cost too much to compute, always do.
 
-The other way has batches of bounded bytes, whatever the session says: Spark's own bound is 2 GiB, and a platform
-may give a Python worker half of that. A session that refuses settings keeps its own.
+That bound overrides the session: Spark's own is 2 GiB, and a platform may give a Python worker half of that. A
+session that refuses settings keeps its own.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from pyspark.sql.types import AtomicType, BinaryType, DataType, NullType, String
 from stratalog.engine.spark.sql import identifier
 
 NARROW_BYTES = 16 * 1024
-"""Of a record's texts and bytes together, at most."""
+"""The greatest total size of a narrow record's texts and bytes."""
 BATCH_RECORDS = 2048
 BATCH_BYTES = 16 * 1024 * 1024
-"""Of records that are not narrow."""
+"""Bytes per batch of records that are not narrow."""
 
 _WIDE = f"stratalog: a record has more than {NARROW_BYTES} bytes, so batches are bounded by bytes now"
 _UNBOUNDED = 2**31 - 1
-"""The number that Spark takes for no bound, and does not look at bytes at all."""
+"""The value that Spark takes for no bound, which skips counting bytes."""
 _RECORDS = "spark.sql.execution.arrow.maxRecordsPerBatch"
 _BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"
 
@@ -41,8 +41,8 @@ class WideRecordError(Exception):
 
 
 def only_narrow(records: DataFrame, checked: str) -> DataFrame | None:
-    """The records; to evaluate their column ``checked`` fails where one of them is not narrow. None where their
-    types do not tell how wide they are.
+    """The records, with a column ``checked`` that fails for one that is not narrow. None if their types do not
+    show their width.
     """
     widths = [width_of(records[identifier(field.name)], field.dataType) for field in records.schema]
     known = [width for width in widths if width is not None]
@@ -56,7 +56,7 @@ def only_narrow(records: DataFrame, checked: str) -> DataFrame | None:
 
 
 def width_of(column: Column, kind: DataType) -> Column | None:
-    """Bytes of what has no fixed width; None where it takes a walk to know."""
+    """Bytes of variable-width columns; None if that takes a walk over elements."""
     if isinstance(kind, StringType | BinaryType):
         return F.coalesce(F.octet_length(column), F.lit(0))
     if isinstance(kind, StructType):
@@ -68,8 +68,8 @@ def width_of(column: Column, kind: DataType) -> Column | None:
 
 @contextmanager
 def bounded_by_records(spark: SparkSession) -> Iterator[None]:
-    """Batches of the jobs that begin inside end at ``BATCH_RECORDS`` alone. A setting that is so already is the
-    user's, or another append's, in another thread: it is left to them.
+    """Batches of jobs that begin in the block end at ``BATCH_RECORDS`` alone. A setting with that value belongs to
+    the user, or to another thread's append, and is left alone.
 
     Raises: WideRecordError.
     """
@@ -84,8 +84,8 @@ def bounded_by_records(spark: SparkSession) -> Iterator[None]:
 
 @contextmanager
 def bounded_by_bytes(spark: SparkSession) -> Iterator[None]:
-    """Batches of the jobs that begin inside end at ``BATCH_RECORDS`` and at ``BATCH_BYTES``, or at the numbers of
-    the session, where these are smaller.
+    """Batches of jobs that begin in the block end at ``BATCH_RECORDS`` and at ``BATCH_BYTES``, or at smaller
+    values of the session.
     """
 
     def is_wider(key: str, most: int) -> bool:
@@ -99,7 +99,7 @@ def bounded_by_bytes(spark: SparkSession) -> Iterator[None]:
 
 @contextmanager
 def _changed(spark: SparkSession, values: Mapping[str, int]) -> Iterator[None]:
-    """The session with these settings, as far as it takes them."""
+    """The session with these settings, if it accepts them."""
     before = {key: spark.conf.get(key, None) for key in values}
     changed = []
     try:
@@ -117,7 +117,7 @@ def _changed(spark: SparkSession, values: Mapping[str, int]) -> Iterator[None]:
 
 
 def _set(spark: SparkSession, key: str, value: str) -> bool:
-    """False: this session takes no such setting, as those of serverless platforms do not."""
+    """Change a setting; returns False if the session refuses, as those of serverless platforms do."""
     try:
         spark.conf.set(key, value)
     except PySparkException:

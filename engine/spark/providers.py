@@ -1,6 +1,6 @@
-"""Providers of credentials on their way to executors: functions, pickled as Spark pickles functions.
+"""Sends credential providers to executors: functions, pickled as Spark pickles functions.
 
-So a function of a notebook may be one. Its closure travels, too: it should ask for secrets, and hold none.
+So a function of a notebook may be one. Its closure is sent, too: it should fetch secrets, not contain them.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""Spark's errors about a file that it cannot read, in our words: topic, partition, offsets, and what to do.
+"""Translates Spark's errors about unreadable files: topic, partition, offsets, and remedy.
 
-A DataFrame is evaluated by its owner, long after it was made, and then the error is Spark's own: a
-``FAILED_READ_FILE`` that names a file, from the JVM. It is caught where the engine and the jobs evaluate, and for
-other callers by ``Cluster.read_errors``. Our error does not rely on Spark's text: the file is read again, and
-checked.
+A user evaluates a DataFrame long after it was made, and gets Spark's own error: a ``FAILED_READ_FILE`` from the
+JVM that names a file. The engine and the jobs translate it when they evaluate, and other callers can use
+``Cluster.read_errors``. The new error does not rely on Spark's text: the file is read again, and checked.
 """
 
 from __future__ import annotations
@@ -24,17 +23,17 @@ _UNREAD = re.compile(
     r"\[(FAILED_READ_FILE(?:\.\w+)?)\] Encountered error while reading file (\S+?)\.?\s"
     r"|\[(PATH_NOT_FOUND)\] Path does not exist: (\S+?)\.?\s"
 )
-"""As an error names the file, in its message or in that of a cause. Addresses have no spaces: they are encoded."""
+"""The file as an error names it, in its message or that of a cause. Addresses are encoded, without spaces."""
 _GONE = ("FAILED_READ_FILE.FILE_NOT_EXIST", "PATH_NOT_FOUND")
-"""The second one is that of a session of Spark Connect, which looks for the files anew with each evaluation."""
+"""Conditions of a missing file; the second is Spark Connect's, which looks up the files at each evaluation."""
 
 
 @contextmanager
 def read_errors(stores: Iterable[Store]) -> Iterator[None]:
-    """Evaluate DataFrames of the log inside.
+    """Evaluate DataFrames of the log in the block.
 
-    Raises: CorruptSegmentError for a file of one of the stores that is damaged; SourceChangedError for one that is
-        gone; StorageError for one that Spark could not read, and that is good.
+    Raises: CorruptSegmentError for a damaged file of one of the stores; SourceChangedError for a missing one;
+        StorageError for a good one that Spark could not read.
     """
     try:
         yield
@@ -47,8 +46,8 @@ def read_errors(stores: Iterable[Store]) -> Iterator[None]:
 
 
 def unread_file(error: Exception) -> tuple[str, str] | None:
-    """The condition of an error of Spark's, and the file that it names; None for all others. Classic sessions and
-    those of Spark Connect have nothing but the text in common.
+    """The condition of a Spark error, and the file that it names; None for other errors. Classic sessions and
+    Spark Connect only share the text.
     """
     if not any(kind.__module__.startswith(("py4j.", "pyspark.")) for kind in type(error).__mro__):
         return None
@@ -58,7 +57,7 @@ def unread_file(error: Exception) -> tuple[str, str] | None:
 
 
 def _said(stores: Iterable[Store], condition: str, uri: str) -> StratalogError | None:
-    """The error about the file. None for a path that somebody else's frame looks for."""
+    """The error about the file. None for a path of a foreign frame."""
     for store in stores:
         for address in (uri, unquote(uri)):
             name = _with_host(address).removeprefix(f"{store.uri}/")
@@ -87,7 +86,7 @@ def _gone(uri: str) -> StratalogError:
 def _checked(
     store: Store, path: str, topic: str, partition: int, name: paths.DataName | paths.CheckpointName
 ) -> StratalogError:
-    """The error of the file, found by reading all of it."""
+    """The error of the file, from reading all of it."""
     what, uri = f"{topic}-{partition}", store.uri_of(path)
     if isinstance(name, paths.CheckpointName):
         return CorruptSegmentError(

@@ -3,9 +3,8 @@
     keys of the latest snapshot and of the log after it -> group by key, the place of the last one of each -> sort
     -> one task that streams the files in their order, and keeps the records at these places
 
-Aggregation and sort spill to disk, and see keys and places only; Python sees one batch at a time, and records go
-through it as they stand in the files. The same fold as ``stratalog.engine.state.latest_by_key``, and the same rows
-in the same order.
+Aggregation and sort spill to disk, and see only keys and places; Python sees one batch at a time, and copies
+records unchanged from the files. The result equals that of ``stratalog.engine.state.latest_by_key``, row by row.
 """
 
 from __future__ import annotations
@@ -63,16 +62,17 @@ _TOUCHED = "__touched"
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """The input of a snapshot: the latest one, if there is one, and the log after it."""
+    """The input of a snapshot: the latest one, if any, and the log after it."""
 
     work: SnapshotWork
     log: ReplicaLog
     end: int
     earlier: DataFile | None
     earlier_records: int
-    """They take the places before the log's: ``[-earlier_records, 0)``."""
+    """The number of records of the latest snapshot; they have the places ``[-earlier_records, 0)``, before the
+    log's."""
     start: int
-    """Of the log after it."""
+    """The first offset of the log after it."""
 
     def batches(self) -> Iterator[tuple[int, pa.RecordBatch]]:
         """``(first place, records)``, in order, a few thousand records at a time."""
@@ -93,10 +93,10 @@ class _Source:
 def make_large_snapshot(
     spark: SparkSession, context: Context, work: SnapshotWork
 ) -> tuple[SnapshotPlan, PartitionSnapshot | None]:
-    """As ``stratalog.engine.upkeep.snapshots.partition.make_snapshot``, whatever the size of the partition. A task
-    writes the file, or this process (``Context.driver_only``), which then fetches the places of all records.
+    """``stratalog.engine.upkeep.snapshots.partition.make_snapshot`` for a partition of any size. A task writes the
+    file, or this process (``Context.driver_only``), which then fetches the places of all records.
 
-    Raises: as that; RetriableError when Spark gave the job up.
+    Raises: see ``make_snapshot``; RetriableError when Spark aborted the job.
     """
     began_s = work.clock.monotonic_s()
     leader = work.replicas.leader
@@ -136,8 +136,9 @@ def snapshot_rows(spark: SparkSession, uris: list[str], schema: StructType) -> D
 
 
 def _keys(spark: SparkSession, source: _Source, *, by_tasks: bool) -> DataFrame:
-    """The keys with their places, and whether they are the log's (1) or the latest snapshot's (0); read by Spark's
-    own reader, or by Python tasks."""
+    """The keys with their places, and whether they are from the log (1) or the latest snapshot (0); read by
+    Spark's reader, or by Python tasks.
+    """
     work, log, leader = source.work, source.log, source.work.replicas.leader
     schema = record_schema(*(spark_type(type_to_json(work.schema.field(name).type)) for name in ("key", "value")))
     of_keys = StructType([schema["offset"], schema["key"]])
@@ -164,7 +165,7 @@ def _keys(spark: SparkSession, source: _Source, *, by_tasks: bool) -> DataFrame:
 
 
 def _committed_pieces(source: _Source) -> Iterator[FileSlice]:
-    """The parts of the log's files that hold committed records, and nothing else."""
+    """The parts of the log's files with committed records only."""
     leader = source.work.replicas.leader
     for link, decided in committed_links(leader, source.log, source.start, source.end):
         first, end = max(link.start, source.start), min(link.end, source.end)
@@ -182,21 +183,24 @@ def _placed(rows: DataFrame, place: Column, *, touched: int) -> DataFrame:
 
 
 def _changed(keys: DataFrame) -> int:
-    """How many records have changed since the latest snapshot
-    (``stratalog.snapshots.policy.counts_as_changed``)."""
+    """The number of records that have changed since the latest snapshot
+    (``stratalog.snapshots.policy.counts_as_changed``).
+    """
     touched = keys.groupBy("key").agg(F.sum(_TOUCHED).alias("touched"), F.min(_TOUCHED).alias("new"))
     changed = (F.col("touched") > 1) | ((F.col("touched") > 0) & (F.col("new") == 0))
     return touched.where(changed).count()
 
 
 def _places(keys: DataFrame) -> DataFrame:
-    """Where the latest record of each key stands, in order, as one partition."""
+    """The places of the latest record of each key, in order, as one partition."""
     places = keys.groupBy("key").agg(F.max(_PLACE).alias(_PLACE)).select(_PLACE)
     return places.repartition(1).sortWithinPartitions(_PLACE)
 
 
 def _write(places: DataFrame, source: _Source, snapshot_id: SnapshotId, horizon_us: int) -> tuple[int, bool]:
-    """One task writes; how many records there were, and whether the snapshot is this call's."""
+    """Write the snapshot in one task; returns the number of records, and whether this call created the
+    snapshot.
+    """
 
     def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         try:
@@ -206,7 +210,7 @@ def _write(places: DataFrame, source: _Source, snapshot_id: SnapshotId, horizon_
         yield result(outcome)
 
     given = results(places.mapInArrow(task, RESULT).toArrow())
-    if not given:  # of no rows Spark makes no task
+    if not given:  # without rows Spark runs no task
         return _write_all(_Places(iter(())), source, snapshot_id, horizon_us)
     match given[0]:
         case StratalogError() as error:
@@ -231,14 +235,14 @@ def _write_all(places: _Places, source: _Source, snapshot_id: SnapshotId, horizo
 
 
 class _Places:
-    """Ascending places, a batch of them in memory at a time."""
+    """Ascending places, with one batch of them in memory."""
 
     def __init__(self, batches: Iterator[pa.RecordBatch]) -> None:
         self._batches = batches
         self._held: npt.NDArray[np.int64] = np.empty(0, np.int64)
 
     def below(self, end: int) -> npt.NDArray[np.int64]:
-        """The places below ``end`` that were not asked for before."""
+        """The places below ``end`` that were not returned before."""
         found = []
         while True:
             cut = int(np.searchsorted(self._held, end))

@@ -1,7 +1,7 @@
-"""Work on executors: items packed into slices by weight, one Spark task a slice, results as they come.
+"""Work on executors: items packed into slices by weight, one Spark task per slice, results as they complete.
 
-It is the same on a classic session and on one of Spark Connect: a range of numbers with a partition for each,
-through ``mapInArrow``. No SparkContext, and no shuffle.
+Works the same in a classic session and on Spark Connect: a range of numbers with one partition each, through
+``mapInArrow``, without a SparkContext or a shuffle.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from stratalog.partitions.runner import Failed, Outcome, ThreadRunner
 from stratalog.partitions.store import StoreCounts
 
 ITEM_THREADS = 2
-"""Items of a slice at once: while one waits for a disk or a server, the other copies."""
+"""Concurrent items of a slice: while one waits for a disk or server, another copies."""
 
 _ITEMS_PER_SLICE = 8
 _MOST_SLICES_PER_CORE = 4
@@ -43,15 +43,15 @@ RESULT = "result binary"
 class SparkRunner:
     """Runs functions over items on the executors of a session.
 
-    A slice is one task; tasks only create files, so Spark may retry them or run them twice. A job has a
-    task for every core, and the next job waits behind it: results come, and are committed, job by job.
+    A slice is one task; tasks only create files, so Spark may retry them or run them twice. A job has one task per
+    core, and the next job waits behind it: results arrive, and are committed, job by job.
     """
 
     def __init__(self, spark: SparkSession) -> None:
         """Raises: EnvironmentUnusableError for a session that was stopped."""
         try:
             spark.range(1).schema  # noqa: B018 - the first that a session that was stopped cannot do
-        except Exception as error:  # of many kinds: whatever a session stumbles upon that is no more
+        except Exception as error:  # a stopped session raises many kinds of errors
             raise EnvironmentUnusableError(
                 f"this Spark session runs no tasks, as those that were stopped do not ({first_line(error)}): give "
                 "a running one, or none, for threads of this process"
@@ -63,15 +63,15 @@ class SparkRunner:
 
     @cached_property
     def processes(self) -> int:
-        """The cores of the executors: Spark divides a range of numbers among as many tasks."""
+        """The number of executor cores, among which Spark divides a range of numbers."""
         [row] = self._spark.range(_MOST_CORES).select(F.spark_partition_id()).tail(1)
         return int(row[0]) + 1
 
     def run(
         self, function: Callable[[W], R], items: Iterable[W], weigh: Callable[[W], int] = lambda _: 1
     ) -> Iterator[Outcome[W, R]]:
-        """See ``stratalog.partitions.runner.Runner.run``; heavy items are started first. A job that Spark gave up
-        is a RetriableError of each of its items.
+        """See ``stratalog.partitions.runner.Runner.run``; heavy items start first. If Spark aborts a job, each of
+        its items fails with RetriableError.
         """
         listed = list(items)
         if not listed:
@@ -116,18 +116,18 @@ def result(value: object) -> pa.RecordBatch:
 
 
 def _pickled(value: object) -> bytes:
-    """As Spark pickles: types that a notebook has made go along."""
+    """Pickled as Spark does, including types defined in a notebook."""
     made: bytes = cloudpickle.dumps(value)  # type: ignore[no-untyped-call]
     return made
 
 
 def results(rows: pa.Table) -> list[Any]:
-    """The results of tasks, one a row."""
+    """The results of tasks, one per row."""
     return [pickle.loads(row) for row in rows.column(0).to_pylist()]  # noqa: S301 - by Spark from its workers
 
 
 def run_counted(function: Callable[[W], R], items: Sequence[W]) -> tuple[list[Outcome[W, R]], StoreCounts]:
-    """The outcomes of the items, and what they asked of their stores."""
+    """The outcomes of the items, and the counts of their store requests."""
     stores = {id(store): store for item in items for store in item.stores_used()}
     before = [store.counts.snapshot() for store in stores.values()]
     outcomes = list(ThreadRunner(ITEM_THREADS).run(function, items))
@@ -138,8 +138,8 @@ def run_counted(function: Callable[[W], R], items: Sequence[W]) -> tuple[list[Ou
 
 
 def slice_count(items: int, cores: int) -> int:
-    """How many slices: a Python task costs some 100 ms of a core, so small work is one task a core; more
-    of them where there are many items, so that a heavy slice does not make all wait.
+    """The number of slices: a Python task costs some 100 ms of a core, so small work has one task per core; many
+    items have more, so that a heavy slice does not delay all.
     """
     return min(max(cores, -(-items // _ITEMS_PER_SLICE)), cores * _MOST_SLICES_PER_CORE)
 

@@ -1,9 +1,9 @@
 """A read plan as a DataFrame: Spark's own Parquet reader over exactly the planned files.
 
-Vectorised, with column pruning and row-group skipping. Files that count whole are one scan without any
-filter of ours; files of which a part counts carry a filter on partition and offset, which reaches Parquet: of a
-file only the pages that hold the range are read. So does the filter on ``timestamp`` of a plan of times. Spark
-splits large files at row groups, and shares them out to tasks.
+Vectorized, with column pruning and row-group skipping. Files that are read completely are one scan without a
+filter of ours; files that are read in part have a filter on partition and offset, which reaches Parquet, so only
+pages of the range are read. So does the filter on ``timestamp`` of a plan with times. Spark splits large files at
+row groups into tasks.
 
 Parquet checks pages, and nothing else: the rest of a file (``stratalog.partitions.segment_footer``) was checked
 before.
@@ -30,7 +30,7 @@ from stratalog.partitions.lookup import TimeRange
 from stratalog.partitions.records import ABORTED
 
 PAGE_CHECKS = "parquet.page.verify-checksum.enabled"
-"""Parquet's own, for Hadoop's conf: as an option of a reader it holds for what that reads, and nothing else."""
+"""Parquet's setting in Hadoop's conf; as an option of a reader it applies only to what that reads."""
 _GLOBS = "__globPaths__"
 _OF_PATTERNS = re.compile(r"[{}\[\]*?\\]")
 _NO_FILE_SYSTEM = re.compile(r'No FileSystem for scheme "?\w+"?|Class \S+FileSystem not found')
@@ -38,9 +38,9 @@ _JOIN_ABOVE = 200  # ranges; beyond that a filter expression costs more than a b
 
 
 def scan_plan(spark: SparkSession, plan: ReadPlan) -> DataFrame:
-    """The records of a plan, one scan a topic.
+    """The records of a plan, one scan per topic.
 
-    Raises: SourceChangedError when a file is gone; EnvironmentUnusableError for a session that has no file system
+    Raises: SourceChangedError when a file is gone; EnvironmentUnusableError for a session without a file system
         for the storage.
     """
     schema = record_schema(spark_type(plan.key_schema), spark_type(plan.value_schema))
@@ -60,7 +60,7 @@ def scan_plan(spark: SparkSession, plan: ReadPlan) -> DataFrame:
 
 
 def without_file_system(error: Exception) -> EnvironmentUnusableError | None:
-    """The error for a session in which Hadoop has no file system for the storage; None for other errors."""
+    """The error for a session in which Hadoop lacks a file system for the storage; None for other errors."""
     lacking = _NO_FILE_SYSTEM.search(str(error))
     return lacking and EnvironmentUnusableError(
         f"this Spark session cannot read the log's files itself ({lacking[0]}): give it Hadoop's connector "
@@ -70,7 +70,7 @@ def without_file_system(error: Exception) -> EnvironmentUnusableError | None:
 
 
 def of_times(frame: DataFrame, times: TimeRange | None) -> DataFrame:
-    """The records of these times; all of them when None. The session's zone has no part in it."""
+    """The records of these times (None: all), independent of the session's time zone."""
     if times is None:
         return frame
     conditions = [F.lit(True)]
@@ -88,8 +88,7 @@ def scan(
     schema: StructType,
     isolation: Isolation = Isolation.READ_UNCOMMITTED,
 ) -> DataFrame:
-    """The records of the ranges that such a reader gets, with the columns of Spark's Kafka source and
-    ``headers``."""
+    """The records of the ranges that the reader sees, with the columns of Spark's Kafka source and ``headers``."""
     scans = []
     for marked in (False, True):
         some = [part for part in ranges if part.marked == marked]
@@ -105,9 +104,9 @@ def scan(
 
 
 def pinned_files(spark: SparkSession, schema: StructType, uris: Sequence[str]) -> DataFrame:
-    """The rows of files that must be there, whole, whatever the session and Hadoop's conf say: records are never
-    skipped without a sign (``spark.sql.files.ignore*``), and pages are compared with their checksums. An address
-    is that of one file, whatever its folders are called: it is no pattern.
+    """The rows of files that must exist, complete, under any settings of the session and Hadoop: records are never
+    skipped silently (``spark.sql.files.ignore*``), and pages are compared with their checksums. An address names
+    exactly one file, and is no glob pattern.
     """
     options = {"ignoreMissingFiles": "false", "ignoreCorruptFiles": "false", PAGE_CHECKS: "true"}
     if is_remote():  # a server of Spark Connect has the names of options in small letters, and looks for _GLOBS
@@ -118,7 +117,9 @@ def pinned_files(spark: SparkSession, schema: StructType, uris: Sequence[str]) -
 
 
 def _visible(isolation: Isolation) -> Column:
-    """Of files that say what became of transactions (``stratalog.partitions.transactions.visible``)."""
+    """The visible records of files with the outcomes of transactions
+    (``stratalog.partitions.transactions.visible``).
+    """
     seen = F.col("control").isNull()
     return seen if isolation is Isolation.READ_COMMITTED else seen | (F.col("control") == ABORTED)
 
@@ -130,8 +131,8 @@ def _parquet(spark: SparkSession, schema: StructType, ranges: Sequence[FileRange
 
 
 def _layers(ranges: Sequence[FileRange]) -> list[list[FileRange]]:
-    """Groups in which no two files of a partition overlap, so that ``(partition, offset)`` tells which
-    file's part a row belongs to. Nearly always one group.
+    """Groups in which no two files of a partition overlap, so that ``(partition, offset)`` identifies the file of
+    a row. Nearly always one group.
     """
     layers: list[list[FileRange]] = []
     ends: list[dict[int, int]] = []

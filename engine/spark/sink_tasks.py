@@ -1,16 +1,15 @@
 """The tasks of a stream's sink: a task that has all rows of one partition appends them itself.
 
-    Cluster.records    deals the rows out, task n gets those of partition n, and says so in the stream's schema
-    a batch begins     the driver looks at the partitions, and the tasks are told (``plan``)
-    a task             appends as an append's task does (steps 1 to 5 of the protocol), under the query's id as the
-                       producer and the batch's as the sequence: a second attempt of it appends nothing
+    Cluster.records    partitions the rows, so that task n has those of partition n, and says so in the schema
+    a batch begins     the driver looks at the partitions, and passes the result to the tasks (``plan``)
+    a task             appends like an append's task (steps 1 to 5 of the protocol), with the query's id as the
+                       producer and the batch's as the sequence, so a second attempt appends nothing
     a batch ends       the driver acknowledges (steps 6 and 7)
 
-Rows that a task cannot append, for their leader has changed, say, go to the driver where they are few; else the
-task fails, and Spark tries it again.
+Rows that a task cannot append, because their leader has changed, for example, go to the driver if they are few;
+otherwise the task fails, and Spark retries it.
 
-Spark tells a task the id of its batch in a local property, which no document promises. Where it does not, all rows
-go to the driver.
+Spark passes a task the id of its batch in an undocumented local property. Without it, all rows go to the driver.
 """
 
 from __future__ import annotations
@@ -48,22 +47,22 @@ from stratalog.partitions.records import check_columns, typed_nulls
 from stratalog.partitions.runner import Done, Runner
 
 DEALT = "stratalog.partitions"
-"""Key of the metadata of the column ``partition``: the number of partitions among which the rows were dealt out.
-The task with a partition's number has all of its rows."""
+"""Key in the metadata of the column ``partition``: the partition count by which the rows were partitioned. The
+task with a partition's number has all of its rows."""
 
 LEFT_OUT = "stratalog.bad_records"
-"""Key of the metadata of the column ``bad_records.ERRORS``: the topic that bad records go to; empty: they are left
+"""Key in the metadata of the column ``bad_records.ERRORS``: the topic for bad records; empty: they are left
 out."""
 
 BATCH_ID = "streaming.sql.batchId"
 
 MOST_TASK_BYTES = 64 * 1024 * 1024
-"""Of a task's rows, on their way to the driver."""
+"""Bytes of a task's rows that it may send to the driver."""
 
 
 @dataclass(frozen=True, slots=True)
 class TaskOf:
-    """The task that runs: its number, and the ids of its query and batch."""
+    """The running task: its number, and the ids of its query and batch."""
 
     number: int
     query_id: str
@@ -80,17 +79,17 @@ class TaskRows(WriterCommitMessage):
 
 @dataclass
 class TaskAppend(WriterCommitMessage):
-    """The outcome of the append of one partition's rows."""
+    """The outcome of appending one partition's rows."""
 
     query_id: str
     view: PartitionView
     outcome: Appended | NotAppended | None
-    """None: all of its rows are bad, and left out."""
+    """None if all of its rows are bad, and left out."""
     bad: FoundBad | None = None
 
 
 def present_task() -> TaskOf | None:
-    """None outside of a query's batch, and where Spark does not tell which one it is."""
+    """The running task; None outside of a query's batch, and if Spark does not identify it."""
     task = TaskContext.get()
     query_id, batch_id = (None if task is None else task.getLocalProperty(name) for name in (QUERY_ID, BATCH_ID))
     if task is None or query_id is None or batch_id is None:
@@ -99,8 +98,9 @@ def present_task() -> TaskOf | None:
 
 
 def deal_out(records: DataFrame, partitions: int, bad_records: LeaveOut | None = None) -> DataFrame:
-    """Records with their partitions as the sink takes them: task n has the rows of partition n. The column with
-    the reasons of bad ones says what becomes of them."""
+    """Records with their partitions in the form of the sink: task n has the rows of partition n. The column with
+    the reasons of bad ones has the policy for them.
+    """
     named = records.withColumnRenamed(PARTITION, "partition").withMetadata("partition", {DEALT: partitions})
     if bad_records is not None:
         named = named.withMetadata(ERRORS, {LEFT_OUT: bad_records.topic or ""})
@@ -108,20 +108,22 @@ def deal_out(records: DataFrame, partitions: int, bad_records: LeaveOut | None =
 
 
 def dealt(schema: StructType) -> int | None:
-    """Among how many partitions ``Cluster.records`` has dealt the rows out; None where nobody has."""
+    """The partition count by which ``Cluster.records`` partitioned the rows; None for other rows."""
     found = schema["partition"].metadata.get(DEALT)
     return found if isinstance(found, int) else None
 
 
 def left_out(schema: StructType) -> LeaveOut | None:
-    """What ``Cluster.records`` was told of bad records; None where the rows say nothing of them."""
+    """The policy for bad records from ``Cluster.records``; None for other rows."""
     found = schema[ERRORS].metadata.get(LEFT_OUT) if ERRORS in schema.fieldNames() else None
     return LeaveOut(found or None) if isinstance(found, str) else None
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedAppends:
-    """The partitions of a topic as a batch begins, and how to append to them. Picklable where the stores are."""
+    """The partitions of a topic at the start of a batch, and the options of appending to them. Picklable if the
+    stores are.
+    """
 
     topic: str
     bad_records: LeaveOut | None
@@ -130,14 +132,16 @@ class PlannedAppends:
     clock: Clock
     copies: Runner
     sequences: Mapping[str, Mapping[int, int]]
-    """The last sequence of each query, by its producer id, in each partition."""
+    """By partition, the last sequence of each query, by its producer id."""
 
     def comes_late(self, who: ProducerAppend) -> bool:
-        """Whether some partition has a later sequence: one that lacks this one will not get it."""
+        """Whether some partition has a later sequence; then one without this sequence does not get it."""
         return any(last > who.sequence for last in self.sequences.get(who.producer_id, {}).values())
 
     def is_rest(self, who: ProducerAppend, partition: int) -> bool:
-        """Whether others have the sequence and this one does not: they first say that it has the same records."""
+        """Whether other partitions have the sequence but this one does not: they first confirm that the records
+        are the same.
+        """
         known = self.sequences.get(who.producer_id, {})
         return known.get(partition, -1) < who.sequence and who.sequence in known.values()
 
@@ -163,9 +167,9 @@ class PlannedAppends:
 def plan(
     context: Context, topic: str, partitions: int, producer: str, bad_records: LeaveOut | None = None
 ) -> PlannedAppends:
-    """The partitions as they are now. Those that cannot be looked at are not known to have anything.
+    """The present partitions. Partitions that cannot be listed count as empty.
 
-    Raises: UnknownTopicOrPartitionError; as ``topic_of_bad_records``; errors of reading the metadata.
+    Raises: UnknownTopicOrPartitionError; see ``topic_of_bad_records``; errors of reading the metadata.
     """
     image = probe_brokers(context).image
     if bad_records is not None:
@@ -200,9 +204,9 @@ def append_rows(
     records_of: Callable[[pa.RecordBatch], pa.RecordBatch],
     rows_for_driver: Callable[[Iterator[pa.RecordBatch]], TaskRows],
 ) -> TaskAppend | TaskRows:
-    """Append the rows of a task, which are of one partition. ``records_of`` makes records of rows.
+    """Append the rows of a task, all of one partition. ``records_of`` converts rows to records.
 
-    Raises: RetriableError and its like, when they were not appended, and are too many for the driver.
+    Raises: RetriableError kinds if they were not appended, and are too many for the driver.
     """
     replicas = planned.replicas_of[task.number]
     kept = _Kept(batches, task.number, str(replicas))
@@ -220,7 +224,7 @@ def append_rows(
 
 
 class _Kept:
-    """A task's rows, kept as long as they are small."""
+    """A task's rows, kept while they are small."""
 
     def __init__(self, batches: Iterator[pa.RecordBatch], partition: int, what: str) -> None:
         self._rest = batches
@@ -230,13 +234,13 @@ class _Kept:
         self.rows: list[pa.RecordBatch] = []
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
-        """All of them, once. Raises: InvalidRecordError for a row of another partition."""
+        """All rows, once. Raises: InvalidRecordError for a row of another partition."""
         yield from list(self.rows)
         while (batch := self._next()) is not None:
             yield batch
 
     def all_fit(self) -> bool:
-        """Read on until all are kept, or they are too many."""
+        """Read until all rows are kept, or they are too many; returns whether all are kept."""
         while self._bytes <= MOST_TASK_BYTES and self._next() is not None:
             pass
         return self._bytes <= MOST_TASK_BYTES

@@ -1,13 +1,13 @@
-"""Names and texts in SQL: this module alone puts them into a statement."""
+"""Quotes names and texts for SQL; no other module builds statements from them."""
 
 from __future__ import annotations
 
 
 def identifier(name: str) -> str:
-    """A name as SQL has it, whatever it is made of."""
+    """A name of any characters, quoted for SQL."""
     return "`" + name.replace("`", "``") + "`"
 
 
 def literal(text: str) -> str:
-    """A text as SQL has it. It ends where it should, whether or not the session takes backslashes for escapes."""
+    """A text, quoted for SQL. It ends correctly whether or not the session treats backslashes as escapes."""
     return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"

@@ -1,4 +1,4 @@
-"""The columns of a stream: what the option ``columns`` leaves of them, and files' records in just these."""
+"""The columns of a stream: selected by the option ``columns``, and the records of files in exactly these."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from stratalog.partitions.unknown_fields import unknown_in_types
 
 TOPIC = "topic"
 _BATCH_BYTES = 4 * 1024 * 1024
-"""In memory, of one batch on its way to the JVM."""
+"""Bytes in memory of one batch for the JVM."""
 
 
 def stream_schema(records: StructType, columns: Sequence[str] | None) -> StructType:
-    """The columns ``topic`` and those of ``records``, or only the named ones; ``value.carrier`` leaves of the
-    struct ``value`` this field (a query says ``value.carrier`` with the option and without it).
+    """The columns ``topic`` and those of ``records``, or only the named ones; ``value.carrier`` keeps this field
+    of the struct ``value`` (a query names it ``value.carrier`` with or without the option).
 
-    Raises: InvalidCallError naming the nearest one to a column that there is not.
+    Raises: InvalidCallError for an unknown column, naming the nearest one.
     """
     whole = StructType([StructField(TOPIC, StringType()), *records.fields])
     if columns is None:
@@ -38,7 +38,8 @@ def stream_schema(records: StructType, columns: Sequence[str] | None) -> StructT
 
 
 def check_new_fields(query: StructType, records: StructType, columns: Sequence[str] | None, topic: str) -> None:
-    """Compare the columns of a query with those of one that starts now; ``records`` are the topic's present ones.
+    """Compare the columns of a query with those that it would have if it started now; ``records`` are the topic's
+    present ones.
 
     Raises: InvalidCallError naming the fields that the query lacks.
     """
@@ -73,9 +74,9 @@ def _pruned(struct: StructType, chosen: set[str], prefix: str) -> StructType:
 
 
 def parquet_columns(schema: StructType) -> list[str]:
-    """The columns of a file to read for the columns of ``schema``: leaves of structs, by their dotted names."""
+    """The columns of a file to read for ``schema``: leaves of structs, by their dotted names."""
     struct = StructType([field for field in schema if field.name != TOPIC])
-    return list(_leaves(struct)) or ["offset"]  # the number of records, at least
+    return list(_leaves(struct)) or ["offset"]  # at least the number of records
 
 
 def _leaves(struct: StructType, prefix: str = "") -> Iterator[str]:
@@ -87,8 +88,8 @@ def _leaves(struct: StructType, prefix: str = "") -> Iterator[str]:
 
 
 def conformed(records: pa.Table, schema: pa.Schema, topic: str) -> Iterator[pa.RecordBatch]:
-    """Records of a file in batches of exactly ``schema``: with the topic's name, and with nulls in fields that the
-    topic got after the file was written.
+    """Records of a file in batches of exactly ``schema``: with the topic's name, and nulls in fields newer than
+    the file.
     """
     rows = records.num_rows
     if rows == 0:

@@ -1,6 +1,6 @@
-"""The source of a stream with limits: Spark 4.2 and later tell it where a batch begins, and what limits it.
+"""The source of a stream with limits: Spark 4.2 and later pass it the start of a batch, and its limit.
 
-Earlier versions do not have what it builds on: nobody imports it there (``format``).
+Earlier versions lack the base classes, so the module is imported only for later ones (``format``).
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from stratalog.engine.spark.stream_source import StreamReader
 
 
 class LimitedStreamReader(StreamReader, SupportsTriggerAvailableNow):
-    """A query's source, batch by batch."""
+    """The source of a query, batch by batch."""
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
-        """The limit of the options; Spark knows only one, ``latestOffset`` both."""
+        """The limit of the options; Spark knows only one, ``latestOffset`` applies both."""
         if self._options.max_rows is not None:
             return ReadMaxRows(self._options.max_rows)
         if self._options.max_bytes is not None:
@@ -40,8 +40,8 @@ class LimitedStreamReader(StreamReader, SupportsTriggerAvailableNow):
     def latestOffset(  # type: ignore[override]  # noqa: N802 - Spark's name
         self, start: dict[str, Any], limit: ReadLimit
     ) -> dict[str, Any]:
-        """Where the next batch ends. Also tells the group where it begins: up to there all is processed, and
-        Spark calls ``commit`` only when a batch is followed by another one, so that lag would never be 0.
+        """The end of the next batch. Also commits its start to the group, as everything before is processed: Spark
+        calls ``commit`` only when another batch follows, so the lag would never become 0.
         """
         source, progress = self._open()
         begin = StreamOffsets.from_json(start)
@@ -55,19 +55,20 @@ class LimitedStreamReader(StreamReader, SupportsTriggerAvailableNow):
         return start if end is begin else end.to_json()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
-        """Where the log ended at this trigger, whatever the limit, and how far behind it the batch ends:
-        ``latestOffset`` in the query's progress, as listeners get it. A Python source has no metrics there."""
+        """The end of the log at this trigger, independent of the limit, and how far the batch ends behind it:
+        ``latestOffset`` in the query's progress for listeners. A Python source has no metrics there.
+        """
         source = self._open()[0]
         if source.latest_seen is None or source.planned is None:
             return None
         return {**source.latest_seen.to_json(), **source.planned.behind(source.latest_seen)}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """A batch's tasks; ``latestOffset`` has looked at where it begins."""
+        """The tasks of a batch; ``latestOffset`` has checked its start."""
         return self._slices(start, end)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """The next batch tells the group, where it begins."""
+        """Does nothing, as the next batch commits its start to the group."""
 
 
 class LimitedRangeStream(RangeStream, LimitedStreamReader):

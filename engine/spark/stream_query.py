@@ -1,4 +1,4 @@
-"""Which query of Spark's streams is running: its id, which lives in its checkpoint."""
+"""The id of the running streaming query, which is stored in its checkpoint."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from stratalog.partitions.errors import InvalidCallError
 from stratalog.partitions.printable import first_line
 
 QUERY_ID = "sql.streaming.queryId"
-"""Spark's local property: the id in the checkpoint of the query that runs."""
+"""Spark's local property with the id of the running query."""
 
 
 def query_of_thread(spark: SparkSession) -> str | None:
-    """The query whose batch this thread has been given; None outside of one, and in the client of a server."""
+    """The query whose batch this thread processes; None outside of one, and in the client of a server."""
     if is_remote():
         return None
     found: str | None = spark.sparkContext.getLocalProperty(QUERY_ID)
@@ -25,10 +25,10 @@ def query_of_thread(spark: SparkSession) -> str | None:
 
 
 def query_of_server(spark: SparkSession, checkpoint: str | None) -> str:
-    """The query whose batch this process beside a server of Spark Connect has been given: nothing tells it, but
-    the ``checkpoint`` of the query, where that is known, or that the session has no other one.
+    """The query whose batch this process beside a server of Spark Connect processes: from its ``checkpoint``, if
+    known, or the only active query of the session.
 
-    Raises: InvalidCallError where neither does.
+    Raises: InvalidCallError if neither is known.
     """
     if checkpoint is not None:
         return _written_down(spark, checkpoint)
@@ -42,7 +42,7 @@ def query_of_server(spark: SparkSession, checkpoint: str | None) -> str:
 
 
 def _written_down(spark: SparkSession, checkpoint: str) -> str:
-    """Spark writes the id down before the first batch."""
+    """The id in a checkpoint, which Spark writes before the first batch."""
     path = f"{checkpoint.rstrip('/')}/metadata"
     try:
         rows = spark.read.text(path).collect()

@@ -1,18 +1,18 @@
-"""The sinks of a stream: its batches into a topic, each record once, across restarts and replays.
+"""The sinks of a stream: append its batches to a topic, each record once, across restarts and replays.
 
-Exactly once: a batch is one append to each partition, atomic, with the query's producer id and the
-batch id as its sequence, and Spark runs a batch that was cut short again under its id, with the same rows. Other
-rows under the id are refused: the checkpoint has gone back behind the log, and what Spark has planned anew from
-there would be taken for what is there. So is a batch that was appended so long ago that nothing can be compared.
-The producer id holds the query's id, which lives in the checkpoint: a query with a new checkpoint counts its
-batches from 0 again, and must not be taken for the old one, whose batches are in the log. The state of a producer
-expires ``producer.id.expiration.ms`` after its last append: a query must be run again before that.
+Exactly once: a batch is one atomic append to each partition, with the query's producer id and the batch id as its
+sequence, and Spark repeats an interrupted batch under its id, with the same rows. Other rows under the id are
+refused: the checkpoint is older than the log, and rows that Spark has planned again would be mistaken for those in
+the log. So is a batch that was appended too long ago to be compared. The producer id contains the query's id from
+the checkpoint: a query with a new checkpoint counts its batches from 0 again, and must not be mistaken for the old
+one. The state of a producer expires ``producer.id.expiration.ms`` after its last append, so a query must run again
+before that.
 
-``StreamWriter`` (``foreachBatch``) appends from executors, batches of any size. So does ``StreamSink``
-(``writeStream.format``), and for a single batch ``BatchSink``, what ``Cluster.records`` has dealt out: task n has
-all rows of partition n (``sink_tasks``). Of other rows a task may have some of each partition, and a replay may
-deal them out otherwise; what a task appended would not be known again. They travel to the driver, in the tasks'
-commit messages, and it appends them partition by partition: right for small batches, refused for large ones.
+``StreamWriter`` (``foreachBatch``) appends batches of any size from executors. So do ``StreamSink``
+(``writeStream.format``) and, for a single batch, ``BatchSink`` with rows from ``Cluster.records``: task n has all
+rows of partition n (``sink_tasks``). Of other rows a task may have some of each partition, and a replay may
+distribute them differently, so that a task's append would not be recognized. They travel to the driver, in the
+tasks' commit messages, and it appends them by partition: suitable for small batches, refused for large ones.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ _log = logging.getLogger(__name__)
 
 @cache
 def _opened(cluster_file: str, credentials: str | None, cluster_key_file: str | None) -> Context:
-    """The cluster of a file, opened once by each process that Spark has on the driver for its queries."""
+    """The cluster of a file, opened once per process that Spark has on the driver for its queries."""
     return open_driver(cluster_file, credentials, cluster_key_file)
 
 
@@ -147,23 +147,23 @@ class StreamWriter:
         return printable(f"StreamWriter({said}): df.writeStream.foreachBatch(it)")
 
     def __getstate__(self) -> dict[str, object]:
-        """The writer as a session of Spark Connect has it run: in a process beside the server, one for each query,
-        which opens the cluster anew with the key of its own environment.
+        """The writer for a session of Spark Connect, which runs it in a process beside the server, one per query;
+        that opens the cluster with the key of its own environment.
         """
         return {**self.__dict__, "_opened": None, "_query_id": None}
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
         """Append a batch.
 
-        Raises: what ends the query; its batch is appended by the next run, once: as ``append``,
+        Raises: errors that end the query; the next run appends its batch, once. See ``append``;
             OperationFailedError.
         """
         tell_of_bad_records(self.append(batch, batch_id), f"batch {batch_id}")
 
     def append(self, batch: DataFrame, batch_id: int, *, check: bool = True) -> Report:
-        """Append a batch, and say what was done: partitions that have it already are ``duplicate``.
+        """Append a batch, and return the report: partitions that have it already are ``duplicate``.
 
-        Raises: OperationFailedError, not with ``check=False``; as ``append_frame``.
+        Raises: OperationFailedError, unless ``check=False``; see ``append_frame``.
         """
         if self._opened is None:
             self._query_id = query_of_server(batch.sparkSession, self._checkpoint)
@@ -192,8 +192,7 @@ class StreamWriter:
 
 
 def with_remedy(report: Report, batch_id: int) -> Report:
-    """The report of a batch; where the query has gone back behind the topic, its first such failure says what to
-    do."""
+    """The report of a batch; if the query is older than the topic, its first such failure has the remedy."""
     codes = OutOfOrderSequenceNumberError.code, DuplicateSequenceNumberError.code
     changed = [f for f in report.failures if f.code in codes]
     if not changed:
@@ -216,7 +215,7 @@ SINK_OPTIONS = (
 
 
 def tell_of_bad_records(report: Report, what: str) -> None:
-    """Say how many bad records and fields an append has left out, where nobody sees its report."""
+    """Warn of bad records and fields that an append has left out, if its report is not returned."""
     for row in report.rows:
         if row["outcome"] == "dropped":
             note = f"append to {row['topic']}, {what}: {row['records']} values are dropped: {row['reason']}"
@@ -231,22 +230,24 @@ def tell_of_bad_records(report: Report, what: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class SinkOptions:
-    """Where a sink appends to, and as whom."""
+    """The target of a sink, and its producer."""
 
     cluster: str
     topic: str
     producer: str
     on_changed_replay: OnChangedReplay
     credentials: str | None = None
-    """The name of a provider: ``load_cluster_file``."""
+    """The name of a provider; see ``load_cluster_file``."""
     cluster_key_file: str | None = None
-    """Where the driver finds the key of the cluster; None: in its environment."""
+    """The key file of the cluster on the driver; None: the key is in its environment."""
     bad_records: LeaveOut | None = None
     on_unknown_field: OnUnknownField = "fail"
 
 
 def sink_options(given: Mapping[str, str]) -> SinkOptions:
-    """``path`` is the topic, as ``start`` is given it. Raises: InvalidCallError naming the option."""
+    """The options; ``path``, the argument of ``start``, is the topic. Raises: InvalidCallError naming the
+    option.
+    """
     options = known(given, SINK_OPTIONS)
     if "/" in options.get("path", ""):
         raise InvalidCallError(
@@ -274,12 +275,12 @@ def sink_options(given: Mapping[str, str]) -> SinkOptions:
 
 
 class RecordSink:
-    """Appends rows that have the columns of records: ``partition``, ``value``, and where they are given
-    ``timestamp``, ``key``, ``headers``; ``Cluster.records`` makes them.
+    """Appends rows with the columns of records: ``partition``, ``value``, and optionally ``timestamp``, ``key``,
+    ``headers``; ``Cluster.records`` makes them.
     """
 
     _instead: str
-    """Another way to append that many rows."""
+    """Another way to append so large a batch."""
 
     def __init__(self, options: SinkOptions, schema: StructType) -> None:
         """Raises: InvalidRecordError for other columns."""
@@ -299,7 +300,7 @@ class RecordSink:
         self._settle()
 
     def _settle(self) -> None:
-        """Look for fields that the topic's type lacks, where the rows have fields at all."""
+        """Apply the policy for fields that the topic's type lacks, if the rows have fields."""
         given = self._arrow
         if not any(has_struct(field.type) for field in given if field.name in ("key", "value")):
             return
@@ -324,16 +325,16 @@ class RecordSink:
         return _driver(self._options)
 
     def _plan(self, producer: str) -> None:
-        """Look at the partitions, where a task has all rows of one."""
+        """Look at the partitions, if each task has all rows of one."""
         if self._dealt is not None:
             self._planned = plan(self._context, self._options.topic, self._dealt, producer, self._bad_records)
 
     def _append(
         self, batches: Iterator[pa.RecordBatch], task: TaskOf, who: ProducerAppend
     ) -> TaskAppend | TaskRows:
-        """Append a task's rows, or have them sent to the driver.
+        """Append a task's rows, or return them for the driver to append.
 
-        Raises: as ``append_rows``.
+        Raises: see ``append_rows``.
         """
         assert self._planned is not None
         first = next(batches, None)
@@ -342,14 +343,14 @@ class RecordSink:
         return append_rows(self._planned, task, who, chain([first], batches), self._records, self._rows)
 
     def _full(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Those with rows; instants, in whichever time zone they came."""
+        """Batches with rows; timestamps are instants in any time zone."""
         return (batch.cast(self._arrow) for batch in batches if batch.num_rows)
 
     def _records(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         return records_of(pa.Table.from_batches([rows])).to_batches()[0]
 
     def _rows(self, batches: Iterator[pa.RecordBatch]) -> TaskRows:
-        """Raises: InvalidRecordError when they are too many."""
+        """The rows for the driver. Raises: InvalidRecordError when they are too many."""
         sink = pa.BufferOutputStream()
         writer: pa.RecordBatchStreamWriter | None = None
         for batch in batches:
@@ -370,9 +371,9 @@ class RecordSink:
         return TaskRows(query_id, sink.getvalue().to_pybytes() if writer is not None else b"")
 
     def _end(self, messages: Sequence[WriterCommitMessage | None], who: ProducerAppend) -> list[Report]:
-        """Append the rows, as far as tasks have not, and acknowledge them.
+        """Append the rows that tasks have not appended, and acknowledge all.
 
-        Raises: as ``append_frame``.
+        Raises: see ``append_frame``.
         """
         reports = []
         lane = None if self._bad_records is None else Lane(self._bad_records)
@@ -389,7 +390,7 @@ class RecordSink:
             if lane is not None:
                 rows = self._marked(rows)
             batches = batches_of(rows, self._options.topic)
-            # Partitions that have it of tasks are no other try: they were compared.
+            # Partitions appended by tasks are no earlier try: they were compared.
             earlier = EarlierTries() if appended else None
             topic = self._options.topic
             reports.append(append_given(self._context, topic, batches, who, earlier=earlier, lane=lane))
@@ -401,7 +402,7 @@ class RecordSink:
         return reports
 
     def _marked(self, rows: pa.Table) -> pa.Table:
-        """The rows, those without a valid partition as bad ones of partition 0."""
+        """The rows, with those without a valid partition marked as bad rows of partition 0."""
         count = len(self._context.metadata.image().topic(self._options.topic).partitions)
         marked = []
         for batch in rows.to_batches():
@@ -418,19 +419,19 @@ class RecordSink:
 
 
 class StreamSink(RecordSink, DataSourceStreamArrowWriter):
-    """Appends the batches of a query. Spark makes one for each batch, on the driver."""
+    """Appends the batches of a query. Spark makes one per batch, on the driver."""
 
     _instead = "use foreachBatch with cluster.stream_writer, or limit the source's batches"
 
     def __getstate__(self) -> dict[str, object]:
-        """The sink as the tasks of a batch have it."""
+        """The sink for the tasks of a batch."""
         self._plan(self._options.producer)
         return self.__dict__
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskAppend | TaskRows:
-        """Append a task's rows, or have them sent to the driver.
+        """Append a task's rows, or return them for the driver to append.
 
-        Raises: InvalidRecordError when they are too many for that; as ``append_rows``.
+        Raises: InvalidRecordError when they are too many for the driver; see ``append_rows``.
         """
         task = present_task()
         if self._planned is None or task is None:
@@ -447,9 +448,9 @@ class StreamSink(RecordSink, DataSourceStreamArrowWriter):
         return who
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """Append the batch, as far as its tasks have not, and acknowledge it.
+        """Append the rows of the batch that tasks have not appended, and acknowledge all.
 
-        Raises: as ``StreamWriter``.
+        Raises: see ``StreamWriter``.
         """
         query_id = next((one.query_id for one in messages if isinstance(one, TaskAppend)), None)
         if query_id is None:

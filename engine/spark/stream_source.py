@@ -1,7 +1,7 @@
-"""``spark.readStream.format("stratalog")``: the source of a stream as Spark's Python data source has it.
+"""``spark.readStream.format("stratalog")``: the source of a stream for Spark's Python data source.
 
-Spark keeps one Python process a query on the driver, which plans (``StreamReader``'s methods but ``read``), and
-calls ``read`` in tasks: the reader travels there, without its hold on the cluster.
+Spark keeps one Python process per query on the driver, which plans (all methods of ``StreamReader`` except
+``read``), and calls ``read`` in tasks: the reader is sent there, without its open cluster.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from stratalog.engine.spark.versions import LIMITS, arrow_schema, check_version
 def source_schema(options: SourceOptions) -> StructType:
     """The columns of a stream.
 
-    Raises: UnknownTopicOrPartitionError; InvalidCallError for columns that there are not, and for topics whose
-        records do not fit in one frame.
+    Raises: UnknownTopicOrPartitionError; InvalidCallError for unknown columns, and for topics whose records do not
+        fit in one frame.
     """
     context = open_driver(options.cluster, options.credentials, options.cluster_key_file)
     topics = topics_of(context.metadata.image(), options.topics)
@@ -54,17 +54,18 @@ class Slice(InputPartition):
 
 
 def records_of_slice(part: Slice, columns: Sequence[str], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """The records of a task, ``columns`` as Parquet names them, in batches of exactly ``schema``."""
+    """The records of a task, ``columns`` by Parquet's names, in batches of exactly ``schema``."""
     for records in read_task(part.task, columns):
         yield from conformed(records, schema, part.task.topic)
 
 
 class StreamReader(DataSourceStreamReader):
-    """A query's source. Offsets are ``stratalog.engine.reading.stream_offsets``. Spark does not say where a batch
-    begins, so that each one reads all there is (``stream_limits`` has the source with limits)."""
+    """The source of a query. Offsets are ``stratalog.engine.reading.stream_offsets``. Spark does not pass the
+    start of a batch, so each one reads everything (``stream_limits`` has the source with limits).
+    """
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
-        """Touches no storage."""
+        """Does not access storage."""
         self._options = options
         self._arrow: pa.Schema = arrow_schema(schema)
         self._columns = parquet_columns(schema)
@@ -85,24 +86,26 @@ class StreamReader(DataSourceStreamReader):
         return self._opened
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """Where a query without a checkpoint begins."""
+        """The start of a query without a checkpoint."""
         return self._open()[0].initial().to_json()
 
     def latestOffset(self) -> dict[str, Any]:  # type: ignore[override]  # noqa: N802 - Spark's name
-        """Where the log ends now. Of a query that goes on from its checkpoint, the first batch may be empty."""
+        """The present end of the log. The first batch of a query that continues from its checkpoint may be
+        empty.
+        """
         source, _ = self._open()
         self._last = source.latest(self._last or source.initial(), None, None)
         self._check_new_fields(source)
         return self._last.to_json()
 
     def commit(self, end: dict[str, Any]) -> None:
-        """A batch is processed: its group is told."""
+        """Commit the end of a processed batch to its group."""
         _, progress = self._open()
         if progress is not None:
             progress.report(StreamOffsets.from_json(end))
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """A batch's tasks. Only here is it seen where the batch begins, and whether it can begin there."""
+        """The tasks of a batch. Only here is the start of the batch known, and checked."""
         self._open()[0].latest(StreamOffsets.from_json(start), None, None)
         return self._slices(start, end)
 
@@ -113,7 +116,7 @@ class StreamReader(DataSourceStreamReader):
         return [Slice(task) for task in tasks]
 
     def _check_new_fields(self, source: StreamSource) -> None:
-        """Raises: InvalidCallError where a topic's type has grown since the query began, unless it may."""
+        """Raises: InvalidCallError when a topic's type has grown since the query began, unless that is allowed."""
         if self._options.fail_on_new_fields:
             for topic in source.topics_seen:
                 records = record_schema(spark_type(topic.key_schema), spark_type(topic.value_schema))

@@ -1,7 +1,8 @@
-"""A DataFrame of Python tasks: where a provider gives the credentials, Spark's own reader has none.
+"""A DataFrame of Python tasks, for roots whose credentials come from a provider, which Spark's own reader cannot
+use.
 
-Tasks on executors ask the provider for themselves. Those of a read plan read what the tasks of a stream read, in
-the same way: only the offsets of the plan, but all columns of them; Spark filters and projects behind Python.
+Tasks on executors call the provider themselves. Those of a read plan read like the tasks of a stream: only the
+offsets of the plan, but all columns; Spark filters and projects afterwards.
 """
 
 from __future__ import annotations
@@ -36,21 +37,21 @@ Work = TypeVar("Work")
 
 
 def has_provider(context: Context, stores: Iterable[Store | None]) -> bool:
-    """Whether a provider gives the credentials of the root of one of these stores."""
+    """Whether a provider gives the credentials for the root of one of these stores."""
     roots = {store.uri for store in stores if store is not None}
     return any(options.credentials is not None for root, options in context.file.roots.items() if root in roots)
 
 
 def store_of(context: Context, file: FileRange) -> Store | None:
-    """Where a planned file lies; None when its broker is not of this cluster any more."""
+    """The store of a planned file; None when its broker no longer belongs to this cluster."""
     return context.remote if file.broker is None else context.stores.get(file.broker)
 
 
 def task_frame(context: Context, spark: SparkSession, plan: ReadPlan) -> DataFrame:
-    """The records of a plan, but for its times: columns as those of ``scan_plan``. A file that goes before a task
-    reads it is looked for among its successors there.
+    """The records of a plan, not restricted to its times, with the columns of ``scan_plan``. If a file is gone
+    before a task reads it, its successors are read.
 
-    Raises: SourceChangedError for a plan of brokers that are gone.
+    Raises: SourceChangedError for a plan with removed brokers.
     """
     schema = stream_schema(record_schema(spark_type(plan.key_schema), spark_type(plan.value_schema)), None)
     arrow, columns = arrow_schema(schema), parquet_columns(schema)
@@ -63,7 +64,7 @@ def task_frame(context: Context, spark: SparkSession, plan: ReadPlan) -> DataFra
 
 
 def slices_frame(spark: SparkSession, slices: Iterable[FileSlice], schema: StructType) -> DataFrame:
-    """The columns of ``schema`` of parts of files, a task for each; what a file has not is null."""
+    """The columns of ``schema`` of parts of files, one task each; columns that a file lacks are null."""
     arrow, columns = arrow_schema(schema), parquet_columns(schema)
 
     def read(piece: FileSlice) -> Iterator[pa.RecordBatch]:
@@ -79,7 +80,7 @@ def frame_by_tasks(
     read: Callable[[Work], Iterator[pa.RecordBatch]],
     schema: StructType,
 ) -> DataFrame:
-    """What ``read`` gives of each work, in batches of exactly ``schema``."""
+    """The results of ``read`` for each work, in batches of exactly ``schema``."""
     pickled = [cloudpickle.dumps(work) for work in works]  # type: ignore[no-untyped-call]
     if not pickled:
         return spark.createDataFrame([], schema)

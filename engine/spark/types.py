@@ -1,8 +1,8 @@
-"""Declared schemas as Spark types: the metadata holds Spark's own JSON text of them.
+"""Declared schemas as Spark types: the metadata stores them as Spark's own JSON text.
 
-The text comes from storage. Spark's readers of it import the classes of user-defined types, and take expressions
-and more from what a field carries as metadata; so it is checked first, and the types are built here, of names and
-of the types that a segment can hold. Of a field's metadata a comment stays, and that the field came later.
+The text comes from storage. Spark's own readers of it import the classes of user-defined types, and use
+expressions and more from a field's metadata; so it is checked first, and the types are built here, from names and
+from the types that a segment can hold. A field's metadata keeps its comment, and whether it was added later.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _ATOMIC: Mapping[str, DataType] = {
 
 
 def spark_type(schema: str | None) -> DataType:
-    """The Spark type of a declared schema; binary where none is declared.
+    """The Spark type of a declared schema; binary without one.
 
     Raises: InvalidCallError for a text that is no type, or one that a segment cannot hold.
     """
@@ -59,7 +59,7 @@ def spark_type(schema: str | None) -> DataType:
 
 
 def _built(node: Any) -> DataType:
-    """The type of a JSON tree that is one."""
+    """The type of a valid JSON tree."""
     match node:
         case {"type": "struct", "fields": fields}:
             return StructType(
@@ -92,7 +92,7 @@ def _kept(field: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def record_schema(key: DataType, value: DataType) -> StructType:
-    """The columns of a segment that readers see, as Spark names their types."""
+    """The columns of a segment that readers see, as Spark types."""
     return StructType(
         [
             StructField("partition", IntegerType()),

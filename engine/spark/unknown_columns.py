@@ -1,4 +1,4 @@
-"""Fields of a DataFrame that its topic's type lacks: found by the types alone, and left out of its columns."""
+"""Finds fields of a DataFrame that its topic's type lacks, by types alone, and leaves them out."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from stratalog.engine.spark.appending import RecordColumns
 
 _PLACES = ("topic", "partition", "offset")
-"""Columns that say where a row came from: bad records keep them."""
+"""Columns with the origin of a row, which bad records keep."""
 
 
 def spark_parts(kind: DataType) -> Parts | None:
-    """``PartsOf`` Spark's types."""
+    """The parts of a Spark type."""
     if isinstance(kind, StructType):
         return Parts(True, {field.name: field.dataType for field in kind})
     if isinstance(kind, MapType):
@@ -36,15 +36,16 @@ def spark_parts(kind: DataType) -> Parts | None:
 
 
 def spark_to_json(kind: DataType) -> Any:
-    """The tree of Spark's JSON of a type."""
+    """The JSON tree of a Spark type."""
     return kind.jsonValue()
 
 
 def unknown_in_frame(
     frame: DataFrame, columns: RecordColumns, topic: TopicImage, bad_records: LeaveOut | None
 ) -> list[UnknownField]:
-    """The fields that the topic's type lacks. Where ``columns`` names no value, each column of the frame that no
-    part of the record is made of is one."""
+    """The fields that the topic's type lacks. If ``columns`` names no value, they include each column of the frame
+    that no part of the record uses.
+    """
     value = spark_type(topic.value_schema)
     found: list[UnknownField] = []
     if columns.value is None and isinstance(value, StructType):
@@ -72,7 +73,7 @@ def _inside(frame: DataFrame, column: Column | str, wanted: DataType, name: str)
         column = F.col(identifier(column) if column in frame.columns else column)
     try:
         given = frame.select(column.alias("c")).schema[0].dataType
-    except PySparkException:  # the append says so
+    except PySparkException:  # the append reports it
         return
     yield from unknown_in_types(given, wanted, name, spark_parts, f"{name}.")
 
@@ -80,7 +81,7 @@ def _inside(frame: DataFrame, column: Column | str, wanted: DataType, name: str)
 def _others(
     frame: DataFrame, columns: RecordColumns, known: Sequence[str], bad_records: LeaveOut | None
 ) -> list[str]:
-    """The columns that no part of the record is made of."""
+    """The columns that no part of the record uses."""
     used = {name if name in frame.columns else name.split(".")[0] for name in columns.names} | {*known}
     if (corrupt := corrupt_column(frame)) is not None:
         used.add(corrupt)
@@ -92,7 +93,7 @@ def _others(
 
 
 def _is_needed(frame: DataFrame, name: str, expressions: Sequence[Column]) -> bool:
-    """Whether an expression is of this column: without it, Spark cannot analyse it."""
+    """Whether an expression uses this column, so that Spark cannot analyze it without."""
     if not expressions:
         return False
     others = [F.col(identifier(one)) for one in frame.columns if one != name]

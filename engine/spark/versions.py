@@ -1,6 +1,6 @@
-"""Differences of the versions of Spark that work: 4.0, 4.1 and 4.2.
+"""Differences between the supported versions of Spark: 4.0, 4.1 and 4.2.
 
-A feature that a version lacks is refused when it is used, and never at an import.
+A feature that a version lacks is refused when it is used, never at an import.
 """
 
 from __future__ import annotations
@@ -21,23 +21,24 @@ from stratalog.partitions.errors import InvalidCallError
 Version = tuple[int, int]
 
 BY_ID: Version = (4, 1)
-"""Since when rows can be sent to a task by its number (``DataFrame.repartitionById``)."""
+"""The first version that can send rows to a task by its number (``DataFrame.repartitionById``)."""
 SINK: Version = (4, 1)
-"""Since when the writer of a Python data source is given a stream's rows as Arrow batches."""
+"""The first version that passes the rows of a stream to a Python data source as Arrow batches."""
 LIMITS: Version = (4, 2)
-"""Since when a stream of a Python data source has limits, and ends where the log ended (``AvailableNow``)."""
+"""The first version in which a stream of a Python data source has limits, and ends at the present log end
+(``AvailableNow``)."""
 _BLOCK = 1024
-"""Numbers whose partitions are asked for at once."""
+"""Numbers whose partitions are computed at once."""
 
 
 def spark_version() -> Version:
-    """That of the pyspark that is installed."""
+    """The version of the installed pyspark."""
     major, minor = pyspark.__version__.split(".")[:2]
     return int(major), int(minor)
 
 
 def check_version(needed: Version, what: str, instead: str) -> None:
-    """Raises: InvalidCallError when the version is older than what needs it."""
+    """Raises: InvalidCallError when the version is older than the feature needs."""
     if spark_version() < needed:
         raise InvalidCallError(
             f"{what} needs Spark {needed[0]}.{needed[1]} or later, this is {pyspark.__version__}: {instead}"
@@ -45,14 +46,14 @@ def check_version(needed: Version, what: str, instead: str) -> None:
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
-    """The columns of a frame, as Arrow has them; times are instants in UTC."""
+    """The columns of a frame as an Arrow schema; times are instants in UTC."""
     if spark_version() >= LIMITS:
         return to_arrow_schema(schema, timezone="UTC")
     return to_arrow_schema(schema)
 
 
 def repartition_by_id(frame: DataFrame, partitions: int, column: str) -> DataFrame:
-    """A frame with as many partitions: task n has the rows in whose ``column``, an INT, n is."""
+    """A frame with as many partitions, in which task n has the rows whose ``column``, an INT, is n."""
     if spark_version() >= BY_ID:
         return frame.repartitionById(partitions, column)
     numbers = ",".join(map(str, keys_by_partition(partitions)))

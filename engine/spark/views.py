@@ -22,7 +22,7 @@ from stratalog.partitions.errors import InvalidCallError
 
 
 def create_view(name: str, frame: DataFrame) -> None:
-    """A temporary view of the session; one of that name is replaced. Raises: InvalidCallError for no name."""
+    """Create or replace a temporary view of the session. Raises: InvalidCallError for an invalid name."""
     check_name(name)
     frame.createOrReplaceTempView(name)
 
@@ -30,16 +30,21 @@ def create_view(name: str, frame: DataFrame) -> None:
 def create_range_function(
     spark: SparkSession, name: str, frame: DataFrame, partitions: Mapping[str, Collection[int]]
 ) -> None:
-    """A temporary table function ``name(topic, partition, start, end)``: the records of ``[start, end)`` of one
-    partition of the frame, whose partitions by topic are ``partitions``. It reads the view ``<name>_records``,
-    which is made with it. A call fails in Spark that names another topic or partition, or no range of offsets.
+    """Create a temporary table function ``name(topic, partition, start, end)``: the records ``[start, end)`` of
+    one partition of the frame, whose partitions by topic are ``partitions``. It reads the view ``<name>_records``,
+    created with it. A call with another topic or partition, or an invalid range, fails in Spark.
 
-    Raises: InvalidCallError for no name.
+    It is a SQL function, which Spark inlines: a call is a filter on the scan of the view, and reaches Parquet. All
+    files of the view are opened, and row groups and pages outside the range are skipped by statistics; for many
+    files and small ranges, bound the read itself (``start``, ``end``). SQL functions cannot raise, but a query of
+    one row can, which the optimizer removes from a valid call.
+
+    Raises: InvalidCallError for an invalid name.
     """
     view = f"{check_name(name)}_records"
     frame.createOrReplaceTempView(view)
     columns = ", ".join(f"r.{identifier(field.name)}" for field in frame.schema)
-    nothing = ", ".join("NULL" for _ in frame.schema)  # of the types of the view, by which no text has to say them
+    nothing = ", ".join("NULL" for _ in frame.schema)  # has the types of the view, without spelling them out
     spark.sql(
         f"CREATE OR REPLACE TEMPORARY FUNCTION {name}(topic STRING, partition INT, start BIGINT, end BIGINT) "
         f"RETURNS TABLE RETURN SELECT {columns} FROM {view} AS r "
@@ -51,7 +56,7 @@ def create_range_function(
 
 
 def _wrong(function: str, partitions: Mapping[str, Collection[int]]) -> str:
-    """An expression that says what is wrong with a call; NULL when nothing is."""
+    """An expression that describes the error in a call; NULL for a valid one."""
     topic, partition, start, end = (f"{function}.{each}" for each in ("topic", "partition", "start", "end"))
     topics = ", ".join(map(literal, partitions))
     other_partition = " ".join(
@@ -73,7 +78,7 @@ def _wrong(function: str, partitions: Mapping[str, Collection[int]]) -> str:
 
 
 def check_name(name: str) -> str:
-    """The name. Raises: InvalidCallError for what SQL would not take unquoted."""
+    """Check a name. Raises: InvalidCallError for one that SQL would not take unquoted."""
     if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
         raise InvalidCallError(f"{name!r} is no name of a view or a function: letters, digits and _ only")
     return name

@@ -1,16 +1,16 @@
-"""``__consumer_offsets``: what groups have committed, as a fold over one partition of it. Pure.
+"""``__consumer_offsets``: the commits of groups, as a fold over one of its partitions. Pure.
 
-A commit is judged where it stands in the log: one by a member whose epoch is below the greatest that the group has
-committed with does not count, however late it came. So is the record that forgets a dead group: it says up to
-which commit its driver has seen the group, and where the group has committed since, nothing is forgotten. No lock
-is needed between the look and the append.
+The position of a commit in the log decides whether it counts: one by a member whose epoch is below the greatest of
+the group does not, however late it came. The same holds for the record that deletes a dead group: it names the
+last commit that its driver has seen, and if the group has committed since, nothing is deleted. So no lock is
+needed between reading and appending.
 
-A group is dead when its latest commit has expired, whichever partition that was for: while it lives it keeps the
-offsets of partitions in which nothing happens (KIP-211).
+A group is dead when its latest commit has expired, for whatever partition: while it lives it keeps the offsets of
+idle partitions (KIP-211).
 
-Offsets in a transaction are pending until its end stands in this log, too (KIP-98, "TxnOffsetCommit"): they
-count, or do not, from there on, but for those that a later commit of the partition has overtaken. The end carries
-the raised producer epoch, as markers do: what comes later with an earlier epoch counts for nothing.
+Offsets in a transaction are pending until this log has its end, too (KIP-98, "TxnOffsetCommit"). From there on
+they count, or do not, unless a later commit of the partition has overtaken them. The end has the raised producer
+epoch, as markers do: later records with an earlier epoch do not count.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ class _Tagged(
 
 
 class _OffsetsRecord(_Tagged, frozen=True, kw_only=True):
-    """One about a group."""
+    """A record about a group."""
 
     group: str
 
 
 class _ProducerRecord(_Tagged, frozen=True, kw_only=True):
-    """One about a transactional producer, whatever the groups."""
+    """A record about a transactional producer, for any groups."""
 
     producer_id: str
     producer_epoch: int
@@ -58,44 +58,45 @@ class OffsetCommit(_OffsetsRecord, frozen=True, kw_only=True):
     partition: int
     offset: int
     leader_epoch: int | None = None
-    """Of the last record that was processed, where the committer knows it (KIP-320)."""
+    """The leader epoch of the last processed record, if the committer knows it (KIP-320)."""
     metadata: str = ""
     commit_ms: int
     expires_ms: int
     member_epoch: int | None = None
-    """Of the committing member; None: not a member, never stale."""
+    """The epoch of the committing member; None: no member, never stale."""
     at: int = 0
-    """Where in the log it stands; known in the state and its snapshots, not in the log itself."""
+    """Its offset in the log; known in the state and its snapshots, not in the log itself."""
 
 
 class OffsetTombstone(_OffsetsRecord, frozen=True):
-    """Forget what the group committed for the partition, whatever it is, and what is pending for it: the topic is
-    gone, say. A null value in the log."""
+    """Delete the group's commit for the partition, whatever it is, and pending ones, for example of a deleted
+    topic. A null value in the log.
+    """
 
     topic_id: str
     partition: int
 
 
 class ForgetOffset(_OffsetsRecord, frozen=True):
-    """Forget what the group committed for the partition, if its latest commit still is that at ``seen``."""
+    """Delete the group's commit for the partition, if its latest commit is still the one at ``seen``."""
 
     topic_id: str
     partition: int
     seen: int
     pending: bool = False
-    """Whether the pending offsets for the partition go, too."""
+    """Whether to delete pending offsets for the partition, too."""
 
 
 class ForgetGroup(_OffsetsRecord, frozen=True):
-    """Forget all of the group, if its latest commit still is that at ``seen``."""
+    """Delete the group, if its latest commit is still the one at ``seen``."""
 
     seen: int
     pending: bool = False
-    """Whether the pending offsets of the group go, too."""
+    """Whether to delete pending offsets of the group, too."""
 
 
 class GroupMetadata(_OffsetsRecord, frozen=True):
-    """A group without its offsets; only in snapshots, before the offsets."""
+    """A group without its offsets; only in snapshots, before its offsets."""
 
     latest_commit: int
     expires_ms: int
@@ -111,8 +112,9 @@ class PendingOffset(_OffsetsRecord, frozen=True, kw_only=True):
 
 
 class EndTransaction(_ProducerRecord, frozen=True, kw_only=True):
-    """The producer's transactions of epochs below ``producer_epoch`` are over. The one of the epoch before it was
-    committed, or not."""
+    """The end of the producer's transactions of epochs below ``producer_epoch``. The one of the epoch before it
+    was committed, or not.
+    """
 
     committed: bool
     expires_ms: int
@@ -124,7 +126,7 @@ class ForgetProducer(_ProducerRecord, frozen=True, kw_only=True):
 
 
 class ProducerMetadata(_ProducerRecord, frozen=True, kw_only=True):
-    """A producer without what is pending; only in snapshots, before that."""
+    """A producer without its pending offsets; only in snapshots, before them."""
 
     expires_ms: int
 
@@ -141,15 +143,15 @@ class GroupState:
 
     offsets: Mapping[TopicIdPartition, OffsetCommit]
     latest_commit: int
-    """Where in the log its latest commit stands, of those that count."""
+    """The offset in the log of its latest valid commit."""
     expires_ms: int
     """When the last of its commits expires, and the group with it."""
     member_epoch: int | None = None
-    """The greatest that the group has committed with; None: no member ever has."""
+    """The greatest epoch of its commits; None if no member has ever committed."""
 
 
 GroupPartition = tuple[str, str, int]
-"""Group, topic id and partition."""
+"""Group, topic id and partition number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,15 +159,16 @@ class ProducerState:
     """The state of one transactional producer."""
 
     epoch: int
-    """Of its transaction, of which something is pending; without that, the epoch of the next one."""
+    """The epoch of its transaction with pending offsets; without one, the epoch of the next transaction."""
     pending: Mapping[GroupPartition, OffsetCommit] = field(default_factory=dict)
     expires_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class ConsumerOffsets:
-    """The groups of one partition of ``__consumer_offsets``, as of ``next_offset``, and the transactions that have
-    committed offsets of them."""
+    """The groups of one partition of ``__consumer_offsets`` at ``next_offset``, and the transactions with offsets
+    of them.
+    """
 
     groups: Mapping[str, GroupState] = field(default_factory=dict)
     next_offset: int = 0
@@ -173,7 +176,7 @@ class ConsumerOffsets:
     """By producer id."""
 
     def apply(self, offset: int, records: Iterable[OffsetsRecord]) -> ConsumerOffsets:
-        """The state after these records, the first of which stands at ``offset``."""
+        """The state after these records, the first of which is at ``offset``."""
         drafts: dict[str, _OffsetsDraft] = {}
         producers = dict(self.producers)
         opened = {name for name, producer in producers.items() if producer.pending}
@@ -197,8 +200,7 @@ class ConsumerOffsets:
         return ConsumerOffsets(groups, offset, producers)
 
     def unstable(self, group: str) -> dict[TopicIdPartition, str]:
-        """The partitions for which transactions that are not over have offsets of the group, and the producer ids
-        of these."""
+        """The partitions for which open transactions have offsets of the group, and the producer ids of these."""
         return {
             TopicIdPartition(topic_id, partition): producer_id
             for producer_id, producer in self.producers.items()
@@ -207,7 +209,7 @@ class ConsumerOffsets:
         }
 
     def dump(self) -> Iterator[OffsetsRecord]:
-        """The records of a snapshot, in an order that the state alone decides."""
+        """The records of a snapshot, in an order that depends only on the state."""
         for name, group in sorted(self.groups.items()):
             yield GroupMetadata(
                 group=name,
@@ -228,7 +230,7 @@ class ConsumerOffsets:
 
     @classmethod
     def load(cls, records: Iterable[OffsetsRecord], offset: int) -> ConsumerOffsets:
-        """The state as of ``offset`` that was dumped as ``records``."""
+        """The state at ``offset`` from its dumped ``records``."""
         groups: dict[str, GroupState] = {}
         offsets: dict[str, dict[TopicIdPartition, OffsetCommit]] = {}
         producers: dict[str, ProducerState] = {}
@@ -250,10 +252,9 @@ class ConsumerOffsets:
         return cls(groups, offset, producers)
 
     def expired(self, now_ms: int | None, topic_ids: Collection[str]) -> list[OffsetsRecord]:
-        """The records that forget the groups that have expired, and the offsets of topics other than
-        ``topic_ids``, which are gone for good; and producers that have nothing more to decide. (Topic ids never
-        come back; those of topics that were created since this state must be among them.) ``now_ms`` None: nobody
-        knows what time it is, and nothing has expired.
+        """The records that delete expired groups, offsets of topics outside ``topic_ids``, which are deleted, and
+        producers with nothing left to decide. (Topic ids never return; ``topic_ids`` must include topics created
+        since this state.) ``now_ms`` None: the time is unknown, and nothing has expired.
         """
         found: list[OffsetsRecord] = [
             ForgetProducer(producer_id=name, producer_epoch=producer.epoch)
@@ -275,8 +276,9 @@ class ConsumerOffsets:
 def forget_offsets(
     name: str, group: GroupState, partitions: Iterable[TopicIdPartition], *, pending: bool = False
 ) -> list[OffsetsRecord]:
-    """The records that forget the commits of the group for these partitions, as they were seen. Those without a
-    commit are first: with the last one the group is forgotten, and then nothing is as it was seen."""
+    """The records that delete the group's commits for these partitions, as they were seen. Those without a commit
+    come first: the last commit deletes the group, after which nothing matches the seen state.
+    """
     return [
         ForgetOffset(group=name, topic_id=topic_id, partition=partition, seen=group.latest_commit, pending=pending)
         for topic_id, partition in sorted(partitions, key=lambda key: (key in group.offsets, key))
@@ -284,8 +286,9 @@ def forget_offsets(
 
 
 def forget_group(name: str, group: GroupState, *, pending: bool = False) -> list[OffsetsRecord]:
-    """The records that forget the group as it was seen: one does, and there is one for each key that goes, so that
-    the policy of snapshots counts the changes."""
+    """The records that delete the group as it was seen: one does so, and there is one per deleted key, so that the
+    snapshot policy counts the changes.
+    """
     forgotten = ForgetGroup(group=name, seen=group.latest_commit, pending=pending)
     return [forgotten, *forget_offsets(name, group, group.offsets)]
 
@@ -294,12 +297,13 @@ _OfGroup = OffsetCommit | OffsetTombstone | ForgetOffset | ForgetGroup | GroupMe
 
 
 def _counting(producers: dict[str, ProducerState], offset: int, record: OffsetsRecord) -> Iterable[_OfGroup]:
-    """The records that take effect for groups here by the record at ``offset``: itself, or pending ones. Changes
-    ``producers``."""
+    """The records that take effect for groups by the record at ``offset``: itself, or pending ones. Changes
+    ``producers``.
+    """
     match record:
         case PendingOffset(producer_id=name, producer_epoch=epoch, commit=commit):
             known = producers.get(name)
-            if known is None or epoch >= known.epoch:  # else its transaction is over
+            if known is None or epoch >= known.epoch:  # otherwise its transaction is over
                 held = {} if known is None or epoch > known.epoch else known.pending
                 key = commit.group, commit.topic_id, commit.partition
                 pending = msgspec.structs.replace(commit, at=offset)
@@ -308,7 +312,7 @@ def _counting(producers: dict[str, ProducerState], offset: int, record: OffsetsR
         case EndTransaction(producer_id=name, producer_epoch=epoch):
             known = producers.get(name)
             if known is not None and epoch <= known.epoch:
-                return ()  # it is known already
+                return ()  # the end is known already
             producers[name] = ProducerState(epoch, {}, record.expires_ms)
             counts = known is not None and record.committed and known.epoch == epoch - 1
             return [held for _, held in sorted(known.pending.items())] if known is not None and counts else ()
@@ -326,8 +330,9 @@ def _counting(producers: dict[str, ProducerState], offset: int, record: OffsetsR
 
 
 def _drop_pending(producers: dict[str, ProducerState], opened: Iterable[str], record: _OfGroup) -> None:
-    """Without what the record drops of what is pending, all of it of the producers ``opened``. Changes
-    ``producers``."""
+    """Remove the pending offsets that the record drops, including all of the producers ``opened``. Changes
+    ``producers``.
+    """
     dropped: tuple[str | int, ...]
     match record:
         case OffsetTombstone() | ForgetOffset(pending=True):
@@ -344,7 +349,7 @@ def _drop_pending(producers: dict[str, ProducerState], opened: Iterable[str], re
 
 
 class _OffsetsDraft:
-    """One group in the middle of a fold; its offsets are copied once, however many records change them."""
+    """One group during a fold; its offsets are copied once for any number of records."""
 
     def __init__(self, group: GroupState | None) -> None:
         self._offsets: dict[TopicIdPartition, OffsetCommit] = {} if group is None else dict(group.offsets)
@@ -353,13 +358,13 @@ class _OffsetsDraft:
         self._member_epoch = None if group is None else group.member_epoch
 
     def done(self) -> GroupState | None:
-        """The group; None when nothing is known of it."""
+        """The group; None when it has no state left."""
         if self._latest_commit is None:
             return None
         return GroupState(self._offsets, self._latest_commit, self._expires_ms, self._member_epoch)
 
     def apply(self, offset: int, record: _OfGroup) -> bool:
-        """Whether the record forgets something."""
+        """Apply a record; returns whether it deletes something."""
         match record:
             case OffsetCommit():
                 self._commit(offset, record)
@@ -382,11 +387,11 @@ class _OffsetsDraft:
 
     def _commit(self, offset: int, record: OffsetCommit) -> None:
         if is_stale(record.member_epoch, self._member_epoch):
-            return  # it counts for nothing
+            return  # it does not count
         key = TopicIdPartition(record.topic_id, record.partition)
         present = self._offsets.get(key)
         if present is not None and present.at > record.at:
-            return  # it was pending so long that a later one has overtaken it
+            return  # a later commit has overtaken it while it was pending
         self._offsets[key] = record
         self._latest_commit = offset
         self._expires_ms = max(self._expires_ms, record.expires_ms)
@@ -403,7 +408,7 @@ class _OffsetsDraft:
 
 
 def is_stale(member_epoch: int | None, present: int | None) -> bool:
-    """Whether a commit with this member epoch comes too late in a group whose greatest is ``present``."""
+    """Whether a commit with this member epoch is too late for a group with the greatest epoch ``present``."""
     return member_epoch is not None and present is not None and member_epoch < present
 
 
@@ -413,9 +418,9 @@ _encoder = msgspec.json.Encoder()
 
 
 def encode(record: OffsetsRecord) -> tuple[bytes, bytes | None]:
-    """Key and value in the log. The key is the JSON array of the group and, where the record is about one
-    partition, its topic id and number: later records of a key take the place of earlier ones. The key of a pending
-    commit also names the producer; a record about a producer is of no group.
+    """Key and value in the log. The key is the JSON array of the group and, for a record about one partition, its
+    topic id and number: later records of a key replace earlier ones. The key of a pending commit also names the
+    producer; a record about a producer has no group.
     """
     match record:
         case EndTransaction() | ForgetProducer() | ProducerMetadata():

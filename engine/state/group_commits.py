@@ -1,7 +1,7 @@
-"""The offsets that a group may commit, as far as it can be told without looking at any partition. Pure.
+"""Checks the offsets of a group's commit, as far as possible without looking at partitions. Pure.
 
-A commit that passes can be written and read again: an unreadable record would keep every group of its partition
-from their offsets.
+A commit that passes can be written and read again: an unreadable record would hide the offsets of every group in
+its partition.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ class OffsetAndMetadata:
 
     offset: int
     leader_epoch: int | None = None
-    """Of the last record that was processed, where it is known."""
+    """The leader epoch of the last processed record, if known."""
     metadata: str = ""
-    """Any text of the group; at most ``offset.metadata.max.bytes``."""
+    """Any text; at most ``offset.metadata.max.bytes``."""
 
 
 def check_group(group: str) -> None:
@@ -41,15 +41,15 @@ def check_group(group: str) -> None:
 
 
 def check_member_epoch(group: str, member_epoch: object) -> int:
-    """The epoch as a plain number. Raises: InvalidCallError."""
+    """The epoch as an int. Raises: InvalidCallError."""
     return whole(member_epoch, f"group {group!r}: member epoch", 0, _LAST_EPOCH)
 
 
 def check_offsets(
     offsets: Mapping[TopicPartition, OffsetAndMetadata | int], *, least: int | None = 0
 ) -> dict[TopicPartition, OffsetAndMetadata]:
-    """Offsets to commit, or to fetch from, in plain numbers, by topic and partition in their order; each at least
-    ``least`` (None: the log says which are out of its range).
+    """Offsets to commit, or to fetch from, as ints, sorted by topic and partition; each at least ``least`` (None:
+    the log shows which are out of range).
 
     Raises: InvalidCallError, UnknownTopicOrPartitionError for a key that is no partition.
     """

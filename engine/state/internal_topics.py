@@ -1,4 +1,4 @@
-"""The engine's own topics: their names, their configs, and which partition a key belongs to (KIP-115). Pure."""
+"""The engine's own topics: their names, configs, and the partition of a key (KIP-115). Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ OFFSETS_TOPIC = "__consumer_offsets"
 TRANSACTIONS_TOPIC = "__transaction_state"
 OPERATIONS_TOPIC = "__operations"
 INTERNAL_TOPICS = frozenset({METADATA_TOPIC, OFFSETS_TOPIC, TRANSACTIONS_TOPIC, OPERATIONS_TOPIC})
-"""Topics that only the engine itself creates, appends to, and deletes; and alters, but for the configs of
+"""Topics that only the engine creates, appends to, and deletes; it also alters them, except the configs of
 ``__operations``."""
 
 _OPERATIONS_REPLICAS = 3
@@ -26,24 +26,24 @@ _SMALLEST_INT = -(1 << 31)
 
 @dataclass(frozen=True, slots=True)
 class InternalTopic:
-    """How an internal topic is created at its first use."""
+    """The shape of an internal topic at its first use."""
 
     name: str
     partitions: int
     replication_factor: int
     factor_config: str | None
-    """Of which cluster config the replication factor comes; errors name it."""
+    """The cluster config of the replication factor, for errors."""
     configs: Mapping[str, str]
     key_schema: str | None = None
     value_schema: str | None = None
 
 
 METADATA_CONFIGS: Mapping[str, str] = {"cleanup.policy": SNAPSHOT}
-"""Of the metadata log: they can only be read (KIP-630, "Topic configuration")."""
+"""Configs of the metadata log, which are read-only (KIP-630, "Topic configuration")."""
 
 
 def offsets_topic(config: ClusterConfig) -> InternalTopic:
-    """``__consumer_offsets``, as this cluster wants it."""
+    """``__consumer_offsets`` by this cluster's configs."""
     return InternalTopic(
         OFFSETS_TOPIC,
         config.offsets_topic_num_partitions,
@@ -54,7 +54,7 @@ def offsets_topic(config: ClusterConfig) -> InternalTopic:
 
 
 def transactions_topic(config: ClusterConfig) -> InternalTopic:
-    """``__transaction_state``, as this cluster wants it."""
+    """``__transaction_state`` by this cluster's configs."""
     factor = config.transaction_state_log_replication_factor
     return InternalTopic(
         TRANSACTIONS_TOPIC,
@@ -66,8 +66,8 @@ def transactions_topic(config: ClusterConfig) -> InternalTopic:
 
 
 def operations_topic(brokers: int, *, tiered: bool) -> InternalTopic:
-    """``__operations`` on a cluster with this number of brokers; ``tiered``: it has a remote tier. A log like
-    any other, on as many brokers as there are: a cluster of one has a history, too.
+    """``__operations`` for a cluster with this number of brokers; ``tiered``: whether it has a remote tier. It has
+    up to the usual number of replicas, so that a cluster of one broker has a history, too.
     """
     return InternalTopic(
         OPERATIONS_TOPIC,
@@ -88,7 +88,7 @@ def operations_topic(brokers: int, *, tiered: bool) -> InternalTopic:
 
 
 def _configs() -> dict[str, str]:
-    """Configs that do not follow the cluster's defaults for topics of users."""
+    """Configs that do not follow the cluster's defaults for users' topics."""
     return {
         "cleanup.policy": SNAPSHOT,
         "remote.storage.enable": "false",
@@ -98,14 +98,14 @@ def _configs() -> dict[str, str]:
 
 
 def without_metadata(topics: Sequence[str] | None) -> tuple[Sequence[str] | None, bool]:
-    """The topics whose partitions have replicas, None for all; and whether the metadata log was among them."""
+    """The topics whose partitions have replicas (None: all), and whether the metadata log was among them."""
     if topics is None:
         return None, True
     return [name for name in topics if name != METADATA_TOPIC], METADATA_TOPIC in topics
 
 
 def check_not_internal(topic: str, deed: str) -> None:
-    """Raises: InvalidTopicError when a user is about to do that to one of the engine's own topics."""
+    """Raises: InvalidTopicError when a user's call targets one of the engine's own topics."""
     if topic in INTERNAL_TOPICS:
         raise InvalidTopicError(
             f"topic {topic!r} is internal: the engine keeps its own state there, you cannot {deed} it; configs of "
@@ -114,7 +114,7 @@ def check_not_internal(topic: str, deed: str) -> None:
 
 
 def check_name(name: object, kind: str, longest: int, error: type[InvalidCallError]) -> None:
-    """The names that choose a partition (of a group, a transactional id) are texts of 1 to ``longest`` characters.
+    """Check a name that selects a partition (of a group, a transactional id): text of 1 to ``longest`` characters.
 
     Raises: ``error``.
     """
@@ -129,16 +129,16 @@ def check_name(name: object, kind: str, longest: int, error: type[InvalidCallErr
 
 
 def partition_for(key: str, partitions: int) -> int:
-    """The partition of an internal topic that holds ``key`` (a group, a transactional id), as Kafka's
-    coordinators choose it: the absolute value of Java's ``String.hashCode``, modulo the number of partitions.
-    (The smallest 32-bit number has no absolute value there; Kafka takes 0 for it.)
+    """The partition of an internal topic for ``key`` (a group, a transactional id), as Kafka's coordinators choose
+    it: the absolute value of Java's ``String.hashCode``, modulo the number of partitions. (The smallest 32-bit
+    integer has no absolute value; Kafka takes 0.)
     """
     hashed = java_hash(key)
     return (0 if hashed == _SMALLEST_INT else abs(hashed)) % partitions
 
 
 def java_hash(text: str) -> int:
-    """``String.hashCode`` of Java: over UTF-16 code units, in 32 bits with a sign."""
+    """Java's ``String.hashCode``: over UTF-16 code units, in signed 32 bits."""
     units = text.encode("utf-16-be", "surrogatepass")
     total = 0
     for index in range(0, len(units), 2):

@@ -1,4 +1,4 @@
-"""Machines whose records are keys and values in a log: how they meet its batches. Pure."""
+"""State machines whose records are keys and values, and their conversion to batches of a log. Pure."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class KeyedMachine(StateMachine[T, T], Protocol[T]):
 
 @dataclass(frozen=True, slots=True)
 class StateFormat(Generic[M, R]):
-    """One internal topic: its machine, and its records as keys and values."""
+    """An internal topic: its state machine, and its records as keys and values."""
 
     topic: str
     empty: M
@@ -36,10 +36,10 @@ class StateFormat(Generic[M, R]):
     codec: Codec[R]
 
     def apply_batches(self, machine: M, offset: int, batches: Iterable[pa.RecordBatch]) -> M:
-        """The machine after the records of these batches (columns ``key`` and ``value``), the first of which
-        stands at ``offset``. Raises: CorruptionError for records that the machine does not know.
+        """The machine after the records of these batches (columns ``key`` and ``value``), the first of which is at
+        ``offset``. Raises: CorruptionError for unknown records.
         """
-        # In one go: a step of a machine costs what it holds, and a log may be a batch for every record.
+        # All at once: a step costs the size of the machine, and a log may have one batch per record.
         return machine.apply(offset, (record for batch in batches for record in self._records(batch)))
 
     def _records(self, batch: pa.RecordBatch) -> Iterator[R]:
@@ -49,8 +49,8 @@ class StateFormat(Generic[M, R]):
     def to_batch(self, records: Iterable[R], now_ms: int) -> pa.RecordBatch:
         """The records as a batch of the record columns, with one timestamp.
 
-        Raises: InvalidCallError for a record that would not be read again as it is: nobody could read those of
-            its partition any more.
+        Raises: InvalidCallError for a record that would not read back equal, and would make its partition
+            unreadable.
         """
         rows = [self._row(record) for record in records]
         return pa.RecordBatch.from_arrays(
@@ -84,4 +84,4 @@ TRANSACTIONS: StateFormat[TransactionStates, TransactionRecord] = StateFormat(
     Codec(transaction_state.encode, transaction_state.decode),
 )
 FORMATS: dict[str, StateFormat[Any, Any]] = {OFFSETS.topic: OFFSETS, TRANSACTIONS.topic: TRANSACTIONS}
-"""By the name of the topic."""
+"""By topic name."""

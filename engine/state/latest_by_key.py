@@ -1,8 +1,8 @@
-"""Topics of users with ``cleanup.policy=snapshot``: the latest record of each key, as a fold over a partition.
+"""Users' topics with ``cleanup.policy=snapshot``: the latest record of each key, as a fold over a partition.
 
-On Arrow, in memory: for what fits there. ``stratalog.engine.spark.reducing`` is the same fold for what does not.
-Records without a key are in no snapshot, as Kafka's cleaner keeps none. The order of the rows is that in which the
-latest records stand in the log. Pure.
+Works on Arrow, in memory; ``stratalog.engine.spark.reducing`` is the same fold for larger partitions. Snapshots
+leave out records without a key, as Kafka's cleaner does. Rows are in the order of the latest records in the log.
+Pure.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from stratalog.partitions.growth import fitted
 from stratalog.partitions.records import RECORD_COLUMNS, type_from_json
 
 BATCH_ROWS = 16_384
-"""Of the batches of a dump."""
+"""Rows per batch of a dump."""
 
 _ORDER = "order"
 _WHAT = "latest record of each key"
@@ -28,7 +28,7 @@ _WHAT = "latest record of each key"
 
 @dataclass(frozen=True, slots=True)
 class LatestByKey:
-    """The latest record of each key below ``next_offset``, tombstones (null values) among them."""
+    """The latest record of each key below ``next_offset``, including tombstones (null values)."""
 
     table: pa.Table
     """Columns ``timestamp, key, value, headers``."""
@@ -36,11 +36,11 @@ class LatestByKey:
 
     @classmethod
     def empty(cls, schema: pa.Schema) -> LatestByKey:
-        """Of a log that has not begun; ``schema`` is the topic's physical one."""
+        """The state of an empty log; ``schema`` is the topic's physical one."""
         return cls(record_schema(schema).empty_table())
 
     def apply(self, offset: int, records: Iterable[pa.RecordBatch]) -> LatestByKey:
-        """The state after these batches of records, the first record of which stands at ``offset``.
+        """The state after these batches of records, the first of which is at ``offset``.
 
         Raises: StaleMetadataError when they have fields that the state's schema lacks.
         """
@@ -50,15 +50,14 @@ class LatestByKey:
         return LatestByKey(reduced(self.table, log).table, offset + log.num_rows)
 
     def dump(self) -> Iterator[pa.RecordBatch]:
-        """The records of a snapshot, in batches that the state alone decides."""
+        """The records of a snapshot, in batches that depend only on the state."""
         yield from self.table.combine_chunks().to_batches(BATCH_ROWS)
 
     @classmethod
     def load(cls, records: Iterable[pa.RecordBatch], offset: int, schema: pa.Schema) -> LatestByKey:
-        """The state as of ``offset`` that was dumped as ``records``, which may have been a topic's before its
-        schema grew.
+        """The state at ``offset`` from its dumped ``records``, which may have an earlier, narrower schema.
 
-        Raises: as ``apply``.
+        Raises: see ``apply``.
         """
         wanted = record_schema(schema)
         batches = [fitted(batch.select(RECORD_COLUMNS), wanted, _WHAT) for batch in records]
@@ -70,17 +69,17 @@ class Reduced(NamedTuple):
 
     table: pa.Table
     changed: int
-    """How many records of snapshots the later part has changed
+    """The number of snapshot records that the later part has changed
     (``stratalog.snapshots.policy.counts_as_changed``)."""
 
 
 def record_schema(schema: pa.Schema) -> pa.Schema:
-    """The columns that a producer supplies, of a physical schema."""
+    """The columns of a physical schema that a producer supplies."""
     return pa.schema([schema.field(name) for name in RECORD_COLUMNS])
 
 
 def reduced(earlier: pa.Table, later: pa.Table) -> Reduced:
-    """The latest record of each key of ``later`` upon ``earlier``, which holds each key once."""
+    """The latest record of each key from ``later`` over ``earlier``, which has each key once."""
     both = pa.concat_tables([earlier, later]).append_column(_ORDER, numbers(0, earlier.num_rows + later.num_rows))
     keyed = both.filter(pc.is_valid(both.column("key")))
     is_later = pc.greater_equal(keyed.column(_ORDER), earlier.num_rows)
@@ -98,8 +97,8 @@ def reduced(earlier: pa.Table, later: pa.Table) -> Reduced:
 
 
 def without_tombstones(table: pa.Table, until_us: int) -> pa.Table:
-    """Without the tombstones whose timestamp is ``until_us`` or earlier (microseconds). Read as *key -> value*,
-    the rows are the same.
+    """The rows without tombstones whose timestamp is ``until_us`` or earlier (microseconds). As a map from key to
+    value, they are the same.
     """
     old = pc.less_equal(table.column("timestamp").cast(pa.int64()), until_us)
     gone = pc.and_(pc.is_null(table.column("value")), pc.fill_null(old, False))
@@ -107,8 +106,8 @@ def without_tombstones(table: pa.Table, until_us: int) -> pa.Table:
 
 
 def check_key(key_schema: str | None, what: str) -> None:
-    """The key of a topic with snapshots must be comparable: binary, or of declared types that are equal when
-    their bytes are, structs of such included.
+    """Check that the keys of a topic with snapshots are comparable: binary, or of declared types that are equal
+    exactly when their bytes are, including structs of these.
 
     Raises: InvalidConfigError.
     """
@@ -126,7 +125,7 @@ def _is_comparable(data_type: pa.DataType) -> bool:
 
 
 def _flat(key: pa.Array) -> Iterator[pa.Array]:
-    """Columns without structs that are equal where the keys are. (Arrow groups by no others.)"""
+    """Columns without structs that are equal exactly when the keys are. (Arrow groups by no others.)"""
     if isinstance(key, pa.ChunkedArray):
         key = pa.concat_arrays(key.chunks) if key.num_chunks else pa.array([], key.type)
     if not pa.types.is_struct(key.type):

@@ -1,7 +1,7 @@
-"""The record of ``__operations``: an event, of one operation that changed something. Pure.
+"""The record of ``__operations``: an event of one operation that changed something. Pure.
 
-An event says ``started`` before a destructive operation acts, and ``ended`` after each. The columns are those of
-the topic's value; its key is the operation.
+A destructive operation writes an event ``started`` before it acts; every operation writes ``ended`` after it. The
+columns are those of the topic's value; the key is the operation.
 """
 
 from __future__ import annotations
@@ -40,30 +40,30 @@ class Event:
     """One event."""
 
     time: datetime
-    """With a zone."""
+    """With a time zone."""
     operation: str
-    """As the job is named: ``tier``, ``topics create``."""
+    """The name of the job: ``tier``, ``topics create``."""
     phase: str
     """``started``, or ``ended``."""
     outcome: str | None = None
-    """``done`` or ``failed``; None where it has only started."""
+    """``done`` or ``failed``; None for ``started``."""
     user: str
     host: str
     job: str | None = None
-    """The scheduler's, if one is known."""
+    """The scheduler's job, if known."""
     run: str
-    """The scheduler's id of this run, else that of the process."""
+    """The scheduler's run id, otherwise the id of the process."""
     cluster: str
     version: str
-    """Of this package."""
+    """The version of this package."""
     arguments: str = "{}"
-    """A JSON object of what was given."""
+    """The given arguments as a JSON object."""
     totals: Mapping[str, int] = field(default_factory=dict)
-    """Figures by name; those of one topic have its name and a slash before their own."""
+    """Figures by name; those of one topic are prefixed with its name and a slash."""
     notes: Sequence[str] = ()
     """Failures, as ``item: CODE: message``, and the notes of the report."""
     duration: int | None = None
-    """Milliseconds."""
+    """In milliseconds."""
 
     @property
     def time_ms(self) -> int:
@@ -75,12 +75,12 @@ EVENT_COLUMNS = tuple(one.name for one in fields(Event))
 
 
 def event_time(time_ms: int) -> datetime:
-    """A time as events have it."""
+    """A time in the form of events."""
     return _EPOCH + timedelta(milliseconds=time_ms)
 
 
 def to_batch(event: Event) -> pa.RecordBatch:
-    """The record of an event, as it is appended."""
+    """The record of an event, as a batch."""
     value: dict[str, Any] = {name: getattr(event, name) for name in EVENT_COLUMNS}
     value |= {"totals": list(event.totals.items()), "notes": list(event.notes)}
     schema = pa.schema([_SCHEMA.field(name) for name in ("timestamp", "key", "value", "headers")])
@@ -89,8 +89,8 @@ def to_batch(event: Event) -> pa.RecordBatch:
 
 
 def from_values(values: Iterable[Mapping[str, Any] | None]) -> Iterator[Event]:
-    """The events of values of records, as Arrow gives them to Python. A value without something that every event
-    has is a stranger's, and left out.
+    """The events of record values, as Python values from Arrow. A value without a required field comes from
+    another writer, and is left out.
     """
     for value in values:
         if value is None or any(value[name] is None for name in _NEVER_NULL):

@@ -1,8 +1,8 @@
-"""``__transaction_state``: transactional ids and where their transactions are (KIP-98), as a fold. Pure.
+"""``__transaction_state``: transactional ids and the states of their transactions (KIP-98), as a fold. Pure.
 
-A record is the whole state of its transactional id, and says on which record of the log it rests. It counts if
-that one still is the id's present state, and if the step between them is legal; else it does not count. So of two
-drivers that decided on the same state, the first in the log has decided.
+A record is the complete state of its transactional id, and names the log record that it rests on. It counts if
+that one is still the id's present state, and the transition is legal. So if two drivers decide on the same state,
+the first in the log counts.
 
     Empty -> Ongoing -> PrepareCommit -> CompleteCommit -> Ongoing, Empty, Dead
                      -> PrepareAbort  -> CompleteAbort  -> Ongoing, Empty, Dead
@@ -36,7 +36,7 @@ class State(StrEnum):
 
 
 ENDING = (State.PREPARE_COMMIT, State.PREPARE_ABORT)
-"""It is decided how the transaction ends; markers are due in all its partitions."""
+"""States in which the end of the transaction is decided, and markers are due in all its partitions."""
 
 VALID_PREVIOUS: Mapping[State, frozenset[State]] = {
     State.EMPTY: frozenset({State.EMPTY, State.COMPLETE_COMMIT, State.COMPLETE_ABORT}),
@@ -48,34 +48,34 @@ VALID_PREVIOUS: Mapping[State, frozenset[State]] = {
     State.DEAD: frozenset({State.EMPTY, State.COMPLETE_COMMIT, State.COMPLETE_ABORT}),
     State.PREPARE_EPOCH_FENCE: frozenset({State.ONGOING}),
 }
-"""From which states a transactional id may come into one. A new id begins as Empty."""
+"""By state, the states that may precede it. A new id begins as Empty."""
 
 
 class Transaction(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """The state of one transactional id, as a record of the log and of a snapshot. ``partitions`` are distinct
-    and sorted, and empty but in the states from Ongoing to Prepare*.
+    """The state of one transactional id, as a record of the log and of a snapshot. ``partitions`` are distinct and
+    sorted, and empty except in the states from Ongoing to Prepare*.
     """
 
     transactional_id: str
     producer_id: str
     producer_epoch: int
-    """Grows by one with every producer that takes the id over, and when it is decided how a transaction ends: in
-    the states Prepare* it is that of the markers."""
+    """Grows by one with every producer that takes the id over, and with the decision to end a transaction: in the
+    states Prepare* it is the epoch of the markers."""
     state: State
     partitions: tuple[TopicIdPartition, ...] = ()
     timeout_ms: int
     start_ms: int | None = None
-    """When the transaction in progress began; None without one."""
+    """The start of the transaction in progress; None without one."""
     update_ms: int
     rests_on: int | None = None
-    """The log offset of the record that this one was decided on; None for the first."""
+    """The log offset of the record that this decision was based on; None for the first."""
     at: int | None = None
-    """The log offset of this very record: known once it is read, and in snapshots."""
+    """The log offset of this record, known after reading, and in snapshots."""
 
 
 @dataclass(frozen=True, slots=True)
 class TransactionTombstone:
-    """The transactional id is forgotten: a null value in the log."""
+    """Deletes the transactional id: a null value in the log."""
 
     transactional_id: str
 
@@ -85,21 +85,21 @@ TransactionRecord = Transaction | TransactionTombstone
 
 @dataclass(frozen=True, slots=True)
 class TransactionStates:
-    """The transactional ids of one partition of ``__transaction_state``, as of ``next_offset``."""
+    """The transactional ids of one partition of ``__transaction_state`` at ``next_offset``."""
 
     transactions: Mapping[str, Transaction] = field(default_factory=dict)
     """By transactional id; none of them Dead."""
     next_offset: int = 0
 
     def apply(self, offset: int, records: Iterable[TransactionRecord]) -> TransactionStates:
-        """The state after these records, the first of which stands at ``offset``."""
+        """The state after these records, the first of which is at ``offset``."""
         after = dict(self.transactions)
         for record in records:
             match record:
                 case TransactionTombstone(name):
                     after.pop(name, None)
                 case Transaction(transactional_id=name) if not follows(record, after.get(name)):
-                    pass  # decided on a state that has passed, or an illegal step: it counts for nothing
+                    pass  # decided on an outdated state, or an illegal transition: it does not count
                 case Transaction(transactional_id=name, state=State.DEAD):
                     after.pop(name, None)
                 case Transaction(transactional_id=name):
@@ -108,13 +108,13 @@ class TransactionStates:
         return TransactionStates(after, offset)
 
     def dump(self) -> Iterator[TransactionRecord]:
-        """The records of a snapshot, in an order that the state alone decides."""
+        """The records of a snapshot, in an order that depends only on the state."""
         for _, transaction in sorted(self.transactions.items()):
             yield transaction
 
     @classmethod
     def load(cls, records: Iterable[TransactionRecord], offset: int) -> TransactionStates:
-        """The state as of ``offset`` that was dumped as ``records``."""
+        """The state at ``offset`` from its dumped ``records``."""
         transactions: dict[str, Transaction] = {}
         for record in records:
             if not isinstance(record, Transaction) or record.at is None:
@@ -124,7 +124,7 @@ class TransactionStates:
 
 
 def follows(record: Transaction, present: Transaction | None) -> bool:
-    """Whether a record of the log counts, where ``present`` is the state of its transactional id."""
+    """Whether a record of the log counts if ``present`` is the state of its transactional id."""
     if present is None:
         return record.rests_on is None and record.state is State.EMPTY
     return (

@@ -1,9 +1,9 @@
-"""The decisions of a transaction coordinator: present state + request -> the next state, or an error. Pure.
+"""The decisions of a transaction coordinator: present state + request -> next state, or an error. Pure.
 
-Kafka's rules (KIP-98, KIP-360). None as an answer: it is as was asked for already.
+Kafka's rules (KIP-98, KIP-360). None means that the state is already as requested.
 
-Each transaction has a producer epoch of its own (KIP-890): the decision how it ends (by its producer, a newer one
-or the timeout) raises the epoch by one, and that is the epoch of the markers. The producer goes on with it.
+Each transaction has its own producer epoch (KIP-890): the decision to end it (by its producer, a newer one or the
+timeout) raises the epoch by one; the markers have the raised epoch, and the producer continues with it.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ def init_producer(
     max_timeout_ms: int,
     now_ms: int,
 ) -> Transaction:
-    """A producer takes the transactional id over: with a producer epoch above all earlier ones, or, for a new
-    id, as ``producer_id`` (a fresh one) with epoch 0. A transaction that its predecessor left open is fenced first
-    (PrepareEpochFence): abort it, then ask again.
+    """A producer takes the transactional id over, with an epoch above all earlier ones, or for a new id as
+    ``producer_id`` (a new one) with epoch 0. An open transaction of its predecessor is fenced first
+    (PrepareEpochFence): abort it, then call again.
 
     Raises: InvalidTransactionTimeoutError; ConcurrentTransactionsError while a transaction is being ended.
     """
@@ -81,9 +81,9 @@ def init_producer(
 
 
 def goes_on(present: Transaction | None, last: Transaction, timeout_ms: int) -> bool:
-    """Whether the producer that has left its transactional id as ``last`` may begin the next transaction without
-    taking the id over again: nobody else has, and no transaction is being ended (KIP-890: a producer goes on with
-    the epoch that its transaction's end has raised).
+    """Whether the producer that left its transactional id as ``last`` may begin the next transaction without
+    taking the id over again: no other producer has, and no transaction is being ended (KIP-890: a producer
+    continues with the epoch that the end of its transaction has raised).
     """
     return (
         present is not None
@@ -102,7 +102,7 @@ def add_partitions(
     partitions: Iterable[TopicIdPartition],
     now_ms: int,
 ) -> Transaction | None:
-    """The transaction also writes to these partitions; the first ones begin it.
+    """Add partitions to the transaction; the first ones begin it.
 
     Raises: InvalidProducerIdMappingError, also when the producer id has no epochs left; ProducerFencedError,
         ConcurrentTransactionsError.
@@ -132,12 +132,11 @@ def end(
     now_ms: int,
     partitions: Container[TopicIdPartition] | None = None,
 ) -> Transaction | None:
-    """The producer wants to commit or to abort: from here on it is decided (PrepareCommit, PrepareAbort). None:
-    it was decided so already. ``partitions``: the transaction has tried nothing in any other of its partitions,
-    so no other needs a marker.
+    """Decide that the transaction commits or aborts (PrepareCommit, PrepareAbort). None: already decided so.
+    ``partitions`` are the only ones that the transaction tried to write to, so no others need a marker.
 
-    Raises: InvalidProducerIdMappingError; ProducerFencedError, also when somebody else has aborted it;
-        InvalidTxnStateError without a transaction, or when an abort comes after the commit.
+    Raises: InvalidProducerIdMappingError; ProducerFencedError, also when another driver has aborted it;
+        InvalidTxnStateError without a transaction, or for an abort after the commit.
     """
     if present is not None and (present.producer_id, present.producer_epoch) == (producer_id, producer_epoch + 1):
         if present.state in (_COMMITTED if commit else _ABORTED):
@@ -158,7 +157,7 @@ def complete(present: Transaction, now_ms: int) -> Transaction:
 
 
 def abort_fenced(present: Transaction, now_ms: int) -> Transaction:
-    """A newer producer has fenced the transaction: it is to be aborted. Raises: InvalidTxnStateError."""
+    """Abort a transaction that a newer producer has fenced. Raises: InvalidTxnStateError."""
     if present.state is not State.PREPARE_EPOCH_FENCE:
         raise InvalidTxnStateError(
             f"transactional id {present.transactional_id!r} is {present.state}, and not fenced"
@@ -167,26 +166,24 @@ def abort_fenced(present: Transaction, now_ms: int) -> Transaction:
 
 
 def abort_overdue(present: Transaction, now_ms: int) -> Transaction | None:
-    """Abort a transaction that has been open for longer than its timeout; its producer is fenced. None: it is not
-    due.
-    """
+    """Abort a transaction that exceeded its timeout; its producer is fenced. None: not due."""
     if present.state is not State.ONGOING or now_ms - (present.start_ms or 0) < present.timeout_ms:
         return None
     return _step(present, State.PREPARE_ABORT, now_ms, producer_epoch=present.producer_epoch + 1)
 
 
 def forget(present: Transaction, now_ms: int, expiration_ms: int) -> Transaction | None:
-    """Forget a transactional id that nobody has used for ``expiration_ms``. None: it is not due."""
+    """Delete a transactional id that was unused for ``expiration_ms``. None: not due."""
     if present.state not in VALID_PREVIOUS[State.DEAD] or now_ms - present.update_ms < expiration_ms:
         return None
     return _step(present, State.DEAD, now_ms)
 
 
 def overdue(present: Transaction, now_ms: int | None, expiration_ms: int, stamp_ms: int) -> Transaction | None:
-    """The effect of time on a transactional id: an overdue or fenced transaction is to be aborted, an unused id is
-    forgotten. None: no effect. ``now_ms`` None: nobody knows what time it is, and nothing is overdue.
+    """The effect of time on a transactional id: an overdue or fenced transaction is aborted, an unused id deleted.
+    None: no effect. ``now_ms`` None: the time is unknown, and nothing is overdue.
     """
-    if present.state is State.PREPARE_EPOCH_FENCE:  # left so by a driver that died
+    if present.state is State.PREPARE_EPOCH_FENCE:  # a driver died in this state
         return abort_fenced(present, stamp_ms)
     if now_ms is None:
         return None
@@ -194,8 +191,8 @@ def overdue(present: Transaction, now_ms: int | None, expiration_ms: int, stamp_
 
 
 def next_ms(present: Transaction, expiration_ms: int) -> int:
-    """From when on there is something to do for a transactional id, as long as its producer does nothing: what
-    ``overdue`` says, or (0) to end what is decided.
+    """The time of the next work on a transactional id while its producer is idle: when ``overdue`` has an effect,
+    or 0 to finish a decided end.
     """
     if present.state in (State.PREPARE_EPOCH_FENCE, *ENDING):
         return 0
@@ -205,7 +202,7 @@ def next_ms(present: Transaction, expiration_ms: int) -> int:
 
 
 def _step(present: Transaction, state: State, now_ms: int, **changes: object) -> Transaction:
-    """The next state, resting on the present one. Raises: InvalidTxnStateError when the step is not legal."""
+    """The next state, resting on the present one. Raises: InvalidTxnStateError for an illegal transition."""
     if present.state not in VALID_PREVIOUS[state]:
         raise InvalidTxnStateError(
             f"transactional id {present.transactional_id!r} is {present.state}: it cannot become {state}"
