@@ -4,6 +4,7 @@ in_sync            proposals to change an ISR
 damaged            a leader that is damaged resigns
 taking_writes      a leader whose root takes no writes resigns
 behind_remote      leaders that are behind their remote logs, with all of their ISR, go on from the end of those
+remote_records     a leader's records against those of its remote log
 repair, registers  the kinds of damage of a replica, and their repairs; the content of its registers
 mend               ... carried out
 former             folders that replicas have left behind
