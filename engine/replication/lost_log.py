@@ -8,6 +8,10 @@ partition looks like a new one then, and would give offsets away a second time.
 Where another member of the ISR still has the log, it leads (``stratalog.engine.replicas.damaged``). Where the
 remote log has records, the leader goes on from its end (``remote_end``). Else a person lets the log begin again
 (``recover --keep brokers``), at the last offset that is known.
+
+The metadata know an offset up to which there were records, not the last one: it is noted when there are twice as
+many, so that appends cost no commit of the metadata. To know the last one would take a commit for each append. So
+whether there were records behind the known offset is unknown, and every answer says so.
 """
 
 from __future__ import annotations
@@ -37,6 +41,14 @@ def begins_again_at(view: PartitionView) -> int:
     return max(view.log_start_offset, view.written_to)
 
 
+def unknown_behind(view: PartitionView) -> str:
+    """For people: what is not known of a log that begins again."""
+    return (
+        f"whether there were records from offset {begins_again_at(view)} on is not known; if so, their offsets "
+        "are given again"
+    )
+
+
 def lost_log(replicas: PartitionReplicas) -> LogLostError:
     """The error of a log that is lost."""
     view, leader = replicas.view, replicas.leader
@@ -47,7 +59,7 @@ def lost_log(replicas: PartitionReplicas) -> LogLostError:
         f"{view}: it had records, the high watermark reached {view.written_to} or more, and {leader} has none of "
         f"them: its files are gone.{remote} Nothing is appended. Run replicate: a member of the ISR that has them "
         "then leads. Where no replica has them, recover --keep brokers --dry-run shows what is lost; without "
-        f"--dry-run it lets the log begin again, at offset {begins_again_at(view)}",
+        f"--dry-run it lets the log begin again, at offset {begins_again_at(view)}: {unknown_behind(view)}",
         broker_id=leader.broker_id,
     )
 
