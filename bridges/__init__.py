@@ -2,6 +2,7 @@
 
     kafka      ``cluster.mirror``, ``compare``, ``export``, ``serve``
     mirror     topics of a Kafka cluster, record for record
+    live       such a topic and its source as one relation
     export     ... and back to one
     serve      topics of this cluster for clients of Kafka, by Kafka's protocol
     formats    bytes of records as values of a declared type: Avro, JSON, Protobuf

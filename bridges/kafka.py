@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from typing import TYPE_CHECKING
 
@@ -12,11 +12,13 @@ from stratalog.bridges.export.kafka_target import open_target
 from stratalog.bridges.export.options import ExportOptions
 from stratalog.bridges.formats.opening import typed_values
 from stratalog.bridges.formats.registry import PREFIX
+from stratalog.bridges.live.boundary import look_live
+from stratalog.bridges.live.plan import plan_live
 from stratalog.bridges.mirror import compare as comparing
 from stratalog.bridges.mirror import mirror as mirroring
 from stratalog.bridges.mirror.kafka_source import open_source
 from stratalog.bridges.mirror.options import MirrorOptions
-from stratalog.engine.cluster.arguments import TopicNames, names
+from stratalog.engine.cluster.arguments import TopicNames, names, option_text, session
 from stratalog.engine.cluster.groups import Groups
 from stratalog.engine.cluster.recorded import operation
 from stratalog.engine.driver.context import Context
@@ -27,6 +29,9 @@ from stratalog.partitions.errors import EnvironmentUnusableError
 from stratalog.partitions.numbers import whole_or_none
 
 if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
     from stratalog.bridges.serve.endpoint import KafkaEndpoint
 
 
@@ -38,6 +43,7 @@ class Kafka:
     """
 
     _context: Context
+    _spark: SparkSession | None
 
     @operation("mirror", leaves_event=False, untold="configs")
     def mirror(
@@ -123,6 +129,74 @@ class Kafka:
         values = typed_values(value_format, schema_file, message, registry)
         with closing(open_source(bootstrap, there)) as source:
             return comparing.compare(self._context, source, names(topics) or (), values)
+
+    def read_live(
+        self,
+        topic: str,
+        bootstrap: str,
+        start: Bound = None,
+        end: Bound = None,
+        *,
+        configs: Mapping[str, str] | None = None,
+        value_format: str | None = None,
+        schema_file: str | None = None,
+        message: str | None = None,
+        fail_on_data_loss: bool = True,
+    ) -> DataFrame:
+        """A mirrored topic and its source in Kafka as one DataFrame, with the columns of ``read``: records below
+        the end of the log here come from here, in either tier, and newer ones from Kafka, up to the last stable
+        offset. Each is there once, at its offset. All offsets are fixed now, also while a mirror runs.
+
+        ``start`` and ``end`` are offsets, offsets by partition, or times, ``[start, end)``. ``topic`` is the name
+        here. Values are decoded as ``mirror`` does. If Kafka had deleted records before they were mirrored, the
+        read fails; ``fail_on_data_loss=False`` reads the rest, with a warning.
+
+            cluster.read_live("trips", "kafka-1:9092").groupBy("value").count()
+
+        Raises: as ``mirror``; InvalidCallError for a topic that is no mirror; SourceTruncatedError where an
+            unclean election at the source has replaced records that are here; OffsetOutOfRangeError.
+        """
+        spark = session(self._spark, "reading")
+        from stratalog.bridges.live.frame import live_frame
+
+        there, registry = _divided(configs)
+        values = typed_values(value_format, schema_file, message, registry)
+        with closing(open_source(bootstrap, there)) as source:
+            live = look_live(self._context, source, topic, values)
+            plan = plan_live(self._context, live, start, end, fail_on_data_loss=fail_on_data_loss)
+            return live_frame(self._context, spark, plan, values)
+
+    def for_each_live_batch(
+        self,
+        topic: str,
+        bootstrap: str,
+        function: Callable[[DataFrame, int], None],
+        *,
+        configs: Mapping[str, str] | None = None,
+        value_format: str | None = None,
+        schema_file: str | None = None,
+        message: str | None = None,
+        **options: object,
+    ) -> DataStreamWriter:
+        """A stream over a mirrored topic and its source in Kafka. It begins at any offset, or time of the history,
+        and goes over to Kafka by itself. ``function(frame, batch_id)`` gets each batch as ``read_live`` would read
+        it. The checkpoint is one set of offsets, so records that Kafka has deleted when the stream gets there are
+        read here, if they were mirrored. The other arguments are those of ``read_live``, and ``options`` those of
+        ``for_each_batch``, except ``group`` and ``maxBytesPerTrigger``.
+
+            writer = cluster.for_each_live_batch("trips", "kafka-1:9092", upsert, startingOffsets="earliest")
+            writer.option("checkpointLocation", path).start()
+
+        Raises: as ``read_live``; InvalidCallError naming the option.
+        """
+        spark = session(self._spark, "a stream's batch")
+        from stratalog.bridges.live.stream import for_each_live_batch
+
+        there, registry = _divided(configs)
+        values = typed_values(value_format, schema_file, message, registry)
+        given = {name: option_text(value) for name, value in options.items()}
+        source = open_source(bootstrap, there)
+        return for_each_live_batch(self._context, spark, topic, source, values, function, given)
 
     @operation("export", leaves_event=False, untold="configs")
     def export(

@@ -71,13 +71,13 @@ def partitions_here(
 def _look_and_acknowledge(context: Context, key: TopicPartition) -> tuple[int, int | None]:
     """Where the log ends, and the source's leader epoch of its last record; all of it is acknowledged, if it can
     be."""
-    log_end, epoch, acknowledged = _look(context, key)
+    log_end, epoch, acknowledged = look_here(context, key)
     if not acknowledged:  # a mirror died before the end of its last append
         replicate(context, [key[0]])
     return log_end, epoch
 
 
-def _look(context: Context, key: TopicPartition) -> tuple[int, int | None, bool]:
+def look_here(context: Context, key: TopicPartition) -> tuple[int, int | None, bool]:
     """Where the log ends, the source's leader epoch of its last record, and whether all of it is acknowledged."""
 
     def once() -> tuple[int, int | None, bool]:
@@ -192,7 +192,7 @@ class _CatchUp:
             part.error = part.truncated(now)
         else:
             try:
-                part.doubt(_last_record(self.context, part.key))
+                part.doubt(last_record(self.context, part.key))
             except StratalogError as found:
                 part.error = found
 
@@ -217,7 +217,7 @@ class _CatchUp:
                 part.appended(piece, undecoded_of(rows))
                 return True
             if report.ok or report.failures[0].code in _FASTER:
-                log_end, epoch, _ = _look(self.context, part.key)
+                log_end, epoch, _ = look_here(self.context, part.key)
                 part.begin_at(log_end, epoch)
             else:
                 failure = report.failures[0]
@@ -227,7 +227,7 @@ class _CatchUp:
         return False
 
 
-def _last_record(context: Context, key: TopicPartition) -> int | None:
+def last_record(context: Context, key: TopicPartition) -> int | None:
     """The offset of the last record here that is no gap; None where all are gaps.
 
     Raises: errors of reading.

@@ -135,7 +135,12 @@ class KafkaSource:
         stable = self._offsets(list(starts), OffsetSpec.latest(), IsolationLevel.READ_COMMITTED)
         ends = self._offsets(list(stable), OffsetSpec.latest(), IsolationLevel.READ_UNCOMMITTED)
         return {
-            key: SourceBounds(starts[key], max(starts[key], stable[key]), max(starts[key], ends[key]))
+            key: SourceBounds(
+                (start := starts[key].offset),
+                max(start, stable[key].offset),
+                max(start, ends[key].offset),
+                ends[key].leader_epoch,
+            )
             for key in ends
         }
 
@@ -227,8 +232,10 @@ class KafkaSource:
     def close(self) -> None:
         """The admin client ends with this object."""
 
-    def _offsets(self, keys: Sequence[TopicPartition], spec: Any, isolation: Any) -> dict[TopicPartition, int]:
-        """Of those whose leaders answer. A leader that has moved is found at the second time."""
+    def _offsets(self, keys: Sequence[TopicPartition], spec: Any, isolation: Any) -> dict[TopicPartition, Any]:
+        """The offset and its leader epoch, of those whose leaders answer. A leader that has moved is found at the
+        second time.
+        """
         from confluent_kafka import TopicPartition as Asked
 
         found: dict[TopicPartition, int] = {}
@@ -241,9 +248,7 @@ class KafkaSource:
             answers = self._admin.list_offsets(asked, isolation_level=isolation, request_timeout=TIMEOUT_S)
             for one, future in answers.items():
                 try:
-                    found[one.topic, one.partition] = answer(
-                        future, f"{one.topic}-{one.partition} of the source"
-                    ).offset
+                    found[one.topic, one.partition] = answer(future, f"{one.topic}-{one.partition} of the source")
                 except StorageAuthorizationError:
                     raise
                 except RetriableError:

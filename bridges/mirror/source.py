@@ -73,6 +73,8 @@ class SourceBounds:
     """The last stable offset: committed records end there."""
     log_end: int
     """The high watermark."""
+    leader_epoch: int | None = None
+    """At ``log_end``, where it is known."""
 
 
 class SourceRecord(NamedTuple):

@@ -49,7 +49,7 @@ def ensure_here(
                 return False
             image = context.metadata.image()
         here = image.topic(topic.name)
-        _check_source(here, topic)
+        check_source(here, topic)
         _let_grow(context, here, options.values, dry_run=options.dry_run)
         if topic.partitions > len(here.partitions):
             create_partitions(context, topic.name, topic.partitions, dry_run=options.dry_run)
@@ -87,7 +87,7 @@ def _create(
         # Otherwise it made this very topic: whether of the same source is looked at next.
 
 
-def _check_source(here: TopicImage, there: SourceTopic) -> None:
+def check_source(here: TopicImage, there: SourceTopic) -> None:
     """Raises: TopicAlreadyExistsError, InvalidTopicError, InconsistentTopicIdError."""
     mirrored = here.configs.get(MIRROR_SOURCE, "")
     if not mirrored and here.configs.get(MIRROR_SOURCE_TOPIC) == there.name_there:

@@ -31,6 +31,11 @@ def session(spark: SparkSession | None, what: str) -> SparkSession:
     return spark
 
 
+def option_text(value: object) -> str:
+    """A value as the text that Spark passes on as an option: ``true``, not ``True``."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
 def task_runner(spark: SparkSession | None, runner: str) -> TaskRunner:
     """The runner of tasks: the executors of a session; without one, or with ``threads`` as the ``runner``, threads
     of this process. Callers ask for it before they change anything.

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from stratalog.engine.cluster.arguments import session
+from stratalog.engine.cluster.arguments import TopicNames, names, option_text, session
 from stratalog.engine.cluster.producer import Producer
 from stratalog.engine.reading import fetch, offsets_for_epoch
 from stratalog.engine.reading.bounds import Bound, ReadQuery
@@ -29,6 +29,7 @@ from stratalog.partitions.runner import Outcome
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 TopicOrPlan = str | Sequence[str] | ReadPlan | None  # None: with a pattern of names
 
@@ -84,6 +85,35 @@ class Client(Producer):
             topic, start, end, partitions, pattern, last, client_rack, fail_on_data_loss, isolation
         )
         return read_frame(self._context, spark, plan)
+
+    def for_each_batch(
+        self, topic: TopicNames, function: Callable[[DataFrame, int], None], **options: object
+    ) -> DataStreamWriter:
+        """A stream that calls ``function(frame, batch_id)`` with each batch as a scan of Spark's own. The frame
+        has the columns of ``read`` and exactly the batch's offsets; a batch that runs again has the same offsets.
+        It is the way for large batches: rows of ``readStream.format("stratalog")`` come from Python workers, at
+        about half the speed.
+
+        ``topic`` is one topic, several whose types are the same, or None where an option names them. ``options``
+        are those of the format, such as ``startingOffsets="earliest"``, except those about its rows (``columns``,
+        ``includeHeaders``, ``minPartitions``, ``failOnNewFields``). Give Spark's writer, which this returns, a
+        ``checkpointLocation``, and start it::
+
+            writer = cluster.for_each_batch("trips", upsert, startingOffsets="earliest", group="etl")
+            writer.option("checkpointLocation", path).trigger(availableNow=True).start()
+
+        If ``function`` writes to Delta with ``txnAppId`` and ``txnVersion=batch_id``, each record is written
+        exactly once. A field that the topic's type gets later is in the frame from the next batch on. The
+        function is not called for a batch without records. Spark counts one row for each partition of a batch
+        (``numInputRows``).
+
+        Raises: InvalidCallError naming the option, or without a Spark session; UnknownTopicOrPartitionError.
+        """
+        spark = session(self._spark, "a stream's batch")
+        from stratalog.engine.spark.range_stream import for_each_batch
+
+        given = {name: option_text(value) for name, value in options.items()}
+        return for_each_batch(self._context, spark, names(topic) or (), function, given)
 
     def plan_read(
         self,

@@ -84,7 +84,7 @@ SHIPPED = (
         "kafka",
         "pip install 'stratalog[kafka,serve]'",
         "stratalog.bridges.kafka:Kafka",
-        ("mirror", "end_mirror", "compare", "export", "serve"),
+        ("mirror", "end_mirror", "compare", "read_live", "for_each_live_batch", "export", "serve"),
         {
             "mirror": _job(
                 "mirror",

@@ -15,6 +15,7 @@
     stream_offsets         pure: its offsets
     stream_tasks, admission   pure: how much of the log a batch of it takes, and in which tasks
     stream_source          triggers and batches of a stream, and a batch read as one, planned on the driver
+    range_plan             a batch as ranges of offsets, read by a scan instead of tasks of its own
     stream_read            a task of a batch, on an executor
     stream_progress        a consumer group is told how far the stream has come
 

@@ -139,7 +139,7 @@ def _plan_again_once(context: Context, plan: ReadPlan, client: ClientMetadata) -
 
 def _check_history(before: PartitionPlan, now: PartitionPlan) -> None:
     """Raises: LogTruncationError when other leader epochs have written the offsets."""
-    epochs = _epochs(Lineage(before.epochs), now.start, now.end)
+    epochs = epochs_between(Lineage(before.epochs), now.start, now.end)
     if now.epochs != epochs:
         agreed = min(start for _, start in {*now.epochs} ^ {*epochs})
         raise LogTruncationError(
@@ -310,7 +310,7 @@ def _plan_partition(
         start=start,
         end=end,
         files=tuple(files),
-        epochs=_epochs(seen.log.lineage, start, end),
+        epochs=epochs_between(seen.log.lineage, start, end),
         racks=tuple((replica.broker_id, view.brokers[replica.broker_id].rack) for replica in served_by),
         pruned_files=len(readable.pieces) - len(files),
         pruned_bytes=sum(piece.file.object.size_bytes for piece in readable.pieces)
@@ -338,7 +338,7 @@ def _near(state: PartitionState, chosen: Chosen, isolation: Isolation) -> Partit
     )
 
 
-def _epochs(lineage: Lineage, start: int, end: int) -> tuple[tuple[int, int], ...]:
+def epochs_between(lineage: Lineage, start: int, end: int) -> tuple[tuple[int, int], ...]:
     """The epochs that wrote ``[start, end)``, and from which of these offsets on."""
     first = lineage.epoch_at(start)
     later = [(entry.epoch, entry.start_offset) for entry in lineage if start < entry.start_offset < end]

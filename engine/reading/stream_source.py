@@ -5,6 +5,7 @@
     bounds             where a batch read begins and ends, instead of both
     plan               a batch: the files of [start, end), in either tier, of the closest replica, shared out to
                        tasks (``stratalog.engine.reading.stream_read``)
+    ranges             a batch as ranges of offsets, which ``stratalog.engine.reading.range_plan`` makes a read
 
 A range of offsets is replayed with the same records whatever became of its files since: offsets never change.
 A leader that cannot be reached is fenced, where that is due, and the one after it asked.
@@ -26,7 +27,8 @@ from stratalog.engine.reading.client import client_metadata
 from stratalog.engine.reading.list_offsets import list_offsets
 from stratalog.engine.reading.look import check_partitions, local_pieces, look_again, remote_log_pieces
 from stratalog.engine.reading.plan import NearPieces, check_end, readable_pieces
-from stratalog.engine.reading.plan_read import check_same_types
+from stratalog.engine.reading.plan_read import check_same_types, epochs_between
+from stratalog.engine.reading.range_plan import StreamRange
 from stratalog.engine.reading.stream_offsets import (
     BEGINNING,
     LogBounds,
@@ -258,24 +260,46 @@ class StreamSource:
 
         Raises: as ``latest``; what planning a read raises.
         """
-        began = end.began if start.initial and end.began is not None else start.partitions
-        if dict(began) == dict(end.partitions):
-            return []
-        return look_again(lambda: self._plan_once(began, end))
+        began = _began(start, end)
+        return look_again(lambda: self._plan_once(began, end)) if _has_records(began, end) else []
 
-    def _plan_once(self, began: Mapping[TopicPartition, Position], end: StreamOffsets) -> list[StreamTask]:
+    def ranges(self, start: StreamOffsets, end: StreamOffsets) -> list[StreamRange]:
+        """The same records as ranges of offsets, one for each partition that has some. Raises: as ``latest``."""
+        began = _began(start, end)
+        return look_again(lambda: self._ranges_once(began, end)) if _has_records(began, end) else []
+
+    def _ranges_once(self, began: Mapping[TopicPartition, Position], end: StreamOffsets) -> list[StreamRange]:
         seen = self._look(also=end.partitions)
-        end, leaders = self._of_topics(end, seen), seen.leaders
+        return [
+            StreamRange(
+                topic,
+                seen.ids[topic],
+                partition,
+                low,
+                high,
+                epochs_between(seen.leaders[topic, partition].log.lineage, low, high),
+            )
+            for (topic, partition), (low, high) in self._planned(began, end, seen).items()
+        ]
+
+    def _planned(
+        self, began: Mapping[TopicPartition, Position], end: StreamOffsets, seen: _SeenOffsets
+    ) -> dict[TopicPartition, tuple[int, int]]:
+        """The offsets ``[low, high)`` of a batch, of the partitions that have records in it."""
         ranges = {
             key: planned_range(
                 began.get(key, BEGINNING),
                 position,
-                self._bounds(leaders[key]),
+                self._bounds(seen.leaders[key]),
                 fail_on_data_loss=self._options.fail_on_data_loss,
             )
-            for key, position in end.partitions.items()
+            for key, position in self._of_topics(end, seen).partitions.items()
         }
-        ranges = {key: (low, high) for key, (low, high) in ranges.items() if low < high}
+        return {key: (low, high) for key, (low, high) in ranges.items() if low < high}
+
+    def _plan_once(self, began: Mapping[TopicPartition, Position], end: StreamOffsets) -> list[StreamTask]:
+        seen = self._look(also=end.partitions)
+        leaders, ranges = seen.leaders, self._planned(began, end, seen)
         tiered = {name for (name, _), leader in leaders.items() if leader.tiered}
         tables = {name: self._context.remote_table(seen.topics[name]) for name in sorted(tiered)}
         behind = {key[0] for key, (low, _) in ranges.items() if low < leaders[key].log.local_start}
@@ -370,6 +394,14 @@ class StreamSource:
                 or grew(pa.struct(list(now)), pa.struct(list(then)))
             ):
                 check_same_types([first, topic])
+
+
+def _began(start: StreamOffsets, end: StreamOffsets) -> Mapping[TopicPartition, Position]:
+    return end.began if start.initial and end.began is not None else start.partitions
+
+
+def _has_records(began: Mapping[TopicPartition, Position], end: StreamOffsets) -> bool:
+    return dict(began) != dict(end.partitions)
 
 
 def _listed(keys: Iterable[TopicPartition]) -> str:

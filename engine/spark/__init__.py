@@ -20,6 +20,7 @@ scanning   a read plan -> Spark's own Parquet reader over exactly those files
 task_frame the same by Python tasks, where a provider gives the credentials
 format     the format of Spark: stream_source and batch_source read (stream_columns: what; stream_limits),
            stream_sink and batch_sink append
+range_stream   the batches of a stream as scans: its source carries ranges of offsets
 sink_tasks     the appends of sinks on executors
 stream_query   which query is running
 key_hash   hashes of keys by Kafka's clients, as a function of columns

@@ -21,7 +21,7 @@ from stratalog.engine.reading.stream_options import batch_options, source_option
 from stratalog.engine.spark.batch_sink import BatchSink, batch_sink_options
 from stratalog.engine.spark.batch_source import BatchReader
 from stratalog.engine.spark.stream_sink import StreamSink, sink_options
-from stratalog.engine.spark.stream_source import StreamReader, source_schema
+from stratalog.engine.spark.stream_source import StreamReader, check_limits, source_schema
 from stratalog.engine.spark.versions import LIMITS, SINK, check_version, spark_version
 from stratalog.partitions.bounded import parse_json
 from stratalog.partitions.errors import InvalidCallError
@@ -78,8 +78,7 @@ class StratalogDataSource(DataSource):
             from stratalog.engine.spark.stream_limits import LimitedStreamReader
 
             return LimitedStreamReader(options, schema)
-        if options.max_rows is not None or options.max_bytes is not None:
-            check_version(LIMITS, "a limit of a stream's batches", "each batch reads all there is, leave it out")
+        check_limits(options)
         return StreamReader(options, schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamSink:  # noqa: N802 - Spark's name

@@ -18,6 +18,7 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from stratalog.engine.reading.stream_offsets import StreamOffsets
+from stratalog.engine.spark.range_stream import RangeStream
 from stratalog.engine.spark.stream_source import StreamReader
 
 
@@ -67,3 +68,7 @@ class LimitedStreamReader(StreamReader, SupportsTriggerAvailableNow):
 
     def commit(self, end: dict[str, Any]) -> None:
         """The next batch tells the group, where it begins."""
+
+
+class LimitedRangeStream(RangeStream, LimitedStreamReader):
+    """A query's source of ranges, batch by batch."""

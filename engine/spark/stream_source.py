@@ -22,7 +22,7 @@ from stratalog.engine.reading.stream_read import StreamTask, read_task
 from stratalog.engine.reading.stream_source import StreamSource, topics_of
 from stratalog.engine.spark.stream_columns import check_new_fields, conformed, parquet_columns, stream_schema
 from stratalog.engine.spark.types import record_schema, spark_type
-from stratalog.engine.spark.versions import arrow_schema
+from stratalog.engine.spark.versions import LIMITS, arrow_schema, check_version
 
 
 def source_schema(options: SourceOptions) -> StructType:
@@ -38,6 +38,12 @@ def source_schema(options: SourceOptions) -> StructType:
     if not options.include_headers:
         records = StructType([field for field in records if field.name != "headers"])
     return stream_schema(records, options.columns)
+
+
+def check_limits(options: SourceOptions) -> None:
+    """Raises: InvalidCallError for a limit of a stream's batches that this version of Spark does not know."""
+    if options.max_rows is not None or options.max_bytes is not None:
+        check_version(LIMITS, "a limit of a stream's batches", "each batch reads all there is, leave it out")
 
 
 class Slice(InputPartition):

@@ -59,7 +59,7 @@ def task_frame(context: Context, spark: SparkSession, plan: ReadPlan) -> DataFra
         for records in read_task(task, columns):
             yield from conformed(records, arrow, task.topic)
 
-    return _by_tasks(spark, _tasks(context, plan), read, schema)
+    return frame_by_tasks(spark, _tasks(context, plan), read, schema)
 
 
 def slices_frame(spark: SparkSession, slices: Iterable[FileSlice], schema: StructType) -> DataFrame:
@@ -70,10 +70,10 @@ def slices_frame(spark: SparkSession, slices: Iterable[FileSlice], schema: Struc
         for _, rows in read_row_groups(piece.store, piece.file, piece.start, piece.end, columns):
             yield from conformed(rows, arrow, "")
 
-    return _by_tasks(spark, slices, read, schema)
+    return frame_by_tasks(spark, slices, read, schema)
 
 
-def _by_tasks(
+def frame_by_tasks(
     spark: SparkSession,
     works: Iterable[Work],
     read: Callable[[Work], Iterator[pa.RecordBatch]],

@@ -89,7 +89,11 @@ class MemorySource:
 
     def bounds(self, keys: Sequence[TopicPartition]) -> dict[TopicPartition, SourceBounds]:
         logs = {key: self.logs[key[1]] for key in keys}
-        return {key: SourceBounds(log.start, log.end, log.end) for key, log in logs.items() if log.has_leader}
+        return {
+            key: SourceBounds(log.start, log.end, log.end, log.epoch)
+            for key, log in logs.items()
+            if log.has_leader
+        }
 
     def read(self, ranges: Mapping[TopicPartition, SourceRange]) -> Generator[SourceRead, None, None]:
         self.asked.append(sorted(partition for _, partition in ranges))

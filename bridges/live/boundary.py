@@ -1,0 +1,141 @@
+"""Where the log of a mirrored topic ends here and its source goes on, and whether the two are one history."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+
+from stratalog.bridges.formats.typed import TypedValues
+from stratalog.bridges.mirror.catch_up import last_record, look_here
+from stratalog.bridges.mirror.partitions import MirroredPartition
+from stratalog.bridges.mirror.renamed import renamed, under_names_here
+from stratalog.bridges.mirror.source import MirrorSource, SourceBounds, SourceTopic, without_leader
+from stratalog.bridges.mirror.topics import check_source, check_typed
+from stratalog.engine.config.mirrored import mirrored_topic
+from stratalog.engine.config.topic_config import MIRROR_SOURCE
+from stratalog.engine.driver.context import Context
+from stratalog.engine.metadata.image import TopicImage
+from stratalog.engine.reading.list_offsets import list_offsets
+from stratalog.partitions.errors import InvalidCallError, LeaderNotAvailableError, OffsetOutOfRangeError
+from stratalog.partitions.identity import TopicPartition
+from stratalog.partitions.offsets import Answer, FoundOffset, OffsetSpec
+from stratalog.partitions.runner import values as values_of
+
+
+@dataclass(frozen=True, slots=True)
+class Boundary:
+    """A partition: records below ``offset`` are read here, the others from the source up to its ``stable_end``."""
+
+    offset: int
+    there: SourceBounds
+    leader_epoch: int | None
+    """The source's, of the last record here; None where the partition is not here yet, or nobody knows."""
+
+    @property
+    def end(self) -> int:
+        """Where the relation ends now."""
+        return max(self.offset, self.there.stable_end)
+
+    @property
+    def lost(self) -> tuple[int, int] | None:
+        """Offsets that had left the source before they were mirrored."""
+        return (self.offset, self.there.log_start) if self.there.log_start > self.offset else None
+
+
+@dataclass(frozen=True, slots=True)
+class LiveTopic:
+    """A mirrored topic and its source, as one look saw them."""
+
+    topic: TopicImage
+    source: MirrorSource
+    """Under the name that the topic has here."""
+    boundaries: Mapping[int, Boundary]
+    """Of all partitions of the source; those that are not here yet have the boundary 0."""
+
+
+def look_live(context: Context, source: MirrorSource, name: str, values: TypedValues | None) -> LiveTopic:
+    """Where each partition of the topic ``name`` goes over to its source. The log here is looked at first, so that
+    the source ends before it only where it has lost records.
+
+    Raises: InvalidCallError for a topic that is no mirror, or whose values are typed and no decoder is given;
+        InconsistentTopicIdError, SourceTruncatedError; LeaderNotAvailableError; UnknownTopicOrPartitionError;
+        errors of asking the source.
+    """
+    here = context.metadata.image().topic(name)
+    mirrored = mirrored_topic(name, here.configs)
+    if mirrored is None or MIRROR_SOURCE not in here.configs:
+        raise InvalidCallError(
+            f"topic {name!r} mirrors no topic of Kafka, so its records do not continue there: read it with "
+            "cluster.read, or mirror a topic with cluster.mirror"
+        )
+    check_typed(here, values)
+    there = _topic_there(source, mirrored.rpartition("/")[2], name)
+    check_source(here, there)
+    source = under_names_here(source, {there.renamed or name: name})
+    keys = [(name, one.partition) for one in here.partitions]
+    looks = values_of(context.threads.run(lambda key: look_here(context, key), keys))
+    ends = list_offsets(context, name, OffsetSpec.LATEST)
+    every = [(name, partition) for partition in range(max(there.partitions, len(keys)))]
+    bounds = source.bounds(every)
+    for key in every:
+        if key not in bounds:
+            raise without_leader(key)
+    parts = {
+        key: MirroredPartition(key, log_end, epoch, bounds[key])
+        for key, (log_end, epoch, _) in zip(keys, looks, strict=True)
+    }
+    _check_histories(context, source, list(parts.values()))
+    return LiveTopic(here, source, {key[1]: _boundary(key, ends, parts.get(key), bounds[key]) for key in every})
+
+
+def _boundary(
+    key: TopicPartition, ends: Mapping[int, Answer], part: MirroredPartition | None, there: SourceBounds
+) -> Boundary:
+    if part is None:
+        return Boundary(0, there, None)
+    end = ends[key[1]]
+    if not isinstance(end, FoundOffset):
+        raise LeaderNotAvailableError(f"{part}: {end.reason}")
+    # Behind the last record may be gaps of a later epoch, which nobody knows: then there is no epoch to ask for.
+    return Boundary(end.offset, there, None if part.doubted else part.leader_epoch)
+
+
+def _topic_there(source: MirrorSource, name_there: str, name: str) -> SourceTopic:
+    (found,) = source.topics([name_there]).values()
+    return renamed(found, name)
+
+
+def _check_histories(context: Context, source: MirrorSource, parts: Sequence[MirroredPartition]) -> None:
+    """Ask the source whether it has the history of what is here, by reading on from there.
+
+    Raises: SourceTruncatedError; errors of reading.
+    """
+    left = {part.key: part for part in parts if not part.done and part.range().leader_epoch is not None}
+    while left:
+        again: dict[TopicPartition, MirroredPartition] = {}
+        with closing(source.read({key: part.range() for key, part in left.items()})) as reads:
+            for read in reads:
+                part = left.pop(read.key, None)
+                if part is not None and read.error is not None:
+                    if not isinstance(read.error, OffsetOutOfRangeError):
+                        raise read.error
+                    _doubt(context, source, part)
+                    again[read.key] = part
+                if not left:
+                    break
+        left = again
+
+
+def _doubt(context: Context, source: MirrorSource, part: MirroredPartition) -> None:
+    """The next question is about the last record here. Raises: SourceTruncatedError where that was asked."""
+    now = source.bounds([part.key]).get(part.key)
+    if now is None:
+        raise without_leader(part.key)
+    if now.log_start > part.position:  # the source has deleted records meanwhile; its history is not the matter
+        part.bounds = SourceBounds(now.log_start, max(part.bounds.stable_end, now.log_start), now.log_end)
+        part.begin_at(part.log_end, part.leader_epoch)
+    elif part.log_end > now.log_end or part.doubted:
+        raise part.truncated(now)
+    else:
+        part.doubt(last_record(context, part.key))

@@ -1,0 +1,140 @@
+"""The source of a stream over a mirrored topic and Kafka: how far each batch goes, and its ranges of offsets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+
+from stratalog.bridges.formats.typed import TypedValues
+from stratalog.bridges.live.boundary import Boundary, LiveTopic, look_live
+from stratalog.bridges.mirror.source import MirrorSource, SourceTruncatedError
+from stratalog.engine.driver.context import Context
+from stratalog.engine.reading.admission import Backlog, admit
+from stratalog.engine.reading.list_offsets import list_offsets
+from stratalog.engine.reading.range_plan import StreamRange
+from stratalog.engine.reading.stream_offsets import BEGINNING, Position, StreamOffsets
+from stratalog.engine.reading.stream_options import SourceOptions
+from stratalog.engine.reading.stream_source import StreamSource
+from stratalog.partitions.errors import InvalidCallError, OffsetOutOfRangeError
+from stratalog.partitions.identity import TopicPartition
+from stratalog.partitions.offsets import FoundOffset, OffsetSpec
+
+
+class LiveSource(StreamSource):
+    """A ``StreamSource`` of one topic whose log goes on in Kafka. The epoch of a position is the one that Kafka
+    had where the batch ended, so that a task finds out whether Kafka still has the history before it.
+    """
+
+    def __init__(
+        self,
+        context: Context,
+        options: SourceOptions,
+        source: MirrorSource,
+        topic: str,
+        values: TypedValues | None,
+    ) -> None:
+        super().__init__(context, options)
+        self._source, self._topic, self._values = source, topic, values
+
+    def initial(self) -> StreamOffsets:
+        """Where a new query begins: an offset, or a time for which a record is here.
+
+        Raises: as ``look_live``; OffsetOutOfRangeError; InvalidCallError for a time that is later than the log
+            here.
+        """
+        live = self._live()
+        start = self._options.start
+        positions: dict[TopicPartition, Position] = {}
+        for partition, boundary in live.boundaries.items():
+            key = self._topic, partition
+            at = start.get(key) if isinstance(start, Mapping) else start
+            if at is None:
+                raise InvalidCallError(
+                    f"startingOffsets has no position for {key[0]}-{partition}: give one for each partition "
+                    "(-2 for earliest, -1 for latest)"
+                )
+            positions[key] = self._position(boundary, self._place(live, partition, at))
+        return StreamOffsets({self._topic: live.topic.topic_id}, positions, initial=True)
+
+    def stop_at_present_end(self) -> None:
+        """From now on there is nothing beyond what both sides have now (``Trigger.AvailableNow``)."""
+        self._target = {(self._topic, p): boundary.end for p, boundary in self._live().boundaries.items()}
+
+    def latest(self, start: StreamOffsets, max_rows: int | None, max_bytes: int | None) -> StreamOffsets:
+        """Where the batch that begins at ``start`` ends; ``start`` itself when there is nothing to read.
+
+        Raises: as ``look_live``; InvalidCallError for a limit of bytes, and a checkpoint of another topic;
+            SourceTruncatedError where both sides end before ``start``.
+        """
+        if max_bytes is not None:
+            raise InvalidCallError("maxBytesPerTrigger: Kafka does not tell sizes; use maxOffsetsPerTrigger")
+        live = self._live()
+        start = self._of_topic(start, live)
+        keys = {(self._topic, partition): boundary for partition, boundary in live.boundaries.items()}
+        lows = {key: start.partitions.get(key, BEGINNING).offset for key in keys}
+        backlogs = {}
+        for key, boundary in keys.items():
+            if lows[key] > boundary.end:
+                raise SourceTruncatedError(
+                    f"{key[0]}-{key[1]}: the stream has read up to offset {lows[key]}, and records end at "
+                    f"{boundary.end} now"
+                )
+            end = boundary.end if self._target is None else min(boundary.end, self._target.get(key, lows[key]))
+            backlogs[key] = Backlog(lows[key], max(lows[key], end))
+        ends = admit(backlogs, max_rows=max_rows)
+        positions = {
+            key: start.partitions[key]
+            if key in start.partitions and ends[key] == lows[key]
+            else self._position(boundary, ends[key])
+            for key, boundary in keys.items()
+        }
+        ids = {self._topic: live.topic.topic_id}
+        self.latest_seen = StreamOffsets(ids, {key: Position(boundary.end) for key, boundary in keys.items()})
+        self.planned = StreamOffsets(ids, positions)
+        if start.initial:
+            return StreamOffsets(ids, positions, began=start.partitions)
+        return start if positions == dict(start.partitions) else self.planned
+
+    def ranges(self, start: StreamOffsets, end: StreamOffsets) -> list[StreamRange]:
+        """The offsets of a batch, whichever side has them when it is read; ``epochs`` are Kafka's."""
+        began = end.began if start.initial and end.began is not None else start.partitions
+        found = []
+        for (topic, partition), until in sorted(end.partitions.items()):
+            at = began.get((topic, partition), BEGINNING)
+            if at.offset < until.offset:
+                epochs = () if at.leader_epoch is None else ((at.leader_epoch, at.offset),)
+                found.append(StreamRange(topic, end.topic_ids[topic], partition, at.offset, until.offset, epochs))
+        return found
+
+    def _live(self) -> LiveTopic:
+        live = look_live(self._context, self._source, self._topic, self._values)
+        self.topics_seen = [live.topic]
+        return live
+
+    def _of_topic(self, start: StreamOffsets, live: LiveTopic) -> StreamOffsets:
+        ids = {self._topic: live.topic.topic_id}
+        return start.of_topics(ids, self._options.topics, fail_on_data_loss=True)
+
+    def _position(self, boundary: Boundary, offset: int) -> Position:
+        """Behind the boundary with the epoch that Kafka has now, which is at least that of the record before."""
+        return Position(offset, boundary.there.leader_epoch if offset > boundary.offset else None)
+
+    def _place(self, live: LiveTopic, partition: int, at: int | OffsetSpec | datetime) -> int:
+        boundary = live.boundaries[partition]
+        if at is OffsetSpec.LATEST:
+            return boundary.end
+        if at is OffsetSpec.EARLIEST and partition not in {one.partition for one in live.topic.partitions}:
+            return boundary.there.log_start
+        if isinstance(at, int) and not isinstance(at, OffsetSpec):
+            if at > boundary.end:
+                raise OffsetOutOfRangeError(
+                    f"{self._topic}-{partition}: startingOffsets says {at}, and records end at {boundary.end}"
+                )
+            return at
+        found = list_offsets(self._context, self._topic, at).get(partition)
+        if not isinstance(found, FoundOffset):
+            raise InvalidCallError(
+                f"{self._topic}-{partition}: no record here is of {at} or later: mirror the topic first, or begin "
+                "at an offset"
+            )
+        return found.offset

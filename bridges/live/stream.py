@@ -1,0 +1,155 @@
+"""A stream over a mirrored topic and Kafka: it begins in the history and goes over to Kafka by itself.
+
+The stream carries ranges of offsets, and each batch is a live read of exactly these: of the log here as far as it
+reaches by then, of Kafka from there on. Its checkpoint is one set of offsets, whichever side they were read from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.datasource import DataSourceStreamReader
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+from pyspark.sql.types import StructType
+
+from stratalog.bridges.formats.typed import TypedValues
+from stratalog.bridges.live.boundary import look_live
+from stratalog.bridges.live.frame import live_frame
+from stratalog.bridges.live.plan import plan_live
+from stratalog.bridges.live.source import LiveSource
+from stratalog.bridges.mirror.source import MirrorSource
+from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.opening import open_driver
+from stratalog.engine.reading.range_plan import StreamRange
+from stratalog.engine.reading.stream_options import SourceOptions
+from stratalog.engine.reading.stream_progress import StreamProgress
+from stratalog.engine.spark.range_stream import (
+    FORMAT,
+    BatchFunction,
+    RangeDataSource,
+    RangeStream,
+    range_options,
+    ranges_of,
+)
+from stratalog.engine.spark.stream_source import check_limits
+from stratalog.engine.spark.versions import LIMITS, spark_version
+from stratalog.partitions.errors import InvalidCallError
+
+if TYPE_CHECKING or spark_version() < LIMITS:
+    _Base = RangeStream
+else:
+    from stratalog.engine.spark.stream_limits import LimitedRangeStream as _Base
+
+
+class LiveRangeStream(_Base):
+    """A query's source of ranges. Spark hands it to processes of its own, with the means to ask Kafka."""
+
+    def __init__(
+        self,
+        options: SourceOptions,
+        schema: StructType,
+        source: MirrorSource,
+        topic: str,
+        values: TypedValues | None,
+    ) -> None:
+        super().__init__(options, schema)
+        self._of_kafka = source, topic, values
+
+    def _open(self) -> tuple[LiveSource, StreamProgress | None]:
+        if self._opened is None:
+            given = self._options
+            context = open_driver(given.cluster, given.credentials, given.cluster_key_file)
+            self._opened = LiveSource(context, given, *self._of_kafka), None
+        found, progress = self._opened
+        assert isinstance(found, LiveSource)
+        return found, progress
+
+
+def _format(source: MirrorSource, topic: str, values: TypedValues | None) -> type[RangeDataSource]:
+    """A format of one query: Spark pickles the class, so that configs of Kafka, which may be secret, are no
+    options that Spark shows.
+    """
+
+    class LiveDataSource(RangeDataSource):
+        @classmethod
+        def name(cls) -> str:
+            return f"{FORMAT}-live"
+
+        def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
+            return LiveRangeStream(range_options(self.options), schema, source, topic, values)
+
+    return LiveDataSource
+
+
+class LiveScan:
+    """Calls a function with each batch as a live read. See ``stratalog.engine.spark.range_stream.BatchScan``."""
+
+    def __init__(
+        self,
+        context: Context,
+        options: SourceOptions,
+        source: MirrorSource,
+        topic: str,
+        values: TypedValues | None,
+        function: BatchFunction,
+    ) -> None:
+        self._opened: Context | None = context
+        self._options = options
+        self._source, self._topic, self._values = source, topic, values
+        self._function = function
+
+    def __getstate__(self) -> dict[str, object]:
+        return {**self.__dict__, "_opened": None}
+
+    def __call__(self, batch: DataFrame, batch_id: int) -> None:
+        """Read the ranges of ``batch``, and call the function.
+
+        Raises: as ``look_live``, ``plan_live``, ``live_frame``, and what the function raises.
+        """
+        ranges = ranges_of(batch)
+        if not ranges:
+            return
+        if self._opened is None:
+            given = self._options
+            self._opened = open_driver(given.cluster, given.credentials, given.cluster_key_file)
+        frame = self._frame(self._opened, batch.sparkSession, ranges)
+        self._function(frame, batch_id)
+
+    def _frame(self, context: Context, spark: SparkSession, ranges: list[StreamRange]) -> DataFrame:
+        live = look_live(context, self._source, self._topic, self._values)
+        plan = plan_live(
+            context,
+            live,
+            {one.partition: one.start for one in ranges},
+            {one.partition: one.end for one in ranges},
+            partitions=[one.partition for one in ranges],
+            epochs={one.partition: epoch for one in ranges for epoch, _ in one.epochs},
+            fail_on_data_loss=self._options.fail_on_data_loss,
+        )
+        return live_frame(context, spark, plan, self._values)
+
+
+def for_each_live_batch(
+    context: Context,
+    spark: SparkSession,
+    topic: str,
+    source: MirrorSource,
+    values: TypedValues | None,
+    function: BatchFunction,
+    options: Mapping[str, str],
+) -> DataStreamWriter:
+    """See ``Cluster.for_each_live_batch``. Raises: InvalidCallError naming the option; as ``look_live``."""
+    given = {"cluster": str(context.file.path), "topic": topic, **options}
+    known = range_options(given)
+    if known.group is not None:
+        raise InvalidCallError(
+            "group: the stream's offsets may be beyond the end of the log here, where no group can be; its "
+            "checkpoint has them"
+        )
+    check_limits(known)
+    look_live(context, source, topic, values)
+    spark.dataSource.register(_format(source, topic, values))
+    frame = spark.readStream.format(f"{FORMAT}-live").options(**given).load()
+    return frame.writeStream.foreachBatch(LiveScan(context, known, source, topic, values, function))

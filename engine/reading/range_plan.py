@@ -1,0 +1,51 @@
+"""A batch of a stream as ranges of offsets, and the read of exactly these ranges.
+
+The ranges travel through Spark as rows, so that a batch can be a scan of files instead of rows of Python workers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from stratalog.engine.driver.context import Context
+from stratalog.engine.reading.client import client_metadata
+from stratalog.engine.reading.plan_read import check_same_types, plan_again
+from stratalog.engine.reading.read_plan import PartitionPlan, ReadPlan
+from stratalog.engine.reading.stream_options import SourceOptions
+
+
+@dataclass(frozen=True, slots=True)
+class StreamRange:
+    """The offsets ``[start, end)`` of a partition, and which history they belong to."""
+
+    topic: str
+    topic_id: str
+    partition: int
+    start: int
+    end: int
+    epochs: tuple[tuple[int, int], ...]
+    """The leader epochs of these offsets, each with its first offset, at least ``start``."""
+
+
+def plan_of_ranges(context: Context, ranges: Sequence[StreamRange], options: SourceOptions) -> ReadPlan:
+    """The files that hold the ranges now, for a reader with these options; ``ranges`` is not empty.
+
+    Raises: InvalidCallError where the topics' types differ; as ``plan_again``, for offsets that are deleted or
+        that an unclean election has replaced.
+    """
+    image = context.metadata.image()
+    topics = [image.topic(name) for name in dict.fromkeys(one.topic for one in ranges)]
+    check_same_types(topics)
+    plan = ReadPlan(
+        partitions=tuple(
+            PartitionPlan(one.topic, one.topic_id, one.partition, one.start, one.end, (), one.epochs, ())
+            for one in ranges
+        ),
+        key_schema=topics[0].key_schema,
+        value_schema=topics[0].value_schema,
+        client_rack=options.client_rack,
+        fail_on_data_loss=options.fail_on_data_loss,
+        isolation=options.isolation,
+    )
+    return plan_again(context, plan, client_metadata(context.file, None, options.client_rack))

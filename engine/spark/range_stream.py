@@ -1,0 +1,169 @@
+"""Batches of a stream as Spark's own scans: the stream carries ranges of offsets, and each batch reads them.
+
+Spark takes the rows of a Python source from Python workers, at about half the speed of a scan. So the source here
+has one row for each partition of a batch, and ``foreachBatch`` makes these rows a read of the files that hold the
+ranges. A batch that runs again has the same ranges, whatever became of the files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+from pyspark.sql.types import StructType
+
+from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.opening import open_driver
+from stratalog.engine.reading.range_plan import StreamRange, plan_of_ranges
+from stratalog.engine.reading.stream_offsets import StreamOffsets
+from stratalog.engine.reading.stream_options import SourceOptions, stream_options
+from stratalog.engine.reading.stream_source import topics_of
+from stratalog.engine.spark.read_frame import read_frame
+from stratalog.engine.spark.stream_source import StreamReader, check_limits
+from stratalog.engine.spark.versions import LIMITS, spark_version
+from stratalog.partitions.errors import InvalidCallError
+
+FORMAT = "stratalog-ranges"
+BatchFunction = Callable[[DataFrame, int], None]
+
+_SCHEMA = (
+    "topic STRING, topic_id STRING, partition INT, start BIGINT, end BIGINT, "
+    "epochs ARRAY<STRUCT<epoch: INT, start: BIGINT>>"
+)
+_OF_ROWS = ("columns", "includeHeaders", "minPartitions", "failOnNewFields")
+"""Options about the rows of Python workers, which these streams do not have."""
+
+
+class RangeDataSource(DataSource):
+    """The format of the ranges. ``Cluster.for_each_batch`` uses it; its rows are not for others."""
+
+    @classmethod
+    def name(cls) -> str:
+        """The format."""
+        return FORMAT
+
+    def schema(self) -> str:
+        """One row is one range."""
+        return _SCHEMA
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
+        """The source. Raises: InvalidCallError naming the option."""
+        options = range_options(self.options)
+        if spark_version() >= LIMITS:
+            from stratalog.engine.spark.stream_limits import LimitedRangeStream
+
+            return LimitedRangeStream(options, schema)
+        check_limits(options)
+        return RangeStream(options, schema)
+
+
+def range_options(given: Mapping[str, str]) -> SourceOptions:
+    """The options of a stream of ranges. Raises: InvalidCallError for those of a stream of rows, and as
+    ``stream_options``.
+    """
+    names = {name.lower(): name for name in _OF_ROWS}
+    for name in given:
+        if name.lower() in names:
+            raise InvalidCallError(
+                f"the option {names[name.lower()]} does not apply: each batch of for_each_batch is a scan of all "
+                "columns; select what you need in your function"
+            )
+    return replace(stream_options(given), fail_on_new_fields=False)
+
+
+class Ranges(InputPartition):
+    """All ranges of a batch: the work of its one task."""
+
+    def __init__(self, ranges: Sequence[StreamRange]) -> None:
+        super().__init__(None)
+        self.ranges = ranges
+
+
+class RangeStream(StreamReader):
+    """A query's source of ranges; what it says of offsets is what ``StreamReader`` says."""
+
+    def _slices(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        source, _ = self._open()
+        ranges = source.ranges(StreamOffsets.from_json(start), StreamOffsets.from_json(end))
+        return [Ranges(ranges)] if ranges else []
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of a batch."""
+        assert isinstance(partition, Ranges)
+        rows = [
+            {
+                "topic": one.topic,
+                "topic_id": one.topic_id,
+                "partition": one.partition,
+                "start": one.start,
+                "end": one.end,
+                "epochs": [{"epoch": epoch, "start": first} for epoch, first in one.epochs],
+            }
+            for one in partition.ranges
+        ]
+        yield pa.RecordBatch.from_pylist(rows, schema=self._arrow)
+
+
+def ranges_of(batch: DataFrame) -> list[StreamRange]:
+    """The rows of a batch as ranges."""
+    return [
+        StreamRange(
+            row["topic"],
+            row["topic_id"],
+            row["partition"],
+            row["start"],
+            row["end"],
+            tuple((epoch, first) for epoch, first in row["epochs"]),
+        )
+        for row in batch.collect()
+    ]
+
+
+class BatchScan:
+    """Calls a function with each batch as a scan. Spark Connect runs it in a process of its own on the server's
+    machine, where it opens the cluster again, with the key of that process's environment.
+    """
+
+    def __init__(self, context: Context, options: SourceOptions, function: BatchFunction) -> None:
+        self._opened: Context | None = context
+        self._options = options
+        self._function = function
+
+    def __getstate__(self) -> dict[str, object]:
+        return {**self.__dict__, "_opened": None}
+
+    def __call__(self, batch: DataFrame, batch_id: int) -> None:
+        """Read the ranges of ``batch`` and call the function; not for a batch without records.
+
+        Raises: as ``plan_of_ranges`` and ``read_frame``, and what the function raises; the query ends, and its
+            next run has the same batch again.
+        """
+        ranges = ranges_of(batch)
+        if not ranges:
+            return
+        if self._opened is None:
+            given = self._options
+            self._opened = open_driver(given.cluster, given.credentials, given.cluster_key_file)
+        plan = plan_of_ranges(self._opened, ranges, self._options)
+        self._function(read_frame(self._opened, batch.sparkSession, plan), batch_id)
+
+
+def for_each_batch(
+    context: Context,
+    spark: SparkSession,
+    topics: Sequence[str],
+    function: BatchFunction,
+    options: Mapping[str, str],
+) -> DataStreamWriter:
+    """See ``Cluster.for_each_batch``. Raises: InvalidCallError naming the option; UnknownTopicOrPartitionError."""
+    given = {"cluster": str(context.file.path), **({"subscribe": ",".join(topics)} if topics else {}), **options}
+    known = range_options(given)
+    topics_of(context.metadata.image(), known.topics)
+    spark.dataSource.register(RangeDataSource)
+    frame = spark.readStream.format(FORMAT).options(**given).load()
+    return frame.writeStream.foreachBatch(BatchScan(context, known, function))

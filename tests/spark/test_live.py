@@ -1,0 +1,109 @@
+"""A mirrored topic and its source as one DataFrame: native scans of what is here, tasks for the rest."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from pyspark.errors import StreamingQueryException
+
+from stratalog import Cluster
+from stratalog.bridges.formats.json_text import JsonValues
+from stratalog.bridges.formats.typed import TypedValues
+from stratalog.bridges.live.boundary import look_live
+from stratalog.bridges.live.frame import live_frame
+from stratalog.bridges.live.plan import plan_live
+from stratalog.bridges.live.stream import for_each_live_batch
+from stratalog.bridges.mirror.mirror import mirror
+from stratalog.bridges.mirror.options import MirrorOptions
+from stratalog.engine.reading.bounds import Bound
+from stratalog.partitions.declared import declared
+from tests.bridges.memory_source import MemorySource
+from tests.contexts import context_of
+from tests.spark.spark_cluster import TIERED, format_cluster
+from tests.spark.streams import limits, to_its_end
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = pytest.mark.spark
+VALUES = TypedValues(JsonValues(declared("id LONG")))
+
+
+def live(
+    cluster: Cluster, spark: SparkSession, source: MemorySource, start: Bound = None, end: Bound = None
+) -> DataFrame:
+    context = context_of(cluster)
+    plan = plan_live(context, look_live(context, source, "t", VALUES), start, end)
+    return live_frame(context, spark, plan, VALUES)
+
+
+def test_history_in_both_tiers_and_the_newest_records_are_one_frame(spark: SparkSession, tmp_path: Path) -> None:
+    cluster: Cluster = format_cluster(spark, tmp_path)
+    source = MemorySource(2)
+    options = MirrorOptions(replication_factor=2, values=VALUES)
+    for number in range(2):
+        for log in source.logs:
+            log.append(f'{{"id": {number}}}', None, gaps=1)
+        mirror(context_of(cluster), source, ["t"], options)
+        if number == 0:
+            cluster.topics.alter_configs("t", TIERED)
+            cluster.tier()
+            cluster.retain()
+    for log in source.logs:
+        log.append('{"id": 2}', "no JSON")
+    found = live(cluster, spark, source)
+    assert found.columns == cluster.read("t").columns
+    assert dict(found.dtypes) == dict(cluster.read("t").dtypes)
+    rows = found.orderBy("partition", "offset").select("partition", "offset", "value.id", "value._undecoded")
+    expected = [(0, 0, None), (1, None, None), (3, 1, None), (4, None, None), (6, 2, None), (7, None, b"no JSON")]
+    assert [tuple(row) for row in rows.collect()] == [(p, *row) for p in (0, 1) for row in expected]
+    assert live(cluster, spark, source, {0: 4, 1: 7}, {0: 7, 1: 8}).count() == 3
+    assert live(cluster, spark, source, "2023-11-14T22:13:20.004", "2023-11-14T22:13:20.007").count() == 2
+    mirror(context_of(cluster), source, ["t"], options)
+    assert sorted(map(str, live(cluster, spark, source).collect())) == sorted(map(str, found.collect()))
+
+
+class Collected:
+    """The ids and offsets of each batch; the first batch after ``fail`` fails once it is collected."""
+
+    def __init__(self) -> None:
+        self.batches: list[list[tuple[int, int | None]]] = []
+        self.fail = False
+
+    def __call__(self, frame: DataFrame, batch_id: int) -> None:
+        rows = frame.orderBy("partition", "offset").select("offset", "value.id").collect()
+        if self.fail:
+            self.fail = False
+            raise RuntimeError("killed")
+        self.batches.append([(row.offset, row.id) for row in rows])
+
+
+@limits
+@pytest.mark.classic("its source is an object of this process")
+def test_a_stream_begins_in_the_history_and_goes_over_to_the_source(spark: SparkSession, tmp_path: Path) -> None:
+    """A batch that failed is the same when it runs again, though the source has lost its records since."""
+    cluster: Cluster = format_cluster(spark, tmp_path)
+    source, seen = MemorySource(), Collected()
+    log = source.logs[0]
+    log.append('{"id": 0}', '{"id": 1}')
+    options = MirrorOptions(replication_factor=2, values=VALUES)
+    mirror(context_of(cluster), source, ["t"], options)
+    log.append('{"id": 2}', gaps=1)
+
+    def run() -> None:
+        given = {"startingOffsets": "earliest", "maxRowsPerTrigger": "3"}
+        writer = for_each_live_batch(context_of(cluster), spark, "t", source, VALUES, seen, given)
+        to_its_end(writer, tmp_path / "checkpoint")
+
+    run()
+    assert seen.batches == [[(0, 0), (1, 1), (2, 2)], []], "a gap is an offset without a record"
+    log.append('{"id": 4}', '{"id": 5}')
+    seen.fail = True
+    with pytest.raises(StreamingQueryException, match="killed"):
+        run()
+    mirror(context_of(cluster), source, ["t"], options)
+    log.start = log.end
+    run()
+    assert seen.batches[2:] == [[(4, 4), (5, 5)]]
