@@ -8,13 +8,14 @@ them or, like the outcome of a transaction, are only known in a merged file.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from stratalog.partitions.digest import row_hashes
-from stratalog.partitions.listing import Link, ReplicaLog
+from stratalog.partitions.listing import DataFile, Link, ReplicaLog
 from stratalog.partitions.records import RECORD_COLUMNS
 from stratalog.partitions.segment import read_row_groups
 from stratalog.partitions.store.protocol import Store
@@ -36,24 +37,25 @@ def first_difference(
         if not links:
             continue
         start, end = max(segment.base_offset, links[0].start), min(agreed, links[-1].end)
-        for first, records in read_row_groups(remote, remote_file(folder, segment), start, end, [*RECORD_COLUMNS]):
-            theirs = row_hashes(records)
-            mine = _hashes(leader, links, first, first + len(theirs))
-            differs = np.flatnonzero(mine != theirs)
-            if len(differs):
-                return first + int(differs[0])
+        for first, records in _records(remote, remote_file(folder, segment), start, end):
+            differs = _differs(leader, links, first, row_hashes(records))
+            if differs is not None:
+                return differs
     return None
 
 
-def _hashes(leader: Store, links: Sequence[Link], start: int, end: int) -> npt.NDArray[np.uint64]:
-    """Of the leader's records ``[start, end)``."""
-    return np.concatenate(
-        [
-            row_hashes(records)
-            for link in links
-            if link.start < end and start < link.end
-            for _, records in read_row_groups(
-                leader, link.file, max(start, link.start), min(end, link.end), [*RECORD_COLUMNS]
-            )
-        ]
-    )
+def _differs(leader: Store, links: Sequence[Link], first: int, theirs: npt.NDArray[np.uint64]) -> int | None:
+    """The first offset at which the leader has another record than these from ``first`` on. Records that its files
+    lack are damage, and no difference."""
+    for link in links:
+        start, end = max(first, link.start), min(first + len(theirs), link.end)
+        for at, records in _records(leader, link.file, start, end) if start < end else ():
+            mine = row_hashes(records)
+            differs = np.flatnonzero(mine != theirs[at - first : at - first + len(mine)])
+            if len(differs):
+                return at + int(differs[0])
+    return None
+
+
+def _records(store: Store, file: DataFile, start: int, end: int) -> Iterator[tuple[int, pa.Table]]:
+    return read_row_groups(store, file, start, end, [*RECORD_COLUMNS])
