@@ -93,7 +93,7 @@ crash: setup ## kill -9 of real jobs at random moments: make crash RUNS=100 SEED
 unattended: $(VENV)/.installed ## processes killed, a broker lost, nobody but maintain, on a real S3 server: make unattended MINUTES=30
 	@$(BIN)/python -m tests.crashes.unattended --minutes $(MINUTES) --seed $(SEED)
 
-demo: setup $(if $(filter azure gcs,$(STORE)),servers) ## real data through the whole life of a log, in a terminal; on a server: STORE=s3, azure or gcs
+demo: setup $(if $(filter azure gcs,$(STORE)),servers) ## real data through the whole life of a log, in a terminal; on a server: STORE=s3, s3fs, azure or gcs
 	@$(BIN)/python -m demo $(if $(STORE),--store $(STORE)) $(ARGS)
 
 kafka: setup .cache/jars/.kafka ## the same scripts on the engine and on a real Kafka broker, which is fetched and started
@@ -116,14 +116,14 @@ format: $(VENV)/.installed ## rewrite the sources as the linter wants them
 # The hashes are those of every file of a version, for all platforms, as the index has them that pip is configured for.
 lock: ## resolve the dependencies anew into requirements.lock, and hash those of the documentation
 	@python=$$($(FIND_PYTHON)); rm -rf .cache/lock; $(QUIETLY) "resolving" $$python -m venv .cache/lock
-	@$(QUIETLY) "installing" .cache/lock/bin/python -m pip install --quiet "setuptools>=77" -e ".[spark,connect,azure,gcs,iceberg,metrics,otlp,completion,avro,protobuf,kafka,serve,demo,dev]"
+	@$(QUIETLY) "installing" .cache/lock/bin/python -m pip install --quiet "setuptools>=77" -e ".[spark,connect,s3fs,delta,azure,gcs,iceberg,metrics,otlp,completion,avro,protobuf,kafka,serve,kafka-tier,demo,dev]"
 	@.cache/lock/bin/python -m pip freeze --all --exclude pip --exclude stratalog > .cache/lock/pinned
 	@$(QUIETLY) "what hashes" .cache/lock/bin/python -m pip install --quiet uv
 	@index=$${PIP_INDEX_URL:-$$(.cache/lock/bin/python -m pip config get global.index-url 2>/dev/null || true)}; \
 	  if [[ -n $$index ]]; then export UV_DEFAULT_INDEX=$$index; fi; \
 	  hashed() { .cache/lock/bin/uv pip compile --quiet --no-config --no-deps --generate-hashes --no-header --no-annotate \
 	    --python .cache/lock/bin/python "$$1"; }; \
-	  { echo "# Every package of the extras spark, connect, azure, gcs, iceberg, metrics, otlp, completion, avro, protobuf, kafka, serve, demo and dev, pinned, with the hashes of its files; \`make lock\` writes this file again."; \
+	  { echo "# Every package of the extras spark, connect, s3fs, delta, azure, gcs, iceberg, metrics, otlp, completion, avro, protobuf, kafka, serve, kafka-tier, demo and dev, pinned, with the hashes of its files; \`make lock\` writes this file again."; \
 	    hashed .cache/lock/pinned; } > .cache/lock/requirements.lock; \
 	  { grep '^#' docs/requirements.txt; hashed docs/requirements.txt; } > .cache/lock/docs.txt
 	@mv .cache/lock/requirements.lock requirements.lock; mv .cache/lock/docs.txt docs/requirements.txt; rm -rf .cache/lock

@@ -64,8 +64,8 @@ from bench.kafka_server import connector_class_path
 from bench.measuring import TURNS, seconds_of
 from bench.options import BenchOptions, bench_options, size_text
 from bench.table import Row, render
+from stratalog import spark_session
 from stratalog.jobs.jars import class_path, jar_folder
-from stratalog.jobs.session import spark_session
 from stratalog.partitions.errors import InvalidCallError, StratalogError
 
 ALL_DONE, SOMETHING_FAILED, BAD_CALL = 0, 1, 2

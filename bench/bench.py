@@ -154,7 +154,7 @@ class BenchCluster:
     ) -> None:
         """Append all rows to ``TOPIC``, or fail."""
         self.cluster.append(
-            frame, TOPIC, key="key", value=value, acks=acks, producer=producer, sequence=sequence
+            TOPIC, frame, key="key", value=value, acks=acks, producer=producer, sequence=sequence
         ).raise_for_failures()
 
     def tiered(self) -> None:

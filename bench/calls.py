@@ -22,6 +22,7 @@ from bench.bench import TOPIC, Bench, cluster_file, record_batch
 from bench.counting import COPY, CREATE, DELETE, KINDS, LIST, READ, STAT, CountingStore
 from bench.table import Limit, Line
 from stratalog import Cluster, load_cluster_file
+from stratalog.engine.cluster.parts import with_parts
 from stratalog.engine.driver.opening import open_context
 from stratalog.engine.driver.report import Report
 from stratalog.partitions.clock import Clock, SystemClock
@@ -109,7 +110,7 @@ class CountedCluster:
         self._roots: dict[str, MemoryStore] = {}
         self._numbers = itertools.count(1)
         self._noted: list[str] | None = None
-        self.cluster = Cluster.format(self._file, new_id=self._new_id, opener=self._open)
+        self.cluster = with_parts(Cluster, new_id=self._new_id, opener=self._open).format(self._file)
 
     def driver(self) -> Cluster:
         """A driver of its own, which has read the metadata and no partition. It serves followers one after the

@@ -23,6 +23,7 @@ from bench.bench import TMPFS, TOPIC, Bench, BenchCluster, in_memory
 from bench.growth_table import NOTE, Cost, GrowthLine, sizes_up_to
 from bench.measuring import TURNS, in_child
 from stratalog import Cluster
+from stratalog.engine.cluster.parts import with_parts
 from stratalog.partitions.clock import Clock, SystemClock
 from stratalog.partitions.columns import binaries, constant
 from stratalog.partitions.lineage import Lineage
@@ -265,7 +266,7 @@ def _opened(made: BenchCluster) -> Cost:
         return stores[-1]
 
     began = time.process_time()
-    image = Cluster.open(made.folder / "cluster.toml", opener=opener).image
+    image = with_parts(Cluster, opener=opener).open(made.folder / "cluster.toml").image
     cpu_s = time.process_time() - began
     if len(image.brokers) != REPLICAS:
         raise AssertionError(f"the cluster was opened with {len(image.brokers)} brokers")

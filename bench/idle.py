@@ -269,7 +269,7 @@ def tier(file: Path) -> Run:
 
 
 def _maintain(cluster: Cluster) -> Report:
-    return cluster.maintain(leave_out=("vacuum", "scrub")).raise_for_failures()
+    return cluster.maintain(exclude=("vacuum", "scrub")).raise_for_failures()
 
 
 def _measured(file: Path, job: Callable[[Cluster], Report]) -> Run:

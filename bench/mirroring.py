@@ -191,7 +191,7 @@ class _Both:
             "--cluster",
             str(made.folder / "cluster.toml"),
         ]
-        command += ["--from", self._source, "--topics", KILLED, "--replication-factor", "1"]
+        command += ["--from", self._source, KILLED, "--replication-factor", "1"]
         slow = [*command, "--throttle", _SLOW]  # a piece after the other: the kill comes between two of them
         first = subprocess.Popen(slow, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         with closing(Cluster.open(made.folder / "cluster.toml")) as looking:

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from stratalog.partitions.amounts import parse_size
 from stratalog.partitions.errors import InvalidCallError
-from stratalog.partitions.sizes import parse_size
 
 NAMES = (
     *("calls", "append", "append3", "typed", "replicate", "hot", "idle", "tier", "remote_log", "scan"),

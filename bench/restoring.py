@@ -23,6 +23,7 @@ from bench.idle import lay_out
 from bench.measuring import seconds_of
 from bench.uploading import fresh_server
 from stratalog import Cluster
+from stratalog.engine.cluster.parts import with_parts
 from stratalog.partitions.clock import Clock
 from stratalog.partitions.errors import StratalogError
 from stratalog.partitions.store import Store, StoreCounts, StoreOptions, open_store
@@ -120,7 +121,7 @@ def _restored(file: Path, lost: str, partitions: int, where: str) -> RestoreLine
         began, cpu_s = time.perf_counter(), time.process_time()
         acknowledged = other.submit(_first_append, file, partitions - 1, over)
         try:
-            all_s = seconds_of(lambda: Cluster.restore(file, lost, opener=opener).raise_for_failures())
+            all_s = seconds_of(lambda: with_parts(Cluster, opener=opener).restore(file, lost).raise_for_failures())
             cpu_s = time.process_time() - cpu_s
         finally:
             over.set()

@@ -58,7 +58,7 @@ def _made(bench: Bench, brokers: int, partitions: int) -> BenchCluster:
 
 
 def _append(made: BenchCluster, rows: DataFrame) -> float:
-    return seconds_of(lambda: made.cluster.append(rows, TOPIC, key="key").raise_for_failures())
+    return seconds_of(lambda: made.cluster.append(TOPIC, rows, key="key").raise_for_failures())
 
 
 def _delta(bench: Bench, rows: DataFrame) -> float:

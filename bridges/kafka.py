@@ -59,7 +59,7 @@ class Kafka:
         value_format: str | None = None,
         schema_file: str | None = None,
         message: str | None = None,
-        throttle: float | None = None,
+        throttle_bytes_per_s: float | None = None,
         budget_s: float | None = None,
         dry_run: bool = False,
         check: bool = True,
@@ -67,9 +67,9 @@ class Kafka:
         """Mirror topics of a Kafka cluster once: what they have got since the last run, at the same offsets, and
         what their consumer groups have committed (``groups``). Topics that are not here are made, with
         ``replication_factor``; of an ``archive`` records stay when the source's go. ``rename`` gives topics other
-        names here, by their names there; later runs know them. ``throttle``: bytes a second; ``budget_s``: no
-        further piece is begun after these seconds. Any number of mirrors may run. Where much is new, the executors
-        of the cluster's session read and append.
+        names here, by their names there; later runs know them. ``throttle_bytes_per_s`` bounds the copying;
+        no further piece is begun after ``budget_s``. Any number of mirrors may run. Where much is new, the
+        executors of the cluster's session read and append.
 
         Values are bytes, or decoded: ``value_format`` is ``avro``, ``confluent-avro``, ``json`` or ``protobuf``,
         and ``schema_file`` one of Avro; with a type as DDL; with descriptors, of which ``message`` is one. Bytes
@@ -90,7 +90,7 @@ class Kafka:
             rename=dict(rename or {}),
             groups=groups,
             values=typed_values(value_format, schema_file, message, registry),
-            throttle=throttle,
+            throttle_bytes_per_s=throttle_bytes_per_s,
             budget_s=budget_s,
             dry_run=dry_run,
         )
@@ -213,7 +213,7 @@ class Kafka:
         groups: bool = True,
         offset_map: str | None = None,
         replication_factor: int | None = None,
-        throttle: float | None = None,
+        throttle_bytes_per_s: float | None = None,
         pace: float | None = None,
         budget_s: float | None = None,
         dry_run: bool = False,
@@ -222,9 +222,9 @@ class Kafka:
         """Export topics to a Kafka cluster once: what they have got since the last run of this export, once each,
         at the same offsets, and what consumer groups have committed here (``groups``). ``new_offsets``: behind
         what topics there hold; ``offset_map`` is the address of a Delta table of which offsets are which.
-        ``start`` and ``end`` are a range, as of ``read``; that takes a ``name`` of the export. ``throttle``: bytes
-        a second; ``pace``: the speed of records, where 1 is as far apart as their timestamps are; ``budget_s``:
-        no further piece is begun after these seconds. See ``stratalog.bridges.export``.
+        ``start`` and ``end`` are a range, as of ``read``; that takes a ``name`` of the export.
+        ``throttle_bytes_per_s`` bounds the copying; ``pace``: the speed of records, where 1 is as far apart as
+        their timestamps are; no further piece is begun after ``budget_s``. See ``stratalog.bridges.export``.
 
             cluster.export("kafka-2:9092", ["trips"])
 
@@ -239,7 +239,7 @@ class Kafka:
             groups=groups,
             offset_map=offset_map,
             replication_factor=whole_or_none(replication_factor, "replication_factor") or -1,
-            throttle=throttle,
+            throttle_bytes_per_s=throttle_bytes_per_s,
             pace=pace,
             budget_s=budget_s,
             dry_run=dry_run,

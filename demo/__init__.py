@@ -7,6 +7,6 @@
     compare    source, log and remote table row for row; imports nothing of this project
 
 Everything lies in ``$DEMO_DIR`` (``demo-data``), ``commands.sh`` among it: what was run, for a shell.
-``make demo STORE=s3``, or ``azure``, ``gcs``: the remote tier and one broker are in buckets of a real server of
-that kind on this machine instead (SeaweedFS, Azurite, fake-gcs-server).
+``make demo STORE=s3``, or ``s3fs``, ``azure``, ``gcs``: the remote tier and one broker are in buckets of a real
+server of that kind on this machine instead (SeaweedFS, Azurite, fake-gcs-server).
 """

@@ -21,8 +21,8 @@ from pathlib import Path
 from demo.places import PLACES, Server, serving
 from demo.prepare import COMMANDS, value_ddl
 from demo.steps import Done, StepFailedError, Steps, table
+from stratalog.errors import EnvironmentUnusableError
 from stratalog.partitions.clock import SystemClock
-from stratalog.partitions.errors import EnvironmentUnusableError
 
 ROOT = Path(__file__).resolve().parents[1]
 TOPIC = "flights"
@@ -61,7 +61,7 @@ def story(steps: Steps, folder: str, server: Server | None) -> list[str]:
         steps.shell(["rm", "-r", lost], f"broker {LOST_BROKER} loses its disk, and gets an empty one{how}")
         steps.shell(["mkdir", lost])
 
-    record = ("--topic", TOPIC, "--key", "tailnum", "--timestamp", "time_hour")
+    record = (TOPIC, "--key", "tailnum", "--timestamp", "time_hour")
     bulk = (
         *record,
         "--input",
@@ -116,18 +116,25 @@ def story(steps: Steps, folder: str, server: Server | None) -> list[str]:
     check(dropped.sum("deleted_bytes") > 0, "nothing was dropped")
 
     lose("")
-    job(f"set {_EARLIEST_PENDING}", "topics", "configs", "--cluster-wide", "--set", f"{_EARLIEST_PENDING}=true")
-    short = job("bootstrap from pending upload", "bootstrap", "--brokers", LOST_BROKER)
+    job(
+        f"set {_EARLIEST_PENDING}",
+        "topics",
+        "alter-configs",
+        "--cluster-wide",
+        "--set",
+        f"{_EARLIEST_PENDING}=true",
+    )
+    short = job("bootstrap from pending upload", "bootstrap", LOST_BROKER)
     lose(" again")
-    job("set it to false", "topics", "configs", "--cluster-wide", "--set", f"{_EARLIEST_PENDING}=false")
-    full = job("bootstrap from local start", "bootstrap", "--brokers", LOST_BROKER)
+    job("set it to false", "topics", "alter-configs", "--cluster-wide", "--set", f"{_EARLIEST_PENDING}=false")
+    full = job("bootstrap from local start", "bootstrap", LOST_BROKER)
     with_it, without = short.sum("copied_bytes", TOPIC), full.sum("copied_bytes", TOPIC)
     check(with_it == pending, f"{with_it} bytes were copied, {pending} were not tiered yet")
     check(without > with_it, "bootstrapping from the earliest pending upload offset has saved nothing")
 
     verified = job("verify every byte", "verify", "--deep")
     check(not verified.sum("findings"), "verify has findings")
-    submit("read everything", "read", "--topics", TOPIC, "--output", f"{folder}/read")
+    submit("read everything", "read", TOPIC, "--output", f"{folder}/read")
     compared = steps.submit(
         "compare with the source",
         "demo/compare.py",

@@ -88,7 +88,7 @@ class Access:
 
 def access(store: str, endpoint: str) -> Access:
     """The settings for a server without TLS; S3's credentials are in the environment, and so is Azure's key."""
-    if store == "s3":
+    if store in ("s3", "s3fs"):
         s3a = {"endpoint": endpoint, "endpoint.region": "us-east-1", "path.style.access": "true"}
         return Access(
             {"endpoint_override": endpoint.partition("://")[2], "scheme": endpoint.partition("://")[0]},
@@ -215,7 +215,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name in ("source", "read", "remote", "topic"):
         parser.add_argument(f"--{name}", required=True)
-    parser.add_argument("--store", choices=("s3", "azure", "gcs"))
+    parser.add_argument("--store", choices=("s3", "s3fs", "azure", "gcs"))
     parser.add_argument("--endpoint")
     given = parser.parse_args()
     began = time.monotonic()

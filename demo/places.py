@@ -24,6 +24,8 @@ class Place:
     """They have to be there, and empty."""
     settings: str = ""
     """Further lines of the storage's table in the cluster file."""
+    table: str = ""
+    """The name of that table; empty: the name of the storage."""
 
 
 _CONTAINER = f"abfss://{BUCKET}@{ACCOUNT}.dfs.core.windows.net"
@@ -31,10 +33,17 @@ PLACES = {
     "s3": Place(
         f"s3://{BUCKETS[0]}/remote", f"s3://{BUCKETS[1]}/broker-3", tuple(BUCKETS), f'region = "{REGION}"\n'
     ),
+    "s3fs": Place(
+        f"s3://{BUCKETS[0]}/remote",
+        f"s3://{BUCKETS[1]}/broker-3",
+        tuple(BUCKETS),
+        f'region = "{REGION}"\ndriver = "fsspec"\n',
+        "s3",
+    ),
     "azure": Place(f"{_CONTAINER}/remote", f"{_CONTAINER}/broker-3", (BUCKET,)),
     "gcs": Place(f"gs://{BUCKET}/remote", f"gs://{BUCKET}/broker-3", (BUCKET,)),
 }
-"""By the name of the storage; its table in the cluster file has that name, too."""
+"""By the name of the storage."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +60,11 @@ class Server:
         return PLACES[self.store]
 
     @property
+    def table(self) -> str:
+        """The name of its table in the cluster file."""
+        return self.place.table or self.store
+
+    @property
     def arguments(self) -> tuple[str, ...]:
         """For the commands of the demo."""
         return ("--store", self.store, "--endpoint", self.endpoint)
@@ -62,12 +76,13 @@ def serving(store: str) -> Iterator[Server]:
 
     Raises: EnvironmentUnusableError.
     """
-    if store != "s3":
+    of_s3 = store.startswith("s3")
+    if not of_s3:
         fetch_jars(jar_folder(), f"{store}.xml")
     for name in (*OTHER_CREDENTIALS, *OTHER_SETTINGS):
         os.environ.pop(name, None)
     with ExitStack() as stack:
-        if store == "s3":
+        if of_s3:
             os.environ.update(credentials())
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="stratalog-demo-")))
             endpoint = stack.enter_context(running_server(folder)).url

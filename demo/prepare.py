@@ -55,7 +55,7 @@ def cluster_toml(server: Server | None) -> str:
     table = ""
     if server is not None:
         remote, roots[BUCKET_BROKER] = server.place.remote, server.place.broker
-        table = f'\n[{server.store}]\nendpoint_url = "{server.endpoint}"\n{server.place.settings}'
+        table = f'\n[{server.table}]\nendpoint_url = "{server.endpoint}"\n{server.place.settings}'
     brokers = (
         f'\n[[brokers]]\nid = {broker}\nrack = "{rack}"\nlog_dir = "{roots[broker]}"\n'
         for broker, rack in BROKERS.items()

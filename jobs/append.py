@@ -1,10 +1,10 @@
 """Append data that Spark can read to a topic: once, or batch by batch as a stream.
 
-  stratalog append --topic flights --input flights.parquet --key tailnum --timestamp time_hour \\
+  stratalog append flights --input flights.parquet --key tailnum --timestamp time_hour \\
       --producer loader --sequence 7
-  stratalog append --topic flights --input incoming --option maxFilesPerTrigger=1 --key tailnum \\
+  stratalog append flights --input incoming --option maxFilesPerTrigger=1 --key tailnum \\
       --stream --checkpoint incoming.checkpoint --producer incoming
-  stratalog append --topic late_flights --input flights --format stratalog --where "value.dep_delay > 60" \\
+  stratalog append late_flights --input flights --format stratalog --where "value.dep_delay > 60" \\
       --key key --value value --stream --checkpoint late.checkpoint --producer late
 
 With --producer and --sequence the records are appended once, however often the job runs. A stream identifies its
@@ -39,7 +39,7 @@ _NEEDS = (
     ("stream", "producer"),
     ("checkpoint", "stream"),
     ("sequence", "producer"),
-    ("epoch", "producer"),
+    ("producer_epoch", "producer"),
     ("on_changed_replay", "producer"),
     ("producer", "sequence", "stream"),
 )
@@ -47,7 +47,7 @@ _NAME = re.compile(r"[A-Za-z_]\w*(\.\w+)*")
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--topic", metavar="NAME", required=True)
+    parser.add_argument("topic", metavar="TOPIC")
     add_dry_run(parser, "check all records and count them by partition; append nothing")
     source = parser.add_argument_group("input, with the options of Spark's readers")
     source.add_argument(
@@ -94,7 +94,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--sequence", metavar="N", type=number, help="number of this append among the producer's, from 0"
     )
     how.add_argument(
-        "--epoch",
+        "--producer-epoch",
         metavar="N",
         type=number,
         help="epoch of the producer; a higher epoch fences the lower ones (default: 0)",
@@ -143,7 +143,7 @@ def append(job: Job) -> Report:
 def append_frame(given: argparse.Namespace, cluster: stratalog.Cluster, frame: DataFrame) -> Report:
     """One append of ``frame`` as the arguments say."""
     return cluster.append(
-        frame, given.topic, sequence=given.sequence, dry_run=given.dry_run, **_how(given), check=False
+        given.topic, frame, sequence=given.sequence, dry_run=given.dry_run, **_how(given), check=False
     )
 
 
@@ -157,7 +157,7 @@ def _how(given: argparse.Namespace) -> dict[str, Any]:
         "timestamp": _column(given.timestamp),
         "acks": given.acks,
         "producer": given.producer,
-        "producer_epoch": given.epoch,
+        "producer_epoch": given.producer_epoch,
         "on_changed_replay": given.on_changed_replay or "refuse",
         "on_bad_record": given.on_bad_record,
         "bad_record_topic": given.bad_record_topic,

@@ -19,11 +19,11 @@ from typing import Any, NoReturn
 from stratalog.engine.config.file_place import CREDENTIALS_VARIABLE
 from stratalog.engine.config.key_source import KEY_VARIABLE
 from stratalog.engine.reading.positions import SPECS, FirstAt, Spec, named_or_time, spec_of, time_of
+from stratalog.partitions.amounts import parse_size
 from stratalog.partitions.errors import InvalidCallError
 from stratalog.partitions.isolation import Isolation
 from stratalog.partitions.offsets import OffsetSpec
 from stratalog.partitions.runner import RUNNERS, SPARK
-from stratalog.partitions.sizes import parse_size
 from stratalog.partitions.spelling import did_you_mean
 
 CLUSTER_VARIABLE = "STRATALOG_CLUSTER"
@@ -64,16 +64,23 @@ class _JobParser(argparse.ArgumentParser):
             commands = next(action.choices for action in self._actions if action.metavar == _COMMAND)
             hint = f"; it is one of {', '.join(commands or ())}"
         elif "required" in message:  # argparse reports this before unknown options
-            unknown = [word for word in self._words if word.startswith("--") and word not in options]
-            hints = (did_you_mean(word.partition("=")[0], options, 0.7) for word in unknown)
+            unknown = [word.partition("=")[0] for word in self._words if word.startswith("--")]
+            hints = (self._without_option(word) or did_you_mean(word, options, 0.7) for word in unknown)
             hint = next((hint for hint in hints if hint), "")
         if message.startswith(self._UNKNOWN):
             word = message.removeprefix(self._UNKNOWN).split(" ")[0]
             if word.startswith("-"):
-                hint = did_you_mean(word.partition("=")[0], options, 0.7)  # all options share the dashes
+                word = word.partition("=")[0]
+                hint = self._without_option(word) or did_you_mean(word, options, 0.7)  # all share the dashes
             elif "--topics" in options:
                 hint = "; name topics with --topics A,B"
         super().error(message + hint)
+
+    def _without_option(self, word: str) -> str:
+        """The hint for ``--topic t`` of a parser that takes the topic as a word of its own."""
+        positional = {action.dest.rstrip("s"): action for action in self._actions if not action.option_strings}
+        action = positional.get(word.removeprefix("--").rstrip("s"))
+        return "" if action is None else f"; give {action.metavar} without an option"
 
     def _options(self) -> set[str]:
         """The options of this parser and of its subcommands."""
@@ -187,8 +194,11 @@ def commands_of(parser: argparse.ArgumentParser) -> Callable[..., argparse.Argum
     return command
 
 
-def add_topics(parser: argparse.ArgumentParser) -> None:
-    """``--topics a,b``."""
+def add_topics(parser: argparse.ArgumentParser, *, required: bool = False) -> None:
+    """``--topics a,b``; the first words of a job that cannot do without topics, ``a,b``."""
+    if required:
+        parser.add_argument("topics", metavar="TOPICS", type=names, help="one topic, or several: a,b")
+        return
     parser.add_argument("--topics", metavar="A,B", type=names, help="only these topics (default: all)")
 
 

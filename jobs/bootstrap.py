@@ -2,9 +2,9 @@
 replicas into the ISR. The report lists per partition what was copied, and what was not copied because it is
 tiered.
 
-  bootstrap --brokers 2                          everything that broker 2 had before it lost its disk
-  bootstrap --brokers 4 --add --topics trips     also put replicas of all partitions of a topic on broker 4
-  bootstrap --brokers 4 --instead-of 2           move all replicas of broker 2 to broker 4; broker 2 keeps none
+  stratalog bootstrap 2                          everything that broker 2 had before it lost its disk
+  stratalog bootstrap 4 --add --topics trips     also put replicas of all partitions of a topic on broker 4
+  stratalog bootstrap 4 --instead-of 2           move all replicas of broker 2 to broker 4; broker 2 keeps none
 
 With follower.fetch.last.tiered.offset.enable = true (a config of the cluster), a replica of a tiered topic starts
 at the earliest pending upload offset and copies nothing that is already remote (KIP-1023). If the leader still
@@ -30,11 +30,10 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     add_dry_run(parser)
     add_yes(parser)
     parser.add_argument(
-        "--brokers",
-        metavar="N,M",
+        "brokers",
+        metavar="BROKERS",
         type=numbers,
-        required=True,
-        help="the brokers to set up; required, because an empty folder may be a volume that is not mounted",
+        help="the brokers to set up: 2, or 2,3; an empty folder alone may be a volume that is not mounted",
     )
     parser.add_argument(
         "--add",
@@ -45,7 +44,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--instead-of",
         metavar="N",
         type=number,
-        help="give the one broker of --brokers all replicas of broker N, which loses them",
+        help="give the one broker of BROKERS all replicas of broker N, which loses them",
     )
     parser.add_argument(
         "--trust-copy",

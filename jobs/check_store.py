@@ -38,6 +38,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--plain-http", action="store_true", help="allow a server on another machine to be reached without TLS"
     )
+    parser.add_argument("--driver", choices=["fsspec"], help="as driver in [s3], [azure] and [gcs]")
+    parser.add_argument("--file-system", metavar="NAME", help="as file_system there: package.module:function")
 
 
 def check_store(job: Job) -> Report:
@@ -53,6 +55,8 @@ def check_store(job: Job) -> Report:
         part_bytes=PART_BYTES,
         exclusive_multipart=given.exclusive_multipart,
         plain_http=given.plain_http,
+        driver=given.driver or ("fsspec" if given.file_system else None),
+        file_system=given.file_system,
     )
     store, other = (open_store(url, options) for _ in range(2))
     began = clock.monotonic_s()

@@ -1,27 +1,31 @@
 """Delete the records of partitions below given offsets, as kafka-delete-records.sh does.
 
-  stratalog delete_records --topic trips --partition 0 --offset 1000
+  stratalog delete_records trips --before 0:1000,1:latest
   stratalog delete_records --offset-json-file offsets.json
 
 The file has Kafka's format: {"partitions": [{"topic": "trips", "partition": 0, "offset": 1000}], "version": 1}.
-Offset -1 deletes everything that is committed. The report lists the new low watermarks; stratalog retain deletes
-the bytes. Topics whose log only snapshots may shorten (cleanup.policy=snapshot, __cluster_metadata) are refused
-with POLICY_VIOLATION.
+latest, in the file -1, deletes everything that is committed. The report lists the new low watermarks; stratalog
+retain deletes the bytes. Topics whose log only snapshots may shorten (cleanup.policy=snapshot, __cluster_metadata)
+are refused with POLICY_VIOLATION.
 """
 
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from pathlib import Path
 
 import msgspec
 
 from stratalog import Report
-from stratalog.jobs.arguments import add_dry_run, add_yes, number
+from stratalog.jobs.arguments import add_dry_run, add_yes, check_options
 from stratalog.jobs.run import Job, JobMain
 from stratalog.partitions.bounded import parse_json
 from stratalog.partitions.errors import InvalidCallError
+
+_LATEST = -1
+"""Kafka's word for the high watermark."""
 
 
 class _Partition(msgspec.Struct, frozen=True):
@@ -38,12 +42,17 @@ class _OffsetsFile(msgspec.Struct, frozen=True):
 def arguments(parser: argparse.ArgumentParser) -> None:
     add_dry_run(parser, "check, and print the low watermarks that would result; change nothing")
     add_yes(parser)
-    parser.add_argument(
-        "--offset-json-file", metavar="JSON", type=Path, help="a file of topics, partitions and offsets"
+    which = parser.add_mutually_exclusive_group(required=True)
+    which.add_argument("topic", metavar="TOPIC", nargs="?")
+    which.add_argument(
+        "--offset-json-file", metavar="FILE", type=Path, help="a file of topics, partitions and offsets"
     )
-    parser.add_argument("--topic", metavar="NAME")
-    parser.add_argument("--partition", metavar="N", type=number)
-    parser.add_argument("--offset", metavar="N", type=int, help="the first offset to keep; -1: the high watermark")
+    parser.add_argument(
+        "--before",
+        metavar="N:OFFSET,...",
+        type=_offsets,
+        help="the first offset to keep, by partition; latest: the high watermark",
+    )
 
 
 def delete_records(job: Job) -> Report:
@@ -76,18 +85,23 @@ def delete_records(job: Job) -> Report:
     )
 
 
+def _offsets(text: str) -> list[tuple[int, int]]:
+    """``0:1000,1:latest``."""
+    if not re.fullmatch(r"\d+:(\d+|latest)(,\d+:(\d+|latest))*", text, re.ASCII):
+        raise argparse.ArgumentTypeError(f"{text!r}: write offsets by partition as 0:1000,1:latest")
+    pairs = (part.split(":") for part in text.split(","))
+    return [(int(partition), _LATEST if offset == "latest" else int(offset)) for partition, offset in pairs]
+
+
 def _wanted(given: argparse.Namespace) -> list[_Partition]:
     """Raises: InvalidCallError."""
-    named = (given.topic, given.partition, given.offset)
-    wanted = [] if given.offset_json_file is None else _read(given.offset_json_file)
-    if all(one is not None for one in named):
-        wanted.append(_Partition(*named))
-    elif any(one is not None for one in named):
-        raise InvalidCallError("--topic, --partition and --offset go together")
-    if not wanted:
-        raise InvalidCallError(
-            "no records are named: give --offset-json-file, or --topic, --partition and --offset"
-        )
+    if given.offset_json_file is None:
+        if given.before is None:
+            raise InvalidCallError("no records are named: give --before, such as --before 0:1000,1:latest")
+        return [_Partition(given.topic, partition, offset) for partition, offset in given.before]
+    check_options(given, bars=[("offset_json_file", "before")])
+    if not (wanted := _read(given.offset_json_file)):
+        raise InvalidCallError(f"{given.offset_json_file} names no records")
     return wanted
 
 

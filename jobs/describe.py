@@ -1,9 +1,8 @@
-"""List every partition of the topics, or every broker, as a table. Changes nothing.
+"""List every partition of the topics as a table. Changes nothing.
 
   stratalog describe                   one row per partition; all of the cluster's own topics share one row
   stratalog describe --topics flights  only these topics, which may be the cluster's own
   stratalog describe --wide            one row per replica, with all that is known of it (also with --json)
-  stratalog describe --brokers         brokers instead of partitions
 end: the high watermark, up to which records can be read. lag: the number of records by which the slowest replica
 that answers is behind the leader. tiered: the offset up to which the remote tier holds the log.
 """
@@ -18,7 +17,7 @@ from itertools import groupby
 
 from stratalog import Report
 from stratalog.engine.driver.report import Value
-from stratalog.jobs.arguments import add_dry_run, add_topics, check_options
+from stratalog.jobs.arguments import add_dry_run, add_topics
 from stratalog.jobs.run import Job, JobMain
 
 Row = Mapping[str, Value]
@@ -27,17 +26,12 @@ Row = Mapping[str, Value]
 def arguments(parser: argparse.ArgumentParser) -> None:
     add_topics(parser)
     add_dry_run(parser, "no effect: this job only reads")
-    parser.add_argument("--brokers", action="store_true", help="list brokers instead of partitions")
     parser.add_argument("--wide", action="store_true", help="one row per replica, with all that is known of it")
 
 
 def describe(job: Job) -> Report:
     given = job.arguments
-    check_options(given, bars=[("brokers", "topics", "wide")])
-    cluster = job.cluster()
-    if given.brokers:
-        return cluster.brokers.list()
-    report = cluster.describe(given.topics)
+    report = job.cluster().describe(given.topics)
     return report if given.wide or given.json else narrow(report)
 
 

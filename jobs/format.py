@@ -1,5 +1,5 @@
 """Create the cluster that a cluster file describes: format the roots, begin the metadata log, register the
-brokers."""
+brokers. (brokers add adds one to a cluster.)"""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import stratalog
 from stratalog import Report
-from stratalog.jobs.arguments import add_dry_run, numbers
+from stratalog.jobs.arguments import add_dry_run
 from stratalog.jobs.run import Job, JobMain
 from stratalog.partitions.clock import SystemClock
 from stratalog.partitions.store import StoreCounts
@@ -17,19 +17,11 @@ from stratalog.partitions.store import StoreCounts
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     add_dry_run(parser)
-    parser.add_argument(
-        "--brokers",
-        metavar="N,M",
-        type=numbers,
-        help="add only these brokers, which are new in the file, to an existing cluster",
-    )
 
 
 def format_cluster(job: Job) -> Report:
-    """Format the cluster, or add brokers. Roots that are already formatted and registered stay unchanged."""
+    """Format the cluster. Roots that are already formatted and registered stay unchanged."""
     given = job.arguments
-    if given.brokers is not None:
-        return job.cluster().brokers.add(given.brokers, dry_run=given.dry_run, check=False)
     if given.dry_run:
         return stratalog.Cluster.plan_format(given.cluster, credentials=given.credentials)
     began = SystemClock().monotonic_s()

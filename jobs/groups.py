@@ -16,7 +16,7 @@ from datetime import timedelta
 from typing import Any
 
 from stratalog import OffsetSpec, Report
-from stratalog.jobs.arguments import add_yes, commands_of, names, number, numbers, time
+from stratalog.jobs.arguments import add_topics, add_yes, commands_of, names, number, numbers, time
 from stratalog.jobs.run import Job, JobMain
 
 
@@ -29,10 +29,11 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     delete_offsets = command("delete-offsets", "delete a group's offsets for some topics")
     for added in (describe, reset, delete, delete_offsets):
         added.add_argument("group", metavar="GROUP")
-    for added in (reset, delete_offsets):
-        added.add_argument("--topics", metavar="A,B", type=names, required=True, help="only these topics")
+    add_topics(delete_offsets, required=True)
+    reset.add_argument("--topics", metavar="A,B", type=names, required=True, help="only these topics")
     for added in (delete, delete_offsets):
         add_yes(added)
+    delete.add_argument("--if-exists", action="store_true", help="succeed if the group does not exist")
     reset.add_argument("--partitions", metavar="N,M", type=numbers, help="only these (default: all)")
     place = reset.add_mutually_exclusive_group(required=True)
     place.add_argument("--to-earliest", action="store_true", help="move to the log start")
@@ -61,7 +62,7 @@ def groups(job: Job) -> Report:
             return door.lag(given.group)
         case "delete":
             job.confirm(f"delete group {given.group!r} and its offsets")
-            return door.delete(given.group, dry_run=given.dry_run, check=False)
+            return door.delete(given.group, if_exists=given.if_exists, dry_run=given.dry_run, check=False)
         case "delete-offsets":
             job.confirm(f"delete the offsets of group {given.group!r} for {', '.join(given.topics)}")
             return door.delete_offsets(given.group, given.topics, dry_run=given.dry_run, check=False)

@@ -33,10 +33,10 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
     },
     "state of the cluster": {
         "health": "list problems, since when they exist, and the command that fixes each",
-        "describe": "list partitions, replicas or brokers",
+        "describe": "list partitions or replicas",
         "metrics": "print all figures of health in OpenMetrics format",
         "history": "list past operations: who ran them, and how they ended",
-        "verify": "compare all replicas and the remote tier; --heal repairs damage",
+        "verify": "compare all replicas and the remote tier",
     },
     "upkeep": {
         "maintain": "run the upkeep steps that are due: the only job you must schedule",
@@ -47,6 +47,7 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
         "retain": "apply total and local retention",
         "snapshot": "snapshot the metadata, and topics that keep the latest record of each key",
         "vacuum": "delete files that are no longer needed",
+        "heal": "replace damaged files on brokers by verified copies",
     },
     "topics, groups, transactions": {
         "topics": "list, describe, create, alter, configure, delete",
@@ -57,10 +58,10 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
     "Kafka": {},
     "brokers and clusters": {
         "check_store": "test whether a storage gives the guarantees that a log needs",
-        "format": "create the cluster that a cluster file describes, or add brokers",
+        "format": "create the cluster that a cluster file describes",
         "bootstrap": "set up brokers that are new or have lost their storage",
         "reassign": "move replicas to other brokers",
-        "fence": "take brokers out of service, or bring them back",
+        "brokers": "list and add brokers, take them out of service, bring them back",
         "quorum": "describe the quorum of the metadata, change its voters",
         "restore": "restore a cluster from its remote tier; --drill only rehearses it",
         "recover": "export records that an unclean election has truncated",

@@ -1,6 +1,6 @@
 """Run the upkeep steps that are due, in this order, within the budget. It is the only job you must schedule.
 
-  replicate, elect, merge, tier, retain, snapshot, vacuum, scrub (a rolling verify --deep --heal)
+  replicate, elect, merge, tier, retain, snapshot, vacuum, scrub (a rolling heal)
 
   stratalog maintain                         one run, for a scheduler
   stratalog maintain --every 30s             run in one process until interrupted; prints one line per round
@@ -9,7 +9,7 @@
   stratalog maintain --budget-bytes 10GiB    nor after 10 GiB; --budget-requests 5000: storage requests
   stratalog maintain --every 30s --metrics 9409    also serve health and the costs of the runs to Prometheus
   stratalog maintain --every 30s --otlp URL        or push them by OTLP (see metrics --help)
-  stratalog maintain --except scrub,vacuum   run the other steps
+  stratalog maintain --exclude scrub,vacuum  run the other steps
   stratalog maintain --dry-run               list due steps with their partitions, and when the others are due
 
 One look at the brokers finds the partitions that have changed; only these are worked on. replicate and tier are
@@ -40,9 +40,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         help="run only these steps, due or not (with --every: only when due)",
     )
-    parser.add_argument(
-        "--except", dest="leave_out", metavar="STEP,STEP", type=_steps, default=[], help="skip these steps"
-    )
+    parser.add_argument("--exclude", metavar="STEP,STEP", type=_steps, default=[], help="skip these steps")
     parser.add_argument("--budget", metavar="TIME", type=duration, help="begin nothing after this time (5m)")
     parser.add_argument(
         "--budget-bytes", metavar="SIZE", type=size, help="begin nothing after this number of bytes (10GiB)"
@@ -86,7 +84,7 @@ def maintain(job: Job) -> Report:
     def once() -> Report:
         return job.on_workers().maintain(
             only=given.only,
-            leave_out=given.leave_out,
+            exclude=given.exclude,
             due=given.every is not None,
             budget_s=given.budget,
             budget_bytes=given.budget_bytes,

@@ -9,13 +9,13 @@ import sys
 from stratalog import FoundOffset, Report
 from stratalog.engine.driver.report import Value
 from stratalog.engine.reading.positions import POSITIONS, time_text
-from stratalog.jobs.arguments import add_dry_run, add_isolation, names, position
+from stratalog.jobs.arguments import add_dry_run, add_isolation, add_topics, position
 from stratalog.jobs.run import Job, JobMain
 from stratalog.partitions.offsets import Answer
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--topics", metavar="A,B", type=names, required=True)
+    add_topics(parser, required=True)
     add_dry_run(parser, "no effect: this job only reads")
     parser.add_argument(
         "--spec",

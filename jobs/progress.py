@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress as Bars
     from rich.progress import TaskID
 
-    from stratalog.engine.driver.context import Progress
+    from stratalog.engine.driver.tasks import Progress
 
 
 def terminal_progress() -> Progress:
@@ -49,7 +49,7 @@ def open_terminal() -> TextIO | None:
 
 
 class TerminalProgress:
-    """See ``stratalog.engine.driver.context.Progress``. One bar per piece of work; it stays on screen
+    """See ``stratalog.engine.driver.tasks.Progress``. One bar per piece of work; it stays on screen
     afterwards."""
 
     def __init__(self, terminal: TextIO) -> None:
@@ -103,7 +103,7 @@ class TerminalProgress:
 
 
 class PlainProgress:
-    """See ``stratalog.engine.driver.context.Progress``. Prints a line every ``every_s`` seconds; shorter work
+    """See ``stratalog.engine.driver.tasks.Progress``. Prints a line every ``every_s`` seconds; shorter work
     prints none.
     """
 

@@ -1,7 +1,7 @@
 """Read a range of topics, local and remote alike: show the first records, count them, or write them out.
 
-  stratalog read --topics flights --start 2013-06-01 --end 2013-07-01 --where "value.carrier = 'UA'"
-  stratalog read --topics flights --output flights.parquet
+  stratalog read flights --start 2013-06-01 --end 2013-07-01 --where "value.carrier = 'UA'"
+  stratalog read flights --output flights.parquet
   stratalog read --pattern "flights-.*" --last 10 --explain
 Offsets and times are half open, [start, end); the end is at most the high watermark. A time bounds the timestamps
 of records, in whatever order the log has them: --start 2013-01-10 --end 2013-01-11 is that day (in UTC unless the
@@ -43,7 +43,11 @@ _SHOWN = 20
 def arguments(parser: argparse.ArgumentParser) -> None:
     of = parser.add_mutually_exclusive_group(required=True)
     of.add_argument(
-        "--topics", metavar="A,B", type=names, help="one topic, or several topics of the same declared types"
+        "topics",
+        metavar="TOPICS",
+        nargs="?",
+        type=names,
+        help="a topic, or several (a,b) of the same declared types",
     )
     of.add_argument("--pattern", metavar="REGEX", help="the topics whose whole name matches")
     where = (
@@ -59,7 +63,10 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--where", metavar="EXPR", help="read only the records that match")
     add_isolation(parser)
     parser.add_argument(
-        "--allow-data-loss", action="store_true", help="skip deleted records of the range, with a note"
+        "--no-fail-on-data-loss",
+        dest="fail_on_data_loss",
+        action="store_false",
+        help="skip deleted records of the range, with a note",
     )
     add_client_rack(parser)
     add_dry_run(parser, "list the files that would be scanned; needs no Spark")
@@ -98,7 +105,7 @@ def read(job: Job) -> Report:
             last=given.last,
             client_rack=given.client_rack,
             isolation=given.isolation,
-            fail_on_data_loss=not given.allow_data_loss,
+            fail_on_data_loss=given.fail_on_data_loss,
         )
     if not planned_only:
         cluster = job.on_spark()

@@ -21,8 +21,8 @@ from stratalog import Report
 from stratalog.engine.metadata.reassignment_plan import ReplicaPlan, parse_plan, plan_json
 from stratalog.jobs.arguments import add_dry_run, add_topics, add_yes, check_options, count, numbers
 from stratalog.jobs.run import Job, JobMain
+from stratalog.partitions.amounts import parse_size
 from stratalog.partitions.errors import InvalidCallError
-from stratalog.partitions.sizes import parse_size
 
 _WISHES = ("add", "remove", "move", "drain", "replication_factor")
 _WHEN_MOVING = ("throttle", "force", "write_plan")

@@ -1,7 +1,7 @@
 """Export records that were truncated but that replicas still hold, as Parquet files with all record columns.
 
-  stratalog recover --topics flights --to recovered
-  stratalog recover --topics flights --keep remote --dry-run
+  stratalog recover flights --to recovered
+  stratalog recover flights --keep remote --dry-run
 
 This does not change the log, and may be repeated. verify --discarded lists the records. To put the records back
 into the log, append them: recovered/manifest.json explains how.
@@ -21,13 +21,13 @@ import os
 import sys
 
 from stratalog import Report
-from stratalog.jobs.arguments import add_dry_run, names, number, numbers
+from stratalog.jobs.arguments import add_dry_run, add_topics, number, numbers
 from stratalog.jobs.run import Job, JobMain
 from stratalog.partitions.store.address import parse_address
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--topics", metavar="A,B", type=names, required=True, help="the topics")
+    add_topics(parser, required=True)
     parser.add_argument("--partitions", metavar="N,M", type=numbers, help="only these partitions")
     parser.add_argument("--broker", metavar="N", type=number, help="only records that this broker holds")
     what = parser.add_mutually_exclusive_group(required=True)

@@ -58,21 +58,21 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="succeed if a topic of that name exists and has all that is requested",
     )
-    alter = command("alter", "add partitions; grow declared types by nullable fields at the end of a struct")
-    alter.add_argument("name", metavar="NAME")
-    alter.add_argument(
-        "--partitions",
-        metavar="N",
-        type=count,
-        help="the new total; new records of a key may go to other partitions",
+    more = command("create-partitions", "add partitions; new records of a key may go to other partitions")
+    more.add_argument("name", metavar="NAME")
+    more.add_argument("partitions", metavar="N", type=count, help="the new total")
+    more.add_argument(
+        "--if-not-exists", action="store_true", help="succeed if the topic has as many partitions, or more"
     )
+    alter = command("alter", "grow declared types by nullable fields at the end of a struct")
+    alter.add_argument("name", metavar="NAME")
     alter.add_argument("--key", metavar="TYPE", help="the whole new type of keys (default: unchanged)")
     alter.add_argument(
         "--value", metavar="TYPE", help="the whole new type of values (default: unchanged); syntax as in `create`"
     )
-    configs = command("configs", "set configs of a topic or of the cluster, or reset them to their defaults")
+    configs = command("alter-configs", "set configs of a topic or of the cluster, or reset them to their defaults")
     of = configs.add_mutually_exclusive_group(required=True)
-    of.add_argument("--topic", metavar="NAME")
+    of.add_argument("topic", metavar="TOPIC", nargs="?")
     of.add_argument("--cluster-wide", action="store_true")
     configs.add_argument("--set", metavar="K=V", type=pair, action="append", default=[], help="repeatable")
     configs.add_argument("--unset", metavar="K", action="append", default=[], help="repeatable")
@@ -108,7 +108,11 @@ def topics(job: Job) -> Report:
         if given.command == "create":
             rows = [_create(given, cluster)]
         elif given.command == "alter":
-            rows = _alter(given, cluster, _declared(given.key), _declared(given.value))
+            key, value = _declared(given.key), _declared(given.value)
+            added = cluster.topics.alter(given.name, key=key, value=value, dry_run=given.dry_run)
+            rows = [{"topic": given.name, "added": name} for name in added]
+        elif given.command == "create-partitions":
+            rows = _create_partitions(given, cluster)
         else:
             rows = _configs(job, cluster)
     report = Report("", rows, seconds=measure.seconds, counts=measure.counts)
@@ -135,23 +139,14 @@ def _create(given: argparse.Namespace, cluster: stratalog.Cluster) -> dict[str, 
     }
 
 
-def _alter(
-    given: argparse.Namespace, cluster: stratalog.Cluster, key: str | None, value: str | None
-) -> list[dict[str, Value]]:
-    rows: list[dict[str, Value]] = []
-    grows = key is not None or value is not None or given.partitions is None
-    if grows:  # a wrong type is found before partitions are added
-        cluster.topics.alter(given.name, key=key, value=value, dry_run=True)
-    if given.partitions is not None:
-        made = cluster.topics.create_partitions(given.name, given.partitions, dry_run=given.dry_run)
-        rows += [
-            {"topic": given.name, "added": f"partition {partition} on brokers {', '.join(map(str, replicas))}"}
-            for partition, replicas in made.added.items()
-        ]
-    if grows:
-        added = cluster.topics.alter(given.name, key=key, value=value, dry_run=given.dry_run)
-        rows += [{"topic": given.name, "added": name} for name in added]
-    return rows
+def _create_partitions(given: argparse.Namespace, cluster: stratalog.Cluster) -> list[dict[str, Value]]:
+    made = cluster.topics.create_partitions(
+        given.name, given.partitions, if_not_exists=given.if_not_exists, dry_run=given.dry_run
+    )
+    return [
+        {"topic": given.name, "added": f"partition {partition} on brokers {', '.join(map(str, replicas))}"}
+        for partition, replicas in made.added.items()
+    ]
 
 
 def _declared(text: str | None) -> str | None:

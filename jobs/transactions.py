@@ -45,7 +45,7 @@ def transactions(job: Job) -> Report:
             return door.abort(given.transactional_id, dry_run=given.dry_run, check=False)
         case "finish":
             return door.finish(dry_run=given.dry_run, check=False)
-    return door.hanging(given.topics)
+    return door.find_hanging(given.topics)
 
 
 main = JobMain("transactions", __doc__, arguments, transactions, runs="driver")

@@ -1,12 +1,10 @@
-"""Compare all replicas and the remote tier with each other, and repair damage.
+"""Compare all replicas and the remote tier with each other. Changes nothing.
 
   stratalog verify                   check names, sizes, contiguity, footers, the remote table: reads no records
   stratalog verify --deep            check every byte of every copy against its checksums
-  stratalog verify --deep --heal     replace damaged or missing files on brokers by verified copies
   stratalog verify --discarded       list files that replicas have discarded but still hold (recover exports them)
 
-Damage is a failure in the report, with its offsets; with --heal, only the damage that remains. Without --heal
-nothing is changed.
+Damage is a failure in the report, with its offsets; the job heal repairs it.
 """
 
 from __future__ import annotations
@@ -21,13 +19,8 @@ from stratalog.jobs.run import Job, JobMain, renamed
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     add_topics(parser)
-    add_dry_run(parser, "list the files to read; with --heal, read them and list the repairs; change nothing")
+    add_dry_run(parser, "list the files to read; read none")
     parser.add_argument("--deep", action="store_true", help="read every byte")
-    parser.add_argument(
-        "--heal",
-        action="store_true",
-        help="read every byte, and replace damaged or missing files by verified copies; implies --deep",
-    )
     parser.add_argument(
         "--discarded", action="store_true", help="list files that replicas have discarded but still hold"
     )
@@ -35,16 +28,10 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def verify(job: Job) -> Report:
     given = job.arguments
-    check_options(given, bars=[("discarded", "deep", "heal")])
+    check_options(given, bars=[("discarded", "deep")])
     cluster = job.on_workers()
     if given.discarded:
         return renamed(cluster.discarded(given.topics), "verify --discarded", dry_run=given.dry_run)
-    if given.heal:
-        return renamed(
-            cluster.heal(given.topics, dry_run=given.dry_run, check=False),
-            "verify --deep --heal",
-            dry_run=given.dry_run,
-        )
     if given.dry_run:
         return renamed(cluster.describe(given.topics), "verify", dry_run=True)
     return cluster.verify(given.topics, deep=given.deep)

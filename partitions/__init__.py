@@ -8,7 +8,7 @@ Purpose
 
 Rooms
     Names and numbers: ``paths`` (every name in storage), ``identity`` (ids), ``numbers``, ``offsets``,
-    ``isolation``, ``spelling``, ``printable``, ``html_table``, ``amounts`` (bytes and times as text),
+    ``isolation``, ``spelling``, ``printable``, ``html_table``, ``amounts`` (bytes and times to and from text),
     ``version``, ``errors`` (every error, grouped by what the caller must do), ``unwritable`` (one of them).
 
     The folder of a replica: ``listing`` (live files, chain, ends), ``lineage`` (which epoch wrote what),
@@ -17,7 +17,7 @@ Rooms
 
     A data file: ``records`` and ``columns``, ``declared`` (types as users write them), ``growth`` (of schemas),
     ``unknown_fields`` (fields that a type lacks), ``segment`` (reading), ``segment_writer``, ``segment_footer``,
-    ``segment_tail``, ``segment_check`` (every byte), ``segment_signature`` and
+    ``segment_check`` (every byte), ``segment_signature`` and
     ``cluster_key``, ``digest``; for Parquet itself ``thrift``, ``parquet_footer``, ``parquet_pages``,
     ``parquet_decoding``.
 
@@ -26,7 +26,7 @@ Rooms
 
     Work: ``runner`` (threads), ``probing`` (calls that may hang), ``backoff``, ``group_commit``,
     ``clock``, ``agreed_time`` (deletion by time needs two clocks that agree). Memory:
-    ``cache``, ``room``, ``bounded``, ``bulk``. Storage: ``store``.
+    ``cache`` (with a shared memory budget), ``bounded``, ``bulk``. Storage: ``store``.
 
 In and out
     In: a ``Store`` (memory, folders, object storage) and the names of ``paths``. Out: values

@@ -1,6 +1,11 @@
-"""Bytes and times as readable text."""
+"""Sizes and times as text, and sizes from text. Pure."""
 
 from __future__ import annotations
+
+import re
+from decimal import Decimal
+
+from stratalog.partitions.errors import InvalidCallError
 
 _TIMES = (("day", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1_000))
 
@@ -23,3 +28,27 @@ def span_text(ms: int) -> str:
             count = left // length
             return f"{count:,} {unit}{'s' if unit == 'day' and count > 1 else ''}"
     return f"{left:,} ms" if left < 1000 else f"{left // 1000} s"
+
+
+_UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12} | {
+    "KI": 2**10,
+    "MI": 2**20,
+    "GI": 2**30,
+    "TI": 2**40,
+}
+_LARGEST = 2**63 - 1
+_SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([kmgt]i?)?b?\Z", re.IGNORECASE)
+
+
+def parse_size(text: str) -> int:
+    """The number of bytes, rounded down: ``2GB`` is 2 * 10^9, ``2GiB`` is 2 * 2^30, ``2048`` is 2048.
+
+    Raises: InvalidCallError.
+    """
+    found = _SIZE.match(text.strip())
+    if found is None:
+        raise InvalidCallError(f"{text!r} is no size: write 200MB, 2GB, 1.5GiB")
+    size = Decimal(found[1]) * _UNITS[(found[2] or "").upper()]
+    if size > _LARGEST:
+        raise InvalidCallError(f"{text!r} is no size: it is more than {_LARGEST} bytes")
+    return int(size)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
+from contextlib import contextmanager
 from typing import Generic, TypeVar
 
 K = TypeVar("K", bound=Hashable)
@@ -63,3 +64,28 @@ class BoundedCache(Generic[K, V]):
             return None
         self._weight -= found[1]
         return found[0]
+
+
+class Room:
+    """A memory budget in bytes that threads share. Thread-safe."""
+
+    def __init__(self, size_bytes: int) -> None:
+        self._size_bytes = size_bytes
+        self._taken = 0
+        self._changed = threading.Condition()
+
+    @contextmanager
+    def of(self, size_bytes: int) -> Iterator[None]:
+        """Wait for ``size_bytes`` bytes of the budget and hold them inside the block; a larger request than the
+        budget takes all of it. A thread that holds some must not ask for more.
+        """
+        wanted = min(size_bytes, self._size_bytes)
+        with self._changed:
+            self._changed.wait_for(lambda: self._taken + wanted <= self._size_bytes)
+            self._taken += wanted
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._taken -= wanted
+                self._changed.notify_all()

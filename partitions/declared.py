@@ -19,10 +19,10 @@ from stratalog.partitions.records import MOST_NESTED, type_from_json
 from stratalog.partitions.spelling import did_you_mean
 
 LONGEST = 1_000_000
-"""The maximum number of characters of a declared type."""
+"""The greatest number of characters of a declared type."""
 
 _COLLATIONS = "__COLLATIONS"
-"""In the metadata of a field: Spark's, of texts in it."""
+"""Spark's key for the collations of texts, in the metadata of a field."""
 _SHOWN = 200
 _TOKEN = re.compile(
     r"(?P<blank>\s+)|(?P<word>[A-Za-z_]\w*)|`(?P<quoted>(?:[^`]|``)+)`|'(?P<text>[^'\\]*)'|(?P<number>\d{1,9})"
@@ -55,8 +55,8 @@ _SQL = {"integer": "INT", "long": "BIGINT", "short": "SMALLINT", "byte": "TINYIN
 
 
 def declared(text: str) -> str:
-    """The JSON text that the metadata holds of a declared type: Spark's, of the parts that a topic keeps. Of the
-    metadata of fields these are comments, and that a field came later.
+    """The JSON text of a declared type for the metadata: Spark's, reduced to the parts that a topic keeps. Of a
+    field's metadata these are the comment, and that the field was added later.
 
     Raises: InvalidCallError for a text that is no type, or one that no topic can have.
     """
@@ -88,7 +88,7 @@ def ddl(schema: str | None) -> str:
 
 
 def fields_of(schema: str | None) -> dict[str, str]:
-    """The fields of a declared struct, names and types as DDL has them; none where it is no struct.
+    """The fields of a declared struct, names and types as DDL; empty for another type.
 
     Raises: InvalidCallError for a text that is no schema.
     """
@@ -120,7 +120,7 @@ def _field(field: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def _kept(node: Any) -> Any:
-    """A tree that is a type, with what is left out said, and without what a topic does not keep."""
+    """A valid type tree with defaults filled in, without the parts that a topic does not keep."""
     match node:
         case {"type": "struct", "fields": fields}:
             return _struct(
@@ -161,7 +161,7 @@ def _map(key: Any, value: Any, nulls: bool = True) -> dict[str, Any]:
 
 
 class _Ddl:
-    """One text, read from left to right."""
+    """A parser of one text, from left to right."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -261,7 +261,7 @@ class _Ddl:
         return found
 
     def _taken(self, wanted: str) -> bool:
-        """Whether this sign or word is next; then it is taken."""
+        """Whether this sign or word is next; consumes it if so."""
         kind, text = self._peek()
         if kind not in {"word", "sign"} or text.lower() != wanted:
             return False

@@ -26,11 +26,11 @@ from stratalog.partitions.records import RECORD_COLUMNS, same_type
 _U64 = npt.NDArray[np.uint64]
 
 _SLICE_ROWS = 8192
-"""Of a batch, at once: the intermediate arrays stay in the processor's caches."""
+"""Rows of a batch to hash at once, so that intermediate arrays stay in the processor's caches."""
 _SHORT_BYTES = 32
-"""Values that are no longer on the average are looked through for equal ones."""
+"""Average length up to which a column's values are deduplicated before hashing."""
 
-_STEP = np.uint64(0x9E3779B97F4A7C15)  # 2^64 / golden ratio: tells places apart
+_STEP = np.uint64(0x9E3779B97F4A7C15)  # 2^64 / golden ratio: distinguishes places
 _FIRST = np.uint64(0xBF58476D1CE4E5B9)  # these, and the shifts, are SplitMix64's
 _SECOND = np.uint64(0x94D049BB133111EB)
 _BYTES, _STRUCT, _LIST, _MAP, _NUMBER, _ROW = (np.uint64(kind) for kind in range(1, 7))
@@ -85,7 +85,7 @@ def row_hashes(records: pa.Table) -> _U64:
 
 
 def _mixed(numbers: _U64) -> _U64:
-    """Every bit of a number decides about every bit of what becomes of it; 0 stays 0. Works in place."""
+    """Mixes a number so that every bit of the input affects every bit of the result; 0 stays 0. Works in place."""
     numbers ^= numbers >> np.uint64(30)
     numbers *= _FIRST
     numbers ^= numbers >> np.uint64(27)
@@ -95,12 +95,12 @@ def _mixed(numbers: _U64) -> _U64:
 
 
 def _placed(hashes: _U64, place: int) -> _U64:
-    """Hashes of what stands at one of several places; of null it is nothing."""
+    """Hashes that depend on the place of a value; 0 for null."""
     return _mixed(hashes * np.uint64(2 * place + 3))
 
 
 def _hashes(array: pa.Array) -> _U64:
-    """One for each value; 0 for null."""
+    """The hash of each value; 0 for null."""
     if array.null_count == len(array):
         return np.zeros(len(array), np.uint64)
     kind = array.type
@@ -125,13 +125,13 @@ def _hashes(array: pa.Array) -> _U64:
 
 
 def _bounds(array: pa.Array) -> npt.NDArray[np.int64]:
-    """Where each value begins in what lies below, and where the last one ends."""
+    """The start of each value in the child array, and the end of the last one."""
     offsets = np.frombuffer(array.buffers()[1], np.int32, len(array) + 1, 4 * array.offset)
     return offsets.astype(np.int64)
 
 
 def _sums(parts: _U64, bounds: npt.NDArray[np.int64]) -> _U64:
-    """Of the parts between each two bounds."""
+    """The sums of the parts between adjacent bounds."""
     upto = np.zeros(len(parts) + 1, np.uint64)
     np.cumsum(parts, out=upto[1:])
     return upto[bounds[1:]] - upto[bounds[:-1]]
@@ -157,7 +157,7 @@ def _of_maps(array: pa.Array) -> _U64:
 
 
 def _of_bytes(array: pa.Array) -> _U64:
-    """CRC-32 and length of each value; of short ones, which come again and again, once for all that are equal."""
+    """CRC-32 and length of each value; for short, repeated values once per distinct value."""
     bounds = _bounds(array)
     lengths = np.diff(bounds)
     if len(array) > 1 and int(bounds[-1] - bounds[0]) <= _SHORT_BYTES * len(array):
@@ -176,7 +176,7 @@ def _of_decimals(array: pa.Array) -> _U64:
 
 
 def _of_numbers(array: pa.Array) -> _U64:
-    """Of all that Arrow makes a number of: booleans, days, times."""
+    """Hashes of all types that Arrow stores as numbers: booleans, days, times."""
     if pa.types.is_floating(array.type):
         floats = pc.fill_null(array.cast(pa.float64()), 0.0).to_numpy(zero_copy_only=False) + 0.0  # -0.0 is 0.0
         floats[np.isnan(floats)] = np.nan

@@ -137,7 +137,7 @@ def _first_hidden_ms(log: ReplicaLog) -> dict[DataName, int]:
 def _hidden(
     log: ReplicaLog, starts: list[int], file: DataFile, first_hidden_ms: Mapping[DataName, int]
 ) -> Discarded:
-    """``starts`` are those of the chain."""
+    """The files hidden by merged segments. ``starts`` are those of the chain."""
     name = file.name
     first = max(bisect_right(starts, name.base_offset) - 1, 0)
     covering = log.chain[first : bisect_left(starts, name.least_end)]

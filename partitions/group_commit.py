@@ -1,4 +1,4 @@
-"""Group commit: requests of the threads of one process are carried out in turn, together those that wait."""
+"""Group commit: combines waiting requests of a process's threads into one commit."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import Generic, Protocol, TypeVar
 
 
 class CommitRequest(Protocol):
-    """A request of a thread."""
+    """The request of one thread."""
 
     @property
     def over(self) -> bool:
-        """Whether it has its outcome."""
+        """Whether the request has its outcome."""
         ...
 
     @property
     def group(self) -> object:
-        """Only requests of one group go together."""
+        """Only requests of the same group are combined."""
         ...
 
 
@@ -25,30 +25,30 @@ W = TypeVar("W", bound=CommitRequest)
 
 
 class GroupCommit(Generic[W]):
-    """One commit at a time. Requests that come while a commit is under way go together with the next one, so under
-    load commits grow instead of queueing. None waits for company. Thread-safe.
+    """Makes one commit at a time. Requests that arrive during a commit share the next one, so under load commits
+    grow instead of queueing. A commit never waits for more requests. Thread-safe.
     """
 
     def __init__(self, most: int) -> None:
-        """``most``: the most requests of one commit."""
+        """``most``: the greatest number of requests per commit."""
         self._most = most
         self.turn = threading.Lock()
-        """Held by a commit; and by whatever else has to come between two of them."""
+        """Held during a commit, and by other work that must not overlap with one."""
         self._door = threading.Lock()
         self._waiting: list[W] = []
 
     @property
     def waiting(self) -> int:
-        """How many wait for their turn."""
+        """The number of waiting requests."""
         with self._door:
             return len(self._waiting)
 
     def commit(self, wanted: W, commit: Callable[[Sequence[W]], None]) -> None:
-        """Return when ``wanted`` is over. ``commit`` gives the requests that it is called with their outcomes; the
-        call of another thread may have given this one its own. A request that is left without one, by an
-        interruption, waits for another turn.
+        """Return when ``wanted`` is over. ``commit`` gives outcomes to the requests that it receives; the call of
+        another thread may have handled this one. A request that an interruption leaves without an outcome waits
+        for another turn.
 
-        Raises: what ``commit`` raises.
+        Raises: errors of ``commit``.
         """
         with self._door:
             self._waiting.append(wanted)
@@ -57,7 +57,7 @@ class GroupCommit(Generic[W]):
                 while not wanted.over:
                     self._commit_waiting(commit)
         finally:
-            with self._door:  # interrupted: nobody waits for it any more
+            with self._door:  # interrupted: no thread waits for it any more
                 self._waiting = [one for one in self._waiting if one is not wanted]
 
     def _commit_waiting(self, commit: Callable[[Sequence[W]], None]) -> None:

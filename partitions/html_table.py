@@ -1,7 +1,7 @@
-"""Our values in notebooks: tables and marked lines as HTML, every text of others escaped.
+"""Tables and marked lines as HTML, for notebooks; escapes every text.
 
-Text has the colour of the notebook's theme, light or dark; a mark brings its own ground with it. No scripts, no
-classes: it looks the same wherever HTML is shown.
+Text has the color of the notebook's theme, light or dark; a mark has its own background. Without scripts or
+classes, it looks the same everywhere.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ _MARKS = {
     "good": ("#1b5e20", "#fff"),
     "": ("#546e7a", "#fff"),
 }
-"""By kind of mark, its ground and its text."""
+"""The background and text color of each kind of mark."""
 
 
 def escaped(text: str) -> str:
-    """The text, printable, for HTML."""
+    """The printable text, escaped for HTML."""
     return html.escape(printable(text))
 
 
 def mark(kind: str, text: str) -> str:
-    """A word on a ground of its own. ``kind``: ``bad``, ``warn``, ``good``, or empty."""
+    """A word with its own background. ``kind``: ``bad``, ``warn``, ``good``, or empty."""
     ground, colour = _MARKS[kind]
     style = f"background:{ground};color:{colour};padding:0 .4em;border-radius:3px"
     return f'<b style="{style}">{escaped(text)}</b>'
@@ -41,12 +41,12 @@ def marked_line(kind: str, word: str, text: str) -> str:
 
 
 def head_line(text: str, kind: str = "", word: str = "") -> str:
-    """The line above a table, and in front of it a mark where there is a word for one."""
+    """The line above a table, with a mark in front if it has a word."""
     return marked_line(kind, word, text) if word else f'<p style="margin:.2em 0">{escaped(text)}</p>'
 
 
 def code_line(command: str) -> str:
-    """A command to be copied."""
+    """A command to copy."""
     return f'<p style="margin:.2em 0 .6em 2em"><code>{escaped(command)}</code></p>'
 
 
@@ -57,8 +57,8 @@ def html_table(
     numbers: Iterable[str] = (),
     total: int | None = None,
 ) -> str:
-    """A table of texts. The columns named in ``numbers`` go to the right. Rows after the first ``MOST_ROWS`` are
-    left out, and counted; ``total``: there are that many, of which these are the first.
+    """A table of texts. The columns in ``numbers`` are right-aligned. Rows after the first ``MOST_ROWS`` are left
+    out, and counted; ``total`` is the full number of rows, if ``rows`` are only the first.
     """
     if not rows:
         return ""
@@ -79,5 +79,5 @@ def html_table(
 
 
 def short(text: str) -> str:
-    """The text, or its beginning where it is longer than a cell should be."""
+    """The text, shortened to the width of a cell."""
     return text if len(text) <= LONGEST_CELL else f"{text[: LONGEST_CELL - 3]}..."

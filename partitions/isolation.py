@@ -1,4 +1,4 @@
-"""Which records of transactions a reader gets, as callers and command lines name it. Pure."""
+"""The isolation level of a reader, by the names of callers and command lines. Pure."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from stratalog.partitions.spelling import did_you_mean
 
 
 class Isolation(StrEnum):
-    """Which records a reader gets (Kafka's ``isolation.level``). Markers are nobody's."""
+    """The records of transactions that a reader gets (Kafka's ``isolation.level``). No reader gets markers."""
 
     READ_UNCOMMITTED = "read_uncommitted"
-    """All below the high watermark, also of transactions that are open or aborted."""
+    """All records below the high watermark, including those of open and aborted transactions."""
     READ_COMMITTED = "read_committed"
-    """Those below the last stable offset whose transaction, if any, was committed."""
+    """Records below the last stable offset, except those of aborted transactions."""
 
 
 def isolation_of(given: Isolation | str) -> Isolation:
-    """The isolation level of that name. Raises: InvalidCallError naming the nearest."""
+    """The isolation level of that name. Raises: InvalidCallError naming the nearest one."""
     try:
         return Isolation(given)
     except ValueError:

@@ -119,7 +119,7 @@ def _listing(
 def log_again(
     before: ReplicaLog | None, listing: Listing, lineage: Lineage, end_of_append: Callable[[DataFile], int]
 ) -> ReplicaLog:
-    """As ``resolve``; ``before`` is the log of an earlier listing of the folder."""
+    """Like ``resolve``; ``before`` is the log of an earlier listing of the folder."""
     if (
         before is None
         or not before.chain

@@ -1,14 +1,12 @@
-"""Row groups of a Parquet file of any origin, decoded to records by Arrow within bounds.
+"""Decodes row groups of a Parquet file of any origin to records, by Arrow, within bounds.
 
-Arrow gets to see nothing that was not looked at before: a footer of bounded size and counts (``parquet_footer``),
-and row groups of which it is known how much memory their records take (``parquet_pages``). Nobody asks Arrow for
-the description of a column chunk (``RowGroupMetaData.column``): where it contradicts itself, that ends the
-process. What Arrow cannot decode for lack of memory or threads is not taken for damage, and is no more than one
-file's failure.
+Arrow only sees input that was checked first: a footer of bounded size and counts (``parquet_footer``), and row
+groups whose records take a known amount of memory (``parquet_pages``). Arrow's description of a column chunk
+(``RowGroupMetaData.column``) is never requested, as a contradictory one crashes the process. An error of Arrow for
+lack of memory or threads does not count as damage, and fails only the one file.
 
-A file is decoded by the thread that asks for it: a thread of Arrow's that lets go of bytes of Python's when the
-process ends, just after the read came back, aborts it (it cannot have the interpreter any more, and is ended
-inside of C++).
+The calling thread decodes a file itself: if a thread of Arrow releases Python bytes while the process exits, just
+after the read returned, it aborts the process (it cannot take the interpreter lock, and is ended inside C++).
 """
 
 from __future__ import annotations
@@ -21,19 +19,19 @@ from typing import BinaryIO
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from stratalog.partitions.cache import Room
 from stratalog.partitions.errors import CorruptSegmentError, SourceChangedError, StorageError
 from stratalog.partitions.parquet_footer import MOST_FOOTER_BYTES, Layout, RowGroup, footer_start
 from stratalog.partitions.parquet_pages import Read, check_row_group
-from stratalog.partitions.room import Room
 from stratalog.partitions.store.reader import RangeReader, read_range
 
 TAIL_BYTES = 64 * 1024
-"""Read at first, of a file's end. A footer that is no longer than this does no harm to Arrow, whatever it says."""
+"""The first read, from a file's end. A footer of this size cannot harm Arrow, whatever its content."""
 
 _MOST_BYTES = 256 * 1024 * 1024
 _DECODING = Room(_MOST_BYTES)
-"""For all row groups that this process decodes at once: packed bytes, and records. For a moment Arrow takes twice
-that."""
+"""The memory for all row groups that this process decodes at once: compressed bytes, and records. For a moment
+Arrow takes twice that."""
 _PIECE_BYTES = 16 * 1024 * 1024
 
 if resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY:
@@ -43,9 +41,9 @@ if resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY:
 
 
 def read_end(source: BinaryIO, size_bytes: int, what: str, most_bytes: int = MOST_FOOTER_BYTES) -> bytes:
-    """Parquet's footer as it stands in a file, and what is behind it, by one read of the file's end, or two.
+    """The Parquet footer as stored, and the bytes behind it, by one or two reads of the file's end.
 
-    Raises: as ``footer_start``, ``read_range``.
+    Raises: see ``footer_start``, ``read_range``.
     """
     tail = read_range(source, max(0, size_bytes - TAIL_BYTES), size_bytes, what)
     needed = size_bytes - footer_start(tail, size_bytes, most_bytes)
@@ -54,7 +52,7 @@ def read_end(source: BinaryIO, size_bytes: int, what: str, most_bytes: int = MOS
 
 @contextmanager
 def translated(what: str) -> Iterator[None]:
-    """Arrow's complaints about the content of a file, in our words; the store's own errors pass."""
+    """Translates Arrow's errors about the content of a file; the store's own errors pass."""
     try:
         yield
     except FileNotFoundError as error:
@@ -68,24 +66,24 @@ def translated(what: str) -> Iterator[None]:
 
 
 def is_of_this_process(error: Exception) -> bool:
-    """Whether an error of Arrow says nothing of the bytes that it was reading: it lacked memory or a thread, or
-    the system refused something. A file is not to be replaced, nor a replica to be given up, for that. (The memory
-    that a file takes was checked before: it has not asked for too much.)
+    """Whether an Arrow error says nothing about the bytes: it lacked memory or a thread, or the system refused
+    something. Then no file is replaced and no replica blamed. (The file's memory was checked before, so it has not
+    asked for too much.)
     """
     return (
         _lacked_memory(error)
         or type(error) is pa.ArrowException  # "Unknown error: Failed to launch worker thread"
-        or (isinstance(error, OSError) and error.errno is not None)  # errors of content have no number
+        or (isinstance(error, OSError) and error.errno is not None)  # errors about content have no errno
     )
 
 
 def _lacked_memory(error: Exception) -> bool:
-    # ArrowMemoryError is one, and an ArrowException. No memory for a page header: an OSError as for a damaged one.
+    # ArrowMemoryError is a MemoryError, too. Lack of memory for a page header is an OSError, as is a damaged one.
     return isinstance(error, MemoryError) or "bad_alloc" in str(error)
 
 
 class ColumnChunks:
-    """Parts of a row group, of which each column chunk is read once, whole."""
+    """A part of a row group; each column chunk is read once, as a whole."""
 
     def __init__(self, group: RowGroup, read: Read) -> None:
         self._group = group
@@ -109,10 +107,10 @@ def decoded(
     part: Read,
     kept: list[str] | None = None,
 ) -> pa.Table:
-    """The records of a row group, these columns of it; ``part`` gives the bytes of their chunks. With ``kept`` the
-    columns are decoded in pieces of some ``_PIECE_BYTES``, to see that they can be, and these alone are returned.
+    """The records of a row group, in these columns; ``part`` gives the bytes of their chunks. With ``kept`` all
+    columns are decoded, in pieces of about ``_PIECE_BYTES``, to check them, but only these returned.
 
-    Raises: ValueError and whatever Arrow raises, where they cannot be had, or take too much memory.
+    Raises: ValueError, and any Arrow error, if they cannot be decoded, or take too much memory.
     """
     group = layout.row_groups[index]
     numbers = [number for number, leaf in enumerate(layout.leaves) if columns is None or leaf.path[0] in columns]

@@ -1,9 +1,9 @@
-"""Parquet's footer, as far as a segment needs it, read within bounds and checked before Arrow sees any of it.
+"""Parses the parts of a Parquet footer that a segment needs, within bounds, before Arrow sees it.
 
-Arrow keeps some hundred bytes for each byte of a footer that means harm, and ends the process where Python asks it
-for a column chunk with a wrong histogram of levels: so nobody asks it for one. The invariants of a segment's
-writer are demanded here: its column chunks lie one behind another, from the first byte after the magic to the page
-index, each as its schema has them; one page index and no encryption, no bloom filter, no chunk in another file.
+For each byte of a malicious footer Arrow takes some hundred bytes, and it crashes the process when Python requests
+a column chunk with a wrong histogram of levels, so this product never requests one. The invariants of a segment's
+writer are checked here: column chunks are contiguous from the first byte after the magic to the page index, and
+match the schema; there is one page index, and no encryption, bloom filter, or chunk in another file.
 """
 
 from __future__ import annotations
@@ -18,68 +18,69 @@ from stratalog.partitions.thrift import BINARY, BYTE, I16, I32, I64, LIST, STRUC
 
 MAGIC = b"PAR1"
 SUFFIX_BYTES = 8
-"""At a file's end: the length of the footer, and the magic."""
+"""Bytes at the end of a file: the length of the footer, and the magic."""
 MOST_FOOTER_BYTES = 64 * 1024 * 1024
-"""Of a file that has one: some 250 bytes a column chunk, some 120 a producer, so that a segment of 1 GiB with 30
-columns has 100 kB of it."""
+"""The greatest footer: about 250 bytes per column chunk and 120 per producer, so that of a 1 GiB segment with 30
+columns has 100 kB."""
 MOST_CHUNKS = 128 * 1024
-"""Column chunks: those of 500 row groups with 256 columns."""
+"""The greatest number of column chunks: 500 row groups with 256 columns."""
 MOST_ROWS = 2 * 1024 * 1024
-"""Of a row group: a record counts for more than 50 bytes, and a row group has less than 100 million of them."""
+"""The greatest number of rows of a row group: a record counts for more than 50 bytes, so there are fewer than 100
+million."""
 MOST_GROUP_BYTES = 192 * 1024 * 1024
-"""Of a row group, packed, and of its records in memory: twice what ``segment_writer`` puts into one at most."""
-NOT_OURS = "stratalog never writes such a file; run verify --deep --heal, or restore it from a backup"
+"""The greatest row group, compressed, and its records in memory: twice what ``segment_writer`` puts into one."""
+NOT_OURS = "stratalog never writes such a file; run heal, or restore it from a backup"
 MOST_LEAVES = 16 * 1024
 MOST_DEPTH = 200
-"""Groups of a schema in one another; each list takes two."""
+"""The greatest nesting of groups in a schema; each list takes two."""
 
 BOOLEAN, INT32, INT64, INT96, FLOAT, DOUBLE, BYTE_ARRAY, FIXED = range(8)
 """Physical types, by Parquet's numbers."""
 _BITS = {BOOLEAN: 1, INT32: 32, INT64: 64, INT96: 96, FLOAT: 32, DOUBLE: 64, BYTE_ARRAY: 32}
-"""In memory, of a value: of one of any length, where it ends."""
+"""Bits of a value in memory; for variable-length values, those of its end offset."""
 _DECIMAL_BITS = 128
 _MOST_FIXED = 16
 _CONVERTED = {5: _DECIMAL_BITS, 11: 8, 12: 16, 15: 8, 16: 16}
-"""Bits of the types that are not as wide in memory as in the file: decimals, and small integers."""
+"""Bits of types that differ in width between memory and file: decimals, and small integers."""
 _OPTIONAL, _REPEATED = 1, 2
 CODECS = {0: "uncompressed", 1: "snappy", 2: "gzip", 6: "zstd", 7: "lz4_raw"}
-"""Those that segments may be compressed with, by Parquet's numbers."""
+"""Allowed compression codecs of segments, by Parquet's numbers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """A column of values, however deep in the schema."""
+    """A column of values, at any depth of the schema."""
 
     path: tuple[str, ...]
     physical: int
     bits: int
-    """In memory, of a value, and whether it is null; of one of any length, without its content."""
+    """Bits of a value in memory, including its null bit, without the content of variable-length values."""
     definition: int
-    """How many of its groups, and itself, may be null."""
+    """How many of its groups, including itself, are nullable."""
     repetition: int
-    """How many lists it is in."""
+    """The number of lists that contain it."""
 
 
 @dataclass(frozen=True, slots=True)
 class ColumnChunk:
-    """A leaf's values in one row group: bytes ``[start, end)`` of the file."""
+    """The values of a leaf in one row group: bytes ``[start, end)`` of the file."""
 
     path: tuple[str, ...]
     physical: int
     codec: int
     values: int
-    """With nulls."""
+    """The number of values, including nulls."""
     start: int
     end: int
     has_dictionary: bool
     nulls: int | None
-    """How many; None where the file does not tell, as with the bounds."""
+    """The number of nulls; None if the file does not have it."""
     least: bytes | None
     largest: bytes | None
 
     @property
     def bounds(self) -> tuple[Any, Any] | None:
-        """No value is outside them: numbers, or bytes; None where the file does not tell."""
+        """Least and greatest value (numbers or bytes); None if the file does not have them."""
         if self.least is None or self.largest is None:
             return None
         if self.physical in (INT32, INT64):
@@ -98,27 +99,27 @@ class RowGroup:
     first: int
     end: int
     chunks: tuple[ColumnChunk, ...]
-    """One for each leaf, in the file's order."""
+    """One per leaf, in the file's order."""
 
     @property
     def num_rows(self) -> int:
-        """How many; one at least."""
+        """The number of rows, at least one."""
         return self.end - self.first
 
     @property
     def start(self) -> int:
-        """Where its bytes begin."""
+        """The first byte."""
         return self.chunks[0].start
 
     @property
     def stop(self) -> int:
-        """Where they end."""
+        """The byte after the last."""
         return self.chunks[-1].end
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Where everything lies in a file."""
+    """The positions of all parts of a file."""
 
     leaves: tuple[Leaf, ...]
     row_groups: tuple[RowGroup, ...]
@@ -130,10 +131,10 @@ class Layout:
 
 
 def footer_start(end: bytes | bytearray, size_bytes: int, most_bytes: int = MOST_FOOTER_BYTES) -> int:
-    """Where the Parquet footer of a file begins; ``end`` is its end, ``SUFFIX_BYTES`` at least. With what is
-    behind it a footer has ``most_bytes`` at most.
+    """The start of a file's Parquet footer; ``end`` is the file's last bytes, at least ``SUFFIX_BYTES``. Footer
+    and suffix have at most ``most_bytes``.
 
-    Raises: ValueError for what does not end as a Parquet file, or says that it has another footer than that.
+    Raises: ValueError for a file that does not end as Parquet, or claims a larger footer.
     """
     if len(end) < SUFFIX_BYTES or end[-4:] != MAGIC:
         raise ValueError("it does not end like a Parquet file: it is truncated, or foreign")
@@ -146,9 +147,9 @@ def footer_start(end: bytes | bytearray, size_bytes: int, most_bytes: int = MOST
 
 
 def parse_layout(footer: bytes, records_end: int) -> Layout:
-    """The layout in the Parquet footer of a segment, whose column chunks end at byte ``records_end``.
+    """The layout in the Parquet footer of a segment whose column chunks end at byte ``records_end``.
 
-    Raises: ValueError for what no segment's writer writes.
+    Raises: ValueError for anything that no segment's writer writes.
     """
     layout = _parse(footer)
     if tuple(dict.fromkeys(leaf.path[0] for leaf in layout.leaves)) != COLUMNS:
@@ -169,8 +170,8 @@ def parse_layout(footer: bytes, records_end: int) -> Layout:
 
 
 def parse_foreign_layout(footer: bytes, footer_at: int) -> Layout:
-    """The layout in the Parquet footer of any file, which begins at byte ``footer_at``: with any columns, which
-    lie anywhere before it, and perhaps without records.
+    """The layout in the Parquet footer of any file, which begins at byte ``footer_at``: with any columns, anywhere
+    before the footer, and possibly without records.
 
     Raises: ValueError for values outside the bounds of segments.
     """
@@ -223,12 +224,12 @@ def _check_group(group: RowGroup, leaves: tuple[Leaf, ...]) -> None:
 
 
 def _leaves(elements: list[dict[int, Any]]) -> Iterator[Leaf]:
-    """The leaves of a schema, which is a tree in the order of a walk."""
+    """The leaves of a schema, a tree in pre-order."""
     if not elements:
         raise ValueError("it has no schema")
     waiting = iter(elements)
     root = next(waiting)
-    # Of each group that is open: how many children are still to come, its path, and its levels.
+    # For each open group: the number of remaining children, its path, and its levels.
     opened: list[tuple[int, tuple[str, ...], int, int]] = [(root.get(5, 0), (), 0, 0)]
     while opened:
         left, path, definition, repetition = opened.pop()
@@ -302,7 +303,7 @@ def _row_group(found: dict[int, Any]) -> tuple[int, tuple[ColumnChunk, ...]]:
 
 
 _I16, _I32, _I64, _TEXT, _FLAG = (Field(kind) for kind in (I16, I32, I64, BINARY, TRUE))
-_ANYTHING = Field(STRUCT)  # of which nothing is kept
+_ANYTHING = Field(STRUCT)  # of which no field is kept
 _KEY_VALUE = Field(STRUCT, fields={1: _TEXT, 2: _TEXT})
 _STATISTICS = Field(STRUCT, fields={1: _TEXT, 2: _TEXT, 3: _I64, 4: _I64, 5: _TEXT, 6: _TEXT, 7: _FLAG, 8: _FLAG})
 _LEVELS = Field(LIST, of=_I64, most=2 * MOST_DEPTH)

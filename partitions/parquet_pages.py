@@ -1,9 +1,9 @@
-"""How much memory the records of a row group take, told before they are decoded: from its pages' headers.
+"""Computes the memory of a row group's records before decoding, from the headers of its pages.
 
-A few bytes of a page can stand for any number of values: a dictionary repeats a long one, a run of levels counts
-nulls, a codec unpacks zeros. So each page's header is read, within bounds, and what it claims is what Arrow would
-make room for. Where a dictionary might be to blame, its values are measured, and at last the places in it are
-read: what comes out then is no bound, but what the column takes.
+A few bytes of a page can encode any number of values: a dictionary repeats a long one, a run of levels counts
+nulls, a codec unpacks zeros. So each page header is read, within bounds, and what it claims is what Arrow would
+allocate. If a dictionary may be the cause, its values are measured, and finally the indices into it are read: that
+gives the column's exact size instead of a bound.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from stratalog.partitions.parquet_footer import (
 from stratalog.partitions.thrift import BINARY, I32, I64, STRUCT, TRUE, CompactReader, Field, varint
 
 LEVELS_BYTES = 8
-"""For a value in a list, and each list that it is in: its levels, and where that list ends."""
+"""Bytes per value in a list and per enclosing list: its levels, and the end offset of the list."""
 
 _DATA, _DICTIONARY = 0, 2
 """Types of pages: of version 1, for segments have no others."""
@@ -43,18 +43,18 @@ _USUAL = re.compile(
     rb"\x15\x00\x15(%b)\x15(%b)\x15[\x80-\xff]{0,4}[\x00-\x7f]\x1c\x15(%b)\x15(%b)\x15\x06\x15\x06\x00\x00"
     % ((_NUMBER,) * 4)
 )
-"""The header that nearly all pages have: the fields of ``_HEADER`` in order, no statistics, small numbers."""
+"""The header of nearly all pages: the fields of ``_HEADER`` in order, no statistics, small numbers."""
 _HEAD_BYTES = 5
-"""Of a run of places, at most: it says 32 bits."""
+"""The greatest size of the head of a run of indices, which has 32 bits."""
 _AT_ONCE = 64 * 1024
-"""Places whose bits are looked at; a multiple of eight."""
+"""Indices to unpack at once; a multiple of eight."""
 
 Read = Callable[[int, int], bytes]
-"""The bytes ``[start, end)`` of the file."""
+"""Reads the bytes ``[start, end)`` of the file."""
 
 
 class _Page(NamedTuple):
-    """Bytes ``[start, end)`` of the file, behind the header."""
+    """Bytes ``[start, end)`` of the file, after the header."""
 
     start: int
     end: int
@@ -74,14 +74,14 @@ class _Column:
 
     @property
     def fixed_bytes(self) -> int:
-        """The memory of its values whatever they are, and of plain ones of any length."""
+        """The memory of its values apart from dictionary content, including plain variable-length ones."""
         bits = self.leaf.bits + 8 * LEVELS_BYTES * self.leaf.repetition
         plain = sum(page.unpacked_bytes for page in self.pages if page.encoding not in _INDEXED)
         return bits * self.chunk.values // 8 + (plain if self.leaf.physical == BYTE_ARRAY else 0)
 
     @property
     def repeats(self) -> int:
-        """How many of its values are places in a dictionary of values of any length."""
+        """The number of values that are indices into a dictionary of variable-length values."""
         if self.leaf.physical != BYTE_ARRAY:
             return 0
         return sum(page.values for page in self.pages if page.encoding in _INDEXED)
@@ -90,9 +90,9 @@ class _Column:
 def check_row_group(
     layout: Layout, group: RowGroup, columns: Iterable[int], read: Read, most_bytes: int = MOST_GROUP_BYTES
 ) -> int:
-    """How many bytes, at most, the leaves ``columns`` of a row group take in memory: at most ``most_bytes``.
+    """An upper bound of the memory of the leaves ``columns`` of a row group, in bytes: at most ``most_bytes``.
 
-    Raises: ValueError for more, and for pages that no segment's writer writes; as ``read``.
+    Raises: ValueError for more, and for pages that no segment's writer writes; see ``read``.
     """
     chunks = [(layout.leaves[index], group.chunks[index]) for index in columns]
     found = [_pages(leaf, chunk, read) for leaf, chunk in chunks]
@@ -103,7 +103,7 @@ def check_row_group(
         for index, column in enumerate(found)
         if column.dictionary is not None and column.repeats
     }
-    # From the cheapest look to the dearest, as long as it seems too much.
+    # From the cheapest check to the most expensive one, while the bound is too large.
     for look in (_by_the_longest, _by_places):
         for index in sorted(repeated, key=lambda index: -repeated[index]):
             if unpacked <= most_bytes and fixed + sum(repeated.values()) > most_bytes >= fixed:
@@ -118,7 +118,7 @@ def check_row_group(
 
 
 def _pages(leaf: Leaf, chunk: ColumnChunk, read: Read) -> _Column:
-    """Raises: ValueError for pages that do not make up the chunk."""
+    """The pages of a chunk. Raises: ValueError for pages that do not fill it exactly."""
     data = read(chunk.start, chunk.end)
     at, values = 0, 0
     most = 512 + chunk.values // 256  # of pages: they have a thousand values, or a megabyte
@@ -151,7 +151,7 @@ def _pages(leaf: Leaf, chunk: ColumnChunk, read: Read) -> _Column:
 
 
 def _header(data: bytes, at: int, leaf: Leaf) -> tuple[int, int, int, int, int, int]:
-    """Of the header at a byte: type, unpacked and packed bytes, values, encoding; and where it ends."""
+    """The header at a byte: type, unpacked and packed bytes, values, encoding; and its end."""
     plain = _USUAL.match(data, at)
     if plain is not None:
         unpacked, packed, values, encoding = (_zigzag(text) for text in plain.groups())
@@ -169,7 +169,7 @@ def _header(data: bytes, at: int, leaf: Leaf) -> tuple[int, int, int, int, int, 
 
 
 def _zigzag(text: bytes) -> int:
-    """A varint that has an end."""
+    """A varint of bounded length."""
     value = text[0] & 0x7F
     for place in range(1, len(text)):
         value |= (text[place] & 0x7F) << 7 * place
@@ -177,7 +177,7 @@ def _zigzag(text: bytes) -> int:
 
 
 def _by_the_longest(column: _Column, read: Read) -> int:
-    """An upper bound of the bytes of dictionary-encoded values: as if each were the longest."""
+    """An upper bound of the bytes of dictionary-encoded values: all as long as the longest."""
     return column.repeats * int(_lengths(column, read).max(initial=0))
 
 
@@ -202,7 +202,7 @@ def _unpacked(column: _Column, page: _Page, read: Read) -> bytes:
 
 
 def _lengths(column: _Column, read: Read) -> npt.NDArray[np.int64]:
-    """Of the values of a dictionary."""
+    """The lengths of a dictionary's values."""
     assert column.dictionary is not None
     data, count = _unpacked(column, column.dictionary, read), column.dictionary.values
     if count > len(data) // 4:
@@ -224,7 +224,9 @@ def _lengths(column: _Column, read: Read) -> npt.NDArray[np.int64]:
 
 
 def _in_page(column: _Column, page: _Page, lengths: npt.NDArray[np.int64], read: Read) -> int:
-    """The sum of the lengths at the places that a page holds: runs of one, or of packed bits (Parquet's RLE)."""
+    """The sum of the lengths at the indices of a page: runs of one index, or of bit-packed ones (Parquet's
+    RLE).
+    """
     data, at = _unpacked(column, page, read), 0
     for levels in (column.leaf.repetition, column.leaf.definition):
         if levels:
@@ -256,8 +258,9 @@ def _in_page(column: _Column, page: _Page, lengths: npt.NDArray[np.int64], read:
 
 
 def _at_packed_places(lengths: npt.NDArray[np.int64], packed: bytes, width: int, count: int) -> int:
-    """The sum of the lengths at ``count`` places of ``width`` bits each, the lowest bit first. (Arrow refuses
-    places behind the end.)"""
+    """The sum of the lengths at ``count`` indices of ``width`` bits each, lowest bit first. (Arrow refuses indices
+    outside the dictionary.)
+    """
     if not width:
         return count * int(lengths[:1].sum())
     total, weights = 0, np.int64(1) << np.arange(width, dtype=np.int64)

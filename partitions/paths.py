@@ -52,12 +52,12 @@ SNAPSHOT_TABLES = "_snapshots"
 REMOTE_LOG_MANAGER, MAINTENANCE = "__remote_log_manager", "__maintenance"
 REPLICATION_THROTTLE = "__replication_throttle"
 SCHEDULES = (REMOTE_LOG_MANAGER, MAINTENANCE)
-"""Jobs that remember when they did what."""
+"""The jobs that store when they last did their work."""
 MAX_TOPIC_LENGTH = 222
-"""Kafka's is 249, with room for a partition's number. Here a folder's name has 33 characters of the topic id, and
-no file system takes more than 255. Object storage would, but a restore may move a topic from it to folders."""
+"""Kafka's limit is 249, with room for a partition number. Here a folder name also has 33 characters for the topic
+id, and file systems allow 255. Object storage allows more, but a restore may move a topic to folders."""
 GREATEST_OFFSET = 9 * 10**18 - 1
-"""In a name: of 64 bits."""
+"""The greatest offset in a name: 64 bits."""
 
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]+\Z")
 _OFFSET = "0[0-8][0-9]{18}"
@@ -93,7 +93,7 @@ class DataName:
 
     @property
     def least_end(self) -> int:
-        """Its records end here; those of an append, or later."""
+        """The end of its records; for an append a lower bound."""
         return self.base_offset + 1 if self.next_offset is None else self.next_offset
 
     def __lt__(self, other: DataName) -> bool:
@@ -110,7 +110,7 @@ class DataName:
 
 @dataclass(frozen=True, slots=True, order=True)
 class EpochName:
-    """The replica has joined this leader epoch."""
+    """A register: the replica has joined this leader epoch."""
 
     epoch: int
 
@@ -120,7 +120,7 @@ class EpochName:
 
 @dataclass(frozen=True, slots=True, order=True)
 class WatermarkName:
-    """Under ``epoch`` the high watermark reached ``offset``."""
+    """A register: under ``epoch`` the high watermark reached ``offset``."""
 
     offset: int
     epoch: int
@@ -131,7 +131,7 @@ class WatermarkName:
 
 @dataclass(frozen=True, slots=True, order=True)
 class LocalStartName:
-    """The local log start offset reached ``offset``."""
+    """A register: the local log start offset reached ``offset``."""
 
     offset: int
 
@@ -141,11 +141,11 @@ class LocalStartName:
 
 @dataclass(frozen=True, slots=True, order=True)
 class ClaimName:
-    """Somebody claims this metadata epoch."""
+    """A driver's claim of this metadata epoch."""
 
     epoch: int
     tag: str = ""
-    """32 hexadecimal digits that only somebody with the key of the cluster can know; empty without one."""
+    """32 hexadecimal digits that only a holder of the cluster key can compute; empty without a key."""
 
     def __str__(self) -> str:
         epoch = _epoch_digits(self.epoch)
@@ -154,7 +154,7 @@ class ClaimName:
 
 @dataclass(frozen=True, slots=True, order=True)
 class CheckpointName:
-    """A snapshot: what the records ``[0, end_offset)`` amount to, the last of them of ``epoch``."""
+    """A snapshot: the state after the records ``[0, end_offset)``, the last of which has ``epoch``."""
 
     end_offset: int
     epoch: int
@@ -165,7 +165,7 @@ class CheckpointName:
 
 @dataclass(frozen=True, slots=True, order=True)
 class ChunkName:
-    """Bytes from ``position`` on of a snapshot that is being fetched."""
+    """The bytes from ``position`` on of a snapshot that is being fetched."""
 
     end_offset: int
     epoch: int
@@ -184,14 +184,14 @@ Name = DataName | EpochName | WatermarkName | LocalStartName | ClaimName | Check
 
 
 def _digits(offset: int) -> str:
-    """An offset in a name. Raises: InvalidCallError for one that no name has."""
+    """The digits of an offset. Raises: InvalidCallError for an offset that no name can have."""
     if not 0 <= offset <= GREATEST_OFFSET:
         raise InvalidCallError(f"offset {offset} cannot be part of a file name: the greatest is {GREATEST_OFFSET}")
     return f"{offset:020d}"
 
 
 def _epoch_digits(epoch: int) -> str:
-    """As ``_digits``, of an epoch."""
+    """The digits of an epoch; see ``_digits``."""
     if not 0 <= epoch <= GREATEST_EPOCH:
         raise InvalidCallError(f"epoch {epoch} cannot be part of a file name: the greatest is {GREATEST_EPOCH}")
     return f"{epoch:010d}"
@@ -221,13 +221,12 @@ def parse_name(text: str) -> Name | None:
 
 
 def may_be_ours(text: str) -> bool:
-    """Whether a file name (without folder) looks like one of ours, at little cost: those of others need not be
-    asked about."""
+    """A cheap test whether a file name (without folder) looks like ours, so that foreign ones need no request."""
     return text.endswith(_OURS) and text[0].isdigit()
 
 
 def check_topic_name(topic: str) -> None:
-    """Kafka's rules for names of topics, within ``MAX_TOPIC_LENGTH``.
+    """Check Kafka's rules for topic names, within ``MAX_TOPIC_LENGTH``.
 
     Raises: InvalidTopicError.
     """
@@ -251,16 +250,15 @@ def parse_topic_folder(folder: str) -> tuple[str, str] | None:
 
 def incarnation_folder_of(directory_id: str, root: str) -> str:
     """The folder of an incarnation below its root. ``root`` is the identity of its ``broker.json`` as an object;
-    empty: not known.
+    empty if unknown.
     """
     digest = hashlib.blake2b(root.encode(), digest_size=4).hexdigest()
     return f"{directory_id}.{digest}" if root else directory_id
 
 
 def is_top_folder(folder: str) -> bool:
-    """Whether a folder right below a root may be one of ours: an incarnation's, a topic's in the remote tier, or
-    that of the descriptions or of the tables of snapshots. A bucket, or a folder in it, may have other tenants
-    beside them.
+    """Whether a folder directly below a root may be ours: of an incarnation, of a topic in the remote tier, or of
+    the descriptions or the tables of snapshots. A bucket may have other content beside them.
     """
     incarnation, _, digest = folder.partition(".")
     return (
@@ -271,13 +269,14 @@ def is_top_folder(folder: str) -> bool:
 
 
 def probe_name(probe_id: str) -> str:
-    """An object that is made to ask its store something, and deleted: right below a root, or beside hints. It is
-    called like no folder of ours, for a crash may leave it."""
+    """The name of an object that tests a store and is then deleted: directly below a root, or beside hints. It
+    differs from all our folders, as a crash may leave it.
+    """
     return probe_id + _PROBE
 
 
 def is_probe(name: str) -> bool:
-    """Whether a name in storage is such a one."""
+    """Whether a name in storage is that of a probe."""
     return name.endswith(_PROBE) and is_id(name.removesuffix(_PROBE))
 
 
@@ -292,7 +291,7 @@ def replica_path(incarnation_folder: str, topic: str, topic_id: str, partition: 
 
 
 def parse_replica_path(path: str) -> tuple[str, str, str, int, int] | None:
-    """The parts from which ``replica_path`` made the path; None when it is no folder of a replica."""
+    """The arguments of ``replica_path`` that give this path; None if it is no folder of a replica."""
     incarnation_folder, _, rest = path.partition("/")
     folder, _, last = rest.partition("/")
     topic = parse_topic_folder(folder)
@@ -315,7 +314,7 @@ def voter_path(directory_id: str) -> str:
 
 
 def is_log_folder(path: str) -> bool:
-    """Whether a path is that of a folder of a replica or of a voter: nobody else has files in there."""
+    """Whether a path is the folder of a replica or voter, which contains only our files."""
     return base_name(path) == METADATA_TOPIC or parse_replica_path(path) is not None
 
 
@@ -325,7 +324,7 @@ def schedule_folder(incarnation_folder: str, of: str) -> str:
 
 
 def schedule_path(incarnation_folder: str, of: str, version: int) -> str:
-    """One version of it."""
+    """The path of one version of a schedule."""
     return f"{schedule_folder(incarnation_folder, of)}/{_digits(version)}.schedule"
 
 
@@ -336,8 +335,8 @@ def parse_schedule_name(text: str) -> int | None:
 
 
 def remote_segment_path(partition: int, name: DataName, rebuilt: int = 0) -> str:
-    """A segment in the remote tier, relative to the topic's folder there; ``rebuilt`` counts from 1 on the objects
-    that stand for a damaged one, or one of other content; 0 is the first upload.
+    """A segment in the remote tier, relative to the topic's folder there; ``rebuilt`` is 0 for the first upload,
+    and counts the objects that replace a damaged one, or one with other content.
     """
     return f"{partition}/{rebuilt}/{name}" if rebuilt else f"{partition}/{name}"
 
@@ -361,7 +360,7 @@ def published_path(partition: int, snapshot: CheckpointName, file_id: str) -> st
 
 
 def parse_published_path(path: str) -> tuple[int, CheckpointName, str] | None:
-    """The parts from which ``published_path`` made the path; None when it is no such file."""
+    """The arguments of ``published_path`` that give this path; None if it is no such file."""
     partition, _, name = path.partition("/")
     m = _PUBLISHED.match(name)
     if m is None or not _PARTITION.match(partition):
@@ -370,8 +369,8 @@ def parse_published_path(path: str) -> tuple[int, CheckpointName, str] | None:
 
 
 def parse_file_path(path: str) -> tuple[str, int, DataName | CheckpointName] | None:
-    """``(topic, partition, name)`` of a data file or a snapshot, whose path ends with the folder of a replica, or
-    that of a partition in the remote tier, and its name; None when it is no such path.
+    """``(topic, partition, name)`` of a data file or snapshot, whose path ends with the folder of a replica, or of
+    a partition in the remote tier, and its name; None for another path.
     """
     *_, folder, place, file = "/", "/", *path.split("/")
     topic, name = parse_topic_folder(folder), parse_name(file)
@@ -382,8 +381,8 @@ def parse_file_path(path: str) -> tuple[str, int, DataName | CheckpointName] | N
 
 
 def segment_owner(path: str) -> tuple[str, int] | None:
-    """``(topic_id, partition)`` that the place of a data file says, in the folder of a replica or in the remote
-    tier; None when it is at no such place.
+    """``(topic_id, partition)`` from the path of a data file in the folder of a replica or in the remote tier;
+    None for another path.
     """
     folder, _, last = path.rpartition("/")
     replica = parse_replica_path(folder)
@@ -395,8 +394,8 @@ def segment_owner(path: str) -> tuple[str, int] | None:
 
 
 def descriptions_path(cluster_id: str) -> str:
-    """The folder of the descriptions of a cluster in the remote tier. (No topic's folder has such a name: it would
-    end with an id.)
+    """The folder with the descriptions of a cluster in the remote tier. (No topic's folder has such a name, as it
+    would end with an id.)
     """
     return f"{DESCRIPTIONS}/{cluster_id}"
 
@@ -413,12 +412,12 @@ def parse_description(name: str) -> tuple[int, str] | None:
 
 
 def recovered_path(topic: str, partition: int, epoch: int, base_offset: int) -> str:
-    """An exported file of records that are in no log any more, relative to the export's folder."""
+    """An exported file of records that no log has any more, relative to the export's folder."""
     return f"{topic}/{partition}/epoch-{_epoch_digits(epoch)}/{_digits(base_offset)}.parquet"
 
 
 def join(*parts: str) -> str:
-    """Parts of a name in storage, joined; empty parts vanish."""
+    """The parts of a name in storage, joined with ``/``; empty parts are skipped."""
     return "/".join(stripped for part in parts if (stripped := part.strip("/")))
 
 
@@ -428,9 +427,9 @@ def base_name(name: str) -> str:
 
 
 def name_in(folder: str, name: str) -> str:
-    """A name in storage as seen from a folder above it (without ``/`` at its ends): the last part, where it lies
-    directly there. A deeper name keeps its ``/``, so that no parser here accepts it: somebody's copy inside a
-    folder of ours is not ours.
+    """A name in storage relative to a folder above it (without ``/`` at its ends): the last part for a direct
+    child. A deeper name keeps its ``/``, so that no parser here accepts it: a copy inside one of our folders is
+    not ours.
     """
     return name.removeprefix(f"{folder}/")
 

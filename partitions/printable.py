@@ -1,17 +1,17 @@
-"""Text of others on its way to people: what would steer a terminal, or forge a line of a log, is escaped."""
+"""Makes foreign text safe to show: escapes characters that control a terminal, or forge a log line."""
 
 from __future__ import annotations
 
 
 def first_line(error: Exception) -> str:
-    """The first line of what a library says; its kind where it says nothing."""
+    """The first line of a library's error message; its type if the message is empty."""
     return next(iter(str(error).strip().splitlines()), type(error).__name__)
 
 
 def printable(text: str) -> str:
-    """The text with each character that is not printable (control characters, ends of lines, those that turn the
-    direction of writing, halves of surrogate pairs, spaces other than the common one) as Python would write it:
-    ``\\x1b``, ``\\n``, ``\\u202e``. Printable text comes back as it is: to do it twice does no harm.
+    """The text with each unprintable character (control characters, line ends, direction changes, unpaired
+    surrogates, unusual spaces) escaped as in Python: ``\\x1b``, ``\\n``, ``\\u202e``. Printable text is
+    unchanged, so the function is idempotent.
     """
     if text.isprintable():
         return text

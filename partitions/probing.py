@@ -68,7 +68,7 @@ class ThreadProber:
             outcome: Outcome[T, R] | BaseException
             try:
                 outcome = attempt(question, item)
-            except BaseException as bug:  # it is raised below, where somebody sees it, and at once
+            except BaseException as bug:  # raised below, in the caller's thread, and at once
                 outcome = bug
             with answered:
                 outcomes[item] = outcome

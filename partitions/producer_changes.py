@@ -1,19 +1,18 @@
-"""Of the producer state, what a footer holds: all of it, or only what has changed since an earlier file.
+"""The part of the producer state that a footer holds: all of it, or the changes since an earlier file.
 
-A partition may know ten thousand producers, and an append changes one. So its footer holds the producers that were
-touched since an earlier offset (``since``), each with its entry, or none where it was forgotten. Some earlier file
-holds all of them.
+A partition may know ten thousand producers, and an append changes one. So its footer holds the producers touched
+since an earlier offset (``since``), each with its entry, or none if it was dropped. Some earlier file holds all.
 
-    touched      every producer whose entry changed at or behind ``since``, and every one whose transaction is open
-    rule         the state after the file is the state at *any* offset from ``since`` on up to the file's own end,
-                 with the touched entries in its place. So no certain file has to stay: a merge over the one that
-                 ended at ``since``, or the ``.local`` register of a log that starts later, does as well
-    levels       changes since a whole state (the first level), or since a file with changes of the first level:
-                 so the state is in three files (four, where replicas have merged each for itself), and an append
-                 costs the footer some dozens of producers
+    touched   every producer whose entry changed at or behind ``since``, or whose transaction is open
+    rule      the state after the file is the state at *any* offset from ``since`` up to the file's end, updated by
+              the touched entries. So no particular file must stay: a merged segment over the one that ended at
+              ``since`` works, and so does the ``.local`` register of a log that starts later
+    levels    changes since a complete state (the first level), or since a file with changes of that level: the
+              state is in three files (four, if replicas merged separately), and a footer has some dozens of
+              producers
 
-An open transaction stands in each footer: states in merged segments, the remote tier and snapshots call none open.
-Segments in the remote tier, snapshots and ``.local`` registers are whole: they leave their log. Pure.
+An open transaction is in each footer: merged segments, the remote tier and snapshots have none open. Segments in
+the remote tier, snapshots and ``.local`` registers are complete, as they leave their log. Pure.
 """
 
 from __future__ import annotations
@@ -24,15 +23,16 @@ from typing import NamedTuple
 from stratalog.partitions.producers import ProducerEntry, ProducerState
 
 _FEW = 16
-"""Producers that cost a footer little. A level of more is followed by one of its own."""
+"""A number of producers that costs little in a footer. A level with more is followed by another one."""
 _SMALL = 32
-"""Up to this number of producers all are written."""
+"""Up to this number of producers, all are written."""
 _PART_OF_ALL = 16
-"""A whole state is written when as much as its sixteenth part was touched, or takes less of the file than that."""
+"""The complete state is written if this fraction of it was touched, or it takes less than this fraction of the
+file."""
 _ENTRY_BYTES = 64
 
 Changes = Mapping[str, ProducerEntry | None]
-"""Entries of producers; None: forgotten."""
+"""Entries of producers; None for a dropped one."""
 
 
 class Level(NamedTuple):
@@ -43,24 +43,25 @@ class Level(NamedTuple):
 
 
 Levels = tuple[Level, ...]
-"""Those that the last file's state rests on, the earliest ``since`` first; none: it is whole."""
+"""The levels that the state of the last file rests on, least ``since`` first; empty if it is complete."""
 
 
 class ProducerPart(NamedTuple):
-    """The part of a state that a footer holds: all of it where ``since`` is None."""
+    """The part of a state in a footer; complete if ``since`` is None."""
 
     entries: Changes
     since: int | None = None
 
 
 def whole(state: ProducerState, _: int) -> ProducerPart:
-    """All of a state."""
+    """The complete state."""
     return ProducerPart(state)
 
 
 def part_of(level: Level, state: ProducerState, file_bytes: int) -> ProducerPart:
-    """The touched producers of a state, for the footer of a file of ``file_bytes``; or all, where these are few,
-    or little beside the file."""
+    """The touched producers of a state, for the footer of a file of ``file_bytes``; all, if they are few, or small
+    beside the file.
+    """
     few = len(state) <= max(_SMALL, 2 * len(level.names))
     if few or len(state) * _ENTRY_BYTES * _PART_OF_ALL <= file_bytes:
         return whole(state, file_bytes)
@@ -68,9 +69,9 @@ def part_of(level: Level, state: ProducerState, file_bytes: int) -> ProducerPart
 
 
 def next_level(levels: Levels | None, touched: Iterable[str], producers: int, log_end: int) -> Level | None:
-    """The producers that the footer of the next file has to hold, of a log whose last file rests on ``levels`` and
-    ends at ``log_end``; ``producers`` is the number of all. None: all of them; as where no file is there to refer
-    to (``levels`` is None).
+    """The producers that the next file's footer must hold, for a log whose last file rests on ``levels`` and ends
+    at ``log_end``; ``producers`` is the number of all. None: all of them, also if there is no earlier file
+    (``levels`` is None).
     """
     names = frozenset(touched)
     if levels is None:
@@ -84,12 +85,12 @@ def next_level(levels: Levels | None, touched: Iterable[str], producers: int, lo
 
 
 def applied(state: ProducerState, changes: Changes) -> dict[str, ProducerEntry]:
-    """The state with these entries in the place of its own."""
+    """The state updated by these entries."""
     return {name: entry for name, entry in {**state, **changes}.items() if entry is not None}
 
 
 def levels_after(levels: Levels | None, part: ProducerPart) -> Levels:
-    """The levels of a log with one more file, whose footer holds ``part``."""
+    """The levels of a log after one more file, whose footer holds ``part``."""
     if part.since is None:
         return ()
     last = Level(part.since, frozenset(part.entries))
@@ -98,9 +99,9 @@ def levels_after(levels: Levels | None, part: ProducerPart) -> Levels:
 
 
 def told_together(files: Sequence[tuple[int, ProducerPart]], start: int) -> ProducerPart:
-    """The part that neighbouring files tell together, of ``(base offset, part)`` of each, in order: that of the
-    last one, of the one among them that it rests on, and so on, back to one that is whole, or that rests on what
-    lies before ``start``.
+    """The combined part of neighboring files, given ``(base offset, part)`` of each in order: the last one's,
+    updated from the earlier ones that it rests on, back to a complete one, or one that rests on an offset before
+    ``start``.
     """
     _, part = files[-1]
     entries, since = part
@@ -120,8 +121,9 @@ def part_after(
     state: ProducerState,
     file_bytes: int,
 ) -> ProducerPart:
-    """The part of the ``state`` after an append that its footer holds: the producer has appended at the end of a
-    log that rests on ``levels`` and whose state was ``before``; others may have been forgotten."""
+    """The part of ``state`` for the footer of an append: its producer has appended at the end of a log that rests
+    on ``levels`` with the state ``before``; other producers may have been dropped.
+    """
     touched = {producer_id}
     if len(state) < len(before) + (producer_id not in before):
         touched |= before.keys() - state.keys()

@@ -46,7 +46,7 @@ OnChangedReplay = Literal["refuse", "accept"]
 
 
 class PastAppend(msgspec.Struct, frozen=True, array_like=True):
-    """An append of a producer before its last one: as ``ProducerEntry``."""
+    """An append of a producer before its last one; see ``ProducerEntry``."""
 
     sequence: Int64
     base_offset: Int64
@@ -152,7 +152,7 @@ def is_unnamed(producer_id: str) -> bool:
 
 
 MARKER_SEQUENCE = -1
-"""Of a marker; the next transaction counts from 0 again."""
+"""The sequence of a marker; the next transaction counts from 0 again."""
 
 
 def marker(producer_id: str, raised_epoch: int, *, commit: bool) -> ProducerAppend:
@@ -270,7 +270,7 @@ def after_append(
 
 def _longer(before: ProducerEntry, sequence: int) -> tuple[int, ...]:
     """The runs with one more sequence, which is greater than all."""
-    runs = before.runs or (1, 0)  # of one that was not remembered nothing is known but its last
+    runs = before.runs or (1, 0)  # only the last append of an old entry is known
     missing = sequence - before.sequence - 1
     return ((1, missing, *runs) if missing else (runs[0] + 1, *runs[1:]))[:MOST_RUNS]
 
@@ -296,8 +296,9 @@ def unexpired(state: ProducerState, now_ms: int, expiration_ms: int) -> dict[str
 
 
 def plain(state: Mapping[str, ProducerEntry | None]) -> dict[str, tuple[object, ...] | None]:
-    """As it is written: by name, so that equal states are equal bytes; the last fields are left out where they say
-    nothing."""
+    """The state as JSON values: sorted by name, so equal states give equal bytes; trailing default fields are left
+    out.
+    """
     return {
         name: None if entry is None else _without_nothing_at_the_end(astuple(entry))
         for name, entry in sorted(state.items())

@@ -1,4 +1,4 @@
-"""One replica on one root: list it, then check that the root is the registered one (protocol section 1)."""
+"""One replica on one root: lists it, then checks that the root is the registered one (protocol section 1)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Concatenate, ParamSpec, TypeVar
 
 from stratalog.partitions import paths
 from stratalog.partitions.bounded import read_bounded
-from stratalog.partitions.cache import BoundedCache
+from stratalog.partitions.cache import BoundedCache, Room
 from stratalog.partitions.errors import (
     BrokerUnreachableError,
     CorruptionError,
@@ -26,7 +26,6 @@ from stratalog.partitions.paths import DataName, EpochName
 from stratalog.partitions.producer_changes import Levels, ProducerPart, applied, levels_after
 from stratalog.partitions.producers import ProducerEntry, decode
 from stratalog.partitions.register import REGISTER_BYTES
-from stratalog.partitions.room import Room
 from stratalog.partitions.root import read_broker_file, root_identity
 from stratalog.partitions.segment import Segment, end_of_file, read_segment
 from stratalog.partitions.segment_footer import SegmentFooter
@@ -36,17 +35,17 @@ from stratalog.partitions.unwritable import UnwritableStorageError
 
 _ATTEMPTS = 5
 LINEAGES_BYTES = 64 * 1024 * 1024
-"""Of lineages that this process remembers; that of ten elections takes 2 KB."""
+"""Memory for cached lineages; one of ten elections takes 2 KB."""
 
 remembered_lineages: BoundedCache[tuple[Store, StoredObject], Lineage] = BoundedCache(LINEAGES_BYTES)
-"""By the object that a listing saw: one that somebody has put in its place is read."""
+"""By the listed object, so a replaced register is read again."""
 KNOWN_LOGS_BYTES = 64 * 1024 * 1024
-"""Of logs that this process remembers: some 60,000 files. A log of more than fits is looked at anew each time."""
+"""Memory for cached logs: about 60,000 files. A larger log is listed from scratch each time."""
 
 known_logs: BoundedCache[tuple[Store, str], KnownLog] = BoundedCache(KNOWN_LOGS_BYTES)
 """By the folder of the replica."""
 _DECODED = Room(REGISTER_BYTES)
-"""Registers that are made lineages at once: that takes many times their bytes."""
+"""Memory for registers that are decoded at once, which takes many times their bytes."""
 
 
 P = ParamSpec("P")
@@ -55,7 +54,7 @@ R = TypeVar("R")
 
 @contextmanager
 def errors_of(replica: Replica) -> Iterator[None]:
-    """Corruption that is found inside is this replica's, unless it is known to be another's."""
+    """A context that attributes corruption to this replica, unless the error names another."""
     try:
         yield
     except CorruptionError as error:
@@ -66,7 +65,7 @@ def errors_of(replica: Replica) -> Iterator[None]:
 
 @contextmanager
 def writes_of(*replicas: Replica) -> Iterator[None]:
-    """A root that takes no writes, inside, is that of one of these replicas: the error names its broker."""
+    """A context that attributes refused writes to the broker of the replica whose root refused."""
     try:
         yield
     except UnwritableStorageError as error:
@@ -76,7 +75,7 @@ def writes_of(*replicas: Replica) -> Iterator[None]:
 
 
 def _own(read: Callable[Concatenate[Replica, P], R]) -> Callable[Concatenate[Replica, P], R]:
-    """Corruption that this method of a replica finds is the replica's."""
+    """A decorator that attributes corruption found by the method to the replica."""
 
     @wraps(read)
     def reading(replica: Replica, /, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -88,16 +87,16 @@ def _own(read: Callable[Concatenate[Replica, P], R]) -> Callable[Concatenate[Rep
 
 @dataclass(frozen=True, slots=True)
 class EndState:
-    """The state that a log's last file hands on to the next one."""
+    """The state at the end of a log, for the next append."""
 
     producers: dict[str, ProducerEntry]
     last_transactional_offset: int | None
-    """As in ``SegmentFooter``."""
+    """See ``SegmentFooter``."""
     levels: Levels | None = None
-    """Those that the last file's state rests on (``producer_changes``); None: there is no file."""
+    """The levels of the last file's state (``producer_changes``); None without a file."""
 
     def after(self, footer: SegmentFooter) -> EndState:
-        """The state with one file more in the log, right behind."""
+        """The state after one more file at the end of the log."""
         part = footer.producer_part
         producers = {} if part.since is None else self.producers
         return EndState(
@@ -107,15 +106,14 @@ class EndState:
 
 @dataclass(frozen=True, slots=True)
 class Replica:
-    """The place of one incarnation of one replica: a folder under the root of a broker.
+    """One incarnation of one replica: a folder under the root of a broker.
 
-    Every listing is followed by one ``stat`` of the root's ``broker.json``. It finds a root that was wiped and
-    formatted anew, and one that was put back from an older copy, by ``cp``, ``rsync`` or a copy of objects,
-    whose files would be a history that stops too early. Not found is what leaves that one file as it is: a
-    volume or bucket that was rolled back as a whole, files removed beneath it (``rsync --delete`` in place).
-    The price: a root that was moved to another disk counts as another incarnation too, unless it was
-    registered as a trusted copy; and a file system must show all machines the same inodes, also after it was
-    mounted again (NFS does, some FUSE file systems do not).
+    Every listing is followed by one ``stat`` of the root's ``broker.json``. It detects a root that was wiped and
+    formatted again, and one that was restored from an older copy by ``cp``, ``rsync`` or object copies, whose
+    history ends too early. It does not detect changes that leave that file alone: a volume or bucket rolled back
+    as a whole, files removed in place (``rsync --delete``). In return a root moved to another disk counts as
+    another incarnation, unless registered as a trusted copy, and a file system must show the same inodes on all
+    machines and after a remount (NFS does, some FUSE file systems do not).
     """
 
     broker_id: int
@@ -126,9 +124,9 @@ class Replica:
     partition: int
     assignment: int
     root: str = ""
-    """The identity of the root that is registered; empty where it is not known: then ``broker.json`` is read."""
+    """The registered identity of the root; empty if unknown: then ``broker.json`` is read."""
     incarnation_folder: str = ""
-    """The folder of this incarnation below the root; empty: the directory id."""
+    """The folder of this incarnation below the root; empty for the directory id."""
 
     @property
     def folder(self) -> str:
@@ -144,15 +142,15 @@ class Replica:
         return paths.join(self.folder, str(name))
 
     def list(self, *, anew: bool = False) -> Listing:
-        """The replica's files; only then the root is checked, so that what was listed was the
-        registered incarnation's.
+        """The files of the replica. The root is checked afterwards, so the listing is that of the registered
+        incarnation.
 
-        Files that this process has seen before it may take for the same (``Store.list``); with ``anew`` it asks
-        about each of them: a check of what storage has done to them does.
+        Files seen before may be taken as unchanged (``Store.list``); ``anew`` asks about each, for checks of the
+        storage.
 
-        Raises: StaleBrokerError when the root is another incarnation, by its directory id or its identity;
-            BrokerUnreachableError when it holds no ``broker.json``; ListingUnstableError; CorruptionError where
-            something is in the place of a folder, or of a file.
+        Raises: StaleBrokerError when the root is another incarnation, by directory id or identity;
+            BrokerUnreachableError without a ``broker.json``; ListingUnstableError; CorruptionError if a folder or
+            file is replaced by something else.
         """
         return self._look(anew).listing
 
@@ -171,10 +169,10 @@ class Replica:
 
     @_own
     def list_behind(self, last: DataName) -> Listing:
-        """The files whose names sort behind that of ``last``, and all registers of epochs above its own: what has
-        come since a look at all of the log, at a cost that does not grow with it. The root is not checked.
+        """The files whose names sort behind ``last``, and all registers of epochs above its own: the changes since
+        a full look, at a cost that does not grow with the log. The root is not checked.
 
-        Raises: as ``list``.
+        Raises: see ``list``.
         """
         behind = str(last)
         if behind > str(EpochName(last.epoch + 1)):  # offsets of ten thousand millions times the epoch
@@ -183,7 +181,7 @@ class Replica:
 
     @_own
     def check_root(self) -> None:
-        """Find out whether the root is still the registered incarnation. Raises: as ``list``."""
+        """Check that the root is still the registered incarnation. Raises: see ``list``."""
         if self.root:
             with suppress(FileNotFoundError):
                 if same_root(root_identity(self.store.stat(paths.BROKER_FILE)), self.root):
@@ -207,11 +205,11 @@ class Replica:
 
     @_own
     def log(self, footer_of: FooterOf | None = None, *, anew: bool = False) -> ReplicaLog:
-        """The replica's log now: one listing, and what of its contents is not remembered. ``footer_of`` reads the
-        footer of its last file, which says where that ends, elsewhere than here. ``anew`` is as in ``list``.
-        Where nothing has changed, it is the very log of the last time.
+        """The present log: one listing, and reads of content that is not cached. ``footer_of`` reads the footer of
+        its last file, which has its end, from another source. ``anew``: see ``list``. Returns the same object
+        while nothing changes.
 
-        Raises: as ``list``, and CorruptionError, CorruptSegmentError.
+        Raises: see ``list``; CorruptionError, CorruptSegmentError.
         """
         for _ in range(_ATTEMPTS):
             known = self._look(anew)
@@ -230,7 +228,7 @@ class Replica:
 
     @_own
     def lineage(self, listing: Listing, up_to: int | None = None) -> Lineage:
-        """The lineage of the greatest epoch that the replica has joined (at most ``up_to``); empty when none."""
+        """The lineage of the greatest epoch that the replica has joined (at most ``up_to``); empty without one."""
         joined = [(name.epoch, stored) for name, stored in listing.epochs if up_to is None or name.epoch <= up_to]
         if not joined:
             return Lineage()
@@ -244,7 +242,7 @@ class Replica:
         return lineage
 
     def end_of_append(self, file: DataFile, footer_of: FooterOf | None = None) -> int:
-        """The next offset of an append, as ``end_of_file``."""
+        """The next offset of an append; see ``end_of_file``."""
         return end_of_file(self.store, file, footer_of or self.footer)
 
     def producers(self, log: ReplicaLog) -> dict[str, ProducerEntry]:
@@ -252,8 +250,8 @@ class Replica:
         return self.end_state(log).producers
 
     def end_state(self, log: ReplicaLog) -> EndState:
-        """The state that an append at the log end goes on from: the last file's, else that of the local start.
-        That does not say where the last append in a transaction is: any remote file below it may hold one.
+        """The state for an append at the log end: from the last file, otherwise from the local start. The latter
+        does not have the last transactional append, which may be in any remote file below it.
         """
         if log.chain:
             producers, levels = self._producers_after(log, len(log.chain) - 1)
@@ -264,7 +262,7 @@ class Replica:
     def producers_at(self, log: ReplicaLog, offset: int) -> dict[str, ProducerEntry]:
         """The producer state at an offset: the local start, or the end of a file of the log.
 
-        Raises: CorruptionError for any other one; as ``footer``.
+        Raises: CorruptionError for any other offset; see ``footer``.
         """
         for index, link in enumerate(log.chain):
             if link.end == offset:
@@ -274,8 +272,9 @@ class Replica:
         raise CorruptionError(f"{self} does not contain the state of the producers at offset {offset}")
 
     def _producers_after(self, log: ReplicaLog, index: int) -> tuple[dict[str, ProducerEntry], Levels]:
-        """The producer state after a file of the log, and the levels that it rests on: those of the footers of
-        three files, or two and the ``.local`` register."""
+        """The producer state after a file of the log, and its levels: from the footers of three files, or of two
+        and the ``.local`` register.
+        """
         parts: list[ProducerPart] = []
         state: dict[str, ProducerEntry] = {}
         while True:
@@ -286,7 +285,7 @@ class Replica:
             if part.since <= log.local_start:
                 state = self.producers_at_local_start(log)
                 break
-            # The file that ended there, or one that was merged over it: its end lies no further than this one's.
+            # The file that ended there, or a merged segment over it, which ends no later than this file.
             index = bisect_left(log.chain, part.since, hi=index, key=lambda link: link.end)
         levels: Levels = ()
         for part in reversed(parts):
@@ -295,7 +294,7 @@ class Replica:
 
     @_own
     def segment(self, file: DataFile) -> Segment:
-        """A data file of the replica, as its footer describes it."""
+        """A data file of the replica, with its footer."""
         return read_segment(self.store, file)
 
     def footer(self, file: DataFile) -> SegmentFooter:
@@ -304,7 +303,7 @@ class Replica:
 
     @_own
     def producers_at_local_start(self, log: ReplicaLog) -> dict[str, ProducerEntry]:
-        """The producer state that the ``.local`` register of the local start carries; empty at 0."""
+        """The producer state in the ``.local`` register of the local start; empty at 0."""
         for name, stored in log.listing.local_starts:
             if name.offset == log.local_start:
                 try:

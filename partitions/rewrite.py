@@ -1,14 +1,14 @@
-"""Merging: read the records of a run, write them as one segment, under the rule of copies.
+"""Merging: reads the records of a run and writes them as one segment, under the rules for copies.
 
-The only step of the engine that decodes and encodes again. The name appears at once or not at all; the
-files it covers stay until a later vacuum.
+The only step of the engine that decodes and encodes records again. The name appears at once or not at all; the
+merged files stay until a later vacuum.
 
 Files of a run may have schemas of which one grew from the other (``stratalog.partitions.growth``). The segment has
-the widest of them, not the topic's present one: so it follows from the files alone, and the same files always
-merge into the same bytes. The fate of a transaction follows from its marker, which is in the log before.
+the widest of them, not the topic's present one: so it depends on the files alone, and the same files always merge
+into the same bytes. A transaction's outcome follows from its marker, which is already in the log.
 
-Of the producers a segment tells what its files tell together: all, or those touched since an offset before it
-(``producer_changes``). One that is large beside its producers, or is to leave the log, tells all.
+A segment has the combined producer part of its files: all, or those touched since an earlier offset
+(``producer_changes``). It has the complete state if it is large beside it, or is to leave the log.
 """
 
 from __future__ import annotations
@@ -37,19 +37,18 @@ from stratalog.partitions.store.protocol import Staged, StagedWriter, Store
 
 
 class Target(Protocol):
-    """Takes the bytes of a segment: a store, or a reader of the bytes alone."""
+    """Receives the bytes of a segment: a store, or a checksum."""
 
     def stage_writer(self, name: str) -> StagedWriter:
-        """As ``Store.stage_writer``."""
+        """See ``Store.stage_writer``."""
         ...
 
 
 def merge_run(replica: Replica, run: Run, *, compression: str) -> int | None:
-    """Merge a run of the replica's log into one segment there; the bytes of the new file, or None when
-    somebody else has made it already.
+    """Merge a run of the replica's log into one segment there. Returns the size of the new file in bytes, or None
+    if another driver has made it already.
 
-    Raises: SourceChangedError when a file of the run left the log meanwhile; CorruptSegmentError,
-        LogGapError.
+    Raises: SourceChangedError when a file of the run left the log meanwhile; CorruptSegmentError, LogGapError.
     """
     staged, _ = stage_run(
         replica.store,
@@ -70,8 +69,8 @@ def merge_run(replica: Replica, run: Run, *, compression: str) -> int | None:
 
 
 def check_in_log(replica: Replica, run: Run) -> None:
-    """List again: every file of the run must still be in the replica's log, and be the one that was read
-    (protocol section 3 step 4).
+    """List again: every file of the run must still be in the replica's log, as the object that was read (protocol
+    section 3 step 4).
 
     Raises: SourceChangedError.
     """
@@ -84,7 +83,7 @@ def check_in_log(replica: Replica, run: Run) -> None:
 def state_after(replica: Replica, run: Run) -> ProducerState:
     """The producer state at the end of a run of the replica's log.
 
-    Raises: SourceChangedError when files of it left the log meanwhile; as ``Replica.producers_at``.
+    Raises: SourceChangedError when files of it left the log meanwhile; see ``Replica.producers_at``.
     """
     log = replica.log()
     if all(link.end != run.end for link in log.chain):
@@ -93,7 +92,7 @@ def state_after(replica: Replica, run: Run) -> ProducerState:
 
 
 def as_whole(replica: Replica, run: Run) -> Run:
-    """The run, to be rewritten where it is one file that does not tell all producers."""
+    """The run, marked to be rewritten if it is one file without the complete producer state."""
     if run.is_segment and replica.footer(run.links[0].file).producers_since is not None:
         return replace(run, partial_state=True)
     return run
@@ -109,11 +108,11 @@ def stage_run(
     state: Callable[[], ProducerState],
     leaves: bool = False,
 ) -> tuple[Staged, SegmentFooter]:
-    """Write the records ``[run.start, run.end)`` as one segment, staged under ``name`` in ``target``. ``state`` is
-    the producer state at its end; it is asked for where the files do not tell. What ``leaves`` its log holds all
-    of it.
+    """Write the records ``[run.start, run.end)`` as one segment, staged under ``name`` in ``target``. ``state``
+    gives the producer state at its end, if the files do not have it. A segment that ``leaves`` its log has the
+    complete state.
 
-    Raises: CorruptSegmentError, SourceChangedError, LogGapError; what ``state`` raises.
+    Raises: CorruptSegmentError, SourceChangedError, LogGapError; errors of ``state``.
     """
     segments = [read_segment(source, link.file) for link in run.links]
     for link, segment in zip(run.links, segments, strict=True):
@@ -134,7 +133,7 @@ def stage_run(
         markers = _markers((segment.footer for segment in segments), run.start)
         latest = last.last_transactional_offset
         if latest is not None and segments[0].footer.may_hold_control:
-            latest = max(latest, run.start)  # it may begin in what was cut off
+            latest = max(latest, run.start)  # it may begin in the part that was cut off
         oldest_ms = min(segment.footer.oldest_ms for segment in segments)
         told = told_together(
             [(file.footer.base_offset, file.footer.producer_part) for file in segments], run.start
@@ -157,7 +156,7 @@ _Part = Callable[[ProducerState, int], ProducerPart]
 
 
 def _markers(footers: Iterable[SegmentFooter], start: int) -> tuple[TransactionPart, ...]:
-    """The markers of these files that end transactions which began before ``start``."""
+    """The markers in these files that end transactions which began before ``start``."""
     parts = (part for footer in footers for part in (footer.transaction, *footer.markers) if part is not None)
     return tuple(part for part in parts if part.first_offset is not None and part.first_offset < start)
 
@@ -195,7 +194,7 @@ def _write(
         writer.abort()
         raise
 
-    # Nothing of the moment: the same files merge into the same bytes.
+    # Nothing that depends on the moment: the same files merge into the same bytes.
     return writer.close(
         lineage=Lineage(last.lineage),
         producers=lambda _: producers,
@@ -208,7 +207,7 @@ def _write(
 
 
 def _aborted(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The records, marked as those of an aborted transaction."""
+    """The records, marked as aborted."""
     index = batch.schema.get_field_index("control")
     field = batch.schema.field(index)
     return batch.set_column(index, field, constant(ABORTED, field.type, batch.num_rows))

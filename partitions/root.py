@@ -87,9 +87,9 @@ def inspect_root(store: Store) -> Root | None:
 
 
 def check_signed(found: BrokerFile, store: Store, key: ClusterKey | None) -> None:
-    """Where nothing but ``broker.json`` tells a directory id, it has to be signed, if the cluster has a key. (What
-    is registered stands in the metadata, which are signed themselves; and the file outlives the secret that was
-    the key when the root was formatted.)
+    """Check the signature of a ``broker.json`` that is the only source of a directory id, if the cluster has a
+    key. (Registered ids are in the metadata, which is signed; and the file outlives the secret with which the root
+    was formatted.)
 
     Raises: UnsignedError.
     """

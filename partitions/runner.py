@@ -107,7 +107,7 @@ class ThreadRunner:
         try:
             for _ in range(expected):
                 yield run.next_outcome()
-        finally:  # after a bug, or when nobody wants the rest: the rest is not begun
+        finally:  # after a bug, or when the caller stops iterating, start no more items
             run.end()
 
     def _pool(self) -> ThreadPoolExecutor:
@@ -118,7 +118,7 @@ class ThreadRunner:
 
 
 class _Run(Generic[T, R]):
-    """One run of a ``ThreadRunner``: its items, and those who work on them."""
+    """One run of a ``ThreadRunner``: its items, and the threads that work on them."""
 
     def __init__(self, function: Callable[[T], R], waiting: deque[T]) -> None:
         self._function = function
@@ -131,7 +131,7 @@ class _Run(Generic[T, R]):
         self._called += (pool.submit(self._help) for _ in range(helpers))
 
     def next_outcome(self) -> Outcome[T, R]:
-        """Of an item that the caller has worked on, or another thread."""
+        """The next outcome, from the caller or another thread."""
         own: list[T] = []
         if self._done.empty():
             with suppress(IndexError):
@@ -144,7 +144,7 @@ class _Run(Generic[T, R]):
     def end(self) -> None:
         """Start no more items, and wait for those that have started."""
         self._waiting.clear()
-        # One that has not started yet may have to wait for the threads of the very runs that wait here.
+        # A helper that has not started may be waiting for the threads of runs that wait here.
         wait([helper for helper in self._called if not helper.cancel()])
 
     def _help(self) -> None:

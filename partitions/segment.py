@@ -1,8 +1,8 @@
-"""Reading a data file: its footers, its records row group by row group.
+"""Reads a data file: its footers, and its records one row group at a time.
 
 A file is Parquet with the log's own footer (``segment_footer``), written once (``segment_writer``). Its bytes may
-be anybody's, with checksums that are right: what no segment's writer makes is refused, and Arrow gets to see
-nothing that was not looked at before (``parquet_decoding``).
+be of any origin, even with correct checksums: forms that no segment's writer produces are refused, and Arrow only
+sees checked input (``parquet_decoding``).
 """
 
 from __future__ import annotations
@@ -35,56 +35,55 @@ from stratalog.partitions.store.protocol import Readable, StoredObject
 from stratalog.partitions.store.reader import read_range
 
 REMEMBERED_BYTES = 32 * 1024 * 1024
-"""Bound of the footers that are remembered, by what they take in memory: those of some 2,500 small appends, or of
-some 50 segments of 1 GiB with 30 columns."""
+"""Memory for cached footers: those of about 2,500 small appends, or of 50 segments of 1 GiB with 30 columns."""
 
 
 @dataclass(frozen=True)
 class Segment:
-    """A data file that was looked into: its footer and Parquet's own."""
+    """A data file whose footers were read: the log's and Parquet's."""
 
     file: DataFile
     footer: SegmentFooter
     stored: bytes
-    """Parquet's footer as it stands in the file."""
+    """The Parquet footer as stored."""
     index_start: int
-    """Where the column chunks end, and the page index begins."""
+    """The end of the column chunks, where the page index begins."""
     crc32: int
-    """Of all bytes of the file, as they were written: a copy has to have the same."""
+    """The CRC-32 of the file's bytes as written, which a copy must have, too."""
     what: str
     """The file's address, for messages."""
 
     @property
     def memory_bytes(self) -> int:
-        """Its memory, roughly, with its layout."""
+        """Its approximate memory, with its layout."""
         return 4 * 1024 + 5 * len(self.stored)
 
     @property
     def parquet(self) -> pq.FileMetaData:
-        """Parquet's footer as Arrow decodes by it; where anything lies, ``layout`` says. Made anew each time:
+        """The Parquet footer for Arrow to decode with; ``layout`` has all positions. Parsed at each call, as
         Arrow's objects are ten times as large as the bytes.
         """
         return pq.read_metadata(pa.BufferReader(self.stored + len(self.stored).to_bytes(4, "little") + MAGIC))
 
     @cached_property
     def layout(self) -> Layout:
-        """Where everything lies. Raises: CorruptSegmentError for what no segment's writer writes."""
+        """The positions of all parts. Raises: CorruptSegmentError for forms that no segment's writer produces."""
         with naming(self.file.object), translated(self.what):
             return parse_layout(self.stored, self.index_start)
 
     @property
     def row_groups(self) -> tuple[RowGroup, ...]:
-        """One at least. Raises: as ``layout``."""
+        """At least one. Raises: see ``layout``."""
         return self.layout.row_groups
 
     @property
     def row_group_offsets(self) -> list[int]:
-        """The first offset of each row group, and the one after the last. Raises: as ``layout``."""
+        """The first offset of each row group, and the one after the last. Raises: see ``layout``."""
         return list(accumulate((group.num_rows for group in self.row_groups), initial=self.footer.base_offset))
 
     @cached_property
     def schema(self) -> pa.Schema:
-        """The columns. Raises: as ``layout``."""
+        """The columns. Raises: see ``layout``."""
         assert self.layout
         with naming(self.file.object), translated(self.what):
             return cast(pa.Schema, self.parquet.schema.to_arrow_schema()).remove_metadata()
@@ -93,36 +92,36 @@ class Segment:
 _Key = tuple[Readable, str, int, int, str]
 _remembered: BoundedCache[_Key, Segment] = BoundedCache(REMEMBERED_BYTES)
 _ENDS = 8192
-"""Numbers, under names of ours: these take no more than 8 MB, and outlast the footers that told them."""
+"""The ends of appends; they take at most 8 MB, and stay longer than the footers."""
 _ends: BoundedCache[tuple[Readable, StoredObject], int] = BoundedCache(_ENDS)
 
 
 def forget() -> None:
-    """Forget all that was read."""
+    """Clear all caches."""
     _remembered.clear()
     _ends.clear()
 
 
 def forget_files(store: Readable, files: Iterable[DataFile]) -> None:
-    """Forget the footers of files that are hardly read again: a process that appends for hours would be full of
-    them. Their ends stay known.
+    """Clear the cached footers, which a process that appends for hours would fill up with files that it hardly
+    reads again. Their ends stay cached.
     """
     for file in files:
         _remembered.take(_key(store, file.object))
 
 
 def _key(store: Readable, stored: StoredObject) -> _Key:
-    """Of what is written once."""
+    """The cache key of a write-once object."""
     return store, stored.name, stored.size_bytes, stored.modified_ms, stored.version
 
 
 def read_segment(store: Readable, file: DataFile, *, remembered: bool | None = None) -> Segment:
-    """The footers of a data file, by one ranged read of its end in the common case. They are remembered for the
-    next call, where the object's version tells it from another of its name, or the caller knows that there never
-    is one (``remembered`` True), unless the call asks for what storage holds now (False).
+    """The footers of a data file, usually by one ranged read of its end. They are cached if the object has a
+    version, or the caller knows that the name is never reused (``remembered`` True); ``remembered`` False reads
+    the present content.
 
-    Raises: CorruptSegmentError for a truncated or foreign file, a missing footer, or one that does
-        not fit the file's name; SourceChangedError when the file is gone.
+    Raises: CorruptSegmentError for a truncated or foreign file, a missing footer, or one that does not match the
+        file's name; SourceChangedError when the file is gone.
     """
     stored = file.object
     if remembered is False or (remembered is None and not stored.version):
@@ -138,10 +137,10 @@ def read_segment(store: Readable, file: DataFile, *, remembered: bool | None = N
 def end_of_file(
     store: Readable, file: DataFile, footer_of: Callable[[DataFile], SegmentFooter] | None = None
 ) -> int:
-    """The offset after the last record of a data file: by its name, of an append by its footer (``footer_of``,
-    where that is read elsewhere). It is remembered for as long as nothing else takes the object's place.
+    """The offset after the last record of a data file: from its name, for an append from its footer
+    (``footer_of``, if another source provides it). Cached while the object is the same.
 
-    Raises: as ``read_segment``.
+    Raises: see ``read_segment``.
     """
     if file.name.next_offset is not None:
         return file.name.next_offset
@@ -193,8 +192,9 @@ def _open(store: Readable, file: DataFile) -> Segment:
 def _read_parquet_footer(
     store: Readable, stored: StoredObject, what: str
 ) -> tuple[pq.FileMetaData, bytes, int, int]:
-    """Parquet's footer, which holds our own, for Arrow and as it is stored; where the page index begins; and the
-    CRC-32 of all bytes of an undamaged file."""
+    """The Parquet footer, which holds our own, parsed for Arrow and as stored; the start of the page index; and
+    the CRC-32 of all bytes of an undamaged file.
+    """
     if stored.size_bytes < len(MAGIC) + SUFFIX_BYTES:
         raise CorruptSegmentError(f"{what} has {stored.size_bytes} bytes: it is truncated, or not a Parquet file")
     with translated(what), store.open(stored) as source:
@@ -223,7 +223,7 @@ def _read_parquet_footer(
 
 @contextmanager
 def naming(stored: StoredObject) -> Iterator[None]:
-    """Damage that is found inside is of this file."""
+    """A context that names this file in damage errors."""
     try:
         yield
     except CorruptSegmentError as error:
@@ -232,8 +232,8 @@ def naming(stored: StoredObject) -> Iterator[None]:
 
 
 def check_held(data: bytes, column: str, most_bytes: int, what: str) -> None:
-    """Whether Arrow may decode a column of a data file that is in memory: it is one of ours, and the column takes
-    at most ``most_bytes``. (That its bytes are as they were written is not looked at.)
+    """Check that Arrow may decode a column of a data file in memory: the file is ours, and the column takes at
+    most ``most_bytes``. (Checksums are not compared.)
 
     Raises: CorruptSegmentError; ``what`` names the file.
     """
@@ -253,11 +253,10 @@ def read_row_groups(
     columns: list[str] | None = None,
     wanted: Callable[[RowGroup], bool] = lambda _: True,
 ) -> Iterator[tuple[int, pa.Table]]:
-    """``(first offset, records)`` of the part of each row group with offsets ``[start, end)``, checksums
-    verified; row groups that hold none of them, or are not ``wanted``, are not read. Each column of one is one
-    ranged read.
+    """``(first offset, records)`` of the part of each row group with offsets ``[start, end)``, checksums verified.
+    Row groups without such offsets, or not in ``wanted``, are not read. Each column takes one ranged read.
 
-    Raises: CorruptSegmentError, SourceChangedError; StorageError where this process lacks memory.
+    Raises: CorruptSegmentError, SourceChangedError; StorageError if this process lacks memory.
     """
     segment = read_segment(store, file)
     with naming(file.object), translated(segment.what), store.open(file.object) as source:
@@ -271,26 +270,26 @@ def read_row_groups(
                 table = table.slice(low - first, high - low)
                 yield low, table
                 del table
-                # The allocator keeps memory that a thread has freed: one row group after another, several of them.
+                # The allocator keeps memory that a thread has freed, over time that of several row groups.
                 pa.default_memory_pool().release_unused()
 
 
 def read_batches(
     store: Readable, file: DataFile, start: int, end: int, columns: list[str] | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """The records with offsets ``[start, end)`` of a data file, row group by row group.
+    """The records with offsets ``[start, end)`` of a data file, one row group at a time.
 
-    Raises: as ``read_row_groups``.
+    Raises: see ``read_row_groups``.
     """
     for _, table in read_row_groups(store, file, start, end, columns):
         yield from table.to_batches()
 
 
 def read_row_group(store: Readable, segment: Segment, index: int) -> pa.Table:
-    """All records of one row group, by one ranged read, checksums verified. ``segment`` is the file as
-    ``read_segment`` gave it.
+    """All records of one row group, by one ranged read, checksums verified. ``segment`` comes from
+    ``read_segment``.
 
-    Raises: as ``read_row_groups``.
+    Raises: see ``read_row_groups``.
     """
     group = segment.row_groups[index]
     with naming(segment.file.object), translated(segment.what), store.open(segment.file.object) as source:
@@ -299,9 +298,9 @@ def read_row_group(store: Readable, segment: Segment, index: int) -> pa.Table:
 
 
 def decode_row_group(segment: Segment, index: int, data: bytes, kept: list[str] | None = None) -> pa.Table:
-    """All records of one row group, checksums verified; ``data`` is its bytes, ``kept`` as in ``decoded``.
+    """All records of one row group, checksums verified; ``data`` is its bytes, ``kept``: see ``decoded``.
 
-    Raises: CorruptSegmentError; StorageError where this process lacks memory.
+    Raises: CorruptSegmentError; StorageError if this process lacks memory.
     """
     begin = segment.row_groups[index].start
 

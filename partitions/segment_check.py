@@ -34,7 +34,7 @@ _PIECE_BYTES = 8 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class BadRange:
-    """Records ``[start, end)`` of a file that cannot be read as they were written."""
+    """Records ``[start, end)`` of a file that cannot be read as written."""
 
     start: int
     end: int
@@ -43,7 +43,7 @@ class BadRange:
 
 @dataclass(frozen=True, slots=True)
 class CheckedSegment:
-    """A file whose bytes were all read. The bytes of a good file have the checksum ``segment.crc32``."""
+    """A file that was read completely. The bytes of a good file have the checksum ``segment.crc32``."""
 
     segment: Segment
     bad: tuple[BadRange, ...]
@@ -122,7 +122,7 @@ def verify_segment(store: Readable, file: DataFile) -> Segment:
 
 @dataclass(frozen=True, slots=True)
 class _RowGroup:
-    """The bytes of a row group; its records ``[first, end)``."""
+    """The bytes of a row group, with the records ``[first, end)``."""
 
     index: int
     first: int
@@ -131,7 +131,7 @@ class _RowGroup:
 
 
 class _Regions:
-    """A file from its first byte to its last: magic, row groups, page index and footer."""
+    """The regions of a file in order: magic, row groups, page index and footer."""
 
     def __init__(self, source: BinaryIO, size_bytes: int, segment: Segment, what: str) -> None:
         self._source = source
@@ -141,13 +141,13 @@ class _Regions:
         self.head = self._read(0, len(MAGIC))
 
     def row_groups(self) -> Iterator[_RowGroup]:
-        """In order; one begins where the one before it ends."""
+        """The row groups in order; they are contiguous."""
         offsets = pairwise(self._segment.row_group_offsets)
         for index, (group, (first, end)) in enumerate(zip(self._segment.row_groups, offsets, strict=True)):
             yield _RowGroup(index, first, end, self._read(group.start, group.stop))
 
     def tail(self) -> Iterator[bytes]:
-        """The page index, and what follows it, in pieces."""
+        """The page index and everything after it, in pieces."""
         for start in range(self._segment.index_start, self._size_bytes, _PIECE_BYTES):
             yield self._read(start, min(start + _PIECE_BYTES, self._size_bytes))
 
@@ -156,7 +156,7 @@ class _Regions:
 
 
 def _check_row_group(segment: Segment, found: _RowGroup, what: str) -> CorruptSegmentError | None:
-    """The damage of a row group, None for a good one: of a page's checksum, or of the offsets of its records."""
+    """The damage of a row group: of a page's checksum, or of its records' offsets; None for a good one."""
     try:
         table = decode_row_group(segment, found.index, found.data, kept=["offset"])
     except CorruptSegmentError as error:
@@ -173,7 +173,7 @@ def _whole(segment: Segment, message: str) -> BadRange:
 
 
 def _joined(bad: list[BadRange]) -> tuple[BadRange, ...]:
-    """Ranges that touch or overlap as one, with the first one's error."""
+    """The ranges, with those that touch or overlap joined, each with its first error."""
     joined: list[BadRange] = []
     for found in sorted(bad, key=lambda found: (found.start, -found.end)):
         if joined and found.start <= joined[-1].end:

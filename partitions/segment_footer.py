@@ -1,12 +1,12 @@
-"""The footer of a data file: the log's own part of it, and the checksums beside that.
+"""The footer of a data file: the log's own part, and the checksums beside it.
 
-The footer tells what listings cannot: the end of an append, the producer state after the file, the lineage
-it was written under, the largest timestamp. It is JSON under the key ``log.segment`` of Parquet's footer.
+The footer has the data that listings lack: the end of an append, the producer state after the file, the lineage
+under which it was written, the largest timestamp. It is JSON under the key ``log.segment`` of Parquet's footer.
 
-Every byte has a checksum. Pages have Parquet's own, by which readers find damage in the records they read. Ours,
-under the key ``log.segment.crc``, are of Parquet's footer and of all bytes before it: a copy, which decodes
-nothing, compares the bytes that pass by with ``file_crc32``, which stands in the last bytes of the file. The page
-index has one of its own, for readers that skip pages by it and read few of the rest (``segment_tail``).
+Every byte has a checksum. Pages have Parquet's own, by which readers find damage. Ours, under the key
+``log.segment.crc``, cover the Parquet footer and all bytes before it: a copy, which decodes nothing, compares the
+bytes that pass with ``file_crc32``, which is in the last bytes of the file. The page index has its own checksum,
+for readers that use it to skip pages and read little else (``check_tail``).
 """
 
 from __future__ import annotations
@@ -17,35 +17,38 @@ import msgspec
 from isal import isal_zlib
 
 from stratalog.partitions.bounded import parse_json
-from stratalog.partitions.errors import CorruptSegmentError
+from stratalog.partitions.errors import CorruptSegmentError, SourceChangedError
 from stratalog.partitions.numbers import Epoch, Int64, Natural
+from stratalog.partitions.parquet_footer import MAGIC, SUFFIX_BYTES, footer_start
 from stratalog.partitions.producer_changes import ProducerPart
 from stratalog.partitions.producers import ProducerEntry, plain
+from stratalog.partitions.store.protocol import Readable, StoredObject
+from stratalog.partitions.store.reader import read_range
 
 FOOTER_KEY = b"log.segment"
 CHECKSUM_KEY = b"log.segment.crc"
 WRITER_VERSION = 1
 MOST_JSON_BYTES = 16 * 1024 * 1024
-"""Of the log's own footer: 100,000 producers."""
-NO_CHECKSUM = b"0" * 8  # CRC-32, hexadecimal; that of the footer is taken with these digits in its place
+"""The greatest size of the log's own footer: 100,000 producers."""
+NO_CHECKSUM = b"0" * 8  # CRC-32, hexadecimal; the footer's is computed with these digits in its place
 # Of the footer, of all before it; (16 digits) where the page index starts, which ends at the footer; of that.
 NO_CHECKSUMS = NO_CHECKSUM * 5
 
 
 class TransactionPart(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The part of an append in the transaction of a producer and its epoch: records, or the end (a marker)."""
+    """The part of a transaction in an append: records, or its end (a marker)."""
 
     producer_id: str
     producer_epoch: Int64
-    """Of a marker: the raised one."""
+    """The producer epoch; for a marker the raised one."""
     control: Int64 | None = None
-    """Of a marker: ``records.ABORT`` or ``records.COMMIT``; None: it is records."""
+    """For a marker: ``records.ABORT`` or ``records.COMMIT``; None for records."""
     first_offset: Int64 | None = None
-    """Of a marker: where the transaction begins that it ended here; None if nothing was open."""
+    """For a marker: the start of the transaction that it ended here; None if none was open."""
 
 
 class SegmentFooter(msgspec.Struct, frozen=True, kw_only=True):
-    """The description in a data file. Offsets ``[base_offset, next_offset)``; never empty."""
+    """The log's description of a data file. Offsets ``[base_offset, next_offset)``; never empty."""
 
     topic_id: str
     partition: Int64
@@ -53,51 +56,55 @@ class SegmentFooter(msgspec.Struct, frozen=True, kw_only=True):
     next_offset: Natural
     lineage: tuple[tuple[Epoch, Natural], ...]
     producers: dict[str, ProducerEntry | None]
-    """Producer state after this file, of the whole partition; or of the producers that were touched since
-    ``producers_since``, None for those that were forgotten (``producer_changes``)."""
+    """The producer state of the partition after this file; or only the producers touched since
+    ``producers_since``, with None for dropped ones (``producer_changes``)."""
     min_timestamp_us: Int64
     """0 when no record has a timestamp."""
     max_timestamp_us: Int64
     max_timestamp_offset: Int64 | None
-    """The first offset that has the largest timestamp; None when no record has one."""
+    """The first offset with the largest timestamp; None if no record has one."""
     records: Natural
     uncompressed_bytes: Natural
     created_ms: Int64
     writer_version: int = WRITER_VERSION
     batch_id: str = ""
-    """Metadata log only: a digest of lineage and records, for a batch is read in one request and checked whole."""
+    """Only in the metadata log: a digest of lineage and records, as a batch is read by one request and checked as
+    a whole."""
     transaction: TransactionPart | None = None
-    """Of an append in a transaction, and of a marker. None for all others, and in merged segments: their records
-    say by themselves what became of them."""
+    """For an append in a transaction, and for a marker. None for all others, and in merged segments, whose records
+    have their own outcome."""
     last_transactional_offset: Int64 | None = None
-    """Where the last such append, or one with gaps (``records.GAP``), up to this file's end begins, of the whole
-    partition; None without one."""
+    """The base offset of the partition's last transactional append, or one with gaps (``records.GAP``), up to this
+    file's end; None without one."""
     markers: tuple[TransactionPart, ...] = ()
-    """Of a merged segment: the markers in it that end transactions which began before it."""
+    """In a merged segment: its markers that end transactions which began before it."""
     first_created_ms: Int64 | None = None
-    """Of a merged segment: when the first append in it was made; None: at ``created_ms``."""
+    """In a merged segment: the creation time of its first append; None: ``created_ms``."""
     producers_since: Natural | None = None
-    """At most ``base_offset``; None: ``producers`` is the whole state."""
+    """At most ``base_offset``; None if ``producers`` is the complete state."""
 
     @property
     def producer_part(self) -> ProducerPart:
-        """The part of the producer state that it tells."""
+        """The part of the producer state in this footer."""
         return ProducerPart(self.producers, self.producers_since)
 
     @property
     def may_hold_control(self) -> bool:
-        """Whether rows of the file may have a ``control``; of an append in a transaction ``transaction`` says what
-        they are."""
+        """Whether rows of the file may have a ``control``; for a transactional append ``transaction`` describes
+        them.
+        """
         return self.last_transactional_offset is not None and self.last_transactional_offset >= self.base_offset
 
     @property
     def oldest_ms(self) -> int:
-        """When the first append in it was made."""
+        """The creation time of its first append."""
         return self.created_ms if self.first_created_ms is None else self.first_created_ms
 
     @property
     def latest_ms(self) -> int:
-        """The largest timestamp in milliseconds, rounded up; where no record has one, when the file was made."""
+        """The largest timestamp in milliseconds, rounded up; the creation time of the file if no record has
+        one.
+        """
         return self.created_ms if self.max_timestamp_offset is None else -(-self.max_timestamp_us // 1000)
 
 
@@ -105,7 +112,7 @@ _OPTIONAL = ("transaction", "last_transactional_offset", "markers", "first_creat
 
 
 def encode_footer(footer: SegmentFooter) -> bytes:
-    """JSON, as in the file; what says nothing is left out."""
+    """The footer as JSON; default fields are left out."""
     fields = msgspec.structs.asdict(footer) | {"producers": plain(footer.producers)}
     return msgspec.json.encode(
         {name: v for name, v in fields.items() if v not in (None, ()) or name not in _OPTIONAL}
@@ -126,7 +133,7 @@ def decode_footer(data: bytes) -> SegmentFooter:
 
 
 def checksum_at(footer: bytearray | memoryview) -> int:
-    """Where in Parquet's footer the checksums stand. Raises: ValueError for a footer without them."""
+    """The position of the checksums in the Parquet footer. Raises: ValueError for a footer without them."""
     try:
         return value_at(footer, CHECKSUM_KEY)
     except ValueError as error:
@@ -134,27 +141,27 @@ def checksum_at(footer: bytearray | memoryview) -> int:
 
 
 def value_at(footer: bytes | bytearray | memoryview, key: bytes) -> int:
-    """Where in Parquet's footer the value of a key stands, of less than 128 bytes both; a string is its length and
-    its bytes. Raises: ValueError when the key is not there.
+    """The position of a key's value in the Parquet footer; both have less than 128 bytes, and a string is its
+    length and its bytes. Raises: ValueError without the key.
     """
     return bytes(footer).rindex(bytes([len(key)]) + key) + 1 + len(key) + 2
 
 
 @dataclass(frozen=True, slots=True)
 class Checksums:
-    """The checksum of the bytes before Parquet's footer, as that states it."""
+    """The checksum of the bytes before the Parquet footer, from that footer."""
 
     body_crc32: int
-    """Of all of them."""
+    """The CRC-32 of all of them."""
     index_start: int
-    """Where the page index begins, which ends at the footer."""
+    """The start of the page index, which ends at the footer."""
     index_crc32: int
 
 
 def checksums_of(raw: bytes, what: str) -> Checksums:
-    """The checksums in a data file's Parquet footer, given as stored; ``what`` names the file in errors.
+    """The checksums in a data file's Parquet footer as stored; ``what`` names the file in errors.
 
-    Raises: CorruptSegmentError when the footer itself has not the checksum that it states.
+    Raises: CorruptSegmentError when the footer does not have its own stated checksum.
     """
     footer = bytearray(raw)
     try:
@@ -172,7 +179,46 @@ def checksums_of(raw: bytes, what: str) -> Checksums:
 
 
 def file_crc32(end: bytes | memoryview, body_crc32: int) -> int:
-    """CRC-32 of a whole file: of all bytes before Parquet's footer, as the footer states it, and of ``end``, that
-    footer and all behind it.
+    """The CRC-32 of a whole file: of all bytes before the Parquet footer, as the footer states it, and of ``end``,
+    the footer and everything behind it.
     """
     return isal_zlib.crc32(end, body_crc32)
+
+
+_TAIL_BYTES = 64 * 1024
+"""The first read, which covers the tail of most files."""
+_PIECE_BYTES = 8 * 1024 * 1024
+
+
+def check_tail(store: Readable, stored: StoredObject) -> None:
+    """Compare the page index and Parquet footer with their checksums, by one ranged read of the file's end, or up
+    to three if they are large.
+
+    For readers such as Spark that check pages but trust the rest: a wrong statistic would skip row groups, a wrong
+    name would make a column null.
+
+    Raises: CorruptSegmentError; SourceChangedError when the file is gone, or was replaced; StorageError kinds.
+    """
+    what, size = store.uri_of(stored.name), stored.size_bytes
+    try:
+        with store.open(stored) as source:
+            begin = max(0, size - _TAIL_BYTES)
+            tail = read_range(source, begin, size, what)
+            footer_at = footer_start(tail, size)
+            if footer_at < begin:
+                begin, tail = footer_at, read_range(source, footer_at, size, what)
+            stated = checksums_of(tail[footer_at - begin : -SUFFIX_BYTES], what)
+            index_at = stated.index_start
+            if not len(MAGIC) <= index_at <= footer_at:
+                raise CorruptSegmentError(f"{what}: its footer places the page index outside the file")
+            crc32 = 0
+            for start in range(index_at, begin, _PIECE_BYTES):
+                piece = read_range(source, start, min(start + _PIECE_BYTES, begin), what)
+                crc32 = isal_zlib.crc32(piece, crc32)
+            crc32 = isal_zlib.crc32(tail[max(0, index_at - begin) : footer_at - begin], crc32)
+    except FileNotFoundError as error:
+        raise SourceChangedError(f"{what} was deleted since it was listed") from error
+    except ValueError as error:
+        raise CorruptSegmentError(f"{what}: {error}") from error
+    if stated.index_crc32 != crc32:
+        raise CorruptSegmentError(f"{what}: its page index is damaged: the checksum differs")

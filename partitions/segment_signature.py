@@ -1,7 +1,7 @@
-"""The tag of a data file that is signed with the key of a cluster (``cluster_key``): metadata batches, snapshots.
+"""The tag of a data file that is signed with the cluster key (``cluster_key``): metadata batches, snapshots.
 
-It stands in Parquet's footer, under ``log.segment.tag``, and is of all bytes of the file but its own digits and
-the footer's checksum, which is taken when the tag is there. It is verified before anything of the file is decoded.
+It is in the Parquet footer, under ``log.segment.tag``, and covers all bytes of the file except its own digits and
+the footer's checksum, which is computed with the tag. It is verified before anything of the file is decoded.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _PIECE_BYTES = 8 * 1024 * 1024
 
 
 def tag_at(footer: bytes | bytearray | memoryview) -> int | None:
-    """Where in Parquet's footer the tag stands; None without one."""
+    """The position of the tag in the Parquet footer; None without one."""
     try:
         at = value_at(footer, TAG_KEY)
     except ValueError:
@@ -30,8 +30,7 @@ def tag_at(footer: bytes | bytearray | memoryview) -> int | None:
 
 
 def without_tag(footer: bytes | memoryview, at: int) -> bytes:
-    """The content of Parquet's footer that the tag at ``at`` vouches for. Raises: ValueError without a
-    checksum."""
+    """The part of the Parquet footer that the tag at ``at`` covers. Raises: ValueError without a checksum."""
     bare = bytearray(footer)
     bare[at : at + TAG_DIGITS] = NO_TAG
     checksum = checksum_at(bare)
@@ -40,7 +39,9 @@ def without_tag(footer: bytes | memoryview, at: int) -> bytes:
 
 
 def check_signature(key: ClusterKey | None, kind: str, name: str, file: BinaryIO, what: str) -> None:
-    """Nothing without a key. ``what`` names the file in errors. Raises: UnsignedError; as ``file``."""
+    """Verify the tag of a file; does nothing without a key. ``what`` names the file in errors. Raises:
+    UnsignedError; see ``file``.
+    """
     if key is None or key.trusting:
         return
     digest, tag = _stated(file)
@@ -48,12 +49,12 @@ def check_signature(key: ClusterKey | None, kind: str, name: str, file: BinaryIO
 
 
 def check_signature_of(key: ClusterKey | None, kind: str, name: str, data: bytes, what: str) -> None:
-    """As ``check_signature``, of the bytes of a file."""
+    """Verify the tag of a file's bytes; see ``check_signature``."""
     check_signature(key, kind, name, io.BytesIO(data), what)
 
 
 def _stated(file: BinaryIO) -> tuple[bytes, str]:
-    """The bytes that a file's tag vouches for, and the tag; an empty one where no tag can be read."""
+    """The bytes that a file's tag covers, and the tag; an empty one if none can be read."""
     size_bytes = file.seek(0, io.SEEK_END)
     file.seek(max(0, size_bytes - SUFFIX_BYTES))
     suffix = file.read(SUFFIX_BYTES)

@@ -1,10 +1,10 @@
-"""Writing a data file: Parquet, in one streaming pass, memory bounded by two row groups.
+"""Writes a data file: Parquet, in one streaming pass, with the memory of two row groups.
 
-The same records become the same bytes, in whatever batches they come: merges of one range do not differ because of
-the files that they are made of.
+The same records give the same bytes, in whatever batches they arrive, so merges of one range do not depend on the
+files that they come from.
 
-It writes nothing that readers refuse (``parquet_footer``, ``parquet_pages``): a record that is too large, row
-groups that take more memory than readers grant them, a footer without end.
+It writes nothing that readers refuse (``parquet_footer``, ``parquet_pages``): no record that is too large, no row
+group beyond the readers' memory, no unbounded footer.
 """
 
 from __future__ import annotations
@@ -47,24 +47,26 @@ if TYPE_CHECKING:
 
 ROW_GROUP_BYTES = 64 * 1024 * 1024
 MOST_RECORD_BYTES = MOST_GROUP_BYTES // 2
-"""In memory, of a record; and of a row group."""
+"""The greatest size in memory of a record, and of a row group."""
 PAGE_ROWS = 2048
-"""At most, of every column: a reader of a range skips pages by their offsets, and reads at least one of each."""
+"""The greatest number of rows of a page: a reader of a range skips pages by their offsets, and reads at least one
+of each column."""
 _PAGES = {"max_rows_per_page": PAGE_ROWS} if int(pa.__version__.split(".")[0]) >= 23 else {}
-"""Before version 23, Arrow cannot bound them: pages have up to 1 MiB, and readers of a range read more."""
+"""Before version 23, Arrow cannot bound the rows of pages: they have up to 1 MiB, and readers of a range read
+more."""
 
 _OFFSET, _OFFSET_BITS = Struct("<i"), 32
 """Of Arrow, to where the bytes of a value, or those in a list, begin."""
 
 Sign = Callable[[bytes], str]
-"""From the SHA-256 of a file without its tag to the tag."""
+"""Computes the tag of a file from the SHA-256 of the file without its tag."""
 
 
 class SegmentWriter:
     """Writes one data file into ``sink``.
 
-    Batches carry the record columns of ``stratalog.partitions.records`` (and, where given, ``producer_id`` and
-    ``control``); partition and offsets are added here, from ``base_offset`` on, in order of arrival.
+    Batches have the record columns of ``stratalog.partitions.records`` (and optionally ``producer_id`` and
+    ``control``). The writer adds the partition, and offsets from ``base_offset`` on, in order of arrival.
     """
 
     def __init__(
@@ -79,7 +81,7 @@ class SegmentWriter:
         row_group_bytes: int = ROW_GROUP_BYTES,
         sign: Sign | None = None,
     ) -> None:
-        """``sign``: the file has a tag (``segment_signature``)."""
+        """``sign``: sign the file with a tag (``segment_signature``)."""
         self._schema = schema
         self._topic_id = topic_id
         self._partition = partition
@@ -128,7 +130,7 @@ class SegmentWriter:
         self._add(batch)
 
     def _add(self, batch: pa.RecordBatch) -> None:
-        """Row groups end where the next record does not fit, not where a batch ends."""
+        """Add records; a row group ends where the next record does not fit, not where a batch ends."""
         while batch.num_rows:
             rows, bits = self._fitting(batch)
             if rows:
@@ -140,7 +142,9 @@ class SegmentWriter:
             batch = batch.slice(rows)
 
     def _fitting(self, batch: pa.RecordBatch) -> tuple[int, int]:
-        """How many of these records still fit into the row group, and their bits; a larger one has its own."""
+        """The number of these records that still fit into the row group, and their bits; an oversized one gets its
+        own group.
+        """
 
         def bits(rows: int) -> int:
             return _bits(batch.slice(0, rows))
@@ -175,12 +179,12 @@ class SegmentWriter:
     ) -> SegmentFooter:
         """Finish the file; the sink stays open.
 
-        ``producers`` gives the producer state for the file's next offset, ``part`` what the footer holds of it,
-        given the bytes that the records take. ``metadata`` is more for the Parquet
-        footer, under its checksum; it is asked for when every record's bytes are in the sink.
+        ``producers`` gives the producer state for the file's next offset, ``part`` the part of it for the footer,
+        given the bytes of the records. ``metadata`` gives more metadata for the Parquet footer, under its
+        checksum, when the bytes of all records are in the sink.
 
         Raises: ValueError when no record was written; InvalidCallError for a footer that could not be read again,
-            since one of its numbers is no integer of 64 bits, or it is too long.
+            as a number has more than 64 bits, or it is too long.
         """
         if self.next_offset == self._base_offset:
             raise ValueError("a segment holds at least one record")
@@ -223,7 +227,7 @@ class SegmentWriter:
             )
 
     def abort(self) -> None:
-        """Give up: the bytes so far become no file, and no more are written. Harmless after ``close``."""
+        """Stop writing: the bytes so far become no file. Harmless after ``close``."""
         self._sink.drop()
         self._writer.close()
 
@@ -259,7 +263,7 @@ class SegmentWriter:
     def _flush(self) -> None:
         if not self._pending:
             return
-        # In one piece: where Parquet's pages end depends on the pieces.
+        # In one piece, as the ends of Parquet's pages depend on the pieces.
         table = pa.Table.from_batches(self._pending, schema=self._schema).combine_chunks()
         self._pending, self._pending_bits = [], 0
         self._chunks += self._leaves
@@ -272,14 +276,14 @@ def memory_bytes(batch: pa.RecordBatch) -> int:
 
 
 def _bits(batch: pa.RecordBatch) -> int:
-    """The sum of that of each record, so that it does not matter which of them are in a batch together: every
-    value has one that says whether it is null, also where a batch has no nulls.
+    """The sum of the bits of each record, independent of batching: every value counts a null bit, even in a batch
+    without nulls.
     """
     return sum(_bits_of(column, 0, 0) for column in batch.columns)
 
 
 def _bits_of(array: pa.Array, around: int, lists: int) -> int:
-    """Of the values in lists, and of the lists ``around`` them, which may be empty."""
+    """The bits of values in lists, and of the lists ``around`` them, which may be empty."""
     kind, rows = array.type, len(array)
     if pa.types.is_struct(kind):
         return rows + sum(_bits_of(child, around, lists) for child in array.flatten())
@@ -300,7 +304,7 @@ def _bits_of(array: pa.Array, around: int, lists: int) -> int:
 
 
 def _extent(array: pa.Array) -> tuple[int, int]:
-    """Where the values of an array of lists, or of bytes, begin and end."""
+    """The start and end of the values in an array of lists, or of bytes."""
     offsets = array.buffers()[1]
     if offsets is None or not len(array):
         return 0, 0
@@ -309,7 +313,7 @@ def _extent(array: pa.Array) -> tuple[int, int]:
 
 
 def _encoded(footer: SegmentFooter) -> bytes:
-    """Raises: InvalidCallError unless it would be read again as it is."""
+    """The encoded footer. Raises: InvalidCallError unless it can be read again unchanged."""
     try:
         encoded = encode_footer(footer)
         if len(encoded) > MOST_JSON_BYTES:
@@ -327,8 +331,8 @@ def _encoded(footer: SegmentFooter) -> bytes:
 
 
 class _CheckedTail(io.RawIOBase):
-    """Passes bytes on to a sink, and takes their checksum on the way; what comes after ``hold`` (the page index
-    and Parquet's footer) waits for the checksums, and for the tag, which stand inside the footer itself.
+    """Passes bytes on to a sink and computes their checksum; bytes after ``hold`` (the page index and Parquet's
+    footer) wait for the checksums and the tag, which are inside the footer itself.
     """
 
     def __init__(self, sink: BinaryIO, sign: Sign | None) -> None:
@@ -337,7 +341,7 @@ class _CheckedTail(io.RawIOBase):
         self._sign = sign
         self._digest = hashlib.sha256()
         self.passed_bytes = 0
-        """How many the sink has got."""
+        """The number of bytes passed to the sink."""
         self._passed_crc32 = 0
         self._held: list[bytes] | None = None
         self._dropped = False
@@ -360,7 +364,7 @@ class _CheckedTail(io.RawIOBase):
         return view.nbytes
 
     def drop(self) -> None:
-        """The sink is not to be touched any more: it may be closed already."""
+        """Stop using the sink, which may be closed already."""
         self._dropped = True
 
     def hold(self) -> None:

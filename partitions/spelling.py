@@ -1,4 +1,4 @@
-"""Which known name was meant."""
+"""Suggests the known name that a caller meant."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from stratalog.partitions.errors import InvalidCallError
 
 
 def did_you_mean(name: str, known: Iterable[str], cutoff: float = 0.5) -> str:
-    """The end of a message about an unknown name: ``; did you mean 'trips'?``, or nothing where none is near
-    (the share of letters that are the same is below ``cutoff``). The same name in another case is the nearest."""
+    """The end of a message about an unknown name: ``; did you mean 'trips'?``, or an empty text if no known name
+    has a similarity of ``cutoff``. A name that differs only in case is the nearest.
+    """
     names = list(known)
     same = [one for one in names if one.casefold() == name.casefold()]
     near = same or difflib.get_close_matches(name, names, n=1, cutoff=cutoff)
@@ -18,7 +19,7 @@ def did_you_mean(name: str, known: Iterable[str], cutoff: float = 0.5) -> str:
 
 
 def check_options(given: Iterable[str], known: Iterable[str]) -> None:
-    """Raises: InvalidCallError for an option that is not known, naming the nearest."""
+    """Raises: InvalidCallError for an unknown option, naming the nearest one."""
     names = list(known)
     for option in given:
         if option not in names:

@@ -1,9 +1,9 @@
-"""Thrift's compact protocol, read from bytes of anybody: Parquet's footers and page headers are made of it.
+"""Reads Thrift's compact protocol from bytes of any origin: Parquet's footers and page headers.
 
-The caller says which fields a struct has (``Field``), and how long its lists may be. A field of another kind than
-that, one that comes twice, a number that its kind cannot hold: ValueError, for readers would not agree on what it
-means. Unknown fields are passed over, as the protocol has it. Only requested fields are kept, nothing nests deeper
-than ``MOST_NESTED``, and a length is believed only where the bytes are there.
+The caller defines the fields of a struct (``Field``), and the greatest length of its lists. A field of another
+kind, a repeated one, or a number outside its kind's range is a ValueError, as readers would disagree about its
+meaning. Unknown fields are skipped, as the protocol requires. Only requested fields are kept, nesting is limited
+to ``MOST_NESTED``, and a length only counts if the bytes exist.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from typing import Any
 TRUE, FALSE, BYTE, I16, I32, I64, DOUBLE, BINARY, LIST, SET, MAP, STRUCT = range(1, 13)
 
 MOST_NESTED = 16
-"""Structs and lists in one another: Parquet's own are six deep."""
+"""The greatest nesting of structs and lists; Parquet's own are six deep."""
 
 _BITS = {BYTE: 8, I16: 16, I32: 32, I64: 64}
 
 
 def varint(data: bytes, at: int, most_bytes: int = 10) -> tuple[int, int]:
-    """The number that begins at a byte, seven bits in each of ``most_bytes`` at most, and where it ends.
+    """The number that begins at a byte, with seven bits in each of at most ``most_bytes``, and its end.
 
-    Raises: ValueError for a longer one; IndexError where the data end within it.
+    Raises: ValueError for a longer one; IndexError if the data end within it.
     """
     value = shift = 0
     while shift < 7 * most_bytes:
@@ -44,22 +44,22 @@ class Field:
     of: Field | None = None
     """The type of a list's elements."""
     fields: Mapping[int, Field | None] | None = None
-    """Those of a struct, by number; None: a field that must not be there."""
+    """The fields of a struct by number; None for a field that must not exist."""
     most: int = 0
-    """Elements of a list."""
+    """The greatest number of elements of a list."""
     make: Callable[[dict[int, Any]], Any] | None = None
-    """Makes the value of a struct; without it, that is its fields by number."""
+    """Makes the value of a struct; by default, its fields by number."""
 
 
 class CompactReader:
-    """Reads structs out of ``data``; in all its lists together there are at most ``most_elements``."""
+    """Reads structs from ``data``; all its lists together have at most ``most_elements``."""
 
     def __init__(self, data: bytes, most_elements: int) -> None:
         self._data = data
         self._left = most_elements
 
     def struct(self, at: int, field: Field) -> tuple[Any, int]:
-        """The struct that begins at a byte, and where it ends.
+        """The struct that begins at a byte, and its end.
 
         Raises: ValueError for bytes that are no such struct.
         """
@@ -113,7 +113,7 @@ class CompactReader:
         return (found if field.make is None else field.make(found)), at + 1
 
     def _value(self, at: int, known: Field, depth: int) -> tuple[Any, int]:
-        """Of all kinds but booleans."""
+        """A value of any kind except booleans."""
         if known.kind == BINARY:
             return self._binary(at)
         if known.kind == STRUCT:
@@ -170,7 +170,7 @@ class CompactReader:
         return (value >> 1) ^ -(value & 1), at
 
     def _pass_over(self, at: int, kind: int, depth: int) -> int:
-        """Where a value of a field that is not known ends."""
+        """The end of the value of an unknown field."""
         if depth > MOST_NESTED:
             raise ValueError(f"it is nested more than {MOST_NESTED} deep")
         if kind in (TRUE, FALSE):

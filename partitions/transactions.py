@@ -53,20 +53,22 @@ class LogTransactions:
     """Unmerged appends with gaps (``records.GAP``), which their rows mark."""
 
     def hidden(self, isolation: Isolation) -> frozenset[DataName]:
-        """The unmerged files that such a reader skips completely; it gets every record of all others."""
+        """The unmerged files that a reader of this isolation level skips completely; it gets every record of all
+        others.
+        """
         unseen = {Fate.MARKER, Fate.ABORTED} if isolation is Isolation.READ_COMMITTED else {Fate.MARKER}
         return frozenset(name for name, fate in self.fates.items() if fate in unseen)
 
     def end(self, isolation: Isolation, log: ReplicaLog) -> int:
-        """The offset at which such a reader stops."""
+        """The offset at which a reader of this isolation level stops."""
         return self.last_stable_offset if isolation is Isolation.READ_COMMITTED else log.high_watermark
 
 
 def transactions_of(log: ReplicaLog, footer_of: FooterOf, start: int = 0) -> LogTransactions:
     """The transactions of a log from ``start`` on, below its high watermark.
 
-    For a log without transactions this reads one footer: that of the last file below the high watermark that is no
-    merged segment, which the caller mostly has in memory. Raises: as ``footer_of``.
+    For a log without transactions this reads one footer, that of the last unmerged file below the high watermark,
+    which is usually cached. Raises: see ``footer_of``.
     """
     unmerged = [link for link in log.unmerged if start < link.end and link.start < log.high_watermark]
     if not unmerged:
@@ -89,8 +91,9 @@ def transactions_of(log: ReplicaLog, footer_of: FooterOf, start: int = 0) -> Log
 
 
 def _fates(links: Sequence[Link], footer_of: FooterOf, gaps: set[DataName]) -> dict[DataName, Fate]:
-    """By file: walked from the end, so that the next marker of each producer is known. ``gaps`` gets the unmerged
-    files with gaps."""
+    """The fates by file, from the end backwards, so that the next marker of each producer is known. ``gaps``
+    receives the unmerged files with gaps.
+    """
     fates: dict[DataName, Fate] = {}
     behind: dict[str, TransactionPart] = {}
     for link in reversed(links):
@@ -117,7 +120,9 @@ def _fate(part: TransactionPart, marker: TransactionPart | None) -> Fate:
 
 
 def visible(rows: pa.Table, isolation: Isolation) -> pa.Table:
-    """The rows of a merged or remote segment (with their column ``control``) that such a reader gets."""
+    """The rows of a merged or remote segment (with their column ``control``) that a reader of this isolation level
+    gets.
+    """
     control = rows.column("control")
     if control.null_count == rows.num_rows:
         return rows

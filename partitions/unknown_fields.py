@@ -1,8 +1,8 @@
-"""Fields that records have and their topic's type lacks, at every depth, and how a type takes them in. Pure.
+"""Finds fields of records that their topic's type lacks, at every depth, and adds them to a type. Pure.
 
-The walk goes along the types (``unknown_in_types``: of Arrow, or of Spark), or along Python's values
-(``unknown_in_values``), beside the declared type. A path has the names of fields, ``element`` of a list, ``key``
-and ``value`` of a map: ``l.element.x``. Names that differ in case alone are two names.
+The walk follows types (``unknown_in_types``: Arrow's or Spark's) or Python values (``unknown_in_values``), beside
+the declared type. A path has the names of fields, ``element`` for a list, ``key`` and ``value`` for a map:
+``l.element.x``. Names that differ only in case are different names.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from stratalog.partitions.records import TIMESTAMP, type_to_json
 from stratalog.partitions.spelling import did_you_mean
 
 OnUnknownField = Literal["fail", "add", "drop"]
-"""The answer to a field that the topic's type lacks: it refuses the append, the type grows by it, or it is left
-out and counted."""
+"""The policy for a field that the topic's type lacks: refuse the append, add the field to the type, or leave it
+out and count it."""
 
 _SHOWN = 10
-"""Names in a message."""
+"""Names to show in a message."""
 
 
 def unknown_field_policy(text: str) -> OnUnknownField:
-    """Raises: InvalidCallError."""
+    """The policy of that name. Raises: InvalidCallError."""
     if text not in ("fail", "add", "drop"):
         raise InvalidCallError(f"on_unknown_field is {text!r}: use 'fail', 'add' or 'drop'")
     return text  # type: ignore[return-value]
@@ -36,45 +36,45 @@ def unknown_field_policy(text: str) -> OnUnknownField:
 
 @dataclass(frozen=True, slots=True)
 class UnknownField:
-    """One path."""
+    """An unknown field, by its path."""
 
     column: str
-    """Of the record: ``key`` or ``value``; empty for a column that no record has."""
+    """The record column: ``key`` or ``value``; empty for a column that no record has."""
     steps: tuple[str, ...]
-    """From the column on."""
+    """The path from the column on."""
     path: str
-    """As its producer knows it."""
+    """The path as the producer sees it."""
     known: tuple[str, ...]
-    """The fields that the type has in its place."""
+    """The fields that the type has at that level."""
     kind: Any
-    """Its type, of Arrow or of Spark; None where nothing but nulls is known of it."""
+    """Its Arrow or Spark type; None if only nulls are known."""
     inside: bool = False
-    """It is inside of a list or a map."""
+    """Whether it is inside a list or map."""
     count: int | None = None
-    """The values that have it; None: all."""
+    """The number of values that have it; None: all."""
     row: int | None = None
-    """The first of the rows that have it."""
+    """The first row that has it."""
 
     @property
     def twin(self) -> str | None:
-        """The known name that differs in case alone."""
+        """A known name that differs only in case."""
         return next((name for name in self.known if name.lower() == self.steps[-1].lower()), None)
 
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """The types inside of a nested type."""
+    """The types inside a nested type."""
 
     is_struct: bool
     inner: Mapping[str, Any]
 
 
 PartsOf = Callable[[Any], Parts | None]
-"""The parts of a type; None of one that is not nested."""
+"""Returns the parts of a type; None if it is not nested."""
 
 
 def arrow_parts(kind: pa.DataType) -> Parts | None:
-    """``PartsOf`` Arrow's types, in each of their layouts."""
+    """The parts of an Arrow type, in any layout."""
     if isinstance(kind, pa.BaseExtensionType):
         return arrow_parts(kind.storage_type)
     if pa.types.is_dictionary(kind) or pa.types.is_run_end_encoded(kind):
@@ -103,11 +103,12 @@ def unknown_in_types(
     steps: tuple[str, ...] = (),
     inside: bool = False,
 ) -> Iterator[UnknownField]:
-    """The fields of a type that the declared one lacks. ``steps`` lead to it from the column on; ``prefix`` is how
-    its producer knows it, and a dot."""
+    """The fields of a type that the declared one lacks. ``steps`` is the path to it from the column; ``prefix``
+    the producer's path with a trailing dot.
+    """
     one, other = parts(given), parts(wanted)
     if one is None or other is None or one.is_struct != other.is_struct:
-        return  # of another type: the append says so
+        return  # of another type: the append reports it
     for name, kind in one.inner.items():
         at, path = (*steps, name), f"{prefix}{name}"
         if name in other.inner:
@@ -118,7 +119,7 @@ def unknown_in_types(
 
 
 def pruned_type(given: pa.DataType, wanted: pa.DataType) -> pa.DataType:
-    """The given type of Arrow without the fields that the declared one lacks: a cast to it drops them."""
+    """The Arrow type without the fields that the declared one lacks: a cast to it drops them."""
     if pa.types.is_struct(given) and pa.types.is_struct(wanted):
         types = {field.name: field.type for field in wanted}
         return pa.struct([f.with_type(pruned_type(f.type, types[f.name])) for f in given if f.name in types])
@@ -135,7 +136,7 @@ def pruned_type(given: pa.DataType, wanted: pa.DataType) -> pa.DataType:
 
 
 def has_struct(kind: pa.DataType) -> bool:
-    """Whether values of the type may have fields."""
+    """Whether the type contains a struct."""
     found = arrow_parts(kind)
     return found is not None and (found.is_struct or any(has_struct(one) for one in found.inner.values()))
 
@@ -143,8 +144,9 @@ def has_struct(kind: pa.DataType) -> bool:
 def unknown_in_values(
     values: Iterable[tuple[int, Any]], kind: pa.DataType, column: str, begin: tuple[str, ...], prefix: str
 ) -> list[UnknownField]:
-    """The fields of values, each with the number of its row, that their type lacks. ``begin`` are the
-    steps to them from the column on, ``prefix`` what stands before the others in a path."""
+    """The fields of values, each with its row number, that their type lacks. ``begin`` is the path to them from
+    the column, ``prefix`` the start of the shown path.
+    """
     found: dict[tuple[str, ...], _Seen] = {}
     _walk(list(values), kind, (), False, found)
     return [
@@ -200,7 +202,9 @@ def _walk(
 
 
 def _pairs(value: Any) -> Iterable[tuple[Any, Any]]:
-    """Of a struct, or of a map, as Arrow takes them. Any other value has no pairs, and Arrow refuses it."""
+    """The pairs of a struct or map, in the forms that Arrow accepts. Any other value has none, and Arrow refuses
+    it.
+    """
     if isinstance(value, Mapping):
         return value.items()
     return [one for one in _elements(value) if isinstance(one, tuple | list) and len(one) == 2]  # type: ignore[misc]
@@ -213,7 +217,7 @@ def _elements(value: Any) -> Iterable[Any]:
 
 
 def inferred(values: Sequence[Any]) -> pa.DataType | None:
-    """The type of Arrow that holds these values of Python; None where there are only nulls, or no one type."""
+    """The Arrow type of these Python values; None for only nulls, or mixed types."""
     try:
         kind = pa.infer_type(list(values))
     except (pa.ArrowException, OverflowError, TypeError, ValueError):
@@ -225,7 +229,7 @@ def inferred(values: Sequence[Any]) -> pa.DataType | None:
 
 
 def refused(unknown: Sequence[UnknownField]) -> str:
-    """Why an append is refused: names the fields, and says what to do."""
+    """The message that refuses an append: the fields, and the remedy."""
     first = unknown[0]
     name = first.steps[-1]
     if first.twin is not None:
@@ -247,9 +251,9 @@ def refused(unknown: Sequence[UnknownField]) -> str:
 def with_fields(
     schema: str | None, unknown: Sequence[UnknownField], to_json: Callable[[Any], Any], what: str
 ) -> str | None:
-    """A declared type (Spark's JSON text) with the fields at the ends of their structs, nullable.
+    """A declared type (Spark's JSON text) with the fields added at the ends of their structs, nullable.
 
-    Raises: InvalidCallError naming the field that no topic's type can take in.
+    Raises: InvalidCallError naming a field that no topic's type can have.
     """
     if not unknown:
         return schema
@@ -294,7 +298,7 @@ def _nullable(node: Any) -> Any:
 
 
 def arrow_to_json(kind: pa.DataType) -> Any:
-    """The tree of Spark's JSON of an Arrow type that a topic may have, for one whose values fit into that.
+    """The Spark JSON tree of the declarable type that can hold values of an Arrow type.
 
     Raises: InvalidCallError for a type that no topic can have.
     """

@@ -1,4 +1,4 @@
-"""Storage that answers reads and takes no writes."""
+"""The error for storage that answers reads but refuses writes."""
 
 from __future__ import annotations
 
@@ -10,23 +10,24 @@ _FILE = "file://"
 
 
 class UnwritableStorageError(StorageRefusedError):
-    """A store answers reads and takes no writes: it is read-only, full, over a quota, or its device fails."""
+    """A store answers reads but refuses writes: it is read-only, full, over a quota, or its device fails."""
 
     def __init__(self, message: str, path: str = "", *, full: bool = False) -> None:
-        """``message`` ends with the remedy, without a full stop. ``path`` (or an address) is what was not written.
-        ``full``: less to store would help."""
+        """``message`` ends with the remedy, without a full stop. ``path`` (or an address) is the file that could
+        not be written. ``full``: whether storing less would help.
+        """
         super().__init__(message)
         self.path, self.full = path, full
         self.broker_id: int | None = None
-        """The broker whose root it is, where that is known."""
+        """The broker of the root, if known."""
 
     def of_broker(self, broker_id: int) -> Self:
-        """The same error, with the broker whose root it is."""
+        """The same error, with the broker of the root."""
         self.broker_id = broker_id
         return self
 
     def is_below(self, uri: str) -> bool:
-        """Whether it was the root of this address that took no writes."""
+        """Whether the refused path is below the root at this address."""
         root = uri.removeprefix(_FILE)
         return f"{self.path.removeprefix(_FILE)}/".startswith(f"{root}/")
 
@@ -34,5 +35,5 @@ class UnwritableStorageError(StorageRefusedError):
         if self.broker_id is None:
             return super().__str__()
         move = ", move partitions away (`stratalog reassign`)" if self.full else ""
-        fence = f"or run `stratalog fence --brokers {self.broker_id}` so that other replicas lead"
+        fence = f"or run `stratalog brokers fence {self.broker_id}` so that other replicas lead"
         return f"{super().__str__()}{move}, {fence}"

@@ -1,4 +1,4 @@
-"""The version of this package: also of a checkout, and of a zip on an executor, where nothing is installed."""
+"""The version of this package, also in a checkout, and in a zip on an executor, where it is not installed."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""The parts of a snapshot that a follower has fetched: write-once part files (KIP-630, "Response Handling").
+"""The parts of a snapshot that a follower has fetched, as write-once files (KIP-630, "Response Handling").
 
-Kafka appends to one ``.checkpoint.part``. Here every chunk is a file of its own beside it,
-``<snapshot>.checkpoint.<position>.part``; together they are that file. A run that comes later, after a crash or at
-the same time, goes on from what is there.
+Kafka appends to one ``.checkpoint.part``. Here every chunk is a file beside it,
+``<snapshot>.checkpoint.<position>.part``, and together they are that file. A later or concurrent run continues
+from the existing parts.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ _READ_BYTES = 8 * 1024 * 1024
 
 
 class PartialSnapshot:
-    """The parts of one snapshot in a follower's folder, as listed when this was made; then as added here.
+    """The parts of one snapshot in a follower's folder, as listed at creation, plus those added here.
 
-    A part counts where it begins at the end of the one before it. Any other was left by a run that asked for
-    chunks of another size; it goes with the rest.
+    A part counts if it begins at the end of the one before it. Others come from a run with another chunk size, and
+    are deleted with the rest.
     """
 
     def __init__(self, store: Store, folder: str, snapshot_id: SnapshotId) -> None:
@@ -41,11 +41,11 @@ class PartialSnapshot:
         listing = parse(self._folder, self._store.list(self._folder))
         self._listed = dict(listing.chunks)
         self.frozen = next((one for name, one in listing.checkpoints if name == self.snapshot_id.name), None)
-        """The snapshot itself, where it was there."""
+        """The snapshot itself, if it existed."""
         self._parts: list[tuple[int, StoredObject]] = []
-        """Position in the snapshot, and file; without a gap."""
+        """Position in the snapshot and file, without gaps."""
         self.position = 0
-        """How many of the first bytes of the snapshot are here."""
+        """The number of leading bytes of the snapshot that are here."""
         while (found := self._listed.get(self._name(self.position))) is not None and found.size_bytes:
             self._parts.append((self.position, found))
             self.position += found.size_bytes
@@ -54,9 +54,10 @@ class PartialSnapshot:
         return ChunkName(self.snapshot_id.end_offset, self.snapshot_id.epoch, position)
 
     def add(self, data: bytes) -> None:
-        """Keep the bytes from ``position`` on, at least one. Where another run has kept some already, those count.
+        """Store the bytes from ``position`` on, at least one. Bytes that another run has stored already count
+        instead.
 
-        Raises: SourceChangedError when the name is taken by what brings us no further; StorageError,
+        Raises: SourceChangedError when the name is taken by a part that does not help; StorageError,
             OutcomeUnknownError.
         """
         name = self._name(self.position)
@@ -71,9 +72,9 @@ class PartialSnapshot:
             self._make_room(name)
 
     def _make_room(self, name: ChunkName) -> None:
-        """Delete a part that has no bytes: no run keeps such a one, and it would stay in the way.
+        """Delete an empty part, which no run writes, and which would stay in the way.
 
-        Raises: SourceChangedError in any case: nothing was kept.
+        Raises: SourceChangedError in any case: nothing was stored.
         """
         found = self._listed.get(name)
         if found is not None and found.size_bytes == 0:
@@ -85,11 +86,11 @@ class PartialSnapshot:
     def freeze(
         self, *, owner: str, partition: int, damaged: StoredObject | None = None, check: Check = believed
     ) -> bool:
-        """Verify the parts as one file, and give that file its name. The parts stay. False: another run has frozen
-        that snapshot meanwhile. ``damaged`` has the name and is no good: it makes room at the last moment.
-        ``check`` as of ``read_snapshot``.
+        """Verify the parts as one file, and give that file its name. The parts stay. Returns False if another run
+        has frozen the snapshot meanwhile. ``damaged`` is a damaged file of that name, which is deleted at the last
+        moment. ``check``: see ``read_snapshot``.
 
-        Raises: CorruptionError kinds and InconsistentClusterIdError, as ``read_snapshot``: nothing was frozen;
+        Raises: CorruptionError kinds and InconsistentClusterIdError, see ``read_snapshot``: nothing was frozen;
             SourceChangedError when a part was deleted meanwhile; StorageError, OutcomeUnknownError.
         """
         name = join(self._folder, str(self.snapshot_id.name))
@@ -112,7 +113,7 @@ class PartialSnapshot:
             staged.abort()
 
     def drop(self) -> None:
-        """Delete the parts of this snapshot and of those before it, which nobody fetches any more.
+        """Delete the parts of this snapshot and of earlier ones, which no run fetches any more.
 
         Raises: StorageError.
         """
@@ -123,14 +124,14 @@ class PartialSnapshot:
 
 
 def stale_chunks(chunks: Iterable[ChunkName], end: SnapshotId) -> list[ChunkName]:
-    """The parts of snapshots that a replica which has everything up to ``end`` needs no more: litter of runs that
-    stopped.
+    """The parts of snapshots that a replica with everything up to ``end`` no longer needs, left by interrupted
+    runs.
     """
     return [name for name in chunks if SnapshotId.of(name.checkpoint) <= end]
 
 
 class _Joined:
-    """The parts as the file that they will be."""
+    """The parts, read as the file that they will be."""
 
     def __init__(self, store: Store, parts: tuple[tuple[int, StoredObject], ...]) -> None:
         self._store = store

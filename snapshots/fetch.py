@@ -38,7 +38,7 @@ class SnapshotChunk:
     """Bytes of a snapshot."""
 
     size_bytes: int
-    """Of the whole snapshot."""
+    """The size of the whole snapshot."""
     data: bytes
 
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
 VERSION = 0
-"""Of header, footer and mark: the only one that there is."""
+"""The only version of header, footer and mark."""
 
 HEADER_CONTROL = 3
 FOOTER_CONTROL = 4
@@ -54,7 +54,7 @@ class _Versioned(msgspec.Struct, frozen=True):
 
 
 def encode_mark(mark: Mark) -> dict[bytes, bytes]:
-    """As metadata of Parquet's footer."""
+    """The mark as Parquet footer metadata."""
     return {MARK_KEY: msgspec.json.encode(mark)}
 
 
@@ -104,7 +104,7 @@ def _control_row(schema: pa.Schema, control: int, fields: list[tuple[str, bytes]
         ),
         "control": pa.array([control], schema.field("control").type),
     }
-    # Not pa.nulls: its nulls reach into the fields of a struct, also those that may not be null.
+    # Not pa.nulls: it also makes fields of a struct null that must not be.
     columns = [values[f.name] if f.name in values else pa.array([None], f.type) for f in schema]
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
@@ -139,7 +139,7 @@ def _control_fields(headers: Any, name: bytes, what: str) -> dict[str, bytes]:
 
 
 class ChecksummedSink:
-    """Passes bytes on to ``file``, and knows how many there were and their CRC-32."""
+    """Passes bytes on to ``file``, and counts them and their CRC-32."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file

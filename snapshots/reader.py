@@ -34,8 +34,9 @@ from stratalog.snapshots.layout import FOOTER_CONTROL, HEADER_CONTROL, Mark, che
 from stratalog.snapshots.snapshot_id import SnapshotId
 
 HELD_BYTES = 64 * 1024 * 1024
-"""A snapshot up to this size is fetched by one request and stays in memory; of a larger one, a row group does. One
-that has to pass a check stays in a temporary file then: storage may give out other bytes when it is read again."""
+"""A snapshot up to this size is read by one request and stays in memory; for a larger one, one row group at a
+time. A larger one that must pass a check is kept in a temporary file, as storage may return other bytes the next
+time."""
 
 _PIECE_BYTES = 8 * 1024 * 1024
 _ROWS_AT_ONCE = 16_384
@@ -66,8 +67,9 @@ class Snapshot:
     _file: DataFile = field(repr=False)
 
     def content(self) -> bytes:
-        """All its bytes; where there are at most ``HELD_BYTES``, or it had to pass a check, the very ones that
-        were verified. Raises: as ``batches``."""
+        """All its bytes; up to ``HELD_BYTES``, or after a check, exactly the verified ones. Raises: see
+        ``batches``.
+        """
         with self._source.open(self.stored) as source:
             return source.read()
 
@@ -79,12 +81,12 @@ class Snapshot:
         return read_batches(self._source, self._file, 1, self.records + 1, list(RECORD_COLUMNS))
 
     def rows(self) -> Iterator[tuple[bytes | None, bytes | None]]:
-        """Keys and values, where they are binary. Raises: as ``batches``."""
+        """Keys and values, if they are binary. Raises: see ``batches``."""
         for batch in self._slices(["key", "value"]):
             yield from zip(batch.column("key").to_pylist(), batch.column("value").to_pylist(), strict=True)
 
     def values(self) -> Iterator[bytes]:
-        """The values, of a machine whose records have nothing else. Raises: as ``batches``."""
+        """The values, for a state machine whose records have nothing else. Raises: see ``batches``."""
         for batch in self._slices(["value"]):
             yield from batch.column("value").to_pylist()
 
@@ -96,11 +98,11 @@ class Snapshot:
 
 
 Check = Callable[[Readable, StoredObject], None]
-"""A check that the bytes of a snapshot have to pass before anything of them is decoded."""
+"""A check that the bytes of a snapshot must pass before anything is decoded."""
 
 
 def believed(source: Readable, stored: StoredObject) -> None:
-    """Any bytes pass."""
+    """The check that accepts any bytes."""
 
 
 def read_snapshot(
@@ -127,7 +129,7 @@ def read_snapshot(
 
 
 def verify_snapshot(source: Readable, stored: StoredObject, *, owner: str, partition: int) -> Snapshot:
-    """As ``read_snapshot``, of whatever ``source`` opens as ``stored``, which has the name of a snapshot."""
+    """Like ``read_snapshot``, for a file with a snapshot's name that ``source`` opens as ``stored``."""
     name = parse_name(base_name(stored.name))
     what = source.uri_of(stored.name)
     if not isinstance(name, CheckpointName):
@@ -168,9 +170,9 @@ def verify_snapshot(source: Readable, stored: StoredObject, *, owner: str, parti
 
 
 def stage_snapshot(source: Store, snapshot: Snapshot, target: Store, name: str) -> StagedCopy:
-    """Stage a copy of a verified snapshot under ``name`` in another store; every byte is checked as it passes.
+    """Stage a copy of a verified snapshot under ``name`` in another store; every byte is checked on its way.
 
-    Raises: CorruptSegmentError when ``source`` now gives out other bytes; SourceChangedError, StorageError.
+    Raises: CorruptSegmentError when ``source`` now returns other bytes; SourceChangedError, StorageError.
     """
     staged = target.stage_copy(source, snapshot.stored, name)
     try:
@@ -242,7 +244,9 @@ def _check_records(source: Readable, stored: StoredObject, mark: Mark, what: str
 
 
 def _check_control_rows(source: Readable, file: DataFile, rows: int, what: str) -> int:
-    """LastContainedLogTimestamp of the header; the footer is there, and no control row between them."""
+    """LastContainedLogTimestamp of the header; checks that the footer exists, and that no control row is between
+    them.
+    """
     if rows < 2:
         raise CorruptSegmentError(f"{what} is not a complete snapshot: it has {rows} row")
     [header] = read_batches(source, file, 0, 1, ["headers", "control"])
@@ -258,7 +262,7 @@ def _check_control_rows(source: Readable, file: DataFile, rows: int, what: str) 
 def _headers(batch: pa.RecordBatch, what: str) -> Any:
     try:
         return batch.column("headers")[0].as_py()
-    except UnicodeDecodeError as error:  # Arrow looks at text only where somebody asks for it
+    except UnicodeDecodeError as error:  # Arrow validates text only on request
         raise CorruptSegmentError(f"{what}: a name in its control records is not text: {error}") from error
 
 
@@ -268,10 +272,10 @@ def _set(batch: pa.RecordBatch) -> list[int]:
 
 
 class _Held:
-    """The bytes of one object as they were read once: in memory, or, where they are many, in a temporary file."""
+    """The bytes of one object, read once: in memory, or in a temporary file if they are many."""
 
     def __init__(self, store: Store, stored: StoredObject) -> None:
-        """Raises: SourceChangedError when the object is another one now; StorageError."""
+        """Raises: SourceChangedError when the object has been replaced; StorageError."""
         self._uri = store.uri_of(stored.name)
         self._size_bytes = stored.size_bytes
         self._file = SpooledTemporaryFile(HELD_BYTES)  # noqa: SIM115 - lives as long as this
@@ -299,5 +303,5 @@ class _Held:
 
 
 def _anonymous(stored: StoredObject) -> StoredObject:
-    """An object without a version: its footers are not remembered, and with them its bytes."""
+    """The object without its version, so that its footers, and its bytes with them, are not cached."""
     return StoredObject(stored.name, stored.size_bytes, stored.modified_ms, "")

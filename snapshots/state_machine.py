@@ -55,7 +55,7 @@ Raises: CorruptionError for records that no state dumps to.
 
 @dataclass(frozen=True, slots=True)
 class Codec(Generic[Record]):
-    """How records of a snapshot are rows of its file: key and value, either of them None."""
+    """Converts records of a snapshot to rows of its file: key and value, each may be None."""
 
     encode: Callable[[Record], tuple[bytes | None, bytes | None]]
     decode: Callable[[bytes | None, bytes | None], Record]

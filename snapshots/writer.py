@@ -43,12 +43,12 @@ class SnapshotWriter:
         producers: Mapping[str, ProducerEntry] | None = None,
         sign: Sign | None = None,
     ) -> None:
-        """``owner`` is the id of the topic, or that of the cluster for its metadata; ``lineage`` that of the log,
-        of which the snapshot keeps the part up to its end; ``schema`` the physical one of the topic;
-        ``producers`` the producer state at the snapshot's end; ``sign`` as of ``SegmentWriter``.
+        """``owner`` is the id of the topic, or of the cluster for its metadata. ``lineage`` is that of the log, of
+        which the snapshot keeps the part up to its end. ``schema`` is the topic's physical one. ``producers`` is
+        the producer state at the snapshot's end. ``sign``: see ``SegmentWriter``.
 
-        Raises: InvalidCallError when ``lineage`` says that the last contained record has another epoch, or does
-            not exist; StorageError.
+        Raises: InvalidCallError when the last contained record has another epoch in ``lineage``, or does not
+            exist; StorageError.
         """
         before = lineage_up_to(snapshot_id.end_offset, lineage)
         if not before.entries or before.latest_epoch != snapshot_id.epoch:

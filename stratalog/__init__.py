@@ -2,7 +2,7 @@
 
     from stratalog import Cluster
     cluster = Cluster.open("cluster.toml", spark)
-    cluster.append(df, "flights", key="tailnum", timestamp="time_hour", producer="loader", sequence=7)
+    cluster.append("flights", df, key="tailnum", timestamp="time_hour", producer="loader", sequence=7)
     cluster.read("flights", start=1000).where("value.carrier = 'UA'")
 
 One name
@@ -17,7 +17,8 @@ One name
     Each package refuses to be imported by the name of its folder: a module under two names would be there twice,
     with two of each class.
 
-Nothing is loaded before it is asked for: ``import stratalog`` takes the standard library alone.
+Errors to catch are in ``stratalog.errors``. Nothing is loaded before it is asked for: ``import stratalog`` takes
+the standard library alone.
 """
 
 from importlib.util import find_spec as _find_spec
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from stratalog.engine.reading.bounds import Committed as Committed
     from stratalog.engine.reading.positions import FirstAt as FirstAt
     from stratalog.engine.state.group_commits import OffsetAndMetadata as OffsetAndMetadata
+    from stratalog.jobs.session import spark_session as spark_session
     from stratalog.partitions import version as _version
     from stratalog.partitions.errors import StratalogError as StratalogError
     from stratalog.partitions.offsets import FoundOffset as FoundOffset
@@ -73,6 +75,7 @@ else:
         "__version__": "partitions.version",
         "load_cluster_file": "engine.config.cluster_file",
         "register_format": "engine.cluster.client",
+        "spark_session": "jobs.session",
     }
     __all__ = [name for name in _HOMES if not name.startswith("_")]
 

@@ -110,7 +110,7 @@ def steps(seed: int) -> tuple[Step, ...]:
         ),
         *(
             Step(f"demo-{store}", f"the demo with buckets of a server ({store})", ("-m", "demo", "--store", store))
-            for store in ("s3", "azure", "gcs")
+            for store in ("s3", "s3fs", "azure", "gcs")
         ),
         *shuffled,
         Step("coverage", "branch coverage of make test", ("-m", "tests.coverage"), most_minutes=90),

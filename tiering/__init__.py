@@ -13,13 +13,13 @@ KIP-405's pieces, and their counterparts here
     unclean leader election         ``divergence``: the remote part of the leader's history
     leftovers of failed copies      ``remote_objects``: which objects of a folder are litter
     none: others write the table    ``foreign_commits``: their effect on the remote log
-    none: a name that is taken      ``same_content``: whether its object has the bytes that an upload would make
+    none: a name that is taken      ``copier``: compares its object with the bytes of an upload
     none: another history           ``same_records``: where leader and remote log hold other records
     none: an object was damaged     ``rebuilder``: rebuilt from a replica, under a new name
     its list of topic-partitions    ``schedule``: when each is due, and what failed, since when
     remote log index                none: Parquet's own statistics and page index, and the footer
     auxiliary state                 the footer of the last remote segment (``bootstrap``)
-    none: a restored cluster        takes the tables over (``handover``)
+    none: a restored cluster        takes the tables over (``delta_table``)
 
     COPY_SEGMENT_STARTED            uploaded, not in the table: found again under its own name, and reused
     COPY_SEGMENT_FINISHED           an add action in a commit
@@ -38,8 +38,7 @@ The Delta table
 
 Tables of a topic
     ``iceberg_table`` also lists the segments of the remote log in a catalog of the user
-    (``iceberg_files``: the files that its metadata may name; ``iceberg_avro``: their bytes; ``iceberg_options``:
-    its address).
+    (``iceberg_files``: the files that its metadata may name; ``iceberg_avro``: their bytes).
     ``topic_table`` is the common part of tables. One is the remote log. The other, ``snapshot_table``, is for
     topics that are not tiered: the latest record of each key, in files that ``published`` describes.
 

@@ -41,18 +41,21 @@ from stratalog.tiering.remote_segment import RemoteSegment
 
 
 class LastTiered(Enum):
-    """When an empty follower starts at the earliest pending upload offset (which is next to the last tiered
-    one) and leaves all before it in the remote tier."""
+    """The cases in which an empty follower starts at the earliest pending upload offset (next to the last tiered
+    one), and leaves everything before it in the remote tier.
+    """
 
     NEVER = "never"
     MOVED = "moved"
-    """KIP-1023: where the leader does not hold the log from its start on any more."""
+    """KIP-1023: if the leader no longer holds the log from its start on."""
     ALWAYS = "always"
-    """Beyond KIP-1023: also where the leader still does."""
+    """Beyond KIP-1023: also if the leader still does."""
 
     @classmethod
     def of(cls, enable: bool, always: bool) -> LastTiered:
-        """By ``follower.fetch.last.tiered.offset.enable``, and the same with ``.always`` before its last word."""
+        """The case for ``follower.fetch.last.tiered.offset.enable``, and the same key with ``.always`` before its
+        last word.
+        """
         if not enable:
             return cls.NEVER
         return cls.ALWAYS if always else cls.MOVED
@@ -68,21 +71,21 @@ class FetchError(Enum):
 @dataclass(frozen=True, slots=True)
 class LeaderOffsets:
     """The leader's offsets, as a follower learns them. ``local_start <= log_end``; ``log_start`` is above
-    ``local_start`` where data below it still waits to be deleted locally.
+    ``local_start`` if data below it still waits for local deletion.
     """
 
     log_start: int
     local_start: int
     log_end: int
     earliest_pending_upload: int | None
-    """``RemoteLog.end``; None when it is unknown. One that is older than the leader's listing costs bytes, or,
-    where the leader has dropped records since, another try."""
+    """``RemoteLog.end``; None if unknown. A value older than the leader's listing costs bytes, or a retry if the
+    leader has dropped records since."""
     tiered: bool
-    """remote.storage.enable of the topic."""
+    """Whether remote.storage.enable is set for the topic."""
 
     @property
     def pending_is_local(self) -> bool:
-        """Whether the leader could serve a fetch from the earliest pending upload offset on."""
+        """Whether the leader could serve a fetch from the earliest pending upload offset."""
         pending = self.earliest_pending_upload
         return pending is not None and self.local_start <= pending <= self.log_end
 
@@ -95,7 +98,7 @@ class LeaderOffsets:
 
 @dataclass(frozen=True, slots=True)
 class FromLeader:
-    """Fetch on from ``offset``: the leader has it locally."""
+    """Continue to fetch from ``offset``, which the leader has locally."""
 
     offset: int
 
@@ -119,7 +122,7 @@ class FromRemote:
 
 @dataclass(frozen=True, slots=True)
 class RemoteNotReady:
-    """The remote log does not say yet where to begin; try again later."""
+    """The remote log does not show yet where to begin; try again later."""
 
     reason: str
 
@@ -128,9 +131,9 @@ FetchOrigin = FromLeader | StartOver | FromRemote | RemoteNotReady
 
 
 def fetch_error(leader: LeaderOffsets, fetch_offset: int) -> FetchError | None:
-    """How the leader answers a fetch from ``fetch_offset`` on (KIP-1023, "High-Level Design", the current
-    protocol): None when it has that offset (case 1), OFFSET_OUT_OF_RANGE (case 2.1),
-    OFFSET_MOVED_TO_TIERED_STORAGE (case 2.2).
+    """The leader's answer to a fetch from ``fetch_offset`` (KIP-1023, "High-Level Design", the current protocol):
+    None when it has that offset (case 1), OFFSET_OUT_OF_RANGE (case 2.1), OFFSET_MOVED_TO_TIERED_STORAGE (case
+    2.2).
     """
     if leader.local_start <= fetch_offset <= leader.log_end:
         return None
@@ -142,10 +145,10 @@ def fetch_error(leader: LeaderOffsets, fetch_offset: int) -> FetchError | None:
 def fetch_origin(
     leader: LeaderOffsets, *, fetch_offset: int, follower_is_empty: bool, last_tiered: LastTiered
 ) -> FetchOrigin:
-    """Where a follower begins (KIP-1023, "High-Level Design" and "ReplicaFetcher Changes").
+    """The offset at which a follower begins (KIP-1023, "High-Level Design" and "ReplicaFetcher Changes").
 
-    ``fetch_offset`` is the follower's log end offset under the leader's lineage; the follower is empty when it
-    has no record, also after it has started over.
+    ``fetch_offset`` is the follower's log end offset under the leader's lineage. The follower is empty when it has
+    no record, also after it has started over.
     """
     pending = leader.earliest_pending_upload
     if fetch_error(leader, fetch_offset) is None:
@@ -181,19 +184,19 @@ def fetch_origin(
 
 @dataclass(frozen=True, slots=True)
 class AuxiliaryState:
-    """The state that a replica needs of the log below ``offset`` to go on from there."""
+    """The state of the log below ``offset`` that a replica needs to continue from there."""
 
     offset: int
     lineage: Lineage
-    """The leader epochs that wrote it, without those that start at or above ``offset``."""
+    """The leader epochs of those records, without entries that start at or above ``offset``."""
     producers: dict[str, ProducerEntry]
 
     def check_history(self, lineage: Lineage, what: str) -> None:
-        """A follower may leave to the remote tier what its leader wrote, and nothing else. ``lineage`` is the
-        leader's; ``what`` names the partition.
+        """Check that the remote log is of the leader's history, as a follower may only leave records of its leader
+        to the remote tier. ``lineage`` is the leader's; ``what`` names the partition.
 
-        Raises: CorruptionError when the remote log is of another history (an unclean election, or a late
-            commit of a leader that had lost one).
+        Raises: CorruptionError when the remote log is of another history (an unclean election, or a late commit of
+            a leader that lost one).
         """
         wrote = Lineage(entry for entry in lineage if entry.start_offset < self.offset)
         if wrote != self.lineage:
@@ -205,12 +208,12 @@ class AuxiliaryState:
 
 
 def auxiliary_state(remote: Store, folder: str, segment: RemoteSegment) -> AuxiliaryState:
-    """The state at the end of a remote segment, from its footer (KIP-1023, "Follower Fetch Scenarios":
-    "fetch remote segment info and build local leader epoch sequence"). ``folder`` is the topic's in the remote.
-    No transaction is open there: the remote tier stops at the last stable offset.
+    """The state at the end of a remote segment, from its footer (KIP-1023, "Follower Fetch Scenarios": "fetch
+    remote segment info and build local leader epoch sequence"). ``folder`` is the topic's in the remote store. No
+    transaction is open at that offset, as the remote tier stops at the last stable offset.
 
-    Raises: RemoteObjectMissingError; CorruptSegmentError; CorruptionError when the file is of another
-        partition, or ends elsewhere, than the table says.
+    Raises: RemoteObjectMissingError; CorruptSegmentError; CorruptionError when partition or end of the file differ
+        from the table.
     """
     footer = read_remote(remote, folder, segment).footer
     if footer.producers_since is not None:

@@ -19,13 +19,17 @@ Verification
       nothing of the pages between. The author of the object is unknown, and so is whether its parts were checked
       on arrival. Not every such store keeps S3's own checksums. It costs little: a driver reads back only uploads
       without a commit, the last seconds of a run that crashed. And it must be what this upload would write, byte
-      for byte (``same_content``). A sound file that is not stays as it is, and this upload takes the next name.
+      for byte (``crc32_of``). A sound file that is not stays as it is, and this upload takes the next name.
 """
 
 from __future__ import annotations
 
+import io
 from contextlib import suppress
 from dataclasses import replace
+from typing import TYPE_CHECKING, BinaryIO, cast
+
+from isal import isal_zlib
 
 from stratalog.partitions import paths
 from stratalog.partitions.errors import CorruptionError, SourceChangedError, StorageError
@@ -38,8 +42,11 @@ from stratalog.partitions.segment_check import check_copy, verify_bytes
 from stratalog.partitions.segment_footer import SegmentFooter
 from stratalog.partitions.store.protocol import Staged, Store, StoredObject
 from stratalog.tiering.remote_segment import RemoteSegment, Uploaded
-from stratalog.tiering.same_content import crc32_of
 from stratalog.tiering.statistics import statistics_json
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+
 
 MOST_OF_A_NAME = 1000
 """The maximum number of objects of one name: repairs and restored brokers never need that many."""
@@ -71,7 +78,7 @@ def upload(leader: Replica, run: Run, remote: Store, folder: str, *, compression
 
 
 def _upload_as(name: str, leader: Replica, run: Run, remote: Store, compression: str) -> Uploaded | None:
-    """The upload under a name; None where that has other content. Raises: as ``upload``."""
+    """The upload under a name; None if that name has other content. Raises: see ``upload``."""
     try:
         already = remote.stat(name)
     except FileNotFoundError:
@@ -179,3 +186,67 @@ def segment_of(leader: Replica, run: Run, footer: SegmentFooter, size_bytes: int
         footer.min_timestamp_us // 1000,
         -(-footer.max_timestamp_us // 1000),
     )
+
+
+def crc32_of(leader: Replica, run: Run, *, compression: str) -> int:
+    """The CRC-32 of the segment that an upload of this run would create, to compare it with an existing object of
+    that name.
+
+    A name does not imply content: brokers restored to an older state, with their metadata, may assign the same
+    offsets to other records under the same epoch. A copied file states its checksum; a rewritten one is encoded
+    without being stored, as the same files always give the same bytes (``stratalog.partitions.rewrite``).
+
+    Raises: see ``stage_run``.
+    """
+    if run.is_segment:
+        return leader.segment(run.links[0].file).crc32
+    nowhere = _Nowhere()
+    stage_run(
+        leader.store,
+        run,
+        nowhere,
+        str(run.segment_name),
+        compression=compression,
+        state=lambda: state_after(leader, run),
+        leaves=True,
+    )
+    return nowhere.sink.crc32
+
+
+class _Checksum(io.RawIOBase):
+    def __init__(self) -> None:
+        self.crc32 = 0
+        self.size_bytes = 0
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: ReadableBuffer, /) -> int:
+        view = memoryview(data)
+        self.crc32 = isal_zlib.crc32(view, self.crc32)
+        self.size_bytes += view.nbytes
+        return view.nbytes
+
+
+class _Nowhere:
+    """Discards the bytes of one file, and keeps their checksum."""
+
+    def __init__(self) -> None:
+        self.sink = _Checksum()
+        self.file = cast("BinaryIO", self.sink)
+
+    def stage_writer(self, name: str) -> _Nowhere:
+        return self
+
+    @property
+    def size_bytes(self) -> int:
+        return self.sink.size_bytes
+
+    def commit(self) -> bool:
+        raise NotImplementedError
+
+    def replace(self) -> None:
+        raise NotImplementedError
+
+    def abort(self) -> None:
+        """Does nothing, as nothing was stored."""

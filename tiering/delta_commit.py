@@ -1,9 +1,10 @@
-"""The one seam by which files enter and leave a Delta table: ``commit(table, actions, expected_version, ...)``.
+"""The one place that adds files to a Delta table and removes them: ``commit(table, actions, expected_version,
+...)``.
 
-A table whose catalog commits to it (the feature ``catalogManaged``) would be served here, and nowhere else: the
-catalog would ratify the version after ``expected_version`` in the place of the log's conditional put. delta-rs
-does not open such a table, let alone commit to it, so today it is refused by name (``topic_table``). Versions
-without files (a table made, its schema grown, a property set) are made by delta-rs' own calls in ``topic_table``.
+A table whose catalog commits to it (the feature ``catalogManaged``) would be supported here: the catalog would
+ratify the version after ``expected_version``, instead of the log's conditional put. delta-rs cannot open such a
+table, so ``topic_table`` refuses it by name. Versions without files (creation, schema growth, properties) come
+from delta-rs' own calls in ``topic_table``.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ Action = AddAction | RemoveAction
 
 
 def actions_of(change: TableChange, now_ms: int) -> list[Action]:
-    """A change in Delta's words."""
+    """A change as Delta actions."""
     adds = [
         AddAction(
             path=upload.segment.path,
@@ -44,11 +45,11 @@ def commit(
     transactions: Sequence[Transaction],
     info: Mapping[str, str],
 ) -> None:
-    """Put the version after ``expected_version``, at which ``table`` was opened, or none. ``transactions`` are
-    those of applications, ``info`` is added to the commit's.
+    """Commit the version after ``expected_version``, at which ``table`` was opened, or nothing. ``transactions``
+    are application transactions; ``info`` is added to the commit info.
 
-    Raises: CommitFailedError of Delta's when somebody else has put that version; DeltaError, OSError: it may have
-        landed or not, and the table tells.
+    Raises: Delta's CommitFailedError when another writer committed that version; DeltaError, OSError: the outcome
+        is unknown, and the table shows it.
     """
     if table.version() != expected_version:
         raise ValueError(f"the table was opened at version {table.version()}, not {expected_version}")

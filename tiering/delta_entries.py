@@ -1,28 +1,25 @@
-"""The log of a table, checked before delta-rs reads it: other writers may have left anything there.
+"""Checks the log of a table before delta-rs reads it, as other writers may have left anything there.
 
-delta-rs ends the process where JSON nests some ten thousands deep, also JSON inside of its strings (statistics,
-schemas), and reads whatever size an entry, a checkpoint or a file of checksums has. So these are listed, and what
-this process has not seen yet is read within bounds:
+delta-rs crashes the process on JSON that is nested some ten thousand levels deep, also in JSON strings
+(statistics, schemas), and reads an entry, checkpoint or checksum file of any size. So this module lists these
+files, and reads the new ones within bounds:
 
-    entries, compacted ones,        up to ``ENTRY_BYTES`` each, together up to ``LOG_BYTES``, no more than
+    entries, compacted ones,        up to ``ENTRY_BYTES`` each, together up to ``LOG_BYTES``, nested up to
     ``.crc``, ``_last_checkpoint``  ``MOST_DEPTH`` brackets deep
-    checkpoints                     up to ``LOG_BYTES``; what they claim to unpack to, too; statistics in them nest
-                                    no deeper either
+    checkpoints                     up to ``LOG_BYTES``, also uncompressed by their own account; statistics in them
+                                    are nested no deeper
 
-Checkpoints of the second kind (Delta's V2 spec) name sidecars, which delta-rs would read wherever they are: any
-Parquet file of the machine, or a FIFO. The folder ``_sidecars``, names of such checkpoints, a hint at one and a
-checkpoint with sidecars in it are refused.
+V2 checkpoints name sidecars, which delta-rs would read anywhere: any Parquet file of the machine, or a FIFO. The
+folder ``_sidecars``, names of such checkpoints, hints at one and checkpoints with sidecars are refused.
 
-No more than ``MOST_FILES`` of them: delta-rs reads each by itself, and so do we. Checkpoints are written every 20
-versions, and other writers of Delta do it every 10 or 100.
+There may be at most ``MOST_FILES``, as delta-rs reads each of them, and so does this module. Checkpoints are
+written every 20 versions; other Delta writers write one every 10 or 100.
 
-Of entries, those after the latest checkpoint count (or after the one before the version that is to be opened): the
-others nobody reads. A table that is refused is no more than that table's failure, and names the file and the
-remedy.
+Only entries after the latest checkpoint are checked (or after the one before the version to open), as no reader
+opens the others. A refused table is a failure of that table alone, with the file and the remedy.
 
-Limits: delta-rs reads by itself a moment later, and may then find another entry, or a link; the values of a
-checkpoint that a dictionary repeats are not counted. Spark's own reader of Delta tables is not ours: such an entry
-is an error of the query there, and of its memory.
+Limits: delta-rs reads on its own a moment later, and may find another entry or a link; repeated dictionary values
+of a checkpoint are not counted. Spark's own Delta reader is out of scope: such an entry fails the query there.
 """
 
 from __future__ import annotations
@@ -46,20 +43,20 @@ from stratalog.partitions.thrift import I64, LIST, STRUCT, CompactReader, Field
 
 _OPENING, _CLOSING = b"[{", b"]}"
 ENTRY_BYTES = 64 * 1024 * 1024
-"""A commit of 50,000 files has as much."""
+"""Bytes of a commit with 50,000 files."""
 LOG_BYTES = 256 * 1024 * 1024
 MOST_DEPTH = 1000
 MOST_FILES = 10_000
 REMEMBERED = MOST_FILES
-"""Files of logs of which this process remembers that they are harmless."""
+"""Number of checked log files that this process remembers."""
 
 _VERSION = re.compile(r"(\d{20})\.(?:\d{20}\.)?(json|compacted\.json|crc|checkpoint\.parquet|checkpoint\..*)\Z")
 _SECOND_KIND = re.compile(r"\d{20}\.checkpoint\.(?!parquet\Z|\d{10}\.\d{10}\.parquet\Z)")
-"""The name of any checkpoint but a classic one, of one file or of numbered parts."""
+"""Names of all checkpoints except classic ones, of one file or numbered parts."""
 _SIDECARS = "_sidecars"
 _LAST_CHECKPOINT = "_last_checkpoint"
 _STRING = re.compile(rb'"(?:[^"\\]++|\\(?:.|\Z))*+(?:"|\Z)', re.DOTALL)
-"""To its end, or that of the text: nothing is looked at twice."""
+"""A JSON string to its end, or to the end of the text, so that nothing is scanned twice."""
 _AT_ONCE = 1024 * 1024
 _FOOTER_BYTES = 16 * 1024 * 1024
 _MOST_ELEMENTS = 1_000_000
@@ -71,14 +68,15 @@ _harmless: BoundedCache[tuple[Store, StoredObject], bool] = BoundedCache(REMEMBE
 
 
 def check_log(remote: Store, folder: str, version: int | None = None) -> None:
-    """Look at the log of the table in ``folder``, as far as it takes to open it at a version; None: the newest.
+    """Check the log of the table in ``folder`` as far as opening a version needs it; None: the newest.
 
-    Raises: CorruptionError naming the file that delta-rs must not see; StorageError: the remote does not answer.
+    Raises: CorruptionError naming the file that delta-rs must not read; StorageError when the remote does not
+        answer.
     """
     log = paths.join(folder, paths.DELTA_LOG)
     try:
         found = remote.walk(log)
-    except BrokerUnreachableError as error:  # no broker's root: the remote
+    except BrokerUnreachableError as error:  # the remote tier, not a broker's root
         raise StorageError(f"cannot read the table {remote.uri_of(folder)}: {error}") from error
     files = {paths.base_name(one.name): one for one in found if paths.folder_of(one.name) == log}
     for one in found:
@@ -107,7 +105,7 @@ def check_log(remote: Store, folder: str, version: int | None = None) -> None:
 
 
 def _read_of(files: dict[str, StoredObject], version: int | None) -> Iterator[StoredObject]:
-    """The ones among these files that delta-rs reads."""
+    """The files among these that delta-rs reads."""
     known = [(int(found[1]), found[2], one) for name, one in files.items() if (found := _VERSION.match(name))]
     wanted = [entry for entry in known if version is None or entry[0] <= version]
     latest = max((number for number, kind, _ in wanted if kind == "checkpoint.parquet"), default=0)
@@ -133,13 +131,13 @@ def _check(remote: Store, one: StoredObject) -> None:
                 if paths.base_name(one.name) == _LAST_CHECKPOINT and b"v2Checkpoint" in text:
                     raise ValueError("it points to a V2 checkpoint of Delta")
     except (FileNotFoundError, SourceChangedError):
-        return  # a cleanup of the log has removed it, and delta-rs will not find it either
+        return  # a log cleanup removed it, so delta-rs will not find it either
     except ValueError as error:
         raise _refused(remote, one, f"cannot be read: {error}") from error
 
 
 def check_nesting(text: bytes) -> None:
-    """Raises: ValueError where brackets nest deeper than ``MOST_DEPTH``, in the text or in one of its strings."""
+    """Raises: ValueError for brackets nested deeper than ``MOST_DEPTH``, in the text or in one of its strings."""
     bare = _STRING.sub(b"", text)
     if _depth(bare) > MOST_DEPTH:
         raise ValueError(f"its brackets nest more than {MOST_DEPTH} deep")
@@ -158,12 +156,12 @@ def _brackets(text: bytes) -> int:
 
 
 def _hidden(text: bytes) -> int:
-    """How many brackets there are at most, with those that are written as escapes."""
+    """An upper bound of the number of brackets, including those written as escapes."""
     return _brackets(text) + text.count(b"\\u")
 
 
 def _depth(bare: bytes) -> int:
-    """How deep brackets nest at most, whatever closes them, line by line."""
+    """The greatest nesting of brackets of any kind, line by line."""
     deepest = 0
     for line in bare.splitlines():
         level = 0
@@ -171,14 +169,14 @@ def _depth(bare: bytes) -> int:
             codes = np.frombuffer(line[start : start + _AT_ONCE], np.uint8)
             opened, closed = (np.isin(codes, list(each)).astype(np.int64) for each in (_OPENING, _CLOSING))
             levels = level + np.cumsum(opened - closed)
-            levels -= np.minimum.accumulate(np.minimum(levels, 0))  # what closes nothing counts for nothing
+            levels -= np.minimum.accumulate(np.minimum(levels, 0))  # an unmatched closing bracket does not count
             level = int(levels[-1])
             deepest = max(deepest, int(levels.max()))
     return deepest
 
 
 def check_checkpoint(footer: bytes) -> None:
-    """Look at the Parquet footer of a checkpoint. Raises: ValueError where it claims too much."""
+    """Check the Parquet footer of a checkpoint. Raises: ValueError when it claims too much."""
     found, _ = CompactReader(footer, _MOST_ELEMENTS).struct(0, _FILE)
     unpacked = sum(chunk.get(3, {}).get(6, 0) for group in found.get(4, ()) for chunk in group.get(1, ()))
     if unpacked > LOG_BYTES:
@@ -188,7 +186,7 @@ def check_checkpoint(footer: bytes) -> None:
 
 
 def check_sidecars(checkpoint: BinaryIO) -> None:
-    """Raises: ValueError where a checkpoint may name sidecars: some writers have the column, with nulls alone."""
+    """Raises: ValueError when a checkpoint may name sidecars: some writers have the column with nulls only."""
     leaves = leaves_of(checkpoint)
     if not any(leaf.startswith("sidecar.") for leaf in leaves):
         return
@@ -204,7 +202,7 @@ def check_sidecars(checkpoint: BinaryIO) -> None:
 
 
 def check_statistics(checkpoint: BinaryIO) -> None:
-    """Look at the statistics of files in a checkpoint, which are JSON. Raises: ValueError."""
+    """Check the JSON statistics of files in a checkpoint. Raises: ValueError."""
     if _STATISTICS not in leaves_of(checkpoint):
         return
     try:

@@ -1,4 +1,4 @@
-"""How Delta reaches a store: addresses, connection options, and errors in our words."""
+"""How Delta reaches a store: addresses, connection options, and translated errors."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ _BODY = re.compile(r"<(\?xml|Error|html).*", re.DOTALL | re.IGNORECASE)
 
 
 def table_uri(store: Store, folder: str) -> str:
-    """The address of the table in ``folder``, as Delta takes it: a plain path, or one of object storage.
+    """The address of the table in ``folder`` for Delta: a plain path, or an object storage URI.
 
-    Raises: UnsupportedStoreError for a store that no other process can read; InvalidCallError for a
-        folder that Delta would misread.
+    Raises: UnsupportedStoreError for a store that other processes cannot read; InvalidCallError for a folder that
+        Delta would misread.
     """
     uri = store.uri_of(folder)
     scheme = uri.partition("://")[0]
@@ -56,7 +56,7 @@ def table_uri(store: Store, folder: str) -> str:
 
 
 def storage_options(uri: str, options: StoreOptions) -> dict[str, str]:
-    """Delta's storage options, made for one call and never kept: on object storage they hold credentials.
+    """Delta's storage options. Make them for one call and never store them, as they hold credentials.
 
     Raises: StorageAuthenticationError; UnsupportedStoreError for a variable that delta-rs would mix with them.
     """
@@ -69,9 +69,10 @@ def storage_options(uri: str, options: StoreOptions) -> dict[str, str]:
 
 
 def delta_storage_options(here: Reached) -> dict[str, str]:
-    """All that delta-rs would else look for in its environment: server, region, addressing, TLS, credentials.
+    """All settings that delta-rs would otherwise read from its environment: server, region, addressing, TLS,
+    credentials.
 
-    Raises: StorageAuthenticationError for a token of Google's.
+    Raises: StorageAuthenticationError for a Google token.
     """
     options = here.options
     found = {
@@ -88,7 +89,7 @@ def _of_s3(here: Reached) -> dict[str, str]:
     options, shown = here.options, here.shown
     found = {
         "AWS_ENDPOINT_URL": here.server,
-        "AWS_ENDPOINT_URL_S3": here.server,  # which counts before the other one
+        "AWS_ENDPOINT_URL_S3": here.server,  # which takes precedence
         "AWS_ALLOW_HTTP": _spelt(here.plain),
         "AWS_REGION": options.region or REGION_OF_OTHERS,
         "AWS_VIRTUAL_HOSTED_STYLE_REQUEST": "false",
@@ -123,7 +124,7 @@ def _of_google(here: Reached) -> dict[str, str]:
             "machine has an identity"
         )
     found = {"google_base_url": here.server, "google_allow_http": _spelt(here.plain)}
-    if here.plain:  # nobody's credentials, and delta-rs looks for none
+    if here.plain:  # anonymous: delta-rs looks for no credentials
         nobody = {"client_email": "", "private_key": "", "private_key_id": "", "disable_oauth": True}
         return found | {"google_service_account_key": json.dumps({"gcs_base_url": here.server, **nobody})}
     names = {
@@ -134,7 +135,7 @@ def _of_google(here: Reached) -> dict[str, str]:
 
 
 def _refuse_others(here: Reached, environ: Mapping[str, str]) -> None:
-    """delta-rs fills what it was not given from its environment, and nothing can be given that says *none*."""
+    """delta-rs fills missing settings from its environment, and no value means *none*."""
     mixed: tuple[str, ...]
     if here.scheme == "s3":
         mixed = () if "token" in here.shown else ("AWS_SESSION_TOKEN", "AWS_TOKEN")
@@ -156,7 +157,7 @@ def _spelt(is_so: bool) -> str:
 
 @contextmanager
 def panics() -> Iterator[None]:
-    """Where delta-rs panics, Python gets a BaseException: an error of Delta's instead."""
+    """Turns a panic of delta-rs, a BaseException in Python, into a Delta error."""
     try:
         yield
     except BaseException as error:
@@ -166,9 +167,9 @@ def panics() -> Iterator[None]:
 
 
 def refusal_of(error: Exception, right: Right, what: str, uri: str) -> StorageRefusedError | None:
-    """The error, in the words ``what``, where the caller lacks the ``right`` on a table, or the storage takes no
-    writes; None for all others. Delta's errors tell it by their text alone: the number of the system's error, the
-    code of the server's answer, or what object_store says in its place.
+    """The error ``what`` if the caller lacks the ``right`` on a table, or the storage takes no writes; None for
+    all others. Delta's errors show it only in their text: the errno, the status code of the server, or
+    object_store's words for it.
     """
     text = str(error)
     number, code = _ERRNO.search(text), _CODE.search(text)
@@ -186,14 +187,14 @@ def refusal_of(error: Exception, right: Right, what: str, uri: str) -> StorageRe
 
 
 def is_catalog_managed(error: Exception) -> bool:
-    """Whether delta-rs does not open the table because its catalog commits to it (the features catalogManaged and
-    catalogOwned-preview): it wants to be told the catalog's version.
+    """Whether delta-rs refuses the table because its catalog commits to it (the features catalogManaged and
+    catalogOwned-preview), and it needs the catalog's version.
     """
     return "catalog-managed table" in str(error)
 
 
 def said(error: Exception) -> str:
-    """The text of Delta's error, in one line without the server's answer: S3 echoes session tokens in it, so the
+    """The text of Delta's error in one line, without the server's answer: S3 echoes session tokens in it, so the
     original must not be chained either.
     """
     text = _COLOURS.sub("", str(error))

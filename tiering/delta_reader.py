@@ -1,7 +1,7 @@
-"""Reading the Delta table of one topic: its newest version, as the remote log that it lists.
+"""Reads the Delta table of one topic: its newest version, as a remote log.
 
-The application transaction ``stratalog`` names the last version at which the table is known to be a remote log.
-Where others have committed since, ``foreign_commits`` tells what that means.
+The application transaction ``stratalog`` names the last version at which the table is known to be a remote log. If
+other writers have committed since, ``foreign_commits`` judges their commits.
 """
 
 from __future__ import annotations
@@ -41,19 +41,17 @@ class DeltaTopicReader(TopicTable):
         return paths.join(self.folder, segment.path)
 
     def load(self) -> RemoteLog:
-        """The remote log at the newest version; an empty one (version -1) when there is no table.
+        """The remote log at the newest version; an empty one (version -1) when there is no table. If other writers
+        have rewritten the table without changing data, the log before that (with ``rewrite``).
 
-        Where others have rewritten the table without a change of data, it is the log before that (``rewrite`` says
-        so).
-
-        Raises: InconsistentClusterIdError, CorruptionError for a table that is not this topic's or whose data
-            somebody else has changed; LogGapError; StorageError.
+        Raises: InconsistentClusterIdError, CorruptionError for a table of another topic, or with data changed by
+            another writer; LogGapError; StorageError.
         """
         table = self._open()
         return RemoteLog.empty(self.uri) if table is None else self._fold(table)
 
     def missing_objects(self, log: RemoteLog) -> list[RemoteSegment]:
-        """Segments of the log whose object is not in the store, or has another size there."""
+        """Segments of the log whose object is missing in the store, or has another size."""
         found = self.objects()
         return [segment for segment in log.all_segments() if not found.holds(segment)]
 
@@ -67,14 +65,13 @@ class DeltaTopicReader(TopicTable):
             )
 
     def objects(self) -> RemoteObjects:
-        """The objects in the topic's folder: one walk. A segment that is committed all the while is among them."""
+        """The objects in the topic's folder, from one walk. Includes segments that stay committed throughout."""
         return RemoteObjects.of(self.folder, self.remote.walk(self.folder))
 
     def records(self, segment: RemoteSegment, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        """The records of a segment from whatever files the table lists, in order; ``schema`` is the topic's.
+        """The records of a segment from the files that the table lists, in order; ``schema`` is the topic's.
 
-        Raises: CorruptionError when the table does not have each of them once; StorageError; as ``load``,
-            ``records_in``.
+        Raises: CorruptionError unless the table has each of them once; StorageError; see ``load``, ``records_in``.
         """
         table = self._open()
         if table is None:
@@ -94,12 +91,11 @@ class DeltaTopicReader(TopicTable):
         )
 
     def load_with_removed(self, delay_ms: int) -> tuple[RemoteLog, RemovedFiles]:
-        """The remote log, as ``load``, and the files that were removed from this very version of the table; which
-        of them at least ``delay_ms`` ago, rounded up to whole hours. Removals older than
-        delta.deletedFileRetentionDuration are forgotten at the next checkpoint: then they look as if they had
-        never been committed.
+        """The remote log, see ``load``, and the files removed from this version of the table; those removed at
+        least ``delay_ms`` ago, rounded up to whole hours, are due. The next checkpoint forgets removals older than
+        delta.deletedFileRetentionDuration: such files look as if they were never committed.
 
-        Raises: as ``load``.
+        Raises: see ``load``.
         """
         table = self._open()
         if table is None:
@@ -142,7 +138,7 @@ class DeltaTopicReader(TopicTable):
         return RemoteLog.of(self.uri, version, listed_segments(table, self.uri))
 
     def _rewritten(self, table: DeltaTable, since: int, commits: Sequence[ForeignCommit]) -> RemoteLog:
-        """The log of a table whose files others have changed since it was the log.
+        """The log of a table whose files other writers have changed since.
 
         Raises: CorruptionError when its data changed with them.
         """

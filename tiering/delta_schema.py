@@ -1,9 +1,8 @@
-"""The schema of a remote table: the physical schema of a topic's segments, in Delta's words. Pure.
+"""The schema of a remote table: the physical schema of a topic's segments, as a Delta schema. Pure.
 
-A topic's schema may grow by nullable fields, at the end of the record or of any struct in it (Kafka's users add
-fields to their values so). Segments that were written before lack them, and every reader fills in nulls. So
-of two schemas that grew one from the other the table has the wider one, and a driver that still knows the
-narrower one goes on: its segments are readable under both.
+A topic's schema may grow by nullable fields, at the end of the record or of any nested struct. Earlier segments
+lack them, and readers fill in nulls. So the table has the wider of two schemas, and a driver that only knows the
+narrower one can continue: its segments are readable under both.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from stratalog.tiering.remote_change import TableChange
 
 
 def delta_schema(schema: pa.Schema, what: str) -> Schema:
-    """A physical schema as Delta has it. Raises: InvalidRecordError naming ``what``."""
+    """A physical schema as a Delta schema. Raises: InvalidRecordError naming ``what``."""
     try:
         return Schema.from_arrow(schema)
     except (DeltaError, ValueError) as error:
@@ -26,8 +25,8 @@ def delta_schema(schema: pa.Schema, what: str) -> Schema:
 
 
 def grown_fields(present: Schema, wanted: Schema) -> list[Field] | None:
-    """The top-level fields of ``wanted`` that ``present`` has to be merged with; none when it has everything.
-    None when neither grew from the other.
+    """The top-level fields of ``wanted`` to merge into ``present``; empty if it has all. None if neither grew from
+    the other.
     """
     if _grew(wanted.fields, present.fields):
         return []
@@ -38,7 +37,7 @@ def grown_fields(present: Schema, wanted: Schema) -> list[Field] | None:
 
 
 def _grew(narrow: list[Field], wide: list[Field]) -> bool:
-    """Whether ``wide`` is ``narrow`` and nullable fields behind it, at every depth of structs."""
+    """Whether ``wide`` is ``narrow`` plus trailing nullable fields, at every depth of structs."""
     if len(narrow) > len(wide) or not all(field.nullable for field in wide[len(narrow) :]):
         return False
     return all(_same_or_grew(one, two) for one, two in zip(narrow, wide, strict=False))
@@ -57,15 +56,15 @@ def _same_or_grew(one: Field, two: Field) -> bool:
 
 
 _UNDERSTOOD = frozenset({"timestampNtz"})
-"""Features that leave paths, offsets and records what they are."""
+"""Features that do not change paths, offsets or records."""
 _WRITTEN = _UNDERSTOOD | {"appendOnly", "invariants", "checkConstraints", "changeDataFeed", "generatedColumns"}
-"""Those with which delta-rs commits (measured: it refuses all else that a table says its writers must know)."""
+"""Writer features with which delta-rs commits (measured; it refuses all others)."""
 _WRITER_VERSION = 7
-"""Delta's greatest: with it a table names the features that its writers must know."""
+"""Delta's greatest writer version, with which a table names its writer features."""
 
 
 def check_readable(table: DeltaTable, uri: str) -> None:
-    """Raises: CorruptionError when the files of the table do not say any more which records are in it."""
+    """Raises: CorruptionError when the files of the table no longer show its records."""
     protocol = table.protocol()
     features = {"columnMapping"} if protocol.min_reader_version == 2 else {*(protocol.reader_features or ())}
     if foreign := ", ".join(sorted(features - _UNDERSTOOD)):
@@ -76,7 +75,7 @@ def check_readable(table: DeltaTable, uri: str) -> None:
 
 
 def check_writable(table: DeltaTable, change: TableChange, uri: str) -> None:
-    """Raises: CorruptionError when others have set what keeps us from making this change."""
+    """Raises: CorruptionError when other writers have set a property or feature that prevents this change."""
     if unknown := ", ".join(sorted({*(table.protocol().writer_features or ())} - _WRITTEN)):
         raise CorruptionError(
             f"the table {uri} was upgraded by another writer, to {unknown}: it can be read, "

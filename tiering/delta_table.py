@@ -1,12 +1,12 @@
-"""Writing the Delta table of one topic: KIP-405's remote log metadata, one commit per batch.
+"""Writes the Delta table of one topic: KIP-405's remote log metadata, one commit per batch.
 
-A commit is planned on one version and becomes the next one or nothing: the conditional put of the log
-entry decides, with the application transaction ``stratalog`` (its version is the table's) as a second lock
-for writers that rebase. A writer that lost the race, or got no answer, reads the table again and drops the part of
-its batch that is committed now: the table itself says whether a commit has landed.
+A commit is planned on one version and becomes the next one, or nothing: the conditional put of the log entry
+decides, with the application transaction ``stratalog`` (its version is the table's) as a second lock for writers
+that rebase. A writer that lost the race, or got no answer, reads the table again and drops the part of its batch
+that is committed by then: the table itself shows whether a commit has landed.
 
-Every version that is made here lists a whole remote log and nothing else: before a commit a rewrite by others
-(``delta_reader``) is taken back, in a version of its own that changes no data.
+Every version made here lists a complete remote log and nothing else: before a commit, a rewrite by other writers
+(``delta_reader``) is reverted, in a version of its own that changes no data.
 """
 
 from __future__ import annotations
@@ -15,15 +15,22 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
-from deltalake import DeltaTable, Transaction
-from deltalake.exceptions import CommitFailedError, DeltaError
+from deltalake import CommitProperties, DeltaTable, Transaction
+from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 
 from stratalog.partitions.agreed_time import stamp_ms
+from stratalog.partitions.clock import Clock
 from stratalog.partitions.errors import (
     CorruptionError,
+    InconsistentClusterIdError,
+    OutcomeUnknownError,
     RemoteObjectMissingError,
+    StorageError,
 )
+from stratalog.partitions.store.protocol import StoreOptions
+from stratalog.tiering import delta_options
 from stratalog.tiering.delta_commit import actions_of, commit
+from stratalog.tiering.delta_entries import check_log
 from stratalog.tiering.delta_reader import APPLICATION, DeltaTopicReader
 from stratalog.tiering.delta_schema import check_writable
 from stratalog.tiering.divergence import Histories
@@ -32,7 +39,7 @@ from stratalog.tiering.listed_files import listed_files
 from stratalog.tiering.remote_change import CommittedBatch, Rebuilt, TableChange, decide, decide_rebuilt
 from stratalog.tiering.remote_log import RemoteLog
 from stratalog.tiering.remote_segment import RemoteSegment, Uploaded
-from stratalog.tiering.topic_table import BACKOFF
+from stratalog.tiering.topic_table import BACKOFF, CLUSTER_ID, COMMIT_ATTEMPTS, TopicTable
 
 T = TypeVar("T")
 
@@ -43,11 +50,11 @@ class DeltaTopicTable(DeltaTopicReader):
     """The table of one topic, for writers."""
 
     def undo_rewrites(self) -> RemoteLog:
-        """Take back what others have rewritten: the table lists the segments again, and no foreign file, in one
-        version that changes no data. Without a rewrite it makes no version, and is a ``load``.
+        """Revert rewrites of other writers: the table lists the segments again and no foreign file, in one version
+        that changes no data. Without a rewrite it makes no version, and only loads the table.
 
-        Raises: RemoteObjectMissingError when a segment was vacuumed meanwhile: the table stays as it is, for the
-            foreign files may be all there is of its records; as ``commit``.
+        Raises: RemoteObjectMissingError when a segment was vacuumed meanwhile: the table stays unchanged, as the
+            foreign files may have the only copy of its records; see ``commit``.
         """
         log = self.load()
         return log if log.rewrite is None else self._commit(lambda log: log)[0]
@@ -59,38 +66,40 @@ class DeltaTopicTable(DeltaTopicReader):
         histories: Histories = _NOBODYS,
     ) -> CommittedBatch:
         """Add uploaded files and remove expired ones in one version (KIP-405: COPY_SEGMENT_FINISHED and
-        DELETE_SEGMENT_STARTED). In the same version go the segments that are not of the history of
-        ``histories``, which has to name every partition of ``adds``. If nothing changes, no version is written.
+        DELETE_SEGMENT_STARTED). The same version removes segments outside of ``histories``, which must name every
+        partition of ``adds``. Without changes no version is written.
 
-        1. read the table; 2. see what of the batch it lacks, and that it stays a log with the batch;
-        3. ask who leads, and where logs start: a partition with a later epoch than its history is left alone,
-           and what a log start has passed is not added, and leaves the table;
-        4. put the next version, if nobody has; 5. whatever the answer was, go to 1.
+        1. Read the table.
+        2. Find the part of the batch that it lacks, and check that it stays a log with it.
+        3. Read the present leaders and log starts: a partition with a later epoch than its history is left alone;
+           segments below a log start are not added, and leave the table.
+        4. Commit the next version, if no writer has.
+        5. Whatever the answer, go to 1.
 
-        Step 3 comes after step 1, and so a driver that believes in a deposed leader changes nothing once a
-        later one has committed: a commit under a later epoch in the table of step 1 was made after the
-        metadata knew that epoch, hence step 3 tells of it. If the later leader commits afterwards, step 4
-        fails; and if it was elected after step 3, its first commit removes segments of another history.
-        Likewise nothing is added anew that retention has taken out by step 1, and may have deleted since.
+        Step 3 follows step 1, so a driver that believes in a deposed leader changes nothing once a later one has
+        committed: the metadata knew that epoch before its commit, which step 1 read, hence step 3 reports it. If
+        the later leader commits afterwards, step 4 fails; if it was elected after step 3, its first commit removes
+        segments of another history. Likewise nothing is added again that retention has removed by step 1, and may
+        have deleted since.
 
         Raises: LogGapError, CorruptionError when the batch would break the log (nothing is committed);
             StorageError when other writers always came first, StorageAuthorizationError when commits are refused;
-            OutcomeUnknownError; as ``load``, and as ``undo_rewrites``, which comes first.
+            OutcomeUnknownError; see ``load`` and ``undo_rewrites``, which comes first.
         """
         done, made = self._commit(lambda log: decide(log, adds, removes, histories))
         return replace(done, made=made)
 
     def replace(self, rebuilt: Sequence[Rebuilt]) -> CommittedBatch:
-        """Let rebuilt segments take the place of those of which the objects are damaged or missing, in one version
-        that changes no data. Where others have rewritten the table, that is taken back in the same one.
+        """Replace segments with damaged or missing objects by rebuilt ones, in one version that changes no data
+        and reverts any rewrite of other writers.
 
-        Raises: as ``commit``.
+        Raises: see ``commit``.
         """
         return self._commit(lambda log: decide_rebuilt(log, rebuilt))[0]
 
     def _commit(self, decision: Callable[[RemoteLog], TableChange | T]) -> tuple[T, frozenset[str]]:
-        """Put what is decided on the newest version, until nothing is left to do; and the paths of the files that
-        were added so. Of a version without an answer nobody else is to say that it was theirs.
+        """Commit the decision on the newest version, until nothing is left to do; returns the paths of the added
+        files. Retries a commit without an answer, so that no other driver claims its version.
         """
         made: set[str] = set()
         failures: list[Exception] = []
@@ -118,10 +127,10 @@ class DeltaTopicTable(DeltaTopicReader):
                 self._clock.sleep(BACKOFF.pause_s(len(failures), self._rng.random()))
 
     def vacuum(self, delay_ms: int) -> list[str]:
-        """Delete from the store what was removed from the table ``delay_ms`` ago and is not listed again
-        (KIP-405's DELETE_SEGMENT_FINISHED); the names.
+        """Delete objects that left the table ``delay_ms`` ago and are not listed again (KIP-405's
+        DELETE_SEGMENT_FINISHED); returns their names.
 
-        Raises: StorageError naming what could not be deleted; as ``load``.
+        Raises: StorageError naming the objects that could not be deleted; see ``load``.
         """
         log, removed = self.load_with_removed(delay_ms)
         due = removed.due.difference(segment.path for segment in log.all_segments())
@@ -134,20 +143,19 @@ class DeltaTopicTable(DeltaTopicReader):
         return doomed
 
     def clean_log(self) -> None:
-        """Write a checkpoint, and delete the entries of the table's log that are older than
-        delta.logRetentionDuration and that it stands for. (Commits do both too, every ``delta.checkpointInterval``
-        versions: this is for tables to which nobody commits any more.)
+        """Write a checkpoint, and delete the log entries that it replaces and that are older than
+        delta.logRetentionDuration. (Commits do both every ``delta.checkpointInterval`` versions; this is for
+        tables without commits.) Skips a table that other writers have rewritten, as its log shows the earlier
+        content.
 
-        That of a table that others have rewritten stays: it says what was there before.
-
-        Raises: StorageError; as ``load``.
+        Raises: StorageError; see ``load``.
         """
         table = self._open()
         if table is not None and self._fold(table).rewrite is None:
             self._clean(table)
 
     def _undoing(self, rewrite: Rewrite, besides: TableChange | None) -> TableChange:
-        """The change that takes a rewrite back, and makes another one with it that changes no data either.
+        """The change that reverts a rewrite, combined with another change without data.
 
         Raises: RemoteObjectMissingError, StorageError.
         """
@@ -172,7 +180,58 @@ class DeltaTopicTable(DeltaTopicReader):
         )
 
     def _put(self, table: DeltaTable, change: TableChange) -> None:
-        now_ms = stamp_ms(self._clock, self.remote)  # when it was removed, for those who delete it
+        now_ms = stamp_ms(self._clock, self.remote)  # the time of removal, from which the delay of deletion counts
         version = table.version()
         transaction = Transaction(APPLICATION, version + 1, now_ms)
         commit(table, actions_of(change, now_ms), version, [transaction], change.info(self.topic))
+
+
+_PAUSE_S = 0.2
+
+
+def hand_over(topic: TopicTable, former: str, to: str, options: StoreOptions, clock: Clock) -> bool:
+    """Make cluster ``to`` the owner of the topic's table, if ``former`` was. Returns whether there is a table.
+    Idempotent.
+
+    Only the cluster in the table's properties may commit. The property changes by an ordinary commit, which
+    decides between two clusters: earlier commits of the former one are in the table that the restored one reads,
+    and its later commits lose the race, read the table again, and find another owner (``DeltaTopicTable``).
+
+    Raises: InconsistentClusterIdError when a third cluster owns the table; StorageError; OutcomeUnknownError;
+        CorruptionError, see ``check_log``.
+    """
+    uri = topic.uri
+    failure: Exception | None = None
+    for _ in range(COMMIT_ATTEMPTS):
+        table = _open(topic, options)
+        if table is None:
+            return False
+        found = table.metadata().configuration.get(CLUSTER_ID)
+        if found == to:
+            return True
+        if found != former:
+            raise InconsistentClusterIdError(
+                f"the table {uri} belongs to cluster {found!r}, neither to {former!r} nor to {to!r}"
+            )
+        try:
+            table.alter.set_table_properties(
+                {CLUSTER_ID: to},
+                raise_if_not_exists=False,
+                commit_properties=CommitProperties(max_commit_retries=0),
+            )
+        except (DeltaError, OSError) as error:  # a lost race or no answer: the table shows which
+            failure = error
+            clock.sleep(_PAUSE_S)
+    said = "" if failure is None else delta_options.said(failure)
+    raise OutcomeUnknownError(f"{uri} could not be handed over to cluster {to!r}; read before you retry: {said}")
+
+
+def _open(topic: TopicTable, options: StoreOptions) -> DeltaTable | None:
+    uri = topic.uri
+    check_log(topic.remote, topic.folder)
+    try:
+        return DeltaTable(uri, storage_options=delta_options.storage_options(uri, options))
+    except TableNotFoundError:
+        return None
+    except (DeltaError, OSError) as error:
+        raise StorageError(f"cannot read the table {uri}: {delta_options.said(error)}") from None

@@ -1,16 +1,14 @@
-"""Where a partition's remote log and its leader part ways: after an unclean election. Pure.
+"""Where a partition's remote log and its leader part after an unclean election. Pure.
 
-Kafka keeps segments of a lost history among the metadata of the remote log, looks each of them up by leader
-epoch, and goes on uploading where the leader's epoch ends (``RemoteLogManager``). Here the remote holds every
-offset once, so segments of another history leave the table (``DeltaTopicTable.commit``); no read
-serves it meanwhile, for readers look no further than ``agreed_end``. Nothing that the leader lacks goes with them:
-an unclean election never lets a leader begin before the end of the remote log, so a segment of a lost history
-was put there afterwards, by a driver that had asked who leads before, and the leader has its own records from
-where that segment begins.
+Kafka keeps segments of a lost history among the metadata of the remote log, looks up each by leader epoch, and
+uploads again from the end of the leader's epoch (``RemoteLogManager``). Here the remote log holds every offset
+once, so segments of another history leave the table (``DeltaTopicTable.commit``); until then readers stop at
+``agreed_end``. This loses nothing that the leader lacks: an unclean election never lets a leader begin before the
+end of the remote log. So a segment of a lost history was uploaded later, by a driver with an outdated leader, and
+the present leader has its own records from that segment's start on.
 
-A leader epoch has one leader, which took over at one offset and never changes a record. So histories that
-have an epoch in common have everything below in common, and that epoch's records up to where it ends in one of
-them (KIP-101).
+A leader epoch has one leader, which took over at one offset and never changes a record. So histories with a common
+epoch have everything below it in common, and the records of that epoch up to its end in either (KIP-101).
 """
 
 from __future__ import annotations
@@ -33,28 +31,28 @@ class Present:
 
 
 def nobody() -> Mapping[int, Present]:
-    """Nobody leads anything."""
+    """No partition has a leader."""
     return {}
 
 
 @dataclass(frozen=True, slots=True)
 class Histories:
-    """Whose history a commit of remote segments follows."""
+    """The leaders' histories that a commit of remote segments follows."""
 
     lineages: Mapping[int, Lineage] = field(default_factory=dict)
-    """By partition, the lineage of its leader, as the leader was listed for this batch. Its latest epoch is
-    the leader epoch under which that was."""
+    """By partition, the lineage of its leader, as listed for this batch. Its latest epoch is the leader epoch of
+    that listing."""
     now: Callable[[], Mapping[int, Present]] = nobody
-    """Every partition of the topic, by a linearizable read that begins when this is called."""
+    """Reads every partition of the topic, by a linearizable read that begins with the call."""
 
     def check(self, add: RemoteSegment) -> None:
-        """Raises: InvalidCallError when nothing says that a segment to be added is of its leader's history."""
+        """Raises: InvalidCallError for a segment to add in a partition without a lineage."""
         lineage = self.lineages.get(add.partition)
         if lineage is None or not add.is_of(lineage):
             raise InvalidCallError(f"remote segment {add.path} is not part of its leader's history: {lineage}")
 
     def log_starts(self) -> dict[int, int]:
-        """The present log start offset of the partitions that still have their leader and its epoch."""
+        """The present log start offsets of partitions that still have their leader and its epoch."""
         now = self.now()
         return {
             partition: now[partition].log_start
@@ -64,8 +62,8 @@ class Histories:
 
 
 def agreed_end(segment: RemoteSegment, lineage: Lineage) -> int:
-    """Up to which offset the segment's records are certainly of this history; its base offset when none is
-    (or only its footer could tell: a segment of several epochs, the last of which the history lacks).
+    """The end offset up to which the segment's records certainly belong to this history; its base offset if none
+    do (or only its footer could show it: a segment of several epochs, the last of which the history lacks).
     """
     if segment.is_of(lineage):
         return segment.next_offset
@@ -76,13 +74,13 @@ def agreed_end(segment: RemoteSegment, lineage: Lineage) -> int:
 
 
 def agreeing(segments: Sequence[RemoteSegment], lineage: Lineage) -> tuple[RemoteSegment, ...]:
-    """The segments of a partition, in order, up to the first that is not wholly of this history."""
+    """The segments of a partition, in order, up to the first that does not belong to this history completely."""
     return tuple(takewhile(lambda segment: segment.is_of(lineage), segments))
 
 
 def readable(segments: Iterable[RemoteSegment], lineage: Lineage) -> Iterator[tuple[RemoteSegment, int]]:
-    """The segments, of those in order, that readers of this history may have: each with the offset up to which it
-    is of it, the last one maybe not up to its end.
+    """The segments that readers of this history may have, in order, each with the offset up to which it belongs to
+    it; the last one may end inside.
     """
     for segment in segments:
         end = agreed_end(segment, lineage)

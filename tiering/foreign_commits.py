@@ -35,24 +35,24 @@ from stratalog.tiering.delta_entries import ENTRY_BYTES
 from stratalog.tiering.remote_segment import RemoteSegment
 
 MOST_COMMITS = 10_000
-"""By others since the last one of ours: each is read whenever the table is. Those of a week, one a minute."""
+"""Commits of other writers since our last one, each of which is read with the table: one a minute for a week."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class ForeignWriteError(CorruptionError):
-    """Others have changed the records of a table: it is to be restored to ``version``."""
+    """Other writers have changed the records of a table: restore it to ``version``."""
 
     def __init__(
         self, *args: object, broker_id: int | None = None, table: str = "", version: int | None = None
     ) -> None:
-        """``table`` is its address, or its path; ``broker_id`` as of every damage, which readers tell alike."""
+        """``table`` is its address or path; ``broker_id`` is None, as for damage outside of brokers."""
         super().__init__(*args, broker_id=broker_id)
         self.table, self.version = table, version
 
 
 class _CommitFile(msgspec.Struct):
-    """An add or a remove action, as far as it matters here."""
+    """An add or remove action, with the fields that matter here."""
 
     path: str
     dataChange: bool = True  # noqa: N815 - Delta's name
@@ -69,7 +69,7 @@ class _Action(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True)
 class ForeignCommit:
-    """A version of the table that is not by this product, or touches no files."""
+    """A version of the table that this product did not commit, or that touches no files."""
 
     version: int
     operation: str = "a commit"
@@ -77,13 +77,13 @@ class ForeignCommit:
     user: str | None = None
     when: str | None = None
     added: Mapping[str, int | None] = field(default_factory=dict)
-    """Paths of files, and their sizes."""
+    """Paths and sizes of the added files."""
     removed: frozenset[str] = frozenset()
     changes_data: bool = False
 
     @property
     def touches_files(self) -> bool:
-        """Whether the table lists other files after it, or the same ones anew."""
+        """Whether the version adds or removes files."""
         return bool(self.added or self.removed)
 
     def __str__(self) -> str:
@@ -96,12 +96,12 @@ class ForeignCommit:
 
 @dataclass(frozen=True, slots=True)
 class ListedFile:
-    """A file that the table lists, whosever it is."""
+    """A file that the table lists, of any writer."""
 
     path: str
     size_bytes: int
     records: int | None
-    """How many, where its statistics say so."""
+    """The number of records, if its statistics have it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,16 +111,16 @@ class Rewrite:
     since: int
     """The version at which the table was the remote log."""
     commits: tuple[ForeignCommit, ...]
-    """Those that made it; never empty."""
+    """The commits of the rewrite; never empty."""
     lacking: tuple[RemoteSegment, ...]
-    """Segments of the remote log that the table does not list any more. A VACUUM may delete them."""
+    """Segments of the remote log that the table no longer lists. A VACUUM may delete them."""
     files: tuple[ListedFile, ...]
-    """The files that it lists instead."""
+    """The files that the table lists instead."""
     twice: bool = False
-    """Some records are in the table twice: a commit has removed files that were not there any more."""
+    """Whether some records are in the table twice, as a commit removed files that had already left."""
 
     def __str__(self) -> str:
-        """A description for people."""
+        """A readable description."""
         files, segments = _count(len(self.files), "foreign file"), _count(len(self.lacking), "segment")
         records = (
             "but kept an older version of the table, so that records occur twice"
@@ -138,10 +138,10 @@ def _count(number: int, noun: str) -> str:
 
 
 def read_commits(remote: Store, folder: str, first: int, last: int) -> list[ForeignCommit] | None:
-    """The versions ``[first, last]`` of the table in ``folder``; None when its log does not reach back so far, or
-    these are more than ``MOST_COMMITS``.
+    """The versions ``[first, last]`` of the table in ``folder``; None if its log begins later, or they are more
+    than ``MOST_COMMITS``.
 
-    Raises: CorruptionError for an entry that is no JSON of Delta's; StorageError.
+    Raises: CorruptionError for an entry that is no Delta JSON; StorageError.
     """
     if last - first >= MOST_COMMITS:
         return None
@@ -183,10 +183,10 @@ def rewrite_of(
     ours: Sequence[RemoteSegment],
     listed: Sequence[ListedFile],
 ) -> Rewrite:
-    """The rewrite by the ``standing`` commits after version ``since`` of the table ``what``. It was the log of the
-    segments ``ours``; ``listed`` are its files now.
+    """The rewrite by the ``standing`` commits after version ``since`` of the table ``what``, which was the log of
+    the segments ``ours``; ``listed`` are its present files.
 
-    Raises: ForeignWriteError, with the remedy, when they have changed its records.
+    Raises: ForeignWriteError, with the remedy, when they changed its records.
     """
     data = [commit for commit in commits if commit.changes_data]
     records = None if any(file.records is None for file in listed) else sum(file.records or 0 for file in listed)
@@ -228,7 +228,7 @@ def _when(timestamp_ms: object) -> str | None:
 
 
 def _removes_what_has_left(ours: Iterable[RemoteSegment], commits: Iterable[ForeignCommit]) -> bool:
-    """Whether a commit after a remote log of these segments removes a file that is not listed any more."""
+    """Whether a commit after a remote log of these segments removes a file that is no longer listed."""
     listed = {segment.path for segment in ours}
     for commit in commits:
         if not commit.removed <= listed:
@@ -238,8 +238,8 @@ def _removes_what_has_left(ours: Iterable[RemoteSegment], commits: Iterable[Fore
 
 
 def standing(ours: Iterable[RemoteSegment], commits: Sequence[ForeignCommit]) -> list[ForeignCommit]:
-    """Those of the commits after a remote log of these segments, in order, that touch files and that no later one
-    has undone: none when the table lists exactly these segments in the end.
+    """Those of the commits after a remote log of these segments, in order, that touch files and that no later
+    commit has reverted; none if the table lists exactly these segments in the end.
     """
     log: dict[str, int | None] = {segment.path: segment.size_bytes for segment in ours}
     listed = dict(log)

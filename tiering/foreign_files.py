@@ -1,9 +1,9 @@
-"""The records of a table from files that others have written in place of our segments.
+"""Reads records from files that other writers have put into a table in place of our segments.
 
-Anybody may have written them, with records in any order. So they are read as segments are: a footer within bounds,
-then row group by row group, each within bounds, by the first offset that it says it has. Records that others may
-still precede wait, at most as many as can be put in order in memory. The end of the read proves that every offset
-is there once, whatever the files say of themselves.
+Their origin is unknown, and their records may be in any order. So they are read within bounds, like segments: the
+footer, then one row group at a time, by the first offset that each claims. Records wait while earlier ones may
+follow, up to the number that fits in memory for sorting. The end of the read proves that every offset is there
+once, independent of the files' own statistics.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from stratalog.partitions.store.protocol import Store, StoredObject
 from stratalog.partitions.store.reader import read_range
 
 MOST_WAITING_BYTES = 128 * 1024 * 1024
-"""Records that wait are put in order when they are more. Half as many may go on waiting."""
+"""Bytes of waiting records above which they are sorted. Half of that may continue to wait."""
 
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """Records ``[start, end)`` of one partition; ``what`` names them and where they are looked for."""
+    """Records ``[start, end)`` of one partition; ``what`` names them and the table."""
 
     partition: int
     start: int
@@ -39,7 +39,7 @@ class Range:
 
 @dataclass(frozen=True, slots=True)
 class _ForeignFile:
-    """A file that was looked into."""
+    """A file whose footer was read."""
 
     stored: StoredObject
     parquet: pq.FileMetaData
@@ -49,9 +49,9 @@ class _ForeignFile:
 def records_in(
     remote: Store, files: Sequence[StoredObject], wanted: Range, schema: pa.Schema
 ) -> Iterator[pa.RecordBatch]:
-    """These records, out of files of a table, in order and as ``schema`` has them.
+    """These records from files of a table, in order, in ``schema``.
 
-    Raises: CorruptionError when the files do not have each of them once, or take too much memory;
+    Raises: CorruptionError unless the files have each of them once, or if they take too much memory;
         SourceChangedError, StorageError.
     """
     groups = sorted(_groups(remote, files, wanted))
@@ -86,8 +86,8 @@ def _not_each_once(wanted: Range) -> CorruptionError:
 
 
 def _groups(remote: Store, files: Sequence[StoredObject], wanted: Range) -> Iterator[tuple[int, int, int]]:
-    """The row groups that may hold any of the records: the least offset that one may have of them, the file's
-    place among all, and its own in the file.
+    """The row groups that may hold any of the records: the least such offset, the index of the file, and the index
+    within the file.
     """
     for at, stored in enumerate(files):
         layout = _open(remote, stored).layout
@@ -99,7 +99,7 @@ def _groups(remote: Store, files: Sequence[StoredObject], wanted: Range) -> Iter
 
 
 def _bounds(group: RowGroup, name: str, unknown: tuple[int, int]) -> tuple[int, int]:
-    """Of a column of whole numbers, as the file says."""
+    """The bounds of an integer column, from the file's statistics."""
     found = next((chunk for chunk in group.chunks if chunk.path == (name,)), None)
     bounds = None if found is None or found.physical not in (INT32, INT64) else found.bounds
     return unknown if bounds is None else bounds
@@ -114,7 +114,7 @@ def _open(remote: Store, stored: StoredObject) -> _ForeignFile:
 
 
 def _records(remote: Store, file: _ForeignFile, index: int, wanted: Range, schema: pa.Schema) -> pa.Table:
-    """Those of a row group that are wanted; columns that it lacks are null."""
+    """The wanted records of a row group; columns that it lacks are null."""
     what = remote.uri_of(file.stored.name)
     with translated(what), remote.open(file.stored) as source:
         held = ColumnChunks(file.layout.row_groups[index], partial(read_range, source, what=what))

@@ -1,10 +1,10 @@
-"""The names that an Iceberg table's metadata gives are checked before pyiceberg opens or deletes what they name.
+"""Checks the file names in an Iceberg table's metadata before pyiceberg opens or deletes the files.
 
-The catalog is configured by the user, and says where a table's metadata is. All that this metadata names (lists,
-manifests, older metadata, which a commit deletes) comes from storage, where others may write. It must be inside
-the table's own folder, and on a disk a regular file; the segments that the table is to list are known by us.
+The user configures the catalog, which names the table's metadata. The files named in the metadata (manifest lists,
+manifests, older metadata, which a commit deletes) come from storage that others can write. They must be inside the
+table's own folder, and regular files on a disk; the segments to list are known by us.
 
-Limit: a manifest of ``MOST_BYTES`` may unpack to more, and nothing bounds that.
+Limit: a manifest of ``MOST_BYTES`` may decompress to more, without a bound.
 """
 
 from __future__ import annotations
@@ -38,8 +38,9 @@ _METADATA_PATH: Final = "write.metadata.path"
 
 
 class TableFiles(FileIO):
-    """Opens, writes and deletes files in one table's folder, and reads segments that ``allow`` has named: those as
-    the remote tier is reached, whatever the catalog says of its own files."""
+    """Opens, writes and deletes files in one table's folder, and reads segments that ``allow`` has named, through
+    the remote tier's file system instead of the catalog's.
+    """
 
     def __init__(self, inner: FileIO, remote: FileIO, folder: str, table: str) -> None:
         super().__init__(inner.properties)
@@ -48,7 +49,7 @@ class TableFiles(FileIO):
         self._left_bytes = MOST_UNPACKED_IN_ALL_BYTES
 
     def allow(self, segments: Collection[str]) -> None:
-        """Addresses of segments that may be read from now on."""
+        """Allow reading the segments at these addresses from now on."""
         self._segments = frozenset(_comparable(each) for each in segments)
 
     def new_input(self, location: str) -> InputFile:
@@ -121,10 +122,10 @@ class _Read(InputFile):
 
 
 def guard(table: Table, name: str, remote: FileIO | None = None) -> TableFiles:
-    """Let ``table`` read and delete only what is its own, and check all that its metadata names. ``remote`` opens
-    the segments; None: as the table's files.
+    """Restrict ``table`` to reading and deleting its own files, and check all names in its metadata. ``remote``
+    opens the segments; None: the table's own file system.
 
-    Raises: CorruptionError naming the first name that is outside of the table's folder.
+    Raises: CorruptionError naming the first name outside the table's folder.
     """
     base = table.metadata_location.rpartition("/")[0]
     folder = _comparable(base.removesuffix("/metadata")) + "/"
@@ -145,7 +146,7 @@ def _names(table: Table) -> Iterator[str]:
 
 
 def _comparable(location: str) -> str:
-    """One spelling of an address."""
+    """The canonical spelling of an address."""
     parts = urlsplit(location)
     scheme = _SAME_STORAGE.get(parts.scheme, parts.scheme)
     return f"{scheme}://{parts.netloc}{unquote(parts.path) if scheme == 'file' else parts.path}"

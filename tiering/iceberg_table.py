@@ -1,17 +1,19 @@
-"""The segments of a remote log as an Iceberg table, in a catalog of the user's: the same files, no second copy.
+"""Lists the segments of a remote log in an Iceberg table of a user's catalog: the same files, without a copy.
 
-The Delta table is the truth, and this one follows it. Each change is one snapshot of Iceberg's: the segments that
-are new are added, whatever the remote log does not list any more is removed. The snapshot's summary says of which
-version of the Delta table it is, and which offsets each partition has.
+The Delta table is authoritative, and this one follows it. Each change is one Iceberg snapshot that adds new
+segments and removes those that the remote log no longer lists. The snapshot's summary has the version of the Delta
+table, and the offsets of each partition.
 
-    1. read the Iceberg table; 2. read the Delta table: it is at least as new as what step 1 saw; 3. put the next
-    snapshot, if nobody has; 4. whatever the answer was, go to 1
+1. Read the Iceberg table.
+2. Read the Delta table, which is at least as new as the one of step 1.
+3. Commit the next snapshot, if no writer has.
+4. Whatever the answer, go to 1.
 
-So jobs at once, or late, never take the table back: a commit builds on a snapshot that was read before the Delta
-table was.
+So concurrent or late jobs never set the table back: a commit builds on a snapshot that was read before the Delta
+table.
 
-Segments have no field ids, so the table has Iceberg's name mapping. Iceberg must not delete what the log still
-has: ``gc.enabled`` is false, and old snapshots are expired here, which deletes nothing but Iceberg's own files.
+Segments have no field ids, so the table has Iceberg's name mapping. Iceberg must not delete segments of the log:
+``gc.enabled`` is false, and ``expire`` deletes old snapshots with Iceberg's own files only.
 """
 
 from __future__ import annotations
@@ -26,8 +28,10 @@ import pyarrow as pa
 
 from stratalog.partitions.errors import InvalidCallError, InvalidConfigError, StorageError, StratalogError
 from stratalog.partitions.printable import printable
+from stratalog.partitions.store.address import OBJECT_SCHEMES
 from stratalog.partitions.store.protocol import StoreOptions
-from stratalog.tiering.iceberg_options import PREFIXES, iceberg_properties
+from stratalog.partitions.store.reached import Reached, reached
+from stratalog.partitions.store.resolving import azure_connection_string
 from stratalog.tiering.remote_file import read_remote
 from stratalog.tiering.remote_log import RemoteLog
 from stratalog.tiering.remote_segment import RemoteSegment
@@ -40,8 +44,9 @@ if TYPE_CHECKING:
     from stratalog.tiering.delta_reader import DeltaTopicReader
     from stratalog.tiering.iceberg_files import TableFiles
 
+
 COMMIT_ATTEMPTS = 10
-"""Lost races, and commits without an answer."""
+"""Tries after lost races, and after commits without an answer."""
 
 _DEFAULTS = StoreOptions()
 TOPIC, TOPIC_ID = "stratalog.topic", "stratalog.topic_id"
@@ -49,7 +54,7 @@ VERSION, OFFSETS = "stratalog.delta_version", "stratalog.offsets"
 _NAME_MAPPING = "schema.name-mapping.default"
 _PROPERTIES = {
     "gc.enabled": "false",
-    "commit.retry.num-retries": "0",  # a lost race is decided anew, from the Delta table
+    "commit.retry.num-retries": "0",  # after a lost race decide again, from the Delta table
     "commit.manifest-merge.enabled": "true",
     "write.metadata.delete-after-commit.enabled": "true",
 }
@@ -61,10 +66,10 @@ class IcebergTable:
     def __init__(
         self, name: str, *, topic: str, topic_id: str, uri: str = "", options: StoreOptions = _DEFAULTS
     ) -> None:
-        """``name``: the catalog as pyiceberg is configured to know it, a namespace, and the table, with dots.
-        Touches no storage. ``uri`` is the address of the remote tier, which is reached with ``options``.
+        """``name``: the catalog in pyiceberg's configuration, a namespace, and the table, separated by dots.
+        Accesses no storage. ``uri`` is the address of the remote tier, which is reached with ``options``.
 
-        Raises: InvalidCallError where pyiceberg is not installed.
+        Raises: InvalidCallError if pyiceberg is not installed.
         """
         try:
             import pyiceberg  # noqa: F401 - an extra
@@ -78,11 +83,11 @@ class IcebergTable:
         self._uri, self._options = uri, options
 
     def follow(self, remote: DeltaTopicReader, schema: pa.Schema) -> bool:
-        """Let the table list exactly the segments of the remote log; ``schema`` is the physical one of the topic.
-        Whether that took a snapshot. A table that is missing is made.
+        """Make the table list exactly the segments of the remote log; ``schema`` is the topic's physical one.
+        Creates a missing table. Returns whether it committed a snapshot.
 
-        Raises: InvalidConfigError for a table that is not of this topic; StorageError: the catalog, or its
-            storage, does not do what is asked, or other writers always came first; as ``load``.
+        Raises: InvalidConfigError for a table of another topic; StorageError when the catalog or its storage
+            fails, or other writers always came first; see ``load``.
         """
         from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException
 
@@ -94,7 +99,7 @@ class IcebergTable:
                 wanted = {remote.remote.uri_of(remote.path(segment)): segment for segment in log.all_segments()}
                 if held.keys() == wanted.keys():
                     return False
-                for address in wanted.keys() - held.keys():  # within bounds, before pyiceberg reads it
+                for address in wanted.keys() - held.keys():  # bounded reads, before pyiceberg reads it
                     read_remote(remote.remote, remote.folder, wanted[address])
                 own.allow(wanted)
                 try:
@@ -105,10 +110,10 @@ class IcebergTable:
         raise StorageError(f"the Iceberg table {self.name}: other writers committed first {COMMIT_ATTEMPTS} times")
 
     def expire(self, before_ms: int) -> int:
-        """Forget the snapshots that are older, but for the present one, and delete the files of Iceberg's that
-        only they have; how many snapshots. No table: 0.
+        """Expire older snapshots, except the present one, and delete the Iceberg files that only they use; returns
+        the number of snapshots. Without a table: 0.
 
-        Raises: as ``follow``.
+        Raises: see ``follow``.
         """
         from pyiceberg.exceptions import NoSuchTableError
 
@@ -135,7 +140,8 @@ class IcebergTable:
             return len(gone)
 
     def drop(self) -> None:
-        """The catalog forgets the table; segments stay. Harmless without one, or where it is another topic's.
+        """Drop the table from the catalog; segments stay. Does nothing without a table, or for one of another
+        topic.
 
         Raises: StorageError.
         """
@@ -150,8 +156,9 @@ class IcebergTable:
                 return
 
     def _catalog_of(self) -> Catalog:
-        """The catalog. Where its configuration says nothing of the remote tier's kind of storage, its own files
-        are reached as the remote tier is."""
+        """The catalog. If its configuration lacks settings for the remote tier's kind of storage, its own files
+        use those of the remote tier.
+        """
         from pyiceberg.catalog import load_catalog
 
         catalog = load_catalog(self._catalog)
@@ -227,7 +234,7 @@ class IcebergTable:
 
     @contextmanager
     def _translated(self, what: str) -> Iterator[None]:
-        """Catalogs are of many kinds, and so are their errors."""
+        """Translates the various errors of catalogs."""
         try:
             yield
         except StratalogError:
@@ -239,7 +246,7 @@ class IcebergTable:
 
 
 def _grow(change: Transaction, schema: pa.Schema) -> None:
-    """Let the table have the fields of a schema that has grown, and names for all its fields."""
+    """Add the fields of a grown schema to the table, and names for all its fields."""
     with change.update_schema() as fields:
         fields.union_by_name(schema)
     mapping = change.table_metadata.schema().name_mapping.model_dump_json()
@@ -259,3 +266,56 @@ def _metadata_files(table: Table) -> set[str]:
         found.add(snapshot.manifest_list)
         found |= {manifest.manifest_path for manifest in snapshot.manifests(table.io)}
     return found
+
+
+PREFIXES = {"s3": ("s3.", "client."), "az": ("adls.",), "abfss": ("adls.",), "gs": ("gcs.",)}
+"""Name prefixes of the properties, by URI scheme."""
+_NEVER_MS = "253402300799000"
+
+
+def iceberg_properties(uri: str, options: StoreOptions) -> dict[str, str]:
+    """Properties of a pyiceberg file system for objects below ``uri``; empty for a folder. Make them for one call
+    and never store them, as they hold credentials.
+
+    Raises: StorageAuthenticationError, UnsupportedStoreError.
+    """
+    scheme = uri.partition("://")[0]
+    if scheme != "s3" and scheme not in OBJECT_SCHEMES:
+        return {}
+    return properties_of(reached(uri, options))
+
+
+def properties_of(here: Reached) -> dict[str, str]:
+    """All properties that pyiceberg would otherwise read from its environment, except Google's credentials file
+    and the machine's identity, which brokers use too.
+    """
+    options, shown = here.options, here.shown
+    if here.scheme == "s3":
+        return {
+            "s3.endpoint": here.server,
+            "s3.force-virtual-addressing": "false",
+            "s3.access-key-id": shown["access_key"],
+            "s3.secret-access-key": shown["secret_key"],
+            **({"s3.session-token": shown["token"]} if "token" in shown else {}),
+            **({"s3.region": options.region} if options.region else {}),
+        }
+    if here.scheme == "gs":
+        token = "anonymous" if here.plain else shown.get("token")
+        of_token = {"gcs.oauth2.token": token, "gcs.oauth2.token-expires-at": _NEVER_MS} if token else {}
+        return {"gcs.service.host": here.server, **of_token}
+    return _of_azure(here, str(options.account), shown)
+
+
+def _of_azure(here: Reached, account: str, shown: Mapping[str, str]) -> dict[str, str]:
+    scheme, _, host = here.server.partition("://")
+    found = {"adls.account-name": account, "adls.account-host": host}
+    if "token" in shown:
+        return found | {"adls.token": shown["token"]}
+    if not shown:
+        return found | {"adls.anon": "true"}
+    return found | {
+        "adls.connection-string": azure_connection_string(here.server, account, shown),
+        "adls.blob-storage-authority": host.partition("/")[0],
+        "adls.blob-storage-scheme": scheme,
+        **{f"adls.{name.replace('_', '-')}": value for name, value in shown.items()},
+    }

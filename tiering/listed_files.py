@@ -1,4 +1,4 @@
-"""The files that one version of a table lists, as it lists them: our segments, and those of others."""
+"""The files that one version of a table lists: our segments, and files of other writers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def listed_segments(table: DeltaTable, what: str) -> list[RemoteSegment]:
 
 
 def listed_files(table: DeltaTable, what: str) -> list[Uploaded]:
-    """The same with the statistics, as if they were to be listed again."""
+    """The listed segments with their statistics, as for a new add action."""
     actions = pa.table(table.get_add_actions())
     found = zip(
         _segments(actions, what),
@@ -38,12 +38,12 @@ def listed_files(table: DeltaTable, what: str) -> list[Uploaded]:
 
 
 def whatever_is_listed(table: DeltaTable) -> list[ListedFile]:
-    """All files that a table lists, whosever they are."""
+    """All files that a table lists, of any writer."""
     return list(_listed(pa.table(table.get_add_actions())))
 
 
 def files_with(table: DeltaTable, partition: int, start: int, end: int) -> list[ListedFile]:
-    """The files, whosever they are, that may hold records ``[start, end)`` of a partition, as the table says."""
+    """The files of any writer that may hold records ``[start, end)`` of a partition, by the table's statistics."""
     actions = pa.table(table.get_add_actions(flatten=True))
     for column, first, last in (("partition", partition, partition), ("offset", start, end - 1)):
         least, largest = f"min.{column}", f"max.{column}"
@@ -76,7 +76,7 @@ def _column(actions: pa.Table, name: str) -> list[dict[str, Any] | None]:
 
 
 def _timestamps(actions: pa.Table, bound: str) -> list[int | None]:
-    """The bound of the records' timestamps of each action, in milliseconds."""
+    """The bound of the records' timestamps in each action, in milliseconds."""
     index = actions.schema.get_field_index(bound)
     if index < 0 or actions.schema.field(index).type.get_field_index("timestamp") < 0:
         return [None] * actions.num_rows

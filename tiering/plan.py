@@ -133,13 +133,12 @@ def plan_uploads(
     oldest_ms: Callable[[Link], int] = made_ms,
     transactions: LogTransactions | None = None,
 ) -> UploadPlan:
-    """The uploads that are due of the leader's log from ``start`` on, the ``earliest_pending_upload`` (of what was
-    remote after the leader was listed). An active tail that has expired on the brokers, for it is older than
-    ``expires_ms``, is sealed: it may leave them only when it is remote. ``latest_ms`` is asked only where that, or
-    ``lag``, is a time; ``oldest_ms`` as by ``sealed_runs``. ``transactions`` are those of the log from there on;
-    None without any.
+    """The due uploads of the leader's log from ``start``, the ``earliest_pending_upload`` (of the remote log as
+    read after listing the leader). An active tail older than ``expires_ms`` is sealed, as it may leave the brokers
+    only when it is remote. ``latest_ms`` is called only if that, or ``lag``, is a time; ``oldest_ms``: see
+    ``sealed_runs``. ``transactions`` are those of the log from there on; None without any.
 
-    Raises: as ``latest_ms``.
+    Raises: see ``latest_ms``.
     """
 
     def has_expired(link: Link) -> bool:
@@ -228,10 +227,10 @@ def changes_at_ms(
 
 
 def waiting_since_ms(log: ReplicaLog, start: int, oldest_ms: Callable[[Link], int]) -> int | None:
-    """Since when the first record at or above ``start``, the end of the remote log, is there; None without one.
-    ``oldest_ms`` is as by ``sealed_runs``.
+    """The time since when the first record at or above ``start``, the end of the remote log, exists; None without
+    one. ``oldest_ms``: see ``sealed_runs``.
 
-    Raises: as ``oldest_ms``.
+    Raises: see ``oldest_ms``.
     """
     waiting = [link for link in log.chain if link.end > start]
     return oldest_of(waiting, oldest_ms) if waiting else None

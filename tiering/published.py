@@ -1,6 +1,4 @@
-"""One file of the table of the latest record of each key: what it is called, holds, and says of itself in the
-table (``snapshot_table``).
-"""
+"""A file of the table of the latest record of each key (``snapshot_table``): its name, content and statistics."""
 
 from __future__ import annotations
 
@@ -30,22 +28,22 @@ class Published:
 
 @dataclass(frozen=True, slots=True)
 class Publication:
-    """A file that lies there and may take its place."""
+    """A file in the folder that may replace the listed one of its partition."""
 
     partition: int
     leader_epoch: int
-    """Of the leader whose snapshot it holds."""
+    """The epoch of the leader whose snapshot it holds."""
     snapshot: CheckpointName
     path: str
     size_bytes: int
     modified_ms: int
     records: int
     instead_of: str | None
-    """The path of the file that was listed when it was decided to replace that one, of whichever end offset."""
+    """The path of the file that it was decided to replace, of any end offset."""
 
 
 def published_schema(schema: pa.Schema) -> pa.Schema:
-    """The columns of the table; ``schema`` is the physical one of the topic."""
+    """The columns of the table; ``schema`` is the topic's physical one."""
     place = [pa.field("partition", pa.int32()), pa.field("end_offset", pa.int64()), pa.field("epoch", pa.int32())]
     return pa.schema([*place, *(schema.field(name) for name in RECORD_COLUMNS)])
 
@@ -58,8 +56,8 @@ def write_published(
     snapshot: CheckpointName,
     compression: str,
 ) -> int:
-    """Write the records with a value; ``schema`` is that of the table, the batches have its record columns. How
-    many records there were.
+    """Write the records that have a value; returns their number. ``schema`` is that of the table; the batches have
+    its record columns.
     """
     records = 0
     place = dict(zip(_PLACE, (partition, snapshot.end_offset, snapshot.epoch), strict=True))
@@ -83,7 +81,7 @@ def write_published(
 
 
 def statistics_of(one: Publication) -> str:
-    """Delta's statistics of a file, JSON."""
+    """Delta's statistics of a file, as JSON."""
     found: dict[str, object] = {"numRecords": one.records}
     if one.records:
         same = dict(zip(_PLACE, (one.partition, one.snapshot.end_offset, one.snapshot.epoch), strict=True))

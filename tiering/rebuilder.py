@@ -1,10 +1,9 @@
-"""An object of the remote tier made anew, from a replica that still has its records, or from what others have
-written in place of it.
+"""Rebuilds an object of the remote tier, from a replica that still has its records, or from files that other
+writers put in its place.
 
-Nothing that lies there is deleted or changed. A damaged object stays under its name until the table has
-forgotten it and its delay is over; a rebuilt one gets a name of its own. Only an object that is gone
-altogether is put back under its old name, where its old bytes still exist: then every version of the table that
-lists it can be read again.
+Existing objects are neither deleted nor changed. A damaged object keeps its name until the table has dropped it
+and its delay is over; a rebuilt one gets a new name. Only a missing object is restored under its old name, if its
+old bytes still exist: then every version of the table that lists it is readable again.
 """
 
 from __future__ import annotations
@@ -48,14 +47,17 @@ def rebuild(
     compression: str,
     state: Callable[[], ProducerState],
 ) -> Uploaded:
-    """Bring ``run``, files of a replica, into the topic's ``folder`` of ``remote``: offsets of ``lost``, of which
-    the object is damaged or missing; None where the table does not list these offsets at all. ``state`` is the
-    producer state at its end, where the files do not tell it.
+    """Copy ``run``, files of a replica, into the topic's ``folder`` of ``remote``: the offsets of ``lost``, whose
+    object is damaged or missing; None if the table does not list these offsets. ``state`` is the producer state at
+    its end, if the files do not show it.
 
-    1. stage the bytes, checked as they pass; 2. give them a name that nobody has; 3. read all of it back, every
-    checksum. A crash leaves litter, without a commit.
+    1. Stage the bytes, checked on their way.
+    2. Give them a free name.
+    3. Read everything back, every checksum.
 
-    Raises: CorruptSegmentError when the replica, or the remote tier, does not give what was written there;
+    A crash leaves an uncommitted object.
+
+    Raises: CorruptSegmentError when the replica, or the remote tier, returns other bytes than were written;
         SourceChangedError, StorageError, OutcomeUnknownError.
     """
     run = as_whole(source, run)
@@ -76,13 +78,14 @@ def rebuild(
 
 @dataclass(frozen=True, slots=True)
 class Beside:
-    """The description of a segment, besides its records."""
+    """The description of a segment, apart from its records."""
 
     topic_id: str
     lineage: Lineage
-    """The leader's, of which the segment is."""
+    """The leader's lineage, which includes the segment."""
     producers: Mapping[str, ProducerEntry]
-    """At its end, where that is the end of the remote log; else none: nobody begins there."""
+    """The producer state at its end, if that is the end of the remote log; otherwise empty, as no replica begins
+    there."""
 
 
 def rebuild_from_records(
@@ -95,11 +98,11 @@ def rebuild_from_records(
     *,
     compression: str,
 ) -> Uploaded:
-    """The same from the records themselves, all of the segment, in order: others have rewritten the table, and
-    somebody's VACUUM has deleted its object, so that their files are all there is. They take much memory: one
-    segment after the other is made so.
+    """Rebuild a segment from its records, all of them in order, if other writers have rewritten the table and a
+    VACUUM deleted its object, so their files are the only copy. Takes much memory, so segments are rebuilt one at
+    a time.
 
-    Raises: as ``rebuild``, and what ``records`` raises.
+    Raises: see ``rebuild``; errors of ``records``.
     """
     with _FROM_RECORDS:
         rebuilt, there, found = _bring(
@@ -120,7 +123,7 @@ def _bring(
     folder: str,
     first: int,
 ) -> tuple[int, StoredObject, Segment]:
-    """Put what is staged under the first name that nobody has, and read it back."""
+    """Name the staged file with the first free name, and read it back."""
     for rebuilt in range(first, MOST_OF_A_NAME):
         name = paths.join(folder, path(rebuilt))
         if _is_there(remote, name):

@@ -1,5 +1,6 @@
-"""A batch of changes to a remote log: what of it a version has to make, and what became of it. Pure, but for the
-question who leads now, which is asked at its place between two steps of a commit."""
+"""A batch of changes to a remote log: the change of its next version, and the outcome. Pure, except that it reads
+the present leaders between two steps of a commit.
+"""
 
 from __future__ import annotations
 
@@ -15,57 +16,57 @@ from stratalog.tiering.remote_log import RemoteLog
 from stratalog.tiering.remote_segment import RemoteSegment, Uploaded
 
 _MOST_NAMED = 20
-"""Ranges of offsets that a line for people names."""
+"""Ranges of offsets that a note names."""
 
 
 @dataclass(frozen=True, slots=True)
 class CommittedBatch:
-    """The outcome of a batch. ``log`` is the table after it, read anew."""
+    """The outcome of a batch. ``log`` is the table after it, read again."""
 
     log: RemoteLog
     listed: tuple[Uploaded, ...]
-    """In the table now, by this commit or by somebody else's."""
+    """Segments in the table now, by this commit or another writer's."""
     superseded: tuple[Uploaded, ...]
-    """Not in the table: other files hold their offsets since, or the log start has passed them. Litter in the
-    remote tier."""
+    """Segments not in the table, as other files hold their offsets, or the log start has passed them:
+    litter in the remote tier."""
     fenced: tuple[Uploaded, ...] = ()
-    """Not in the table: their partitions have a later leader epoch than they were uploaded under."""
+    """Segments not in the table, as their partitions have a later leader epoch than that of the upload."""
     made: frozenset[str] = frozenset()
-    """Paths of those that are in the table by this very commit."""
+    """Paths of the segments that this commit added."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rebuilt:
-    """Segments of which the objects are damaged or missing, neighbours, and what stands for them: the same
-    records, from the log start on."""
+    """Adjacent segments with damaged or missing objects, and their replacements: the same records, from the log
+    start on.
+    """
 
     lost: tuple[RemoteSegment, ...]
     uploads: tuple[Uploaded, ...]
-    """None where all of it lies below the log start, and nobody needs it."""
+    """None if all of it is below the log start."""
     log_start: int
 
 
 @dataclass(frozen=True, slots=True)
 class TableChange:
-    """The additions and removals of a version; false without any."""
+    """The additions and removals of a version; false if empty."""
 
     adds: tuple[Uploaded, ...]
     removes: tuple[RemoteSegment, ...]
     foreign: tuple[ListedFile, ...] = ()
-    """Files of others that go."""
+    """Files of other writers to remove."""
     of_data: bool = True
-    """Delta's ``dataChange``: false where the same records lie in other files, so that nobody who follows the
-    table takes them for new ones."""
+    """Delta's ``dataChange``: false if the same records move to other files, so that followers of the table do not
+    take them for new."""
     why: str = ""
-    """For people who read the history of the table."""
+    """The reason, for readers of the table's history."""
 
     def __bool__(self) -> bool:
         return bool(self.adds or self.removes or self.foreign)
 
     def info(self, topic: str) -> dict[str, str]:
-        """The words of the table's history about it: for programs the topic, the operation and its offsets by
-        partition (JSON, half-open ranges); in ``userMetadata``, which ``DESCRIBE HISTORY`` shows, the same for
-        people.
+        """The commit info: for programs the topic, the operation and its offsets by partition (JSON, half-open
+        ranges); in ``userMetadata``, which ``DESCRIBE HISTORY`` shows, the same as text.
         """
         arrived, left = _ranges(upload.segment for upload in self.adds), _ranges(self.removes)
         if self.foreign:
@@ -82,7 +83,7 @@ class TableChange:
 
 
 def _ranges(segments: Iterable[RemoteSegment]) -> dict[int, list[tuple[int, int]]]:
-    """The offsets of segments, by partition: half-open, in order, those side by side as one."""
+    """The offsets of segments by partition: half-open, in order, adjacent ones joined."""
     found: dict[int, list[tuple[int, int]]] = {}
     for one in sorted(segments, key=lambda one: (one.partition, one.base_offset)):
         of = found.setdefault(one.partition, [])
@@ -102,10 +103,10 @@ def _said(topic: str, ranges: Mapping[int, Sequence[tuple[int, int]]]) -> str:
 def decide(
     log: RemoteLog, adds: Sequence[Uploaded], removes: Sequence[RemoteSegment], histories: Histories
 ) -> TableChange | CommittedBatch:
-    """Steps 2 and 3 of ``DeltaTopicTable.commit``, on the table as it was just read: the change that the next
-    version has to make, or the outcome of the batch where it changes nothing. Only a change asks who leads.
+    """Steps 2 and 3 of ``DeltaTopicTable.commit`` on the table as just read: the change for the next version, or
+    the outcome of the batch if nothing changes. Only a change reads the present leaders.
 
-    Raises: LogGapError, CorruptionError when the batch would break the log; InvalidCallError, as
+    Raises: LogGapError, CorruptionError when the batch would break the log; InvalidCallError, see
         ``Histories.check``.
     """
     for upload in adds:
@@ -128,14 +129,14 @@ def decide(
 
 
 def _is_wanted(segment: RemoteSegment, log_starts: Mapping[int, int]) -> bool:
-    """Not what the log start has passed since it was uploaded: the object may be deleted, with what expired."""
+    """Whether the log start has not passed the segment since its upload; its object may be deleted if it has."""
     log_start = log_starts.get(segment.partition)
     return log_start is not None and segment.next_offset > log_start
 
 
 def decide_rebuilt(log: RemoteLog, rebuilt: Sequence[Rebuilt]) -> TableChange | CommittedBatch:
-    """As ``decide``, of segments that are rebuilt: they take the place of the lost ones, where these are still
-    listed. Where not, retention, or another heal, was faster. Any leader will do: the records are the same.
+    """Like ``decide``, for rebuilt segments: they replace the lost ones that are still listed. Otherwise retention
+    or another heal was faster. Leaders do not matter, as the records are the same.
 
     Raises: LogGapError, CorruptionError when the batch would break the log.
     """

@@ -1,4 +1,4 @@
-"""Looking into the objects of the remote tier that the table lists, or is about to."""
+"""Reads objects of the remote tier that the table lists, or is about to list."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from stratalog.partitions.store.protocol import Store, StoredObject
 from stratalog.tiering.remote_segment import RemoteSegment
 
 REMEMBERED_BYTES = 64 * 1024 * 1024
-"""Of objects that a process remembers to have read, and that they were whole: about a hundred thousand."""
+"""Memory for the objects that a process has fully verified: about 100,000."""
 
 _verified: BoundedCache[tuple[Store, StoredObject, RemoteSegment], bool] = BoundedCache(REMEMBERED_BYTES)
 
 
 def remote_file(folder: str, segment: RemoteSegment) -> DataFile:
-    """A remote segment as a data file of the remote store; ``folder`` is the topic's. No listing: the table
-    vouches for the size, and names in the remote tier are never used again.
+    """A remote segment as a data file of the remote store; ``folder`` is the topic's. No listing is needed: the
+    table gives the size, and names in the remote tier are never reused.
     """
     name = paths.join(folder, segment.path)
     return DataFile(segment.name, StoredObject(name, segment.size_bytes, 0, ""))
 
 
 def read_remote(remote: Store, folder: str, segment: RemoteSegment) -> Segment:
-    """The footers of a remote segment, checked against what the table says of it: size, partition, offsets.
+    """The footers of a remote segment, checked against the table's entry: size, partition, offsets.
 
     Raises: RemoteObjectMissingError, CorruptSegmentError, CorruptionError.
     """
@@ -36,11 +36,10 @@ def read_remote(remote: Store, folder: str, segment: RemoteSegment) -> Segment:
 
 
 def verify_remote(remote: Store, segment: RemoteSegment, there: StoredObject) -> None:
-    """Read all bytes of a remote segment's object, as it lies ``there``, and compare them with the checksum that
-    was taken when they were written; once for each object in the life of this process: it is written once, and its
-    version tells it from any other.
+    """Read all bytes of a remote segment's object ``there``, and compare them with the checksum from when they
+    were written. Each object is read once per process, as it is written once and its version identifies it.
 
-    Raises: as ``read_remote``.
+    Raises: see ``read_remote``.
     """
     key = remote, there, segment
     if _verified.get(key) is None:

@@ -69,8 +69,8 @@ class RemoteLog:
         return found[0].base_offset if found else None
 
     def end(self, partition: int) -> int | None:
-        """The offset after the last tiered one: the earliest pending upload offset as far as the remote
-        knows it (KIP-1023, "ListOffsets API"); None when nothing is tiered.
+        """The offset after the last tiered one: the earliest pending upload offset that the remote log shows
+        (KIP-1023, "ListOffsets API"); None when nothing is tiered.
         """
         found = self.of_partition(partition)
         return found[-1].next_offset if found else None
@@ -111,7 +111,7 @@ class RemoteLog:
         return RemoteLog(self.what, version, {p: found for p, found in sorted(segments.items()) if found})
 
     def foreign(self, lineages: Mapping[int, Lineage]) -> list[RemoteSegment]:
-        """The segments of these partitions that are not of their leaders' history, and those behind them."""
+        """The segments of these partitions from the first one outside their leaders' history on."""
         return [
             segment
             for partition, lineage in sorted(lineages.items())
@@ -119,16 +119,15 @@ class RemoteLog:
         ]
 
     def agreeing(self, partition: int, lineage: Lineage) -> tuple[RemoteSegment, ...]:
-        """The segments of one partition as far as they are of this history; see
-        ``stratalog.tiering.divergence``."""
+        """The segments of one partition that belong to this history; see ``stratalog.tiering.divergence``."""
         return agreeing(self.of_partition(partition), lineage)
 
     def needed(self, adds: Iterable[RemoteSegment], removes: Iterable[RemoteSegment]) -> list[RemoteSegment]:
-        """The adds that this log lacks, in order, once ``removes`` are gone. Others were superseded since
-        the caller planned: committed by somebody else, as the same file or as files with other boundaries.
+        """The adds that this log lacks, in order, after ``removes``. Others were superseded since the caller
+        planned: another driver committed the same file, or files with other boundaries.
 
-        Raises: CorruptionError when a file is listed with another size; LogGapError when an add leaves a
-            gap that no superseded one explains.
+        Raises: CorruptionError when a file is listed with another size; LogGapError when an add leaves a gap that
+            no superseded one explains.
         """
         gone = {segment.path for segment in removes}
         adds = sorted(adds, key=lambda segment: (segment.partition, segment.base_offset))

@@ -37,14 +37,14 @@ class RemovedFiles:
     """Paths of files that a table has removed."""
 
     ever: frozenset[str] = frozenset()
-    """As far back as the table remembers."""
+    """All removals that the table remembers."""
     due: frozenset[str] = frozenset()
-    """Those of them that no running reader can need any more."""
+    """Those that no running reader needs any more."""
 
 
 @dataclass(frozen=True, slots=True)
 class RemoteObject:
-    """An object that is called like a segment."""
+    """An object with a segment's name."""
 
     path: str
     """Relative to the topic's folder."""
@@ -62,7 +62,7 @@ class RemoteObjects:
     log_entries: tuple[StoredObject, ...] = ()
     """The files of the table's own log."""
     foreign: Mapping[str, StoredObject] = field(default_factory=dict)
-    """All other objects there, by path; also a link, say, in the place of a segment."""
+    """All other objects there, by path, such as a link in the place of a segment."""
 
     @classmethod
     def of(cls, folder: str, objects: Iterable[StoredObject]) -> RemoteObjects:
@@ -83,12 +83,12 @@ class RemoteObjects:
         return cls(segments, tuple(log_entries), foreign)
 
     def at(self, path: str) -> StoredObject:
-        """The object at a path that is there."""
+        """The existing object at a path."""
         found = self.segments.get(path)
         return self.foreign[path] if found is None else found.object
 
     def holds(self, segment: RemoteSegment) -> bool:
-        """Whether a listed segment's object is there, at its size."""
+        """Whether a listed segment's object exists, with its size."""
         found = self.segments.get(segment.path)
         return found is not None and found.object.size_bytes == segment.size_bytes
 
@@ -106,12 +106,13 @@ class Why(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TopicLitter:
-    """The litter among a topic's objects, and the partitions of which nobody can tell yet."""
+    """The litter among a topic's objects, and the undecided partitions."""
 
     litter: Mapping[str, Why]
     """By path."""
     undecided: frozenset[int]
-    """Partitions with an old upload beyond the end of their remote log: only a leader's lineage could tell."""
+    """Partitions with an old upload beyond the end of their remote log, which only a leader's lineage could
+    judge."""
 
 
 def find_litter(
@@ -124,8 +125,9 @@ def find_litter(
     tiered: bool,
     before_ms: int,
 ) -> TopicLitter:
-    """See the table above. ``log`` and ``removed`` were read after ``objects``, and ``log_starts`` after both.
-    ``lineages`` are those of leaders, as far as they are known; ``before_ms`` is a day ago on the storage's clock.
+    """The litter, by the table in the module's docstring. ``log`` and ``removed`` were read after ``objects``, and
+    ``log_starts`` after both. ``lineages`` are the known ones of leaders; ``before_ms`` is a day ago on the
+    storage's clock.
     """
     listed = {segment.path for segment in log.all_segments()}
     litter: dict[str, Why] = {

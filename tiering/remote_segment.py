@@ -12,7 +12,7 @@ from stratalog.partitions.retention import UNKNOWN_MS, LogFile
 
 EARLIEST_MS = -(2**63) // 1000
 LATEST_MS = UNKNOWN_MS
-"""Bounds of every timestamp that a record can have: what is known without statistics."""
+"""Bounds of every possible timestamp, for segments without statistics."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,10 +30,10 @@ class RemoteSegment:
     min_timestamp_ms: int = EARLIEST_MS
     max_timestamp_ms: int = LATEST_MS
     modified_ms: int = field(default=0, compare=False)
-    """When its object appeared in the remote, by the clock there; 0 where nobody has said it yet."""
+    """When its object appeared in the remote store, by that clock; 0 if unknown."""
     rebuilt: int = 0
-    """Which object of that name: 0 is the one that was uploaded first, others stand for one that was damaged, or
-    has other content and was never committed."""
+    """The number of the object of that name: 0 was uploaded first, others replace a damaged one, or one with other
+    content that was never committed."""
 
     def __post_init__(self) -> None:
         if self.next_offset <= self.name.base_offset or self.name.next_offset not in (None, self.next_offset):
@@ -63,13 +63,13 @@ class RemoteSegment:
 
     @property
     def extent(self) -> LogFile:
-        """The segment as total retention looks at it."""
+        """The segment in the form that total retention uses."""
         return LogFile(
             self.base_offset, self.next_offset, self.size_bytes, self.max_timestamp_ms, self.modified_ms
         )
 
     def is_of(self, lineage: Lineage) -> bool:
-        """Whether the segment is of this history (after an unclean election it may be of a lost one)."""
+        """Whether the segment belongs to this history (after an unclean election it may belong to a lost one)."""
         return lineage.epoch_at(self.next_offset - 1) == self.epoch
 
     @classmethod
@@ -83,8 +83,8 @@ class RemoteSegment:
         max_timestamp_ms: int | None,
         modified_ms: int,
     ) -> RemoteSegment:
-        """The segment behind an add action; None stands for statistics that the action lacks. ``what``
-        names the table in errors.
+        """The segment of an add action; None for statistics that the action lacks. ``what`` names the table in
+        errors.
 
         Raises: CorruptionError when the path is no segment's, or contradicts the statistics.
         """
@@ -114,14 +114,14 @@ class RemoteSegment:
 
 @dataclass(frozen=True, slots=True)
 class Uploaded:
-    """A segment that lies in the remote tier and may be committed (KIP-405's COPY_SEGMENT_STARTED): what
-    a task hands to the driver.
+    """A segment in the remote tier that may be committed (KIP-405's COPY_SEGMENT_STARTED): a task's result for the
+    driver.
     """
 
     segment: RemoteSegment
     modified_ms: int
-    """When its name appeared there."""
+    """When its name appeared in the remote store."""
     statistics: str
     """Delta's per-file statistics, JSON."""
     copied_bytes: int
-    """Bytes that this upload wrote; 0 when the file was there already."""
+    """Bytes that this upload wrote; 0 when the file existed already."""

@@ -23,31 +23,31 @@ from stratalog.partitions.identity import TopicIdPartition
 from stratalog.partitions.numbers import Int64
 
 _MOST_TEXT = 500
-"""Characters of a message that are kept."""
+"""Characters of a message to keep."""
 
 
 class Entry(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """A partition on the list. Unknown fields have their defaults."""
+    """A partition on the list; defaults mean unknown."""
 
     leader_epoch: Int64
     due_ms: Int64 = 0
     """Its scheduled processing time; 0: at once."""
     attempts: Int64 = 0
-    """Failures in a row; 0 where the last run went well."""
+    """Consecutive failures; 0 after a success."""
     failing_since_ms: Int64 = 0
-    """When the first of them happened."""
+    """The time of the first of them."""
     code: str = ""
-    """Of the last one."""
+    """The error code of the last failure."""
     remote_end: Int64 | None = None
-    """The end of the remote log, when it could last be read."""
+    """The end of the remote log when it was last readable."""
     seen: str = ""
-    """A digest of what there was to decide on when nothing was found to do; empty: something was."""
+    """A digest of the inputs when nothing was due; empty if something was."""
     quiet_until_ms: Int64 = 0
-    """Until then nothing is to do, if what ``seen`` stands for stays as it is."""
+    """Nothing is due before this time, while the inputs of ``seen`` stay the same."""
     pending_bytes: Int64 = 0
-    """Bytes of the log that were not due then."""
+    """Bytes of the log that were not due at that time."""
     message: str = ""
-    """Of the last failure."""
+    """The message of the last failure."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,14 +60,14 @@ class Intervals:
     jitter: float
 
     def after_failure(self, attempts: int, draw: float) -> int:
-        """How long to wait after ``attempts`` failures in a row (from 1 on); ``draw`` is from [0, 1)."""
+        """The wait after ``attempts`` consecutive failures (from 1 on); ``draw`` is from [0, 1)."""
         doubled = self.retry_ms * 2.0 ** min(attempts - 1, 62)
         factor = 1 - self.jitter + 2 * self.jitter * draw
         return round(min(doubled * factor, self.retry_max_ms))
 
     @property
     def longest_ms(self) -> int:
-        """No partition is ever due later than so long after its last run."""
+        """The longest time from a run of a partition to its next one."""
         return max(self.interval_ms, self.retry_max_ms)
 
 
@@ -78,8 +78,8 @@ class Schedule:
     entries: Mapping[TopicIdPartition, Entry] = field(default_factory=dict)
 
     def assigned(self, leader_epochs: Mapping[TopicIdPartition, int]) -> Schedule:
-        """The list of exactly these partitions. New ones are due at once, and those whose leadership has moved;
-        these keep what is known of their failures.
+        """The list of exactly these partitions. New ones, and those with a new leader, are due at once; the latter
+        keep their failures.
         """
         entries: dict[TopicIdPartition, Entry] = {}
         for key, epoch in leader_epochs.items():
@@ -90,8 +90,8 @@ class Schedule:
         return Schedule(entries)
 
     def due(self, now_ms: int, longest_ms: int) -> list[TopicIdPartition]:
-        """The partitions whose time has come, the longest overdue first. A time further ahead than
-        ``longest_ms`` was set by a clock that has jumped back since: it has come, too.
+        """The partitions whose time has come, the longest overdue first. A time further ahead than ``longest_ms``
+        came from a clock that has jumped back, and counts as due.
         """
         found = [
             (entry.due_ms if entry.due_ms <= now_ms else 0, key)
@@ -101,12 +101,12 @@ class Schedule:
         return [key for _, key in sorted(found)]
 
     def next_due_ms(self, topic_ids: Collection[str]) -> int | None:
-        """When the next partition of these topics is due; None where none is on the list."""
+        """When the next partition of these topics is due; None if the list has none."""
         return min((entry.due_ms for key, entry in self.entries.items() if key[0] in topic_ids), default=None)
 
     def updated(self, changes: Mapping[TopicIdPartition, Entry]) -> Schedule:
-        """The list with these entries in the place of those of the same partitions. Those that are not on it
-        any more stay away, and an entry of an earlier leader epoch changes nothing.
+        """The list with these entries in place of those of the same partitions. Partitions that have left the list
+        stay away, and entries of an earlier leader epoch are ignored.
         """
         entries = dict(self.entries)
         for key, entry in changes.items():

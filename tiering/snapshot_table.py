@@ -40,7 +40,7 @@ from stratalog.tiering.published import Publication, Published, published_schema
 from stratalog.tiering.topic_table import BACKOFF, HOUR_MS, TopicTable
 
 _APPLICATION = "stratalog.{}"
-"""Of a partition: its version is the leader epoch of the last publication."""
+"""The application transaction of a partition; its version is the leader epoch of the last publication."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +51,9 @@ class Listed:
     files: Mapping[int, Published] = field(default_factory=dict)
     """By partition."""
     foreign: tuple[ListedFile, ...] = ()
-    """Files that are no partition's, or not its latest: others have written them."""
+    """Files of other writers: of no partition, or not its latest."""
     leader_epochs: Mapping[int, int] = field(default_factory=dict)
-    """Of the leader under which each partition was published last."""
+    """By partition, the epoch of the leader that published it last."""
 
 
 class SnapshotTable(TopicTable):
@@ -72,10 +72,10 @@ class SnapshotTable(TopicTable):
         return Listed(-1) if table is None else self._listed(table)
 
     def open(self, schema: pa.Schema) -> Listed:
-        """The table, which is made where it is missing; ``schema`` is the physical one of the topic. Where the log
-        of the table cannot be read, or has other columns, it is deleted, and the table begins anew, without files.
+        """The table, created if missing; ``schema`` is the topic's physical one. If the log of the table is
+        unreadable, or has other columns, it is deleted, and the table begins again without files.
 
-        Raises: InconsistentClusterIdError; CorruptionError for a link, say, in its log; StorageError.
+        Raises: InconsistentClusterIdError; CorruptionError for a link, for example, in its log; StorageError.
         """
         wanted = published_schema(schema)
         try:
@@ -94,13 +94,16 @@ class SnapshotTable(TopicTable):
         return self.load()
 
     def commit(self, publications: Sequence[Publication]) -> frozenset[int]:
-        """Let each file take the place of its partition's in one version, where it is to (see above); the
-        partitions of which a file of these is listed now. Files of others leave the table in the same version.
+        """Replace the listed file of each partition, if the new one takes precedence (see the module), in one
+        version; returns the partitions whose new file is listed now. The same version removes files of other
+        writers.
 
-        1. read the table; 2. see which files it is to list; 3. put the next version, if nobody has; 4. whatever
-        the answer was, go to 1: the table says whether a version has landed.
+        1. Read the table.
+        2. Select the files that it is to list.
+        3. Commit the next version, if no writer has.
+        4. Whatever the answer, go to 1: the table shows whether a version has landed.
 
-        Raises: StorageError when other writers always came first; OutcomeUnknownError; as ``load``.
+        Raises: StorageError when other writers always came first; OutcomeUnknownError; see ``load``.
         """
         failures: list[Exception] = []
         while True:
@@ -124,11 +127,11 @@ class SnapshotTable(TopicTable):
                 self._clock.sleep(BACKOFF.pause_s(len(failures), self._rng.random()))
 
     def litter(self, objects: Iterable[StoredObject], *, delay_ms: int, before_ms: int) -> list[StoredObject]:
-        """The files among the objects of its folder that nobody needs any more: removed from the table
-        ``delay_ms`` ago, rounded up to whole hours, or never listed and made before ``before_ms``. The table is
-        read after ``objects`` were listed.
+        """The unused files among the objects of its folder: removed from the table ``delay_ms`` ago, rounded up to
+        whole hours, or never listed and created before ``before_ms``. The table is read after ``objects`` were
+        listed.
 
-        Raises: as ``load``.
+        Raises: see ``load``.
         """
         table = self._open()
         if table is None:
@@ -151,19 +154,19 @@ class SnapshotTable(TopicTable):
         return found
 
     def clean_log(self) -> None:
-        """Write a checkpoint, and delete the entries of the table's log that are older than
-        delta.logRetentionDuration and that it stands for.
+        """Write a checkpoint, and delete the log entries that it replaces and that are older than
+        delta.logRetentionDuration.
 
-        Raises: StorageError; as ``load``.
+        Raises: StorageError; see ``load``.
         """
         table = self._open()
         if table is not None:
             self._clean(table)
 
     def _is_damaged(self) -> bool:
-        """Whether all of the table's log can be read, and delta-rs finds no table in it.
+        """Whether the table's log can be read completely, but delta-rs finds no table in it.
 
-        Raises: CorruptionError for a file in it that delta-rs must not see; StorageError.
+        Raises: CorruptionError for a file in it that delta-rs must not read; StorageError.
         """
         check_log(self.remote, self.folder)
         options = delta_options.storage_options(self.uri, self._options)
@@ -202,7 +205,7 @@ class SnapshotTable(TopicTable):
         return Listed(table.version(), files, tuple(foreign), known)
 
     def _put(self, table: DeltaTable, listed: Listed, due: Sequence[Publication]) -> None:
-        now_ms = stamp_ms(self._clock, self.remote)  # when it was removed, for those who delete it
+        now_ms = stamp_ms(self._clock, self.remote)  # the time of removal, from which the delay of deletion counts
         actions: list[Action] = [
             AddAction(
                 path=one.path,

@@ -76,14 +76,14 @@ def listed_statistics(
     highest: Mapping[str, Any] | None,
     nulls: Mapping[str, Any] | None,
 ) -> str:
-    """The ``stats`` of an add action that delta-rs has read: number of records, bounds and numbers of nulls."""
+    """The ``stats`` of an add action as delta-rs read it: number of records, bounds and null counts."""
     found = {"minValues": lowest, "maxValues": highest, "nullCount": nulls}
     stats = {name: _listed(tree) for name, tree in found.items() if tree is not None}
     return _ENCODER.encode(stats if records is None else {"numRecords": records, **stats}).decode()
 
 
 def _listed(tree: Mapping[str, Any]) -> dict[str, Any]:
-    """The known statistics, in JSON's forms; the bounds were cut and rounded when they were written."""
+    """The known statistics in JSON's forms; bounds were cut and rounded when they were written."""
     known: dict[str, Any] = {}
     for name, value in tree.items():
         match value:
@@ -118,7 +118,7 @@ def _leaves(path: tuple[str, ...], data_type: pa.DataType) -> Iterator[_Leaf]:
 
 
 def _indexed(leaves: list[_Leaf]) -> Iterator[tuple[int, _Leaf]]:
-    """The leaves that readers look at; to Delta a list or map is one column."""
+    """The leaves that readers use; to Delta a list or map is one column."""
     columns: set[tuple[str, ...]] = set()
     for index, leaf in enumerate(leaves):
         columns.add(leaf.path)
@@ -151,7 +151,7 @@ def _bounds(columns: list[ColumnChunk], data_type: pa.DataType) -> tuple[object,
 
 @dataclass(frozen=True, slots=True)
 class _Form:
-    """How a type stands in statistics: its order (of ``decode``'s values), and its bounds in JSON."""
+    """The form of a type in statistics: its order (of ``decode``'s values), and its bounds in JSON."""
 
     decode: Callable[[Any], Any]
     lower: Callable[[Any], object]
@@ -208,7 +208,7 @@ def _string_below(raw: bytes) -> str | None:
 
 
 def _string_above(raw: bytes) -> str | None:
-    """At least every string that starts with the prefix; UTF-8 orders as code points do."""
+    """A string that is not below any string with the prefix; UTF-8 orders as code points do."""
     text = _text(raw)
     if text is None or len(text) <= STRING_PREFIX:
         return text

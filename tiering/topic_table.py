@@ -1,6 +1,5 @@
-"""A Delta table of one topic in the remote tier: the part of its life that no content decides. It is made, its
-schema grows, it is opened by its owner alone, marked for deletion, deleted. It lists a remote log
-(``delta_table``), or the latest record of each key (``snapshot_table``).
+"""A Delta table of one topic in the remote tier: creation, schema growth, opening by its owner only, deletion. It
+lists a remote log (``delta_table``), or the latest record of each key (``snapshot_table``).
 """
 
 from __future__ import annotations
@@ -38,18 +37,18 @@ TOPIC_ID = "stratalog.topic_id"
 DELETED = "stratalog.deleted"
 
 COMMIT_ATTEMPTS = 20
-"""Lost races: the next writer is quick."""
+"""Tries after lost races, as the next writer is quick."""
 UNANSWERED_ATTEMPTS = 4
-"""Commits that were refused, or got no answer: each may have taken a deadline with all its retries."""
+"""Tries after commits that were refused, or got no answer: each may have taken a deadline with all its retries."""
 BACKOFF = Backoff(first_s=0.1, longest_s=2.0)
 ONE_ATTEMPT = 0
-"""As max_commit_retries: the next version, or a conflict."""
+"""For max_commit_retries: the next version, or a conflict."""
 HOUR_MS = 3_600_000
 
 _PROPERTIES = {
     "delta.checkpointInterval": "20",  # opening costs one checkpoint and at most this many entries
     "delta.logRetentionDuration": "interval 30 days",
-    "delta.deletedFileRetentionDuration": "interval 30 days",  # nobody vacuums what the log could still bring back
+    "delta.deletedFileRetentionDuration": "interval 30 days",  # files that the log could still restore stay
     "delta.dataSkippingNumIndexedCols": str(INDEXED_COLUMNS),
 }
 _AT_ONCE = CommitProperties(max_commit_retries=ONE_ATTEMPT)
@@ -59,9 +58,9 @@ class TopicTable:
     """One table of a topic."""
 
     parent: ClassVar[str] = ""
-    """The folder in the remote store in which the tables of this kind have theirs, ``<topic>-<topic_id>``."""
+    """The folder of the remote store with the tables of this kind, each in ``<topic>-<topic_id>``."""
     description: ClassVar[str]
-    """The words of such a table about itself, with ``{}`` for the topic."""
+    """The description of such a table, with ``{}`` for the topic."""
 
     def __init__(
         self,
@@ -74,9 +73,9 @@ class TopicTable:
         clock: Clock,
         rng: random.Random | None = None,
     ) -> None:
-        """Touches no storage.
+        """Accesses no storage.
 
-        Raises: UnsupportedStoreError, InvalidCallError when no Delta table can lie in ``remote``.
+        Raises: UnsupportedStoreError, InvalidCallError when ``remote`` cannot hold a Delta table.
         """
         self.remote = remote
         self.topic = topic
@@ -92,7 +91,9 @@ class TopicTable:
         return f"{type(self).__name__}({self.uri!r})"
 
     def is_marked_deleted(self) -> bool | None:
-        """Whether the topic was to be deleted with its table; None when there is no table. Raises: as ``load``."""
+        """Whether the table is marked for deletion with its topic; None when there is no table. Raises: see
+        ``load``.
+        """
         table = self._open()
         return None if table is None else self._is_marked(table)
 
@@ -106,9 +107,9 @@ class TopicTable:
 
     def ensure(self, schema: pa.Schema) -> None:
         """Create the table if it is missing; ``schema`` is the physical schema of the topic's segments. A table
-        with a narrower one grows (``delta_schema``), one with a wider one stays.
+        with a narrower schema grows (``delta_schema``), one with a wider one stays.
 
-        Raises: InvalidRecordError when the table there has another schema; StorageError; as ``load``.
+        Raises: InvalidRecordError when the existing table has another schema; StorageError; see ``load``.
         """
         wanted = delta_schema(schema, self.uri)
         for _ in range(COMMIT_ATTEMPTS):
@@ -131,10 +132,10 @@ class TopicTable:
         )
 
     def mark_deleted(self, deleted: bool) -> None:
-        """Say in the table that its topic is to be deleted with it, or not: what a crash of the deletion leaves
-        is told by it from what somebody wants to keep. A table that is not there needs no mark.
+        """Mark in the table whether it is to be deleted with its topic. After a crash the mark tells an
+        interrupted deletion from a table to keep. Does nothing without a table.
 
-        Raises: StorageError; as ``load``.
+        Raises: StorageError; see ``load``.
         """
         for _ in range(COMMIT_ATTEMPTS):
             table = self._open()
@@ -148,8 +149,8 @@ class TopicTable:
         raise StorageError(f"{self.uri}: other writers were faster {COMMIT_ATTEMPTS} times; try again")
 
     def delete(self) -> None:
-        """Delete the whole folder, of a topic that the cluster has forgotten: the log of the table last,
-        so that the rest after a crash is still recognised as this topic's. Objects under no valid name stay.
+        """Delete the whole folder of a topic that the cluster has deleted: the log of the table last, so that the
+        rest after a crash is still recognized as this topic's. Objects without a valid name stay.
         """
         names = [stored.name for stored in self.remote.walk(self.folder) if not stored.special]
         log_folder = paths.join(self.folder, paths.DELTA_LOG) + "/"
@@ -199,10 +200,10 @@ class TopicTable:
                 },
                 storage_options=delta_options.storage_options(self.uri, self._options),
                 commit_properties=_AT_ONCE,
-                raise_if_key_not_exists=False,  # Delta does not know the keys of this product
+                raise_if_key_not_exists=False,  # Delta does not know this product's keys
             )
         except (DeltaError, OSError) as error:
-            if self._open() is None:  # else somebody else was first
+            if self._open() is None:  # otherwise another writer was first
                 self._failed("create", error, "create")
 
     def _clean(self, table: DeltaTable) -> None:
@@ -213,7 +214,7 @@ class TopicTable:
             self._failed("clean the log of", error, "create")
 
     def _alter(self, what: str, commit: Callable[[], None]) -> None:
-        """Try to put a version without files; whether it landed, the table tells."""
+        """Try to commit a version without files; the table shows whether it landed."""
         try:
             commit()
         except CommitFailedError:

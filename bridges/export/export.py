@@ -60,11 +60,13 @@ def export(context: Context, target: ExportTarget, topics: Sequence[str], option
     Raises: InvalidCallError for no topics, for a ``target_topic`` of several.
     """
     if not topics:
-        raise InvalidCallError("name the topics to export: --topics a,b")
+        raise InvalidCallError("name the topics to export")
     if options.target_topic is not None and len(topics) > 1:
         raise InvalidCallError(f"{len(topics)} topics would be exported to {options.target_topic!r}: name one")
     pace = Pace(options.pace, context.clock)
-    throttle = None if options.throttle is None else Throttle(options.throttle, context.clock)
+    throttle = (
+        None if options.throttle_bytes_per_s is None else Throttle(options.throttle_bytes_per_s, context.clock)
+    )
     with context.run("export", dry_run=options.dry_run) as run:
         began_s = context.clock.monotonic_s()
         for name in topics:

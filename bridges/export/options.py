@@ -28,7 +28,7 @@ class ExportOptions:
     """The address of the Delta table."""
     replication_factor: int = -1
     """Of topics that are made there; -1: the default there."""
-    throttle: float | None = None
+    throttle_bytes_per_s: float | None = None
     """Bytes of records a second, at most."""
     pace: float | None = None
     """A speed: 1 is as far apart as the timestamps of records are, 10 ten times as fast; None: no waiting."""

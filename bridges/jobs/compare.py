@@ -1,7 +1,7 @@
 """Compare mirrored topics with their source in a Kafka cluster, record by record; needs no Spark.
 
-  stratalog compare --with kafka-1:9092 --topics trips,fares
-  stratalog compare --with kafka-1:9092 --topics trips --format confluent-avro --schema trip.avsc
+  stratalog compare trips,fares --with kafka-1:9092
+  stratalog compare trips --with kafka-1:9092 --format confluent-avro --schema trip.avsc
 
 Compares offset, timestamp, key, value and headers of every committed record that both sides can have. The exit
 status is 1 if any record differs; the report names offsets. Records that the source has since compacted away are

@@ -1,11 +1,11 @@
 """Export topics, or ranges of them, to a Kafka cluster, every record once; needs no Spark.
 
-  stratalog export --to kafka-2:9092 --topics trips,fares              new records, at the same offsets, one run
-  stratalog export --to kafka-2:9092 --topics trips --every 10s        again and again, until interrupted
-  stratalog export --to kafka-2:9092 --topics trips --new-offsets --map s3://lake/map   after existing records
-  stratalog export --to kafka-2:9092 --topics trips --new-offsets --name replay-7 --to-topic trips-test
+  stratalog export trips,fares --to kafka-2:9092                        new records, at the same offsets, one run
+  stratalog export trips --to kafka-2:9092 --every 10s                  again and again, until interrupted
+  stratalog export trips --to kafka-2:9092 --new-offsets --map s3://lake/map   after existing records
+  stratalog export trips --to kafka-2:9092 --new-offsets --name replay-7 --to-topic trips-test
       --start 2013-06-01 --end 2013-06-02 --pace 10                    one day, ten times as fast as it was
-  stratalog export --to kafka-2:9092 --topics trips --new-offsets --name rest --group dashboard
+  stratalog export trips --to kafka-2:9092 --new-offsets --name rest --group dashboard
                                                                        the records that a group has not read yet
 
 An export may be killed and repeated: its journal in the target, the topic stratalog-export.NAME.TOPIC, records
@@ -81,7 +81,7 @@ def export(job: Job) -> Report:
             groups=not given.no_groups,
             offset_map=given.map,
             replication_factor=given.replication_factor,
-            throttle=given.throttle,
+            throttle_bytes_per_s=given.throttle,
             pace=given.pace,
             budget_s=given.budget,
             dry_run=given.dry_run,

@@ -1,13 +1,13 @@
 """Mirror topics of a Kafka cluster: copy the same records to the same offsets.
 
-  stratalog mirror --from kafka-1:9092 --topics trips,fares           new records, one run
-  stratalog mirror --from kafka-1:9092 --topics trips --every 10s     again and again, until interrupted
-  stratalog mirror --from kafka-1:9092 --topics trips --archive       keep records that the source deletes
-  stratalog mirror --from kafka-1:9092 --topics trips --as trips=rides   give it another name here
-  stratalog mirror --from kafka-1:9093 --topics trips --config security.protocol=SSL --config ssl.ca.location=ca
-  stratalog mirror --from kafka-1:9092 --topics trips --master spark://host:7077   on the executors of a cluster
-  stratalog mirror --from kafka-1:9092 --topics trips --format confluent-avro --schema trip.avsc
-  stratalog mirror --end --topics trips                               make it a topic like any other, for producers
+  stratalog mirror trips,fares --from kafka-1:9092            new records, one run
+  stratalog mirror trips --from kafka-1:9092 --every 10s      again and again, until interrupted
+  stratalog mirror trips --from kafka-1:9092 --archive        keep records that the source deletes
+  stratalog mirror trips --from kafka-1:9092 --as trips=rides    give it another name here
+  stratalog mirror trips --from kafka-1:9093 --config security.protocol=SSL --config ssl.ca.location=ca
+  stratalog mirror trips --from kafka-1:9092 --master spark://host:7077   on the executors of a cluster
+  stratalog mirror trips --from kafka-1:9092 --format confluent-avro --schema trip.avsc
+  stratalog mirror trips --end                                make it a topic like any other, for producers
 
 Any number of mirrors may run and may be killed: the end of the log is the position in the source. stratalog
 compare compares both sides. Needs confluent-kafka: pip install 'stratalog[kafka]'.
@@ -31,8 +31,8 @@ _OF_A_RUN = ("config", *_OF_MADE, "no_groups", "throttle", "budget", "every", "f
 
 
 def add_source(parser: argparse.ArgumentParser) -> None:
-    """``--topics``, ``--config`` of librdkafka, and how values are decoded."""
-    parser.add_argument("--topics", dest="mirrored", metavar="A,B", type=names, required=True)
+    """The topics, ``--config`` of librdkafka, and how values are decoded."""
+    parser.add_argument("mirrored", metavar="TOPICS", type=names, help="one topic, or several: a,b")
     parser.add_argument(
         "--config",
         metavar="KEY=VALUE",
@@ -127,7 +127,7 @@ def mirror(job: Job) -> Report:
             rename=rename,
             groups=not given.no_groups,
             **format_of(given),
-            throttle=given.throttle,
+            throttle_bytes_per_s=given.throttle,
             budget_s=given.budget,
             dry_run=given.dry_run,
             check=False,

@@ -24,7 +24,7 @@ from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.opening import open_driver
 from stratalog.engine.reading.range_plan import StreamRange
 from stratalog.engine.reading.stream_options import SourceOptions
-from stratalog.engine.reading.stream_progress import StreamProgress
+from stratalog.engine.reading.stream_source import StreamProgress
 from stratalog.engine.spark.range_stream import (
     FORMAT,
     BatchFunction,

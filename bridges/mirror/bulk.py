@@ -67,7 +67,7 @@ class Share:
     values: TypedValues | None
 
     def stores_used(self) -> Iterable[Store]:
-        """See ``stratalog.engine.driver.context.Work``."""
+        """See ``stratalog.engine.driver.tasks.Work``."""
         return [store for one in self.stretches for store in one.replicas.stores.values()]
 
     def __str__(self) -> str:

@@ -103,7 +103,9 @@ def catch_up(
     """Read and append until the partitions are at their ``stable_end``, the budget is over, or they have an
     ``error``: where much is new by tasks, the rest by threads of this process. The budget is since ``began_s``.
     """
-    throttle = None if options.throttle is None else Throttle(options.throttle, context.clock)
+    throttle = (
+        None if options.throttle_bytes_per_s is None else Throttle(options.throttle_bytes_per_s, context.clock)
+    )
     work = _CatchUp(context, source, options, throttle, OffsetSteps(context.progress, parts), began_s)
     try:
         work.in_bulk(run, parts)
@@ -144,7 +146,7 @@ class _CatchUp:
             parts,
             self.steps,
             least_offsets=self.options.bulk_offsets,
-            throttle=self.options.throttle,
+            throttle=self.options.throttle_bytes_per_s,
             values=self.options.values,
             left_s=self.left_s,
         )

@@ -65,7 +65,7 @@ def compare(
         UnknownTopicOrPartitionError; errors of asking the source.
     """
     if not names:
-        raise InvalidCallError("name the topics to compare: --topics a,b")
+        raise InvalidCallError("name the topics to compare")
     with context.run("compare") as run:
         of_source = source.topics(names)
         image = context.metadata.image()

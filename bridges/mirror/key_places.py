@@ -51,6 +51,6 @@ def note_of_keys(topic: str, partitioner: str, places: Iterable[KeyPlaces]) -> s
     )
     best = max(PARTITIONERS, key=lambda name: fitting[name])
     if fitting[best] > fitting[partitioner]:
-        command = f"stratalog topics configs --topic {topic} --set {PARTITIONER}={best}"
+        command = f"stratalog topics alter-configs {topic} --set {PARTITIONER}={best}"
         return f"{said}; {fitting[best]:,} are where {best} sends them: before mirror --end, {command}"
     return f"{said}: after mirror --end their records go to others, unless each one names its partition"

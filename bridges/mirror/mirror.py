@@ -42,7 +42,7 @@ def mirror(context: Context, source: MirrorSource, names: Sequence[str], options
         reading the metadata.
     """
     if not names:
-        raise InvalidCallError("name the topics to mirror: --topics a,b")
+        raise InvalidCallError("name the topics to mirror")
     with context.run("mirror", dry_run=options.dry_run) as run:
         began_s = context.clock.monotonic_s()
         of_source = source.topics(names)

@@ -22,7 +22,7 @@ class MirrorOptions:
     """Whether offsets of consumer groups come along."""
     values: TypedValues | None = None
     """How values are decoded; None: they are bytes."""
-    throttle: float | None = None
+    throttle_bytes_per_s: float | None = None
     """Bytes of records a second, at most."""
     budget_s: float | None = None
     """After so long no further piece is begun; the next run goes on there."""

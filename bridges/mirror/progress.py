@@ -6,7 +6,7 @@ import threading
 from collections.abc import Iterable
 
 from stratalog.bridges.mirror.partitions import MirroredPartition
-from stratalog.engine.driver.context import Progress
+from stratalog.engine.driver.tasks import Progress
 
 STEP = 100_000
 """Offsets."""

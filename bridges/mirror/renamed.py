@@ -36,7 +36,7 @@ def names_here(
     """
     if unknown := sorted(rename.keys() - topics.keys()):
         raise InvalidCallError(
-            f"topic {unknown[0]!r} gets another name (--as), and is not among the topics to mirror (--topics)"
+            f"topic {unknown[0]!r} gets another name (--as), and is not among the topics to mirror"
         )
     found: dict[str, str] = {}
     for name, topic in topics.items():
@@ -46,7 +46,7 @@ def names_here(
             raise InvalidCallError(
                 f"topic {name!r} of the source is mirrored here as {present!r}, and would be a second time as "
                 f"{wanted!r}: go on without --as; or first delete {present!r} here, or end its mirror "
-                f"(stratalog mirror --end --topics {present})"
+                f"(stratalog mirror {present} --end)"
             )
         found[name] = wanted if wanted is not None else present or name
         if other := [one for one, here in found.items() if here == found[name] and one != name]:

@@ -1,9 +1,10 @@
-"""Questions and changes of an operator, and the tables that answer.
+"""Administration: changes to topics, groups and voters, and the tables that describe them.
 
-topics             created, altered, deleted
-groups             consumer groups: listed, moved, deleted; lag_metrics: their lag as metrics
-quorum             the metadata voters: described, added, removed, signed
-describe           every replica of topics; describe_cluster: brokers, topics, one topic
+topics             creates, alters and deletes topics
+groups             lists, resets and deletes consumer groups, and reports their lag, also as metrics
+quorum             describes, adds, removes and signs the metadata voters
+describe           every replica of topics
+describe_cluster   brokers, topics, and one topic
 history            the events of operations
-system_tables      the same, groups and files as tables with declared columns, for SQL
+system_tables      cluster state as tables with declared columns, for SQL
 """

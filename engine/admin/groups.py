@@ -8,7 +8,7 @@ was seen: one that has committed meanwhile lives, and keeps what it has.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import SupportsIndex
 
@@ -25,6 +25,8 @@ from stratalog.engine.records.groups import (
     append_to_group,
     commit_records,
     existing_group,
+    lag_rows,
+    list_leaders,
     named,
     read_groups,
 )
@@ -38,7 +40,12 @@ from stratalog.engine.state.consumer_offsets import (
     forget_offsets,
 )
 from stratalog.engine.state.group_commits import OffsetAndMetadata, check_group
-from stratalog.partitions.errors import InvalidCallError, NonEmptyGroupError, UnknownTopicOrPartitionError
+from stratalog.partitions.errors import (
+    GroupIdNotFoundError,
+    InvalidCallError,
+    NonEmptyGroupError,
+    UnknownTopicOrPartitionError,
+)
 from stratalog.partitions.identity import TopicPartition
 from stratalog.partitions.isolation import Isolation
 from stratalog.partitions.numbers import whole
@@ -179,9 +186,9 @@ def _within(state: PartitionState, offset: int, notes: list[str]) -> int:
 # ------------------------------------------------------------------------------------ delete
 
 
-def delete_group(context: Context, group: str, *, dry_run: bool = False) -> Report:
+def delete_group(context: Context, group: str, *, if_exists: bool = False, dry_run: bool = False) -> Report:
     """Forget a group: what it has committed, also in transactions that are not over, and its member epoch. One row
-    per partition.
+    per partition. With ``if_exists`` a group that does not exist is a note.
 
     Raises: InvalidGroupIdError, GroupIdNotFoundError; NonEmptyGroupError when it has committed meanwhile;
         as ``groups.commit``.
@@ -190,7 +197,12 @@ def delete_group(context: Context, group: str, *, dry_run: bool = False) -> Repo
     def wanted(image: ClusterImage, offsets: ConsumerOffsets, state: GroupState) -> list[OffsetsRecord]:
         return forget_group(group, state, pending=True)
 
-    return _forget(context, "delete-group", group, wanted, dry_run)
+    try:
+        return _forget(context, "delete-group", group, wanted, dry_run)
+    except GroupIdNotFoundError:
+        if not if_exists:
+            raise
+        return Report("delete-group", (), dry_run=dry_run, notes=[f"there is no group {group!r}"])
 
 
 def delete_offsets(context: Context, group: str, topics: Sequence[str], *, dry_run: bool = False) -> Report:
@@ -245,3 +257,37 @@ def _forget(
     ]
     run.totals["group"] = group
     return run.report()
+
+
+RECORDS_LAG = "records-lag"
+
+
+def lag_metrics(context: Context) -> Report:
+    """The lag of each group (Kafka's ``records-lag``), by partition of the topics that it has committed for; see
+    ``lag``. A partition that cannot be read is one failure in the report. Each partition is read once, for any
+    number of groups.
+
+    Raises: errors of reading the metadata.
+    """
+    with context.run("metrics") as run:
+        image = context.metadata.image()
+        found, unread = all_groups(context, image)
+        leaders, unlisted = list_leaders(context, image, found.values())
+        run.rows += [
+            _row(name, row)
+            for name, group in sorted(found.items())
+            for row in lag_rows(image, group, leaders)
+            if row["lag"] is not None
+        ]
+        run.failures += [*unread, *unlisted]
+    return run.report()
+
+
+def _row(group: str, of_lag: Mapping[str, Value]) -> dict[str, Value]:
+    return {
+        "metric": RECORDS_LAG,
+        "group": group,
+        "topic": of_lag["topic"],
+        "partition": of_lag["partition"],
+        "value": of_lag["lag"],
+    }

@@ -105,11 +105,16 @@ def alter_topic(
     return context.metadata.submit(command, dry_run=dry_run)
 
 
-def create_partitions(context: Context, name: str, partitions: int, *, dry_run: bool = False) -> PartitionsCreated:
-    """Grow a topic to ``partitions`` partitions; ``dry_run`` only tells which brokers the new ones would be on.
+def create_partitions(
+    context: Context, name: str, partitions: int, *, if_not_exists: bool = False, dry_run: bool = False
+) -> PartitionsCreated:
+    """Grow a topic to ``partitions`` partitions; with ``if_not_exists`` a topic with as many or more stays as it
+    is. ``dry_run`` only tells which brokers the new ones would be on.
 
     Raises: as ``CreatePartitions.decide``.
     """
+    if if_not_exists and partitions <= (count := len(context.metadata.image().topic(name).partitions)):
+        return PartitionsCreated(count, {})
     command = CreatePartitions(name, partitions)
     return context.metadata.submit(command, dry_run=dry_run)
 

@@ -67,17 +67,31 @@ def register_brokers(
     return run.report()
 
 
-def add_brokers(context: Context, brokers: Sequence[int], *, dry_run: bool = False) -> Report:
-    """Format these brokers' roots where they are not, and register them. Nothing is copied.
+def add_brokers(
+    context: Context, brokers: Sequence[int], *, if_not_exists: bool = False, dry_run: bool = False
+) -> Report:
+    """Format these brokers' roots where they are not, and register them. Nothing is copied. With ``if_not_exists``
+    brokers of the cluster whose roots are formatted stay as they are.
 
-    Raises: as ``format_roots``.
+    Raises: InvalidCallError for such a broker otherwise; as ``format_roots``.
     """
+    image = context.metadata.image()
+    for broker in brokers:
+        entry(context.file, broker)
+    members = [b for b in brokers if b in image.brokers and read_broker_file(context.stores[b]) is not None]
+    if members and not if_not_exists:
+        raise InvalidCallError(
+            f"broker {members[0]} is in the cluster already: if_not_exists leaves it as it is, and unfence "
+            "brings back one that is fenced"
+        )
+    brokers = [broker for broker in brokers if broker not in members]
     if dry_run:
         return plan_format(context.file, context.stores, brokers)
     with context.measured() as measure:
         format_roots(context.file, context.stores, brokers, context.new_id, context.key)
         registered = register_brokers(context, brokers)
-    return replace(registered, operation="format", seconds=measure.seconds, counts=measure.counts)
+    notes = [*registered.notes, *(f"broker {broker} is in the cluster already" for broker in members)]
+    return replace(registered, operation="format", seconds=measure.seconds, counts=measure.counts, notes=notes)
 
 
 def plan_format(file: ClusterFile, stores: Mapping[int, Store], brokers: Sequence[int] | None = None) -> Report:

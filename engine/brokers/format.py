@@ -9,7 +9,7 @@ from stratalog.engine.brokers import bring_up
 from stratalog.engine.config.cluster_config import CLUSTER_CONFIGS
 from stratalog.engine.config.cluster_file import BrokerEntry, ClusterFile
 from stratalog.engine.config.storage_tables import kind_of
-from stratalog.engine.driver.context import Context, Progress, TaskRunner
+from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.metrics import SnapshotMetrics
 from stratalog.engine.driver.opening import (
     OpenStore,
@@ -19,6 +19,7 @@ from stratalog.engine.driver.opening import (
     metadata_log,
     open_stores,
 )
+from stratalog.engine.driver.tasks import Progress, TaskRunner
 from stratalog.engine.metadata.topic_commands import AlterConfigs
 from stratalog.engine.quorum.bootstrap import bootstrap
 from stratalog.engine.quorum.voter import Voter

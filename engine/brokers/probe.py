@@ -16,6 +16,7 @@ from typing import TypeVar
 
 from stratalog.engine.config.cluster_file import BrokerEntry, ClusterFile
 from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.run import OperationRun
 from stratalog.engine.metadata.commands import RegisterBroker
 from stratalog.engine.metadata.image import BrokerImage, ClusterImage
 from stratalog.engine.metadata.probed_roots import (
@@ -73,6 +74,13 @@ def probe_brokers(context: Context, image: ClusterImage | None = None) -> Probed
         return replace(probed, notes=(*probed.notes, *_unmatched(context.file, image)))
     assert stale is not None
     raise stale
+
+
+def probe_first(context: Context, run: OperationRun, image: ClusterImage | None = None) -> ClusterImage:
+    """The metadata after ``probe_brokers``, at the beginning of a run, which takes the notes."""
+    probed = probe_brokers(context, image)
+    run.notes += [note for note in probed.notes if note not in run.notes]
+    return probed.image
 
 
 def with_leaders(context: Context, work: Callable[[ClusterImage], T]) -> T:

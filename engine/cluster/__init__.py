@@ -2,8 +2,9 @@
 
 ``producer`` has the appends of every day, ``client`` the reads, ``jobs`` the upkeep, ``with_bridges`` adds the
 methods of bridges; ``topics``, ``brokers``, ``groups``, ``transactions``, ``quorum`` and ``catalog`` are its
-groups; ``arguments`` says once how names and bounds are given; ``recorded`` is the frame of them all: the log, and
-the history. Of a notebook: ``overview`` is the view of it in a cell, ``notebook`` how work and errors look.
+groups; ``arguments`` says once how names and bounds are given, ``parts`` what comes from the machine; ``recorded``
+is the frame of them all: the log, and the history. Of a notebook: ``overview`` is the view of it in a cell,
+``notebook`` how work and errors look.
 """
 
 from __future__ import annotations
@@ -25,27 +26,26 @@ from stratalog.engine.cluster.groups import Groups
 from stratalog.engine.cluster.jobs import Jobs
 from stratalog.engine.cluster.notebook import settle
 from stratalog.engine.cluster.overview import Overview
+from stratalog.engine.cluster.parts import ClusterParts
 from stratalog.engine.cluster.quorum import Quorum
 from stratalog.engine.cluster.recorded import Frame, checked
 from stratalog.engine.cluster.topics import Topics
 from stratalog.engine.cluster.transactions import Transactions
 from stratalog.engine.config.cluster_file import ClusterFile, load_cluster_file
 from stratalog.engine.config.key_source import KeySource, key_of_environment, read_key
-from stratalog.engine.driver.context import Context, Progress
-from stratalog.engine.driver.opening import OpenStore, open_context, open_stores
+from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.opening import open_context, open_stores
 from stratalog.engine.driver.origin import operations_log
 from stratalog.engine.driver.report import Report
 from stratalog.engine.driver.run import Measure
+from stratalog.engine.driver.tasks import Progress
 from stratalog.engine.metadata.image import ClusterImage
 from stratalog.engine.replication.replica_selector import CurrentSelector, MakeSelector, OfferedSelectors
 from stratalog.engine.upkeep.replication.keep_short import keep_short
 from stratalog.engine.upkeep.restoring import restore as restoring
-from stratalog.partitions.clock import Clock, SystemClock
 from stratalog.partitions.errors import ClusterKeyError
-from stratalog.partitions.identity import NewId, random_id
-from stratalog.partitions.probing import Prober
 from stratalog.partitions.runner import SPARK, THREADS
-from stratalog.partitions.store import Store, open_store
+from stratalog.partitions.store import Store
 from stratalog.partitions.store.credentials import Provider
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class Cluster(Client, Jobs):
 
         cluster = Cluster.open("cluster.toml", spark)
         cluster.topics.create("trips", partitions=8)
-        cluster.append(df, "trips", key="id", timestamp="started_at")
+        cluster.append("trips", df, key="id", timestamp="started_at")
         cluster.read("trips", last=100).show()
 
     The methods of every day are here; the rest is in ``topics``, ``groups``, ``transactions``, ``brokers``,
@@ -72,6 +72,7 @@ class Cluster(Client, Jobs):
     transactions: Transactions
     quorum: Quorum
     catalog: Catalog
+    _parts = ClusterParts()
 
     def __init__(self, context: Context, spark: SparkSession | None = None) -> None:
         """Use ``Cluster.open``, or ``Cluster.format`` for a new one."""
@@ -93,10 +94,6 @@ class Cluster(Client, Jobs):
         spark: SparkSession | None = None,
         *,
         progress: Progress | None = None,
-        clock: Clock | None = None,
-        new_id: NewId = random_id,
-        opener: OpenStore = open_store,
-        prober: Prober | None = None,
         voters_as_logged: bool = False,
         selectors: Mapping[str, MakeSelector] | None = None,
         cluster_key: KeySource = key_of_environment,
@@ -126,16 +123,16 @@ class Cluster(Client, Jobs):
             key=read_key(file.cluster_id, cluster_key),
             tasks=task_runner(spark, runner),
             progress=progress,
-            clock=clock if clock is not None else SystemClock(),
-            new_id=new_id,
-            opener=opener,
-            prober=prober,
+            clock=cls._parts.clock,
+            new_id=cls._parts.new_id,
+            opener=cls._parts.opener,
+            prober=cls._parts.prober,
             as_logged=voters_as_logged,
         )
         context.driver_only = runner == THREADS
         context.operations_log = operations_log()
         context.selector = CurrentSelector(OfferedSelectors(selectors))
-        return cls(keep_short(context, opener) if keeps_short else context, spark)
+        return cls(keep_short(context, cls._parts.opener) if keeps_short else context, spark)
 
     @classmethod
     def format(
@@ -144,10 +141,6 @@ class Cluster(Client, Jobs):
         spark: SparkSession | None = None,
         *,
         progress: Progress | None = None,
-        clock: Clock | None = None,
-        new_id: NewId = random_id,
-        opener: OpenStore = open_store,
-        prober: Prober | None = None,
         cluster_key: KeySource = key_of_environment,
         credentials: Provider | str | None = None,
         keeps_short: bool = True,
@@ -165,41 +158,37 @@ class Cluster(Client, Jobs):
         context = format_cluster(
             file,
             key=read_key(file.cluster_id, cluster_key),
-            clock=clock if clock is not None else SystemClock(),
-            new_id=new_id,
-            opener=opener,
+            clock=cls._parts.clock,
+            new_id=cls._parts.new_id,
+            opener=cls._parts.opener,
             tasks=task_runner(spark, runner),
             progress=progress,
-            prober=prober,
+            prober=cls._parts.prober,
         )
         context.driver_only = runner == THREADS
         context.operations_log = operations_log()
-        return cls(keep_short(context, opener) if keeps_short else context, spark)
+        return cls(keep_short(context, cls._parts.opener) if keeps_short else context, spark)
 
     @classmethod
     def plan_format(
         cls,
         cluster_file: str | Path,
         *,
-        clock: Clock | None = None,
-        opener: OpenStore = open_store,
         credentials: Provider | str | None = None,
     ) -> Report:
         """The plan of ``format``; writes nothing. Raises: InvalidCallError."""
         file = load_cluster_file(cluster_file, credentials)
-        stores = open_stores(file, clock if clock is not None else SystemClock(), opener)
+        stores = open_stores(file, cls._parts.clock, cls._parts.opener)
         return plan_format(file, stores)
 
-    @staticmethod
+    @classmethod
     @checked
     def sign(
+        cls,
         cluster_file: str | Path,
         *,
         dry_run: bool = False,
         progress: Progress | None = None,
-        clock: Clock | None = None,
-        new_id: NewId = random_id,
-        opener: OpenStore = open_store,
         cluster_key: KeySource = key_of_environment,
         credentials: Provider | str | None = None,
         check: bool = True,
@@ -220,9 +209,9 @@ class Cluster(Client, Jobs):
             )
         context = open_context(
             file,
-            clock=clock if clock is not None else SystemClock(),
-            new_id=new_id,
-            opener=opener,
+            clock=cls._parts.clock,
+            new_id=cls._parts.new_id,
+            opener=cls._parts.opener,
             key=key.trusting_what_is_there(),
             progress=progress,
             as_logged=True,
@@ -231,18 +220,16 @@ class Cluster(Client, Jobs):
         frame = Frame(context, "sign", {"dry_run": dry_run})
         return frame.around(lambda: sign_metadata(context, dry_run=dry_run))
 
-    @staticmethod
+    @classmethod
     @checked
     def restore(
+        cls,
         cluster_file: str | Path,
         former: str,
         spark: SparkSession | None = None,
         *,
         dry_run: bool = False,
         progress: Progress | None = None,
-        clock: Clock | None = None,
-        new_id: NewId = random_id,
-        opener: OpenStore = open_store,
         cluster_key: KeySource = key_of_environment,
         credentials: Provider | str | None = None,
         runner: str = SPARK,
@@ -259,13 +246,18 @@ class Cluster(Client, Jobs):
             While a topic cannot be restored, nothing is changed.
         """
         file = load_cluster_file(cluster_file, credentials)
-        clock = clock if clock is not None else SystemClock()
-        key = read_key(file.cluster_id, cluster_key)
+        parts, key = cls._parts, read_key(file.cluster_id, cluster_key)
 
         def heir() -> Context:
             tasks = task_runner(spark, runner)
             context = format_cluster(
-                file, clock=clock, new_id=new_id, opener=opener, tasks=tasks, progress=progress, key=key
+                file,
+                clock=parts.clock,
+                new_id=parts.new_id,
+                opener=parts.opener,
+                tasks=tasks,
+                progress=progress,
+                key=key,
             )
             context.operations_log = operations_log()
             return context
@@ -273,7 +265,9 @@ class Cluster(Client, Jobs):
         def around(context: Context, act: Callable[[], Report]) -> Report:
             return Frame(context, "restore", {"former": former}, destroys=True).around(act)
 
-        return restoring.restore(file, former, heir, around, opener=opener, clock=clock, key=key, dry_run=dry_run)
+        return restoring.restore(
+            file, former, heir, around, opener=parts.opener, clock=parts.clock, key=key, dry_run=dry_run
+        )
 
     def close(self, timeout_s: float | None = 30.0) -> None:
         """Wait until the logs that this driver has appended to are short, or the time is over."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from stratalog.engine.driver.context import TaskRunner
 from stratalog.engine.driver.opening import local_tasks
+from stratalog.engine.driver.tasks import TaskRunner
 from stratalog.partitions.declared import declared as declared_text
 from stratalog.partitions.errors import InvalidCallError
 from stratalog.partitions.runner import RUNNERS, THREADS
@@ -22,6 +22,16 @@ TopicNames = Sequence[str] | str | None
 def names(topics: TopicNames) -> Sequence[str] | None:
     """The topics as a list, None for all."""
     return [topics] if isinstance(topics, str) else topics
+
+
+def topic_first(method: str, topic: object, data: object) -> None:
+    """Raises: InvalidCallError where a call names its data before its topic."""
+    if not isinstance(topic, str):
+        name = repr(data) if isinstance(data, str) else "topic"
+        raise InvalidCallError(
+            f"{method} takes the topic first, then the data: {method}({name}, ...); its first argument is a "
+            f"{type(topic).__name__}"
+        )
 
 
 def session(spark: SparkSession | None, what: str) -> SparkSession:

@@ -34,9 +34,20 @@ class Brokers:
         return describe_cluster.describe_brokers(self._context)
 
     @operation("brokers add")
-    def add(self, brokers: Sequence[int] | int, *, dry_run: bool = False, check: bool = True) -> Report:
-        """Format the roots of brokers that are new in the cluster file, and register them."""
-        return bring_up.add_brokers(self._context, wholes(brokers, "broker"), dry_run=dry_run)
+    def add(
+        self,
+        brokers: Sequence[int] | int,
+        *,
+        if_not_exists: bool = False,
+        dry_run: bool = False,
+        check: bool = True,
+    ) -> Report:
+        """Format the roots of brokers that are new in the cluster file, and register them. ``if_not_exists``:
+        brokers that are in the cluster stay as they are. Raises: InvalidCallError for one otherwise.
+        """
+        return bring_up.add_brokers(
+            self._context, wholes(brokers, "broker"), if_not_exists=if_not_exists, dry_run=dry_run
+        )
 
     @operation("brokers register")
     def register(
@@ -48,19 +59,19 @@ class Brokers:
         chosen = None if brokers is None else wholes(brokers, "broker")
         return bring_up.register_brokers(self._context, chosen, trust_copy=trust_copy)
 
-    @operation("fence", destroys=forced)
+    @operation("brokers fence", destroys=forced)
     def fence(
         self, brokers: Sequence[int] | int, *, force: bool = False, dry_run: bool = False, check: bool = True
     ) -> Report:
         """Fence brokers by hand, until ``unfence``. Leaves no partition without a leader but by ``force``."""
         return fence.fence(self._context, wholes(brokers, "broker"), force=force, dry_run=dry_run)
 
-    @operation("unfence")
+    @operation("brokers unfence")
     def unfence(self, brokers: Sequence[int] | int, *, dry_run: bool = False, check: bool = True) -> Report:
         """Bring fenced brokers back, as their roots are now."""
         return fence.unfence(self._context, wholes(brokers, "broker"), dry_run=dry_run)
 
-    @operation("decommission", destroys=always)
+    @operation("brokers decommission", destroys=always)
     def decommission(self, brokers: Sequence[int] | int, *, dry_run: bool = False, check: bool = True) -> Report:
         """Take brokers without replicas out of the metadata for good."""
         return fence.decommission(self._context, wholes(brokers, "broker"), dry_run=dry_run)

@@ -41,19 +41,19 @@ class Catalog:
         Raises: InvalidCallError for a prefix that is no name.
         """
         spark = session(self._spark, "system views")
-        from stratalog.engine.spark.system_views import create_system_views
+        from stratalog.engine.spark.views import create_system_views
 
         create_system_views(spark, self._context.file, prefix)
 
-    def create_table(self, name: str, topic: str) -> None:
+    def create_table(self, name: str, topic: str, *, if_not_exists: bool = False) -> None:
         """The Delta table of a topic as an external table: ``catalog.schema.name``, in any catalog that takes
-        one. One that is there and lies at the same place stays. See
+        one. ``if_not_exists``: a table that is there and lies at the same place stays. See
         ``stratalog.engine.spark.catalog.create_table``, also for the errors.
         """
         spark = session(self._spark, "a table")
         from stratalog.engine.spark.catalog import create_table
 
-        create_table(self._context, spark, name, topic)
+        create_table(self._context, spark, name, topic, if_not_exists=if_not_exists)
 
     def create_view(
         self, name: str, topic: str, *, table: str | None = None, credentials: str | None = None

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 from stratalog.engine.cluster.arguments import TopicNames, names, option_text, session
 from stratalog.engine.cluster.producer import Producer
-from stratalog.engine.reading import fetch, offsets_for_epoch
+from stratalog.engine.reading import fetch
 from stratalog.engine.reading.bounds import Bound, ReadQuery
 from stratalog.engine.reading.client import client_metadata
 from stratalog.engine.reading.fetch import MAX_BYTES, TIMEOUT_S, Fetched
-from stratalog.engine.reading.list_offsets import list_offsets
+from stratalog.engine.reading.list_offsets import list_offsets, offset_for_leader_epoch
 from stratalog.engine.reading.plan_read import plan_read
 from stratalog.engine.reading.positions import Spec
 from stratalog.engine.reading.read_plan import ReadPlan
@@ -246,7 +246,7 @@ class Client(Producer):
         the whole log, reduced by key; ``snapshots`` lists the end offsets also of those that hold nothing.
         """
         spark = session(self._spark, "reading")
-        from stratalog.engine.spark.snapshot_frame import read_snapshot_frame
+        from stratalog.engine.spark.read_frame import read_snapshot_frame
 
         return read_snapshot_frame(self._context, spark, topic, partitions)
 
@@ -370,7 +370,7 @@ class Client(Producer):
             does not know the high watermark; FencedLeaderEpochError, UnknownLeaderEpochError when
             ``current_leader_epoch`` is given and another one; InvalidCallError.
         """
-        return offsets_for_epoch.offset_for_leader_epoch(
+        return offset_for_leader_epoch(
             self._context, topic, partition, leader_epoch, current_leader_epoch=current_leader_epoch
         )
 

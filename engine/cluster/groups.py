@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 from stratalog.engine.admin import groups as admin
-from stratalog.engine.admin.lag_metrics import lag_metrics
+from stratalog.engine.admin.groups import lag_metrics
 from stratalog.engine.cluster.arguments import TopicNames, names, session
 from stratalog.engine.cluster.recorded import operation
 from stratalog.engine.driver.context import Context
@@ -125,12 +125,13 @@ class Groups:
         )
 
     @operation("groups delete")
-    def delete(self, group: str, *, dry_run: bool = False, check: bool = True) -> Report:
+    def delete(self, group: str, *, if_exists: bool = False, dry_run: bool = False, check: bool = True) -> Report:
         """Forget a consumer group and all that it has committed, also in transactions that are not over.
+        ``if_exists``: a group that does not exist is no error, and the report has no rows.
 
         Raises: GroupIdNotFoundError; NonEmptyGroupError when it commits meanwhile: nothing was changed.
         """
-        return admin.delete_group(self._context, group, dry_run=dry_run)
+        return admin.delete_group(self._context, group, if_exists=if_exists, dry_run=dry_run)
 
     @operation("groups delete_offsets")
     def delete_offsets(

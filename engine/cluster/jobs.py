@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Literal
 from stratalog.engine.admin.describe import describe
 from stratalog.engine.admin.history import MOST, EventFilter, NewEvents, history, since_time_ms
 from stratalog.engine.cluster.arguments import TopicNames, names
+from stratalog.engine.cluster.parts import ClusterParts
 from stratalog.engine.cluster.recorded import forced, operation
 from stratalog.engine.driver.context import Context
-from stratalog.engine.driver.opening import OpenStore
 from stratalog.engine.driver.report import Report
 from stratalog.engine.health.finding import HealthReport
 from stratalog.engine.health.health import health
@@ -38,7 +38,6 @@ from stratalog.engine.upkeep.tiering import tier
 from stratalog.engine.upkeep.verification import verify
 from stratalog.partitions.errors import InvalidCallError
 from stratalog.partitions.numbers import whole, whole_or_none, wholes
-from stratalog.partitions.store import open_store
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -49,13 +48,14 @@ class Jobs:
 
     _context: Context
     _spark: SparkSession | None
+    _parts: ClusterParts
 
     @operation("maintain")
     def maintain(
         self,
         *,
         only: Sequence[str] | str = (),
-        leave_out: Sequence[str] | str = (),
+        exclude: Sequence[str] | str = (),
         due: bool = False,
         budget_s: float | None = None,
         budget_bytes: int | None = None,
@@ -63,7 +63,7 @@ class Jobs:
         dry_run: bool = False,
         check: bool = True,
     ) -> Report:
-        """Do what is due of all below, healing included: the one job to schedule. ``only`` and ``leave_out`` name
+        """Do what is due of all below, healing included: the one job to schedule. ``only`` and ``exclude`` name
         steps. Those of ``only`` are done now; with ``due``, where they are due. When a budget of seconds, bytes
         (read and written) or requests is used up, nothing further begins, and the next run goes on there. A row a
         step; see ``stratalog.engine.upkeep.maintenance.maintain``.
@@ -79,7 +79,7 @@ class Jobs:
                 context, only=partitions, reduce_large=self._reduce_large(), dry_run=dry_run
             ),
             only=names(only) or (),
-            leave_out=names(leave_out) or (),
+            exclude=names(exclude) or (),
             due=due,
             budget=Budget(
                 budget_s,
@@ -369,7 +369,7 @@ class Jobs:
         )
 
     @operation("drill", leaves_event=False)
-    def drill(self, *, deep: bool = False, opener: OpenStore = open_store) -> Report:
+    def drill(self, *, deep: bool = False) -> Report:
         """Restore this cluster from its remote tier to a temporary folder beside it, compare the two, and remove
         the copy: whether a restore would work, how long it takes, and what would be lost. Changes nothing,
         neither here nor in the remote tier. ``deep``: reads all of the remote tier. See
@@ -377,4 +377,4 @@ class Jobs:
 
         Raises: InvalidCallError when the remote tier does not describe this cluster yet.
         """
-        return drilling.drill(self._context, opener, deep=deep)
+        return drilling.drill(self._context, self._parts.opener, deep=deep)

@@ -17,7 +17,7 @@ from stratalog.partitions.errors import StratalogError
 from stratalog.partitions.html_table import escaped
 
 if TYPE_CHECKING:
-    from stratalog.engine.driver.context import Progress
+    from stratalog.engine.driver.tasks import Progress
 
 _PACKAGE = __name__.partition(".")[0]
 _EVERY_S = 0.5
@@ -88,7 +88,7 @@ def _of_user(trace: TracebackType | None) -> list[traceback.FrameSummary]:
 
 
 class CellProgress:
-    """See ``stratalog.engine.driver.context.Progress``: a bar in the cell, which goes when the work has ended, for
+    """See ``stratalog.engine.driver.tasks.Progress``: a bar in the cell, which goes when the work has ended, for
     the report says the rest. Only work of the main thread is shown: a stream's batches would go on drawing in
     whichever cell ran last.
     """

@@ -11,10 +11,11 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from stratalog.engine.admin.describe_cluster import describe_topics
-from stratalog.engine.driver.context import Context, Silent
+from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.folding import folded
 from stratalog.engine.driver.opening import local_tasks
 from stratalog.engine.driver.report import show
+from stratalog.engine.driver.tasks import Silent
 from stratalog.engine.health.health import health
 from stratalog.partitions.errors import StratalogError
 from stratalog.partitions.html_table import head_line, html_table, marked_line

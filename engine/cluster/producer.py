@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from stratalog.engine.cluster.arguments import topic_first
 from stratalog.engine.cluster.recorded import operation
 from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.report import Report
@@ -32,8 +33,8 @@ class Producer:
     @operation("append", leaves_event=False, untold="frame")
     def append(
         self,
-        frame: DataFrame,
         topic: str,
+        frame: DataFrame,
         *,
         key: Column | str | None = None,
         value: Column | str | None = None,
@@ -69,6 +70,7 @@ class Producer:
         the append, and names it; "add" lets the type grow by it, as ``topics.alter`` does, and appends; "drop"
         leaves it out, and the report counts it. Columns beside one that is named as the ``value`` are no fields.
         """
+        topic_first("append", topic, frame)
         try:
             from stratalog.engine.spark.append_frame import append_frame
         except ModuleNotFoundError as error:
@@ -79,8 +81,8 @@ class Producer:
 
         return append_frame(
             self._context,
-            frame,
             topic,
+            frame,
             RecordColumns(key, value, partition, headers, timestamp),
             who_appends(producer, sequence, producer_epoch, on_changed_replay=on_changed_replay),
             acks=acks,
@@ -124,6 +126,7 @@ class Producer:
         Raises: UnknownTopicOrPartitionError; InvalidRecordError naming the row and the column that does not fit;
             InvalidCallError. Nothing is appended then.
         """
+        topic_first("produce", topic, rows)
         from stratalog.engine.records.produce import RowColumns, produce
 
         who = who_appends(producer, sequence, producer_epoch, on_changed_replay=on_changed_replay)
@@ -156,6 +159,7 @@ class Producer:
         as they are: for programs that make Arrow of their own. Otherwise as ``append``, but that a column of
         another type is refused with its batch, and never cast.
         """
+        topic_first("append_batches", topic, batches)
         who = who_appends(producer, sequence, producer_epoch, on_changed_replay=on_changed_replay)
         bad = bad_record_policy(on_bad_record, bad_record_topic, topic)
         return append_batches(
@@ -216,8 +220,8 @@ class Producer:
 
     def records(
         self,
-        frame: DataFrame,
         topic: str,
+        frame: DataFrame,
         *,
         key: Column | str | None = None,
         value: Column | str | None = None,
@@ -237,6 +241,7 @@ class Producer:
 
         Raises: UnknownTopicOrPartitionError, InvalidRecordError.
         """
+        topic_first("records", topic, frame)
         from stratalog.engine.spark.append_frame import records_of_frame
         from stratalog.engine.spark.appending import RecordColumns
         from stratalog.engine.spark.sink_tasks import deal_out
@@ -244,8 +249,8 @@ class Producer:
         bad = bad_record_policy(on_bad_record, bad_record_topic, topic)
         made = records_of_frame(
             self._context,
-            frame,
             topic,
+            frame,
             RecordColumns(key, value, partition, headers, timestamp),
             bad_records=bad,
             on_unknown_field=unknown_field_policy(on_unknown_field),

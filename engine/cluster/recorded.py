@@ -34,7 +34,7 @@ from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.figures import ROUND, figures, has_changed, have_written
 from stratalog.engine.driver.report import Report
 from stratalog.engine.driver.running import OPERATION
-from stratalog.engine.records.operations import append_event
+from stratalog.engine.records.state_log import append_event
 from stratalog.engine.state.operations import DONE, ENDED, FAILED, STARTED, Event, event_time
 from stratalog.partitions.errors import StratalogError
 from stratalog.partitions.printable import printable
@@ -110,7 +110,7 @@ def operation(
 
         @functools.wraps(method)
         def call(*args: P.args, **kwargs: P.kwargs) -> R:
-            self = cast(_Door, args[0])
+            self = cast("_Door", args[0])
             try:
                 given = dict(signature.bind(*args, **kwargs).arguments)
             except TypeError:  # the method itself says so

@@ -83,12 +83,15 @@ class Topics:
         )
 
     @operation("topics create_partitions")
-    def create_partitions(self, name: str, partitions: int, *, dry_run: bool = False) -> PartitionsCreated:
+    def create_partitions(
+        self, name: str, partitions: int, *, if_not_exists: bool = False, dry_run: bool = False
+    ) -> PartitionsCreated:
         """Grow a topic to ``partitions`` partitions. Returns the new partitions and their replicas. Records stay
         where they are, and new ones of a key may go to other partitions than its earlier ones.
+        ``if_not_exists``: a topic that has as many or more stays as it is.
         """
         count = whole(partitions, f"topic {name!r}: partitions")
-        return topics.create_partitions(self._context, name, count, dry_run=dry_run)
+        return topics.create_partitions(self._context, name, count, if_not_exists=if_not_exists, dry_run=dry_run)
 
     @operation("topics alter")
     def alter(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from stratalog.engine.cluster.arguments import TopicNames, names
+from stratalog.engine.cluster.arguments import TopicNames, names, topic_first
 from stratalog.engine.cluster.recorded import operation
 from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.report import Report
@@ -26,8 +26,8 @@ class OpenTransaction(BatchTransaction):
 
     def append(
         self,
-        frame: DataFrame,
         topic: str,
+        frame: DataFrame,
         *,
         key: Column | str | None = None,
         value: Column | str | None = None,
@@ -45,10 +45,11 @@ class OpenTransaction(BatchTransaction):
 
         Raises: as ``append_frame``; as ``append_batches`` here.
         """
+        topic_first("append", topic, frame)
         from stratalog.engine.spark.append_frame import append_frame, check_frame
         from stratalog.engine.spark.appending import RecordColumns
 
-        check_frame(frame, topic)
+        check_frame(topic, frame)
         check_not_internal(topic, "append to")
         bad = bad_record_policy(on_bad_record, bad_record_topic, topic)
         policy = unknown_field_policy(on_unknown_field)
@@ -59,8 +60,8 @@ class OpenTransaction(BatchTransaction):
             return self._appended(
                 append_frame(
                     self._context,
-                    frame,
                     topic,
+                    frame,
                     RecordColumns(key, value, partition, headers, timestamp),
                     self._who(),
                     order_by=order_by,
@@ -76,8 +77,8 @@ class Transactions:
     """The transactions of a cluster: one's own, and the upkeep of all others.
 
         with cluster.transactions.begin("loader-1") as t:
-            t.append(trips, "trips", key="id")
-            t.append(totals, "totals", key="day")
+            t.append("trips", trips, key="id")
+            t.append("totals", totals, key="day")
             t.commit_offsets("loader", {("raw", 0): 1000})
         cluster.transactions.list().rows
 
@@ -108,7 +109,7 @@ class Transactions:
         """The partitions of a transaction, and where it begins in each. Raises: TransactionalIdNotFoundError."""
         return admin.describe_transaction(self._context, transactional_id)
 
-    def hanging(self, topics: TopicNames = None) -> Report:
+    def find_hanging(self, topics: TopicNames = None) -> Report:
         """Transactions that are open in a log, and that nobody will end: an unclean election has lost a marker
         (KIP-664)."""
         return admin.hanging_transactions(self._context, names(topics))

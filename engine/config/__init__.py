@@ -1,18 +1,16 @@
-"""Configuration: the cluster file, and the configs of topics and of the cluster. Pure, but for the two files that
-are read.
+"""Configuration: the cluster file, and the configs of topics and of the cluster. Pure, except for reading two
+files.
 
-    cluster_file          ``cluster.toml``: the brokers, their roots, the voters, the remote tier
-    file_place            where it lies: on this machine, or in a bucket
-    storage_tables        how each root is reached
-    roots                 the roots beside each other
-    key_source            where a process has the cluster's key from
-    definition            what a config key is: its type, its default, its bounds
-    topic_config          the keys of a topic, each stated once
-    cluster_config        the keys of the cluster
-    mirrored              topics that nobody but the mirror appends to
-    kafka_keys            what becomes of those of Kafka
-    bridges               parts beside the log, found by name
-    settings              what applies to a topic, to the cluster
+    cluster_file      ``cluster.toml``: the brokers, their roots, the voters, the remote tier; no two roots overlap
+    file_place        the location of the cluster file
+    storage_tables    storage options of each root
+    key_source        the source of the cluster key in a process
+    definition        the definition of a config key: type, default, bounds
+    topic_config      the configs of a topic
+    cluster_config    the configs of the cluster
+    mirrored          topics to which only a mirror appends
+    bridges           finds installed bridges by name
+    settings          resolves the configs that apply; explains Kafka's keys that have no meaning here
 
 The lowest floor of ``engine``: it imports no other one.
 """

@@ -17,8 +17,10 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 import tomllib
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
@@ -27,7 +29,6 @@ import msgspec
 from msgspec import Meta
 
 from stratalog.engine.config.file_place import FilePlace, place_of, provider_of
-from stratalog.engine.config.roots import check_roots
 from stratalog.engine.config.storage_tables import (
     TABLES,
     AzureTable,
@@ -295,3 +296,56 @@ class _ClusterFileReader:
         elif isinstance(node, list):
             for index, value in enumerate(node):
                 self._refuse_secrets(value, f"{place}[{index}]")
+
+
+Root = tuple[str, str, StoreOptions]
+"""The owner of a root, its address, and its store options."""
+
+
+def check_roots(roots: Sequence[Root]) -> None:
+    """Check that no root equals, contains or is contained in another one, that no address names two buckets, and
+    that Python imports from none.
+
+    Raises: InvalidCallError; EnvironmentUnusableError if Python imports from a root.
+    """
+    resolved = [(who, _resolved(address)) for who, address, _ in roots]
+    _check_code_apart(resolved)
+    for index, (who, root) in enumerate(resolved):
+        for other, other_root in resolved[:index]:
+            if f"{root}/".startswith(f"{other_root}/") or f"{other_root}/".startswith(f"{root}/"):
+                raise InvalidCallError(
+                    f"{other} and {who} share storage ({other_root} and {root}); give each a folder that is not "
+                    "inside another's"
+                )
+    seen: dict[str, StoreOptions] = {}
+    for _, address, options in roots:
+        bucket = "/".join(address.split("/", 3)[:3])
+        before = seen.setdefault(bucket, options)
+        if (before.endpoint_url, before.account) != (options.endpoint_url, options.account):
+            raise InvalidCallError(
+                f"{bucket} is one of two servers or accounts, and Spark knows a bucket by its name: rename one"
+            )
+
+
+def _resolved(address: str) -> str:
+    """The address with symbolic links followed, so that one folder has one name."""
+    scheme, _, rest = address.partition("://")
+    return f"file://{os.path.realpath(rest)}" if scheme == "file" else address
+
+
+def _check_code_apart(roots: Sequence[tuple[str, str]]) -> None:
+    """No root may contain a folder that Python imports from, or the working folder, from which Spark's workers
+    import.
+
+    Raises: EnvironmentUnusableError.
+    """
+    for folder in ("", *sys.path):
+        with suppress(OSError):  # the working folder may be gone
+            resolved = os.path.realpath(folder)
+            for who, root in roots:
+                if f"file://{resolved}/".startswith(f"{root.rstrip('/')}/"):
+                    raise EnvironmentUnusableError(
+                        f"Python imports from {resolved}, which is storage of {who}: anybody who may write there "
+                        "could run code here. Start this in another folder, and take storage off sys.path and "
+                        "PYTHONPATH"
+                    )

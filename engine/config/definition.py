@@ -12,8 +12,8 @@ from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from typing import Any
 
+from stratalog.partitions.amounts import parse_size
 from stratalog.partitions.errors import InvalidCallError, InvalidConfigError
-from stratalog.partitions.sizes import parse_size
 
 
 class Scope(StrEnum):

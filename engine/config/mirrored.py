@@ -28,5 +28,5 @@ def check_not_mirrored(topic: str, config: TopicConfig, verb: str) -> None:
     if config.mirror_source:
         raise PolicyViolationError(
             f"cannot {verb} topic {topic!r}: it mirrors {config.mirror_source}, and keeps its offsets; end that "
-            f"first: stratalog mirror --end --topics {topic}"
+            f"first: stratalog mirror {topic} --end"
         )

@@ -15,14 +15,14 @@ kind does, else what the environment or a profile names (``partitions.store.reso
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
 
 from stratalog.partitions.bounded import described
 from stratalog.partitions.errors import InvalidCallError
-from stratalog.partitions.store.credentials import CredentialSource, GivenProvider, NamedProvider
+from stratalog.partitions.store.credentials import CredentialSource, GivenProvider, NamedProvider, is_function_name
 from stratalog.partitions.store.encryption import check_connection
 from stratalog.partitions.store.protocol import StoreOptions
 from stratalog.partitions.store.resolving import resolved
@@ -43,6 +43,8 @@ class _ObjectTable(Table):
     retries: Annotated[int, Meta(ge=1)] = 1
     part_bytes: Annotated[int, Meta(ge=1)] = 1
     plain_http: bool = False
+    driver: Literal["fsspec"] | None = None
+    file_system: Text | None = None
 
 
 class S3Table(_ObjectTable):
@@ -121,10 +123,22 @@ class StorageTables:
         if named is not None:
             of_file = self._named(named)
             provider = provider or of_file
+        if (function := values.get("file_system")) is not None:
+            if values.get("driver") is None:
+                raise InvalidCallError('file_system needs driver = "fsspec"')
+            if named is not None:
+                raise InvalidCallError("credentials and file_system: the function finds its own credentials")
+            self._check_function(function)
+            provider = None
         source = None if provider is None else CredentialSource(provider, address)
         options = StoreOptions(**values, credentials=source)
         check_connection(options.endpoint_url or "", options)
         return resolved(address, options)
+
+    def _check_function(self, name: str) -> None:
+        if self._names_providers and not is_function_name(name):
+            raise InvalidCallError("file_system names a function, as package.module:function; it holds no secret")
+        self._named(name)
 
     def _named(self, name: str) -> NamedProvider:
         if not self._names_providers:

@@ -13,16 +13,14 @@ from stratalog.engine.config.cluster_config import ClusterConfig
 from stratalog.engine.config.cluster_file import ClusterFile
 from stratalog.engine.config.settings import cluster_config, topic_config
 from stratalog.engine.config.topic_config import TopicConfig
-from stratalog.engine.driver.begun_sequences import BegunSequences
 from stratalog.engine.driver.fetching import Fetching
-from stratalog.engine.driver.log_ends import LogEnds
+from stratalog.engine.driver.log_ends import LogEnds, RemoteEnds
 from stratalog.engine.driver.metrics import SnapshotMetrics
 from stratalog.engine.driver.origin import OperationsLog
-from stratalog.engine.driver.remote_ends import RemoteEnds
+from stratalog.engine.driver.producers import BegunSequences, TransactionalProducers, UnnamedProducers
 from stratalog.engine.driver.run import Measure, OperationRun
 from stratalog.engine.driver.state_cache import OwnProducer, StateCache
-from stratalog.engine.driver.transactional_producers import TransactionalProducers
-from stratalog.engine.driver.unnamed_producers import UnnamedProducers
+from stratalog.engine.driver.tasks import Progress, Silent, TaskRunner
 from stratalog.engine.metadata.image import ClusterImage, PartitionView, TopicImage
 from stratalog.engine.quorum.client import MetadataClient
 from stratalog.engine.replication.log_end import LogEnd
@@ -35,7 +33,7 @@ from stratalog.partitions.cluster_key import ClusterKey
 from stratalog.partitions.errors import InvalidCallError
 from stratalog.partitions.identity import NewId, TopicIdPartition
 from stratalog.partitions.probing import Prober, ThreadProber
-from stratalog.partitions.runner import Outcome, Runner, ThreadRunner
+from stratalog.partitions.runner import Runner, ThreadRunner
 from stratalog.partitions.store import Store, StoreCounts, StoreOptions
 from stratalog.tiering.remote_log import RemoteLog
 
@@ -44,41 +42,6 @@ if TYPE_CHECKING:
     from stratalog.tiering.iceberg_table import IcebergTable
     from stratalog.tiering.snapshot_table import SnapshotTable
     from stratalog.tiering.topic_table import TopicTable
-
-
-class Progress(Protocol):
-    """A listener to an operation's progress: a known number of items, and the bytes of each. Only the tasks, which
-    list the logs, know how many bytes there are in all."""
-
-    def start(self, operation: str, items: int, unit: str) -> None:
-        """Work on ``items`` items begins; ``unit`` is their plural."""
-        ...
-
-    def advance(self, size_bytes: int = 0) -> None:
-        """One more item is done, with ``size_bytes`` bytes."""
-        ...
-
-    def finish(self) -> None:
-        """The work has ended."""
-        ...
-
-
-class Silent:
-    """Discards progress."""
-
-    def start(self, operation: str, items: int, unit: str) -> None: ...
-
-    def advance(self, size_bytes: int = 0) -> None: ...
-
-    def finish(self) -> None: ...
-
-
-class Work(Protocol):
-    """An item that can travel to an executor and says which stores it uses there."""
-
-    def stores_used(self) -> Iterable[Store]:
-        """The stores whose requests count as the item's."""
-        ...
 
 
 COPY_THREADS = 4
@@ -105,38 +68,7 @@ class Nothing:
     def wait(self, timeout_s: float | None = None) -> None: ...
 
 
-W = TypeVar("W", bound=Work)
-R = TypeVar("R")
 _Table = TypeVar("_Table", bound="TopicTable")
-
-
-def _one(_: object) -> int:
-    return 1
-
-
-class TaskRunner(Protocol):
-    """Runs work keyed by partition, maybe elsewhere, and counts what it asked of stores there."""
-
-    counts: StoreCounts
-
-    @property
-    def processes(self) -> int:
-        """How many processes work at once: among them what limits all of them is shared out."""
-        ...
-
-    def run(
-        self, function: Callable[[W], R], items: Iterable[W], weigh: Callable[[W], int] = _one
-    ) -> Iterator[Outcome[W, R]]: ...
-
-
-class LocalTasks(ThreadRunner):
-    """Tasks in threads of this process, where the stores count for themselves."""
-
-    processes = 1
-
-    def __init__(self, threads: int) -> None:
-        super().__init__(threads)
-        self.counts = StoreCounts()
 
 
 def _read_remote_log(
@@ -326,7 +258,7 @@ class Context:
     def run(self, operation: str, *, dry_run: bool = False) -> Iterator[OperationRun]:
         """A run of an operation, measured."""
         with self.measured() as measure:
-            yield OperationRun(operation, dry_run, measure=measure)
+            yield OperationRun(operation, dry_run, tasks=self.tasks, progress=self.progress, measure=measure)
 
     def counts(self) -> StoreCounts:
         """The calls of all stores so far, here and on executors."""

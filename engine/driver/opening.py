@@ -12,9 +12,10 @@ from pathlib import Path
 from stratalog.engine.config.cluster_file import ClusterFile, load_cluster_file
 from stratalog.engine.config.key_source import key_file, key_of_environment, read_key
 from stratalog.engine.config.settings import cluster_config
-from stratalog.engine.driver.context import Context, LocalTasks, Progress, Silent, TaskRunner
+from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.metrics import SnapshotMetrics
 from stratalog.engine.driver.running import Heartbeat
+from stratalog.engine.driver.tasks import LocalTasks, Progress, Silent, TaskRunner
 from stratalog.engine.quorum.bootstrap import FoundLog, find_log
 from stratalog.engine.quorum.cache import SAVE_AFTER, load_cache, save_cache
 from stratalog.engine.quorum.client import MetadataClient

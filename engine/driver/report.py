@@ -10,13 +10,18 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
 
 from stratalog.engine.driver.folding import DIFFERS, folded, zeros
-from stratalog.partitions.errors import StratalogError
+from stratalog.partitions.errors import EnvironmentUnusableError, StratalogError
 from stratalog.partitions.html_table import head_line, html_table, marked_line
 from stratalog.partitions.identity import TopicIdPartition
 from stratalog.partitions.printable import printable
 from stratalog.partitions.store import StoreCounts
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import pyarrow as pa
 
 _MOST_LINES = 200
 _MOST_NAMED = 3
@@ -106,6 +111,33 @@ class Report:
     def columns(self) -> list[str]:
         """Names of all columns, in the order in which rows bring them."""
         return list(dict.fromkeys(name for row in self.rows for name in row))
+
+    def to_arrow(self) -> pa.Table:
+        """The rows as a table: a column for each of ``columns``, null where a row lacks it. A column of values of
+        several types is text.
+        """
+        import pyarrow as pa
+
+        def column(values: list[Value]) -> pa.Array:
+            try:
+                return pa.array(values)
+            except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
+                return pa.array([None if value is None else str(value) for value in values], pa.string())
+
+        return pa.table({name: column([row.get(name) for row in self.rows]) for name in self.columns})
+
+    def to_pandas(self) -> pd.DataFrame:
+        """``to_arrow`` as a frame of pandas; whole numbers stay whole where some are missing.
+
+        Raises: EnvironmentUnusableError without pandas.
+        """
+        try:
+            import pandas as pd
+        except ModuleNotFoundError as error:
+            raise EnvironmentUnusableError(f"to_pandas needs {error.name}: pip install pandas") from error
+        import pyarrow as pa
+
+        return self.to_arrow().to_pandas(types_mapper={pa.int64(): pd.Int64Dtype()}.get)
 
     def to_json(self, about: Mapping[str, Value] = _NOTHING) -> str:
         """One object on one line; ``about`` says where it comes from."""

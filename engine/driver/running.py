@@ -6,7 +6,7 @@ import logging
 import threading
 from contextvars import ContextVar
 
-from stratalog.engine.driver.context import Progress
+from stratalog.engine.driver.tasks import Progress
 from stratalog.partitions.clock import Clock
 
 OPERATION: ContextVar[str | None] = ContextVar("stratalog_operation", default=None)

@@ -49,9 +49,9 @@ def root_remedy(sight: Sight, broker_id: int) -> str:
     broker = sight.image.brokers.get(broker_id)
     match sight.roots.get(broker_id):
         case Another():
-            return sight.commands("bootstrap", "--brokers", str(broker_id))
+            return sight.commands("bootstrap", str(broker_id))
         case Same() if broker is not None and broker.fenced_by_hand:
-            return sight.commands("fence", "--unfence", "--brokers", str(broker_id))
+            return sight.commands("brokers", "unfence", str(broker_id))
         case _:
             return sight.commands("maintain")
 
@@ -69,7 +69,7 @@ def broker_findings(sight: Sight) -> Iterator[HealthFinding]:
             case Unreachable(error):
                 what = (
                     f"its root does not answer ({error}). Mount it, or bring its server back, then run this; if "
-                    f"it is lost, make it anew: bootstrap --brokers {broker_id}"
+                    f"it is lost, make it anew: bootstrap {broker_id}"
                 )
             case NotOurs(error):
                 what = f"its root is not its own: {error}. Correct the cluster file or the mount, then run this"
@@ -81,7 +81,7 @@ def broker_findings(sight: Sight) -> Iterator[HealthFinding]:
             case None:
                 severity, kind = Severity.WARNING, "FencedBrokerCount"
                 what = "it is registered, and the cluster file does not name it: add it there, or let it go"
-                do = sight.commands("fence", "--decommission", "--brokers", str(broker_id))
+                do = sight.commands("brokers", "decommission", str(broker_id))
             case Same() if broker.fenced:
                 by_hand = " by hand" if broker.fenced_by_hand else ""
                 severity, kind = Severity.WARNING, "FencedBrokerCount"

@@ -257,15 +257,13 @@ def _damaged(
             kind=DAMAGED,
             subjects=tuple(said),
             what=f"copies are damaged or incomplete: {first}" + (f" (and {len(more)} more)" if more else ""),
-            do=sight.commands(
-                "verify", "--deep", "--heal", topics={seen.view.topic for seen in odd if str(seen) in said}
-            ),
+            do=sight.commands("heal", topics={seen.view.topic for seen in odd if str(seen) in said}),
         )
     known = sight.times.damaged
     more_of = [one.view for one in sight.partitions if one.view.key in known and str(one) not in said]
     if more_of:
         what = "This mends what has a good copy; where none is left, put one back first"
-        heal = sight.commands("verify", "--deep", "--heal", topics={view.topic for view in more_of})
+        heal = sight.commands("heal", topics={view.topic for view in more_of})
         yield _remembered([*map(str, more_of)], [known[view.key] for view in more_of], what, heal)
     if METADATA_LOG in known:
         what = (

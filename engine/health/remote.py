@@ -160,7 +160,7 @@ def _tables(context: Context, sight: Sight) -> tuple[list[HealthFinding], dict[s
             case Done(_, log):
                 logs[outcome.item.topic_id] = log
                 if log.rewrite is not None:
-                    heal = sight.commands("verify", "--deep", "--heal", topics=[topic])
+                    heal = sight.commands("heal", topics=[topic])
                     findings.append(_of_table(topic, f"{log.rewrite}. This takes it back", heal))
     return findings, logs
 

@@ -59,7 +59,7 @@ def _states(
     if not unread:
         return read, []
     (_, first), *_ = unread
-    damaged, heal = first.code in DAMAGE, sight.commands("verify", "--deep", "--heal", topics=[topic])
+    damaged, heal = first.code in DAMAGE, sight.commands("heal", topics=[topic])
     causes = [sight.keeping_offline(view) for view, _ in unread]
     return read, [
         HealthFinding(

@@ -84,7 +84,7 @@ def _failing(sight: Sight, damaged: Collection[str], tables: Collection[str]) ->
         if first.code in DAMAGE:
             of = [one.item.partition(" ")[0] for one in told if one.code in DAMAGE]
             names = {name if name in topics else name.rpartition("-")[0] for name in of}
-            do = sight.commands("verify", "--deep", "--heal", topics=names & topics)
+            do = sight.commands("heal", topics=names & topics)
         yield HealthFinding(
             severity=Severity.ERROR,
             kind="upkeep-failing",

@@ -9,15 +9,14 @@ Purpose
         overlay                 mappings of an image that share what is not changed
         fold                    the one fold: ``apply(image, offset, records) -> image``
         commands                what may be asked: ``command.decide(image) -> records + answer``; brokers
-        topic_commands          ... topics and configs
+        topic_commands          ... topics and configs, restored topics among them
         partition_commands      ... ISRs and log starts, in batches
         voter_commands          ... metadata voters
         election_commands       ... elections
         reassignment_commands   ... other replicas
         partition_changes       what the commands on partitions share
         protection              topics whose records nobody may delete before a time
-        description             the cluster without its places, for a restore
-        restore_commands        ... and what brings it back
+        description             the cluster without its storage, for a restore
         dump                    an image as records of a snapshot, and back
         probed_roots            what follows from how the roots of the brokers were found
         placement               replicas over racks

@@ -18,9 +18,11 @@ from stratalog.engine.config.settings import (
 )
 from stratalog.engine.config.topic_config import MIRROR_SOURCE, MIRROR_SOURCE_TOPIC
 from stratalog.engine.metadata.commands import Decision
+from stratalog.engine.metadata.description import TopicDescription
 from stratalog.engine.metadata.image import ClusterImage, TopicImage
 from stratalog.engine.metadata.placement import Placer, place_replicas
 from stratalog.engine.metadata.records import (
+    EPOCH_GAP,
     ConfigRecord,
     ConfigResource,
     MetadataRecord,
@@ -373,3 +375,60 @@ class AlterConfigs:
             if after.get(name) != present.get(name)
         )
         return Decision(records, None)
+
+
+@dataclass(frozen=True, slots=True)
+class RestoreTopic:
+    """Create a topic with the id and configs of a description (``stratalog.engine.metadata.description``). Its
+    partitions have neither ISR nor leader, so no append succeeds before an unclean election makes a replica begin
+    at the end of the remote log. Does nothing when the topic exists with this id. Answer: the number of replicas
+    of each partition.
+    """
+
+    topic: TopicDescription
+    """The description, with the known leader epochs and log starts of its partitions."""
+
+    def decide(self, image: ClusterImage) -> Decision[int]:
+        """Raises: InvalidCallError, InvalidTopicError, InvalidConfigError; TopicAlreadyExistsError when the name
+        has another topic; InvalidReplicationFactorError when no broker is there.
+        """
+        topic = self.topic
+        what = f"topic {topic.name!r}"
+        check_topic_name(topic.name)
+        check_not_internal(topic.name, "restore")
+        if topic.topic_id in image.topics and image.topics[topic.topic_id].name == topic.name:
+            return Decision((), len(image.topics[topic.topic_id].first.replicas))
+        if topic.name in image.topic_ids or topic.topic_id in image.topics:
+            raise TopicAlreadyExistsError(f"{what} already exists, but differs from the one to restore")
+        if not topic.partitions:
+            raise InvalidCallError(f"{what} is described without partitions")
+        configs = {name: check_config(Scope.TOPIC, name, text, what) for name, text in topic.configs.items()}
+        topic_config(configs, image.configs, what)
+        racks = {broker.broker_id: broker.rack for broker in image.brokers.values() if not broker.fenced}
+        factor = min(topic.replication_factor, len(racks))
+        placed = place_replicas(racks, len(topic.partitions), factor, random.Random(topic.topic_id))
+        records: list[MetadataRecord] = [
+            TopicRecord(
+                name=topic.name,
+                topic_id=topic.topic_id,
+                key_schema=topic.key_schema,
+                value_schema=topic.value_schema,
+            )
+        ]
+        records += (
+            ConfigRecord(resource=ConfigResource.TOPIC, name=topic.name, key=key, value=value)
+            for key, value in configs.items()
+        )
+        records += (
+            PartitionRecord(
+                topic_id=topic.topic_id,
+                partition=number,
+                replicas=replicas,
+                isr=(),
+                leader_epoch=partition.leader_epoch + EPOCH_GAP,
+                log_start_offset=partition.log_start_offset,
+                added=True,  # for all that its description says
+            )
+            for number, (replicas, partition) in enumerate(zip(placed, topic.partitions, strict=True))
+        )
+        return Decision(tuple(records), factor)

@@ -1,28 +1,25 @@
-"""Reading: the bounds of a read, the replica and the files that hold it, and the records themselves without Spark.
+"""Reading: the bounds of a read, the replica and files that hold the records, and reading them without Spark.
 
-    positions              pure: places in a log and times, as callers write them at any door
-    bounds, read_plan      pure: the question of a batch read, and its plan
-    plan                   a replica's log and the remote log -> the exact files and their parts
-    client                 the reader, and its rack
-    look                   leaders seen, remote logs loaded: what a partition holds now, in both tiers
-    list_offsets           ListOffsets: named positions, and positions by time; the offset of a place
-    last                   where the last n records begin
-    offsets_for_epoch      OffsetsForLeaderEpoch, as consumers ask it
-    plan_read              a batch: a pinned plan of file ranges
-    fetch, tail            small reads without a JVM: records from an offset on, and the end as it moves
-    subscription           pure: which topics a stream reads, and which partitions of them
-    stream_options         pure: the options of a stream, and of a batch read
-    stream_offsets         pure: its offsets
-    stream_tasks, admission   pure: how much of the log a batch of it takes, and in which tasks
-    stream_source          triggers and batches of a stream, and a batch read as one, planned on the driver
-    range_plan             a batch as ranges of offsets, read by a scan instead of tasks of its own
-    stream_read            a task of a batch, on an executor
-    stream_progress        a consumer group is told how far the stream has come
+    positions              pure: positions in a log and times, as callers write them
+    bounds, read_plan      pure: the query of a batch read, and its plan
+    plan                   a replica's log and the remote log -> the exact files and ranges
+    client                 the reader's identity and rack
+    look                   leaders and remote logs: the present content of a partition in both tiers
+    list_offsets           ListOffsets and OffsetsForLeaderEpoch: offsets by name, time and leader epoch
+    last                   the start of the last n records
+    plan_read              a batch read as a pinned plan of file ranges
+    fetch, tail            small reads without a JVM: records from an offset on, and following the end
+    stream_options         pure: the topics and options of a stream, and the options of a batch read
+    stream_offsets         pure: the offsets of a stream
+    stream_tasks, admission   pure: the size of a stream's batch, and its tasks
+    stream_source          plans triggers and batches on the driver; commits a stream's progress to its group
+    range_plan             a stream's batch as ranges of offsets, for a scan
+    stream_read            one task of a batch, on an executor
 
-Above ``records``: a read may begin where a group has committed. Which replica is read from stands below both
-(``stratalog.engine.replicas.nearest``).
+Above ``records``, because a read may begin at a group's committed offset. ``stratalog.engine.replicas.nearest``
+selects the replica.
 
-KIP-392, sentence by sentence, with the tests that hold each: ``docs/kips.md``.
+``docs/kips.md`` lists KIP-392 sentence by sentence, with the test for each.
 
 A consumer that follows the end of a log is a loop over fetches (``stratalog.engine.reading.tail``).
 """

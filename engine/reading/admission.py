@@ -1,7 +1,7 @@
-"""Admission: how far each partition goes in one batch of a stream, under a limit of rows or bytes. Pure.
+"""Admission: the end of each partition in one batch of a stream, under a limit of rows or bytes. Pure.
 
-Fair is: everybody gets the same, and what one has no use for is shared among the others, so that a partition with
-little to read is never held up by one with a lot. A limit below the number of partitions lets them take turns.
+Every partition gets the same share; others share what one does not need, so a partition with little to read never
+waits for one with a lot. If the limit is below the number of partitions, they take turns.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ K = TypeVar("K", int, tuple[str, int])
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """A file's part ``[start, end)`` of a log, and about how many bytes these records have in it."""
+    """The records ``[start, end)`` in one file, and their approximate number of bytes."""
 
     start: int
     end: int
@@ -25,8 +25,9 @@ class Extent:
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
-    """The backlog of a partition, ``[start, end)``; extents in order, without overlaps. Records that no extent
-    holds count no bytes."""
+    """The backlog of a partition, ``[start, end)``; extents in order, without overlaps. Records outside of all
+    extents count no bytes.
+    """
 
     start: int
     end: int
@@ -38,11 +39,11 @@ class Backlog:
         return self.end - self.start
 
     def bytes_until(self, offset: int) -> int:
-        """About how many bytes the records below ``offset`` have."""
+        """The approximate bytes of the records below ``offset``."""
         return sum(_part_bytes(extent, self.start, min(offset, self.end)) for extent in self.extents)
 
     def offset_within(self, budget_bytes: int) -> int:
-        """The offset up to which ``budget_bytes`` reach: past one record at least, if there is one."""
+        """The offset that ``budget_bytes`` reach, at least one record on, if there is one."""
         reached, left = self.start, budget_bytes
         for extent in self.extents:
             size = _part_bytes(extent, reached, self.end)
@@ -57,7 +58,7 @@ class Backlog:
 
 
 def _part_bytes(extent: Extent, start: int, end: int) -> int:
-    """Of the records ``[start, end)``, as if all records of the extent had the same size."""
+    """Bytes of the records ``[start, end)``, as if all records of the extent had the same size."""
     rows = min(extent.end, end) - max(extent.start, start)
     return extent.size_bytes * rows // (extent.end - extent.start) if rows > 0 else 0
 
@@ -65,9 +66,8 @@ def _part_bytes(extent: Extent, start: int, end: int) -> int:
 def admit(
     backlogs: Mapping[K, Backlog], *, max_rows: int | None = None, max_bytes: int | None = None
 ) -> dict[K, int]:
-    """Where each partition ends in this batch. ``max_rows`` is never exceeded; ``max_bytes`` is an estimate, and
-    a partition whose turn it is gives one record even if that is larger. As long as there is something to read,
-    something is read.
+    """The end of each partition in this batch. ``max_rows`` is never exceeded; ``max_bytes`` is an estimate, and
+    each batch takes at least one record even if that is larger.
     """
     turn = sum(backlog.start for backlog in backlogs.values())  # grows with every batch, and survives a restart
     ends = {partition: backlog.end for partition, backlog in backlogs.items()}
@@ -86,9 +86,9 @@ def admit(
 
 
 def fair_shares(wanted: Mapping[K, int], limit: int, turn: int = 0) -> dict[K, int]:
-    """``limit`` shared out: nobody gets more than is wanted, and nobody less than another one who wants as much,
-    but for a remainder. Where there are more takers than units, each of as many as there are, from number
-    ``turn`` on, gets one.
+    """``limit`` divided fairly: no partition gets more than it wants, and those that want more get equal shares,
+    up to a remainder. If there are more takers than units, one unit each goes to consecutive takers from number
+    ``turn`` on.
     """
     takers = sorted(key for key, want in wanted.items() if want > 0)
     shares = dict.fromkeys(wanted, 0)

@@ -1,10 +1,10 @@
-"""The question of a batch read: topics, and where the range of each partition begins and ends. Pure.
+"""The query of a batch read: topics, and the bounds of each partition's range. Pure.
 
-A bound that is a place (an offset, a named position, how far a group has come, ``FirstAt``) bounds offsets; one
-that is a time bounds the records' timestamps, whatever their order in the log: ``start`` and ``end`` as times are
-the records *of* these times. The two go together: from a group's offset on, but only up to a time.
+A place (an offset, a named position, a group's committed offset, ``FirstAt``) bounds offsets. A time bounds the
+records' timestamps, in whatever order they are in the log. Both may be combined: from a group's offset on, but
+only up to a time.
 
-Errors of a call that do not depend on the log are found here, before anything is listed.
+Errors that do not depend on the log are found here, before anything is listed.
 """
 
 from __future__ import annotations
@@ -35,23 +35,21 @@ from stratalog.partitions.spelling import did_you_mean
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """How far a consumer group has come: ``start=Committed("dashboard")``. A partition for which it has committed
-    nothing is at its log start.
+    """The committed offset of a consumer group: ``start=Committed("dashboard")``. The log start in a partition
+    without a commit.
     """
 
     group: str
 
 
 ByPartition = Mapping[int, Place | str] | Mapping[tuple[str, int], Place | str]
-"""By partition of the one topic, or by topic and partition."""
+"""By partition if there is one topic, otherwise by topic and partition."""
 
 OffsetBound = Place | Committed | Mapping[object, Place] | None
-"""Where the offsets of each partition begin or end; None, and a partition that is not named: the log start, or the
-high watermark."""
+"""A bound of offsets in each partition. None, or a partition without one: the log start, or the high watermark."""
 
 Bound = Place | datetime | str | Committed | ByPartition | None
-"""As a caller gives it. A time, a datetime or text, bounds the timestamps, and no offsets. Other text is a named
-position."""
+"""A bound as a caller gives it. A time (datetime or text) bounds timestamps; other text is a named position."""
 
 ALL_BOUNDS = (
     "an offset, a time (a datetime with a time zone, or text such as 2013-06-01), FirstAt(time), a position (an "
@@ -61,8 +59,7 @@ ALL_BOUNDS = (
 
 @dataclass(frozen=True, slots=True)
 class ReadQuery:
-    """A batch read, as it was asked for. Raises: InvalidCallError, OffsetOutOfRangeError for what contradicts
-    itself."""
+    """A batch read as requested. Raises: InvalidCallError, OffsetOutOfRangeError for contradictory arguments."""
 
     topics: Sequence[str] = ()
     pattern: str | None = None
@@ -71,15 +68,16 @@ class ReadQuery:
     end: Bound = None
     partitions: Sequence[int] | None = None
     last: int | None = None
-    """The number of records of each partition, those before ``end``, instead of ``start``."""
+    """The number of last records before ``end`` in each partition, instead of ``start``."""
     client_rack: str | None = None
     fail_on_data_loss: bool = True
     isolation: Isolation | str = Isolation.READ_UNCOMMITTED
     first: OffsetBound = field(init=False)
-    """Where the offsets begin, and ``until``, where they end: ``start`` and ``end`` where these are no times."""
+    """The bound of offsets at which the range begins (``start`` if it is no time); ``until``, the one at which it
+    ends."""
     until: OffsetBound = field(init=False)
     times: TimeRange | None = field(init=False)
-    """The timestamps; None where neither bound is a time. A record without one is of no time."""
+    """The range of timestamps; None if neither bound is a time. It excludes records without a timestamp."""
 
     def __post_init__(self) -> None:
         if (self.pattern is None) == (not self.topics):
@@ -106,14 +104,14 @@ class ReadQuery:
 
     @property
     def groups(self) -> set[str]:
-        """The groups whose commits it takes."""
+        """The groups whose commits are bounds."""
         return {bound.group for bound in (self.first, self.until) if isinstance(bound, Committed)}
 
     def chosen(self, names: Collection[str], internal: Collection[str]) -> list[str]:
-        """The topics that are read, each once; a pattern chooses among ``names``, and matches no internal one.
+        """The topics to read, each once; a pattern selects from ``names``, and matches no internal topic.
 
-        Raises: UnknownTopicOrPartitionError when it matches no topic; InvalidCallError for a pattern that is no
-            regular expression.
+        Raises: UnknownTopicOrPartitionError when it matches no topic; InvalidCallError for an invalid regular
+            expression.
         """
         if self.pattern is None:
             return list(dict.fromkeys(self.topics))
@@ -129,15 +127,15 @@ class ReadQuery:
         return found
 
     def check_times(self, now_ms: int) -> None:
-        """Raises: InvalidCallError for a look-up of a time that has not come. (Records may be of such times, and a
-        range of times may reach there.)
+        """Raises: InvalidCallError for a lookup of a future time. (Records may have such timestamps, and a range
+        of times may include them.)
         """
         for name, bound in (("start =", self.first), ("end =", self.until)):
             for place in bound.values() if isinstance(bound, Mapping) else [bound]:
                 check_has_come(place, name, now_ms)
 
     def named(self, topics: Sequence[str]) -> dict[str, dict[str, dict[int, Place]]]:
-        """The bounds that are given by partition: ``start`` and ``end``, each by topic.
+        """The bounds given by partition: ``start`` and ``end``, each by topic.
 
         Raises: InvalidCallError, UnknownTopicOrPartitionError for a key that is no partition of these topics.
         """
@@ -149,13 +147,13 @@ class ReadQuery:
 
 
 def check_some(partitions: Sequence[int] | None) -> None:
-    """Raises: InvalidCallError for a choice of no partitions: a reader that follows them would never end."""
+    """Raises: InvalidCallError for an empty list of partitions, which a following reader would read forever."""
     if partitions is not None and not len(partitions):
         raise InvalidCallError("partitions is empty: name some, or omit it to read the whole topic")
 
 
 def _checked(what: str, bound: Bound) -> OffsetBound | datetime:
-    """The bound, in plain numbers."""
+    """The bound, with plain ints."""
     match bound:
         case None | Committed() | OffsetSpec() | FirstAt():
             return bound

@@ -1,4 +1,4 @@
-"""The reader and its place, as a replica selector is told (KIP-392, "Consumer API")."""
+"""The identity and rack of the reader, for replica selectors (KIP-392, "Consumer API")."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ VARIABLE = "STRATALOG_CLIENT_RACK"
 def client_rack(
     given: str | None, in_spark: str | None, environ: Mapping[str, str], file: ClusterFile
 ) -> str | None:
-    """Kafka's ``client.rack``: what the call says (a job's ``--client-rack`` is what it calls with), else Spark's
-    conf, else the environment, else the cluster file. The empty text is a word, too: nowhere. None: not known.
+    """Kafka's ``client.rack``: from the call (also ``--client-rack``), else Spark's conf, the environment, or the
+    cluster file. An empty text means no rack. None if unknown.
     """
     said = (given, in_spark, environ.get(VARIABLE), file.client_rack)
     return next((rack for rack in said if rack is not None), None) or None
 
 
 def client_metadata(file: ClusterFile, spark: SparkSession | None, given_rack: str | None) -> ClientMetadata:
-    """This driver, as a reader; its rack as ``client_rack`` has it."""
+    """This driver as a reader; see ``client_rack`` for its rack."""
     in_spark = None if spark is None else spark.conf.get(SPARK_KEY, None)
     app_name = None if spark is None else spark.conf.get("spark.app.name", None)
     try:

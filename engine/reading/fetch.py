@@ -1,22 +1,22 @@
-"""Fetch: some records of partitions from an offset on, in this process, from either tier (Kafka's Fetch request).
+"""Fetch: records of partitions from an offset on, in this process, from either tier (Kafka's Fetch request).
 
-For consumers of small ranges: no Spark, no plan of files. A fetch answers from one place: from the nearest replica
-(KIP-392) where the leader's local log has the offset, else from the remote log; the next one goes on at
+For consumers of small ranges, without Spark or a plan of files. A fetch reads from one source: the nearest replica
+(KIP-392) if the leader's local log has the offset, otherwise the remote log. The next fetch continues at
 ``Fetched.next_offset``.
 
-    1. read the metadata (once for all partitions of a call), list the leader
-    2. the caller says of which leader epoch the last record was that it has read: that history is the leader's, or
-       the fetch ends with LOG_TRUNCATION (KIP-320)
-    3. the offset is local: files of the nearest replica, or of the leader where that one cannot serve it after
-       all; else the remote segment that holds it. Ranged reads of the footer and of the row groups that are
-       needed; recent reads are cached
-    3a. damaged records are read from any other copy: of a follower that knows them to be committed, or of the
-       remote tier; only where no copy is good it is an error
-    4. transient errors are retried, from 1 on, with exponential back-off, until the time-out (KIP-405,
-       "Remote Storage Fetcher Thread Pool", 2.3)
-A segment that was deleted meanwhile is an error at once: OFFSET_OUT_OF_RANGE, where the log start has passed it,
-else REMOTE_OBJECT_MISSING (2.2). So is what the fetch quota leaves no room for before the time-out, and an offset
-that the leader does not know to be committed, for waiting alone does not change that.
+1. Read the metadata (once for all partitions of a call), list the leader.
+2. If the caller names the leader epoch of the last record that it read, check that this history is the leader's;
+   otherwise the fetch ends with LOG_TRUNCATION (KIP-320).
+3. A local offset: read files of the nearest replica, or of the leader if that cannot serve it; otherwise the
+   remote segment with the offset. Only the footer and the needed row groups are read; recent reads are cached.
+   3a. Read damaged records from another copy: a follower that knows them to be committed, or the remote tier. It
+   is an error only if no copy is good.
+4. Retry transient errors from step 1 with exponential back-off until the timeout (KIP-405, "Remote Storage Fetcher
+   Thread Pool", 2.3).
+
+A segment that was deleted meanwhile is an error at once: OFFSET_OUT_OF_RANGE if the log start has passed it,
+otherwise REMOTE_OBJECT_MISSING (2.2). So is a read that the fetch quota delays beyond the timeout, and an offset
+that the leader does not know to be committed, as waiting alone does not change that.
 """
 
 from __future__ import annotations
@@ -94,30 +94,30 @@ class Fetched:
     topic: str
     partition: int
     records: pa.Table
-    """Columns ``partition, offset, timestamp, key, value, headers``, in the order of offsets, without gaps but for
-    markers of transactions and what the isolation level leaves out; empty at the high watermark, of committed
-    records at the last stable offset."""
+    """Columns ``partition, offset, timestamp, key, value, headers``, in order of offsets, without gaps except
+    transaction markers and records that the isolation level hides. Empty at the high watermark, or for committed
+    reads at the last stable offset."""
     next_offset: int
-    """Where to go on."""
+    """The offset of the next fetch."""
     log_start: int
     high_watermark: int
-    """The leader's, wherever the records came from."""
+    """The leader's high watermark, for records from any source."""
     leader_epoch: int | None
-    """Of the record before ``next_offset``: give it to the next fetch."""
+    """The leader epoch of the record before ``next_offset``, for the next fetch."""
     remote: bool
     """Whether the records came from the remote tier."""
     broker: int | None
-    """The broker that served them; None: the remote tier, which is in no rack."""
+    """The broker that served the records; None for the remote tier, which has no rack."""
     crossed_racks: bool
-    """Whether the broker is in another rack than the reader; not where either is in none."""
+    """Whether the broker is in another rack than the reader; False if either has none."""
     read_bytes: int
-    """Bytes of row groups read from storage for it; 0 where they were cached."""
+    """Bytes of row groups read from storage; 0 if they were cached."""
     damage: tuple[str, ...] = ()
-    """Copies of these records that were found damaged on the way to a good one: one line each, with what to do."""
+    """One line per damaged copy that was skipped, with the remedy."""
 
     @property
     def cross_rack_bytes(self) -> int:
-        """Those of ``read_bytes`` that came from another rack."""
+        """The part of ``read_bytes`` that came from another rack."""
         return self.read_bytes if self.crossed_racks else 0
 
     def __repr__(self) -> str:
@@ -159,13 +159,13 @@ def fetch(
     isolation: Isolation | str = Isolation.READ_UNCOMMITTED,
 ) -> Fetched:
     """The records of a partition from ``offset`` on: at least one, if there is one below the high watermark, and
-    as many more as take at most ``max_bytes`` in memory.
+    more up to ``max_bytes`` in memory.
 
     Raises: UnknownTopicOrPartitionError; OffsetOutOfRangeError below the log start and above the log end;
-        LogTruncationError where the log is not what the reader of ``leader_epoch`` has read;
+        LogTruncationError if the log differs from the records that the reader of ``leader_epoch`` has read;
         OffsetNotAvailableError above the high watermark; InvalidCallError; ThrottlingQuotaExceededError;
-        LeaderNotAvailableError, StorageError, StoreTimeoutError and other errors that may pass and have not
-        until the time-out; RemoteObjectMissingError and other CorruptionError kinds.
+        LeaderNotAvailableError, StorageError, StoreTimeoutError and other transient errors that lasted until the
+        timeout; RemoteObjectMissingError and other CorruptionError kinds.
     """
     offsets = {(topic, partition): OffsetAndMetadata(offset, leader_epoch)}
     outcomes = fetch_many(
@@ -184,12 +184,12 @@ def fetch_many(
     known: ClusterImage | None = None,
     isolation: Isolation | str = Isolation.READ_UNCOMMITTED,
 ) -> Iterator[Outcome[TopicPartition, Fetched]]:
-    """Fetch from several partitions at once, ``max_bytes`` of each: an outcome for each, as they come, local ones
-    without waiting for remote ones. The fetches begin with the call, and end ``timeout_s`` after it. ``known`` is
-    the metadata, where the caller has just read it: it is read again only where something fails.
+    """Fetch from several partitions at once, ``max_bytes`` from each. Yields an outcome per partition in order of
+    completion; local ones do not wait for remote ones. The fetches start with the call, and end ``timeout_s``
+    later. ``known`` is the metadata if the caller has just read it; it is read again only after a failure.
 
-    Raises: InvalidCallError, also where there is nothing to fetch; UnknownTopicOrPartitionError for a key that is
-        no partition; errors of reading the metadata.
+    Raises: InvalidCallError, also for an empty request; UnknownTopicOrPartitionError for a key that is no
+        partition; errors of reading the metadata.
     """
     positions = check_offsets(offsets, least=None)
     if not positions:
@@ -220,14 +220,14 @@ def fetch_many(
         try:
             return image.partition(image.topic(key[0]).topic_id, key[1]).leader
         except UnknownTopicOrPartitionError:
-            return None  # as its fetch will say
+            return None  # its own fetch will report the error
 
     return context.fetching.run(begin, list(positions), leader, context.clock, deadline_s, timeout_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Fetch:
-    """One fetch in the course of its tries."""
+    """One fetch, with its retries."""
 
     context: Context
     key: TopicPartition
@@ -240,7 +240,7 @@ class _Fetch:
     isolation: Isolation
 
     def until_it_passes(self, attempt: Callable[[bool], T]) -> T:
-        """Try again what may pass; ``attempt`` is told whether it has been tried before."""
+        """Retry transient errors; ``attempt`` receives whether it is a retry."""
         tries = 0
         while True:
             try:
@@ -255,14 +255,14 @@ class _Fetch:
                 self.context.clock.sleep(pause)
 
     def begin(self, image: ClusterImage) -> Fetched | Remote[Fetched]:
-        """The local records, or what it takes to get remote ones."""
+        """The local records, or a function that fetches the remote ones."""
         seen = self._look(image)
         if self.offset < seen.log.local_start:
             return Remote(lambda: self.until_it_passes(lambda fresh: self._remotely(seen, fresh)))
         chosen = nearest(self.context, seen, self.client, self.offset)
         damage = PassedOver()
         if not chosen.is_leader:
-            # Whatever keeps it from serving: the leader was chosen by nobody, and can do it all the same.
+            # After any error of a selected replica the leader can still serve.
             with suppress(StratalogError), damage.copy():
                 return self._locally(seen, chosen, damage)
         leader = leader_of(seen)
@@ -277,8 +277,9 @@ class _Fetch:
         return Remote(lambda: self.until_it_passes(lambda _: self._remotely_instead(seen, damage)))
 
     def _of_a_follower(self, seen: SeenLeader, damage: PassedOver, tried: Collection[int] = ()) -> Fetched | None:
-        """The records from a follower that knows them to be committed, and whose copy is good; None without such a
-        follower besides those in ``tried``."""
+        """The records from a follower with a good copy that knows them to be committed, other than those in
+        ``tried``; None without one.
+        """
         for broker in seen.replicas.followers:
             if broker in tried:
                 continue
@@ -289,7 +290,7 @@ class _Fetch:
         return None
 
     def _remotely_instead(self, seen: SeenLeader, damage: PassedOver) -> Fetched:
-        """The remote records, where what brokers have of them is damaged."""
+        """The remote records, if the brokers' copies are damaged."""
         with suppress(RemoteNotReadyError), damage.copy():  # it may not be tiered yet
             pieces = self._remote_pieces(seen, self._load(seen), self.offset + 1)
             return self._fetched(seen, pieces, None, damage)
@@ -328,8 +329,9 @@ class _Fetch:
         return self._fetched(seen, pieces, chosen, damage, left_out)
 
     def _remotely(self, seen: SeenLeader, fresh: bool) -> Fetched:
-        """The remote records; what is damaged there, from a follower that has it still. ``fresh``: go by what the
-        table says now."""
+        """The remote records; damaged ones from a follower that still has them. ``fresh``: read the table
+        again.
+        """
         damage = PassedOver()
         with damage.copy():
             return self._from_remote(seen, fresh, damage)
@@ -362,7 +364,7 @@ class _Fetch:
         return log
 
     def _remote_pieces(self, seen: SeenLeader, remote: RemoteLog, end: int) -> list[FileSlice]:
-        """From the one that holds the offset on, up to the one before ``end``."""
+        """The remote pieces from the one with the offset up to ``end``."""
         covering = remote.covering(seen.view.partition, self.offset, end)
         pieces = remote_log_pieces(self.context, seen, covering)
         if not pieces or not pieces[0].start <= self.offset < pieces[0].end:
@@ -379,8 +381,9 @@ class _Fetch:
         damage: PassedOver,
         left_out: Sequence[tuple[int, int]] = (),
     ) -> Fetched:
-        """The records of pieces of the chosen replica, or of the remote tier, where all is decided, when that is
-        None. This reader does not get the offsets ``left_out``."""
+        """The records of pieces of the chosen replica, or of the remote tier (None), where every transaction is
+        decided. ``left_out`` are offsets that this reader does not get.
+        """
         read_bytes = 0
 
         def pay(size_bytes: int) -> None:
@@ -398,7 +401,7 @@ class _Fetch:
                 break
             next_offset += found.num_rows
             records = _without(visible(found, self.isolation), left_out).drop_columns(["control"])
-            # Its schema may have grown since they were written, and also since this looked.
+            # The schema may have grown since the records were written, or since the topic was read.
             records = records.cast(widest([schema, records.schema.remove_metadata()], str(seen)))
         bounds = _bounds(seen)
         return Fetched(
@@ -426,7 +429,7 @@ class _Fetch:
 
 
 def _bounds(seen: SeenLeader) -> Bounds:
-    """Of what readers get."""
+    """The bounds that readers see."""
     first = seen.log_start
     return Bounds(first, seen.end(Isolation.READ_UNCOMMITTED), max(seen.log.log_end, first))
 

@@ -1,4 +1,4 @@
-"""Where the last n records of a partition begin, for a reader who does not see markers, nor what was aborted."""
+"""The start of the last n records of a partition, for a reader that does not see markers or aborted records."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ _COLUMNS = ["offset", "control"]
 
 
 def start_of_last(state: PartitionState, records: int, end: int, isolation: Isolation) -> int:
-    """The offset from which on such a reader gets ``records`` records below ``end``; the log start where there are
-    fewer. Reads ``control`` of files that may hold records that the reader does not see.
+    """The offset from which the reader gets ``records`` records below ``end``; the log start if there are fewer.
+    Reads the column ``control`` of files that may hold hidden records.
 
     Raises: CorruptSegmentError, SourceChangedError.
     """
@@ -39,7 +39,7 @@ def start_of_last(state: PartitionState, records: int, end: int, isolation: Isol
 
 
 def leader_has_last(seen: SeenLeader, records: int, end: int, isolation: Isolation) -> bool:
-    """Whether a leader's own files surely hold the last records below ``end``, those apart that are marked."""
+    """Whether the leader's own unmarked files certainly hold the last records below ``end``."""
     log, hidden, gaps = seen.log, seen.transactions.hidden(isolation), seen.transactions.gaps
     if seen.view.log_start_offset >= log.local_start:
         return True

@@ -9,8 +9,12 @@ from stratalog.engine.driver.context import Context
 from stratalog.engine.reading.look import PartitionState, look
 from stratalog.engine.reading.positions import FirstAt, Place, Spec, spec_of
 from stratalog.engine.replicas.nearest import SeenLeader
+from stratalog.engine.replicas.offsets_for_epoch import EpochEndOffset, end_for_consumers
+from stratalog.engine.replication.leader import look_at_leader
+from stratalog.partitions.errors import FencedLeaderEpochError, UnknownLeaderEpochError
 from stratalog.partitions.isolation import Isolation, isolation_of
 from stratalog.partitions.lookup import first_at_or_after, largest_timestamp
+from stratalog.partitions.numbers import whole
 from stratalog.partitions.offsets import Answer, FoundOffset, OffsetSpec, UnknownOffset, named_offset
 
 
@@ -20,10 +24,10 @@ def list_offsets(
     spec: Spec | datetime | str,
     isolation: Isolation | str = Isolation.READ_UNCOMMITTED,
 ) -> dict[int, Answer]:
-    """ListOffsets: a named position, or the first record at or after a time, of each partition, as a reader of
-    that isolation level sees it.
+    """ListOffsets: for each partition, a named position, or the first record at or after a time, for a reader of
+    that isolation level.
 
-    Raises: UnknownTopicOrPartitionError; InvalidCallError for what is no position, a time without a zone, and an
+    Raises: UnknownTopicOrPartitionError; InvalidCallError for an invalid position, a time without a zone, or an
         unknown level.
     """
     level, wanted = isolation_of(isolation), spec_of(spec, "spec =")
@@ -32,18 +36,18 @@ def list_offsets(
 
 
 def takes_remote(seen: SeenLeader, spec: Spec) -> bool:
-    """Whether the leader alone cannot tell the position."""
+    """Whether the position needs the remote log."""
     if isinstance(spec, FirstAt) or spec is OffsetSpec.MAX_TIMESTAMP:
         return seen.view.log_start_offset < seen.log.local_start
     return spec in (OffsetSpec.LAST_TIERED, OffsetSpec.EARLIEST_PENDING_UPLOAD)
 
 
 def position(state: PartitionState, spec: Spec, isolation: Isolation = Isolation.READ_UNCOMMITTED) -> Answer:
-    """The answer for one partition, with the leader epoch of the offset. For readers of committed records LATEST
-    is the last stable offset, and a look-up by time finds nothing from there on (KIP-98, "ListOffsetRequest").
+    """The answer for one partition, with the leader epoch of the offset. For committed readers LATEST is the last
+    stable offset, and a lookup by time ends there (KIP-98, "ListOffsetRequest").
 
-    Raises: OffsetNotAvailableError for LATEST, and for a time that no known record has reached, while the recently
-        elected leader does not yet know the high watermark (KIP-207).
+    Raises: OffsetNotAvailableError for LATEST, and for a time after all known records, while the recently elected
+        leader does not know the high watermark yet (KIP-207).
     """
     end = state.leader.latest(isolation) if spec is OffsetSpec.LATEST else state.leader.end(isolation)
     if isinstance(spec, FirstAt):
@@ -57,17 +61,16 @@ def position(state: PartitionState, spec: Spec, isolation: Isolation = Isolation
             f"the fate of offset {found.offset} is not decided yet: its transaction is still open"
         )
     if isinstance(spec, FirstAt) and isinstance(found, UnknownOffset):
-        state.leader.latest(isolation)  # a record may be that late which the leader does not know to be committed
+        state.leader.latest(isolation)  # a record that the leader does not know to be committed may be that late
     if isinstance(found, FoundOffset):
         return FoundOffset(found.offset, found.timestamp_us, state.leader.log.lineage.epoch_at(found.offset))
     return found
 
 
 def offset_at(state: PartitionState, place: Place, isolation: Isolation) -> int | UnknownOffset:
-    """The offset of a place in a partition, as such a reader sees it; of a time that no record has reached, where
-    the reader stops.
+    """The offset of a place in a partition for the reader; for a time after all records, the end of its reads.
 
-    Raises: as ``position``.
+    Raises: see ``position``.
     """
     if not isinstance(place, OffsetSpec | FirstAt):
         return place
@@ -77,3 +80,27 @@ def offset_at(state: PartitionState, place: Place, isolation: Isolation) -> int 
     if isinstance(place, FirstAt):
         return state.leader.latest(isolation)
     return UnknownOffset(f"{state.leader}: {place.name} is not known: {found.reason}")
+
+
+def offset_for_leader_epoch(
+    context: Context,
+    topic: str,
+    partition: int,
+    leader_epoch: int,
+    *,
+    current_leader_epoch: int | None = None,
+) -> EpochEndOffset | UnknownOffset:
+    """The end of ``leader_epoch`` in the leader's log, at most the high watermark (OffsetsForLeaderEpoch, KIP-320;
+    KIP-392, "Protocol Changes"). ``current_leader_epoch`` is the partition's epoch as the caller knows it.
+
+    Raises: UnknownTopicOrPartitionError, LeaderNotAvailableError; OffsetNotAvailableError while the recently
+        elected leader does not know the high watermark; FencedLeaderEpochError, UnknownLeaderEpochError when
+        ``current_leader_epoch`` is another one; InvalidCallError; errors of listing the leader.
+    """
+    leader_epoch = whole(leader_epoch, "leader epoch", 0)
+    image = context.metadata.image()
+    replicas = context.replicas(image.view(image.topic(topic).topic_id, partition))
+    if current_leader_epoch is not None and current_leader_epoch != replicas.epoch:
+        kind = FencedLeaderEpochError if current_leader_epoch < replicas.epoch else UnknownLeaderEpochError
+        raise kind(f"{replicas}: the leader epoch is {replicas.epoch}, but the call says {current_leader_epoch}")
+    return end_for_consumers(str(replicas), look_at_leader(replicas), replicas.epoch, leader_epoch)

@@ -1,4 +1,4 @@
-"""Look: the present state of partitions, at their leaders and in the remote tier, to plan reads on."""
+"""Reads the present state of partitions, from their leaders and the remote tier, for planning."""
 
 from __future__ import annotations
 
@@ -39,27 +39,27 @@ T = TypeVar("T")
 
 _LOOKS = 3
 _local_pieces: WeakKeyDictionary[ReplicaLog, Sequence[FileSlice]] = WeakKeyDictionary()
-"""By log: a replica whose folder nobody has changed has the same one."""
+"""By log; a replica with an unchanged folder has the same one."""
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionState:
-    """One partition as one look at its leader and the remote saw it."""
+    """The state of one partition, from one look at its leader and the remote tier."""
 
     leader: SeenLeader
     positions: Positions
     readable: PartitionPieces
-    """The contents of leader and remote log."""
+    """The content of the leader's log and the remote log."""
     cold: Sequence[FileSlice]
-    """All that the remote holds of it, also where it is local too; none where it was not asked."""
+    """All remote pieces, including those that are local too; empty if the remote tier was not read."""
 
     def readable_by(self, isolation: Isolation) -> PartitionPieces:
-        """The readable pieces, without the files of which such a reader gets nothing."""
+        """The readable pieces, without files of which the reader sees nothing."""
         return replace(self.readable, hidden=self.leader.transactions.hidden(isolation))
 
 
 TakesRemote = Callable[[SeenLeader], bool]
-"""Whether a request needs the remote tier of a partition, also to find out where its records are."""
+"""Whether a request needs the remote tier of a partition, also to locate its records."""
 
 
 def always(_: SeenLeader) -> bool:
@@ -70,21 +70,21 @@ def always(_: SeenLeader) -> bool:
 def look(
     context: Context, topic: str, partitions: Sequence[int] | None = None, takes_remote: TakesRemote = always
 ) -> tuple[ClusterImage, list[PartitionState]]:
-    """The metadata, and the present state of these partitions of the topic (all when None), to plan reads on; the
-    end of every local file is checked against its footer. Where the leaders alone have what is wanted, the remote
-    tier is not asked, and states know nothing of it.
+    """The metadata, and the present state of these partitions of the topic (None: all); the end of every local
+    file is checked against its footer. If the leaders hold all that is wanted, the remote tier is not read, and
+    the states lack it.
 
-    Records wander from the leader to the remote, and retention drops them from either, while both are
-    looked at: what seems to be a gap is looked at again before it is believed.
+    Records move to the remote tier, and retention deletes them from either tier, during the look; so an apparent
+    gap is looked at again before it counts.
 
-    Raises: UnknownTopicOrPartitionError, LeaderNotAvailableError, LogGapError, CorruptionError kinds;
-        StorageError when it takes the remote tier and that is down.
+    Raises: UnknownTopicOrPartitionError, LeaderNotAvailableError, LogGapError, CorruptionError kinds; StorageError
+        when the remote tier is needed and unreachable.
     """
     return look_again(lambda: _look_once(context, topic, partitions, takes_remote))
 
 
 def look_again(once: Callable[[], T]) -> T:
-    """``once``, and once more where a leader has changed meanwhile, or files have moved, or seem to be missing."""
+    """Run ``once``, and once more if a leader has changed meanwhile, or files moved or seem to be missing."""
     return while_it_changes(once, FencedLeaderEpochError, LogGapError, SourceChangedError, looks=_LOOKS)
 
 
@@ -111,10 +111,10 @@ def partition_states(
     takes_remote: TakesRemote = always,
     client: ClientMetadata = NOWHERE,
 ) -> list[PartitionState]:
-    """As ``look``, once, of several topics, in their order and by partition. The end of an append is inferred from
-    the file that follows it: the reader of the file checks that (``check_end``).
+    """One look, like ``look``, at several topics, in their order and by partition. The end of an append is
+    inferred from the next file; its reader checks that (``check_end``).
 
-    Raises: as ``look``.
+    Raises: see ``look``.
     """
 
     def leader(view: PartitionView) -> SeenLeader:
@@ -179,7 +179,7 @@ def _state(context: Context, seen: SeenLeader, remote: RemoteLog | None) -> Part
 
 
 def local_pieces(replica: Replica, log: ReplicaLog) -> Sequence[FileSlice]:
-    """All that a replica holds, in offset order; ``log`` is its log."""
+    """All pieces of a replica's ``log``, in order of offsets."""
     found = _local_pieces.get(log)
     if found is None:
         found = _local_pieces[log] = [*LogSlices(replica.store, log.chain, log.local_start, log.log_end)]
@@ -187,7 +187,7 @@ def local_pieces(replica: Replica, log: ReplicaLog) -> Sequence[FileSlice]:
 
 
 def remote_log_pieces(context: Context, seen: SeenLeader, segments: Iterable[RemoteSegment]) -> list[FileSlice]:
-    """As ``remote_pieces``, of the remote log of a partition."""
+    """The pieces of a partition's remote log; see ``remote_pieces``."""
     store = context.remote_store(f"topic {seen.topic.name!r} is tiered")
     return remote_pieces(store, context.remote_folder(seen.topic), segments, seen.log.lineage)
 
@@ -195,7 +195,7 @@ def remote_log_pieces(context: Context, seen: SeenLeader, segments: Iterable[Rem
 def remote_pieces(
     store: Store, folder: str, segments: Iterable[RemoteSegment], lineage: Lineage
 ) -> list[FileSlice]:
-    """A part of a partition's remote log, in offset order, as far as it is of the leader's history."""
+    """A part of a partition's remote log that belongs to the leader's history, in order of offsets."""
     with collector_paused():
         return [
             FileSlice(
@@ -203,7 +203,7 @@ def remote_pieces(
                 remote_file(folder, segment),
                 segment.base_offset,
                 end,
-                # Statistics are in milliseconds, and those of others need not be rounded up (Delta protocol).
+                # Statistics are in milliseconds, and other writers need not round up (Delta protocol).
                 max_timestamp_us=segment.max_timestamp_ms * 1000 + 999,
                 min_timestamp_us=segment.min_timestamp_ms * 1000,
             )
@@ -212,6 +212,6 @@ def remote_pieces(
 
 
 def check_partitions(topic: TopicImage, partitions: Iterable[int]) -> None:
-    """Raises: UnknownTopicOrPartitionError; InvalidCallError for what is no whole number."""
+    """Raises: UnknownTopicOrPartitionError; InvalidCallError for a partition that is no whole number."""
     for partition in partitions:
         partition_of(topic, partition)

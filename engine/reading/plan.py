@@ -1,5 +1,5 @@
-"""The files of a read: exactly those that hold ``[start, end)`` of a partition, from whichever tier and replica.
-Pure, but for the footers of appends, whose names do not say where they end.
+"""The files of a read: exactly those with ``[start, end)`` of a partition, from either tier and a replica. Pure,
+except for reading footers of appends, whose names do not give their end.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ _START, _END = attrgetter("start"), attrgetter("end")
 
 
 class FileRange(msgspec.Struct, frozen=True, gc=False):
-    """The part ``[start, end)`` of a file that itself holds ``[file_start, file_end)``. There may be a hundred
-    thousand of them, which the garbage collector need not walk over."""
+    """The part ``[start, end)`` of a file that holds ``[file_start, file_end)``. There may be 100,000 of them, so
+    the garbage collector does not track them.
+    """
 
     uri: str
     partition: int
@@ -35,9 +36,9 @@ class FileRange(msgspec.Struct, frozen=True, gc=False):
     size_bytes: int
     remote: bool
     broker: int | None = None
-    """Whose replica it is of; None: it is remote, or nobody has asked."""
+    """The broker of the replica; None for a remote file, or if unknown."""
     marked: bool = False
-    """It may hold markers, gaps, and records of aborted transactions, and says so in ``control``."""
+    """Whether the file may hold markers, gaps and aborted records, which its column ``control`` shows."""
 
     @property
     def whole(self) -> bool:
@@ -47,8 +48,8 @@ class FileRange(msgspec.Struct, frozen=True, gc=False):
 
 @dataclass(frozen=True, slots=True)
 class PartitionPieces:
-    """A readable partition: its pieces in order, remote then local, contiguous over
-    ``[log_start, high_watermark)``.
+    """A readable partition: its pieces in order, remote ones first, contiguous over ``[log_start,
+    high_watermark)``.
     """
 
     topic: str
@@ -59,22 +60,22 @@ class PartitionPieces:
     remote_until: int
     """Pieces below this offset are remote."""
     hidden: frozenset[DataName] = frozenset()
-    """Files of which the reader gets nothing: markers, and appends of aborted transactions."""
+    """Files of which the reader sees nothing: markers, and appends of aborted transactions."""
     marked_below: int = 0
     """Merged and remote files that begin below this offset may be ``FileRange.marked``."""
     gaps: frozenset[DataName] = frozenset()
-    """Other files that are, for they have gaps."""
+    """Other files that may be ``FileRange.marked``, because they have gaps."""
 
     def is_remote(self, piece: FileSlice) -> bool:
-        """Whether it lies in the remote tier."""
+        """Whether the piece is in the remote tier."""
         return piece.end <= self.remote_until
 
     def hides(self, piece: FileSlice) -> bool:
-        """Whether the reader gets nothing of it."""
+        """Whether the reader sees nothing of the piece."""
         return piece.file.name in self.hidden and not self.is_remote(piece)
 
     def may_be_marked(self, piece: FileSlice) -> bool:
-        """Whether it may hold what the reader does not see, and says so in ``control``."""
+        """Whether the piece may hold hidden records, which its column ``control`` shows."""
         name = piece.file.name
         return name in self.gaps or (
             name.base_offset < self.marked_below and (name.merged or self.is_remote(piece))
@@ -83,7 +84,7 @@ class PartitionPieces:
 
 @dataclass(frozen=True, slots=True)
 class NearPieces:
-    """The pieces of a follower that is read from, in offset order; it serves nothing from ``until`` on."""
+    """The pieces of the follower to read from, in order of offsets; it serves nothing from ``until`` on."""
 
     pieces: Sequence[FileSlice]
     until: int
@@ -97,10 +98,10 @@ def readable_pieces(
     high_watermark: int,
     near: NearPieces | None = None,
 ) -> list[FileSlice]:
-    """The pieces of both tiers over ``[log_start, high_watermark)``: those of the near replica where it serves,
-    else those of the leader (``local``), remote ones below both.
+    """The pieces of both tiers over ``[log_start, high_watermark)``: of the near replica where it serves,
+    otherwise of the leader (``local``), and remote ones below both.
 
-    Raises: LogGapError when none of them holds a part of it.
+    Raises: LogGapError when no source holds a part of it.
     """
     layers = [(local, high_watermark)]
     if near is not None and near.pieces:
@@ -130,7 +131,7 @@ def readable_pieces(
 
 
 def _of_log(pieces: Sequence[FileSlice], start: int, end: int) -> list[FileSlice]:
-    """The part ``[start, end)`` of the pieces of a log, which have no gaps; nothing where they begin behind."""
+    """The part ``[start, end)`` of the pieces of a log, which have no gaps; empty if they begin behind it."""
     some = [*pieces[bisect_right(pieces, start, key=_END) : bisect_left(pieces, end, key=_START)]]
     if not some or some[0].start > start:
         return []
@@ -148,11 +149,11 @@ def file_ranges(
     brokers: Mapping[str, int] | None = None,
     times: TimeRange | None = None,
 ) -> list[FileRange]:
-    """The files that hold what a reader gets of ``[start, end)`` of the partition; of those, where ``times`` is
-    given, the ones that may hold records of these times. ``brokers``: whose the stores are, by their address.
+    """The files with the records of ``[start, end)`` that the reader gets; with ``times``, only those that may
+    have records of these times. ``brokers``: the broker of each store, by address.
 
-    Raises: OffsetOutOfRangeError outside ``[log_start, high_watermark]``; LogGapError when a file ends before the
-        log says so; errors of reading a footer.
+    Raises: OffsetOutOfRangeError outside ``[log_start, high_watermark]``; LogGapError when a file ends too early;
+        errors of reading a footer.
     """
     what = f"{partition.topic}-{partition.partition}"
     check_range(what, start, end, partition.log_start, partition.high_watermark)
@@ -199,8 +200,8 @@ def check_range(what: str, start: int, end: int, log_start: int, high_watermark:
 
 
 def check_end(what: str, piece: FileSlice) -> int:
-    """Where the file of a piece ends. Of an append that was inferred from the file that follows it; its footer
-    must agree, or records would be missing without a sign.
+    """The end of the file of a piece. The footer of an append must match the end inferred from the next file,
+    otherwise records would be missing silently.
 
     Raises: LogGapError; CorruptSegmentError naming the partition and its offsets.
     """

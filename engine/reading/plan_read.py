@@ -1,14 +1,15 @@
-"""Plan a batch read: which offsets of which partitions, and the files that hold them, of the nearest replicas.
+"""Plans a batch read: the offsets of each partition, and the files of the nearest replicas that hold them.
 
-    1. read the metadata once, for all topics; what groups have committed
-    2. list the leaders, load the remote tables, unless the leaders have it all (``look``)
-    3. resolve where each range begins and ends; a look-up by time looks into files
-    4. choose a replica per partition (``nearest``), lay out the files; look into those appends whose end only
-       their footers tell. Of a range of times only the files stay that may hold records of it, as the statistics
-       of the remote table and the footers of local files say; the scan filters them
-A seeming gap, or a file that vanishes during the look, is looked at again before it is believed.
+1. Read the metadata once, for all topics, and the commits of groups.
+2. List the leaders; load the remote tables, unless the leaders hold everything (``look``).
+3. Resolve the bounds of each range; a lookup by time reads files.
+4. Select a replica per partition (``nearest``), list the files, and read the footers of appends with an unknown
+   end. For a range of times, keep only files that may have such records, by the statistics of the remote table
+   and the footers of local files; the scan filters the rest.
 
-Readers see what is below the high watermark, those of committed records what is below the last stable offset.
+An apparent gap, or a file that vanishes during the look, is looked at again before it counts.
+
+Readers see records below the high watermark; committed readers those below the last stable offset.
 """
 
 from __future__ import annotations
@@ -54,10 +55,10 @@ from stratalog.partitions.transactions import transactions_of
 
 
 def plan_read(context: Context, query: ReadQuery, client: ClientMetadata) -> ReadPlan:
-    """Resolve the query against the cluster as it is now, for this client.
+    """Resolve the query against the present cluster, for this client.
 
     Raises: UnknownTopicOrPartitionError, GroupIdNotFoundError, OffsetOutOfRangeError, InvalidCallError;
-        LogTruncationError when an unclean election has replaced what the group of a bound has read;
+        LogTruncationError when an unclean election has replaced records that the group of a bound has read;
         LeaderNotAvailableError, UnknownLeaderEpochError; CorruptionError kinds.
     """
     query.check_times(context.clock.now_ms())
@@ -65,11 +66,11 @@ def plan_read(context: Context, query: ReadQuery, client: ClientMetadata) -> Rea
 
 
 def plan_again(context: Context, plan: ReadPlan, client: ClientMetadata) -> ReadPlan:
-    """The same offsets in the files that hold them now, merged, tiered or moved meanwhile.
+    """The same offsets in their present files, after merges, tiering or moves.
 
-    Raises: OffsetOutOfRangeError when retention has deleted some of them and that is a failure, or when an unclean
-        election has put other records in their place; UnknownTopicOrPartitionError when the topic is not the same;
-        as ``plan_read``.
+    Raises: OffsetOutOfRangeError when retention has deleted some of them and that is a failure, or an unclean
+        election has replaced them; UnknownTopicOrPartitionError when the topic was created again; see
+        ``plan_read``.
     """
     return look_again(lambda: _plan_again_once(context, plan, client))
 
@@ -138,7 +139,7 @@ def _plan_again_once(context: Context, plan: ReadPlan, client: ClientMetadata) -
 
 
 def _check_history(before: PartitionPlan, now: PartitionPlan) -> None:
-    """Raises: LogTruncationError when other leader epochs have written the offsets."""
+    """Raises: LogTruncationError when the offsets have other leader epochs now."""
     epochs = epochs_between(Lineage(before.epochs), now.start, now.end)
     if now.epochs != epochs:
         agreed = min(start for _, start in {*now.epochs} ^ {*epochs})
@@ -182,11 +183,11 @@ def _committed(
 
 @dataclass(frozen=True, slots=True)
 class _Query:
-    """A query, with what it takes to resolve its bounds."""
+    """A query, and the data that resolves its bounds."""
 
     query: ReadQuery
     by_partition: Mapping[str, Mapping[str, Mapping[int, Place]]]
-    """``start`` and ``end``, by topic and partition, where they are given so."""
+    """``start`` and ``end`` by topic and partition, if given so."""
     committed: Mapping[str, Mapping[TopicPartition, OffsetCommit]]
     """By group."""
 
@@ -196,7 +197,7 @@ class _Query:
         return Isolation(self.query.isolation)
 
     def range_of(self, state: PartitionState) -> tuple[int, int]:
-        """``[start, end)`` of a partition, not checked yet."""
+        """``[start, end)`` of a partition, unchecked."""
         log_start = state.positions.log_start
         if self._of_no_time:
             return log_start, log_start
@@ -213,7 +214,7 @@ class _Query:
         return self.query.times is not None and self.query.times.is_empty
 
     def takes_remote(self, seen: SeenLeader) -> bool:
-        """Whether a leader alone does not hold what is asked of its partition, or cannot tell where that is."""
+        """Whether the leader alone lacks the records of its partition, or cannot locate them."""
         if self._of_no_time:
             return False
         end = self._least(seen, "end", self.query.until, seen.log.high_watermark)
@@ -223,7 +224,7 @@ class _Query:
         return start is None or end is None or start < seen.log.local_start
 
     def _least(self, seen: SeenLeader, name: str, bound: OffsetBound, otherwise: int) -> int | None:
-        """An offset at or below the one of a bound; None where only the remote log can tell."""
+        """An offset at or below that of a bound; None if only the remote log has it."""
         view = seen.view
         if isinstance(bound, Mapping):
             bound = self.by_partition[name][view.topic].get(view.partition)
@@ -244,7 +245,7 @@ class _Query:
         raise InvalidCallError(f"{name} = {bound!r} is no bound of a read")
 
     def _resolved(self, state: PartitionState, name: str, bound: OffsetBound) -> int | None:
-        """The offset of a bound; None without a bound. Raises: OffsetNotAvailableError as ``latest``."""
+        """The offset of a bound; None without a bound. Raises: OffsetNotAvailableError, see ``latest``."""
         if isinstance(bound, Mapping):
             bound = self.by_partition[name][state.leader.view.topic].get(state.leader.view.partition)
         match bound:
@@ -261,10 +262,10 @@ class _Query:
         raise InvalidCallError(f"{name} = {bound!r} is no bound of a read")
 
     def _of_commit(self, state: PartitionState, commit: OffsetCommit) -> int:
-        """Raises: LogTruncationError when the log is not what the group has read (KIP-320)."""
+        """Raises: LogTruncationError when the log differs from the records that the group has read (KIP-320)."""
         if commit.leader_epoch is not None:
             check_history(str(state.leader), state.leader.log, commit.offset, commit.leader_epoch)
-        # It may have processed records that are not committed yet: then there is nothing to read.
+        # The group may have processed records that are not committed yet: then the range is empty.
         if commit.offset > state.positions.log_end or commit.offset <= state.leader.end(self.isolation):
             return commit.offset
         return state.leader.latest(self.isolation)
@@ -272,7 +273,7 @@ class _Query:
 
 @dataclass(frozen=True, slots=True)
 class _PlanReader:
-    """The reader, and the records that it gets."""
+    """The reader, and the records that it sees."""
 
     client: ClientMetadata
     isolation: Isolation
@@ -289,7 +290,7 @@ def _plan_partition(
         lost = start, min(end, log_start)
         start, end = log_start, max(end, log_start)
     if end > seen.end(reader.isolation):
-        seen.latest(reader.isolation)  # an end that is not known yet is no end that is out of range
+        seen.latest(reader.isolation)  # an unknown end is not out of range
     check_range(str(seen), start, end, log_start, seen.end(reader.isolation))
     leader = seen.replicas.leader
     served_by = [leader]
@@ -301,7 +302,7 @@ def _plan_partition(
             readable = _near(state, chosen, reader.isolation)
     brokers = {replica.store.uri: replica.broker_id for replica in served_by}
     files = file_ranges(readable, start, end, brokers, reader.times)
-    if reader.times is not None:  # the rest is not read, and may be deleted when the plan is made again
+    if reader.times is not None:  # the rest is not read, and retention may delete it before the plan is made again
         start, end = (files[0].start, files[-1].end) if files else (end, end)
     return PartitionPlan(
         topic=view.topic,
@@ -320,8 +321,8 @@ def _plan_partition(
 
 
 def _near(state: PartitionState, chosen: Chosen, isolation: Isolation) -> PartitionPieces:
-    """The pieces of a partition, local ones of the chosen follower as far as it serves them: what became of its
-    own appends in transactions its own markers tell.
+    """The pieces of a partition, local ones from the chosen follower as far as it serves them; its own markers
+    show the fate of its appends in transactions.
     """
     seen, readable = state.leader, state.readable
     transactions = transactions_of(chosen.log, chosen.replica.footer)
@@ -339,7 +340,7 @@ def _near(state: PartitionState, chosen: Chosen, isolation: Isolation) -> Partit
 
 
 def epochs_between(lineage: Lineage, start: int, end: int) -> tuple[tuple[int, int], ...]:
-    """The epochs that wrote ``[start, end)``, and from which of these offsets on."""
+    """The leader epochs of ``[start, end)``, each with its first of these offsets."""
     first = lineage.epoch_at(start)
     later = [(entry.epoch, entry.start_offset) for entry in lineage if start < entry.start_offset < end]
     return (*(() if first is None or start >= end else ((first, start),)), *later)

@@ -1,12 +1,12 @@
-"""Places in a log, and times, as callers name them: one way for all doors, the command line too. Pure.
+"""Positions in a log and times as callers give them, in the API and on the command line. Pure.
 
-Text is a named position of ListOffsets (``earliest``, ``latest``, ``earliest-local`` ...) or a time in ISO 8601:
-``2013-06-01``, ``2013-06-01T12:00:00+02:00``; one that names no zone is UTC. A ``datetime`` has to have a zone: to
-Python one without is local time, to Spark that of the session.
+Text is a named position of ListOffsets (``earliest``, ``latest``, ``earliest-local`` ...) or a time in ISO 8601
+(``2013-06-01``, ``2013-06-01T12:00:00+02:00``), in UTC if it names no zone. A ``datetime`` must have a zone, as
+Python takes one without for local time, and Spark for the session's time zone.
 
-A time stands for a *place* where a single place is asked for (ListOffsets, where a tail or a stream begins, what a
-group is moved to): Kafka's look-up, the first record at or after it. In the range of a read it is a bound of the
-records' own times (``TimeRange``); there ``FirstAt`` asks for the look-up.
+If the call asks for one place (ListOffsets, the start of a tail or stream, a group's new offset), a time means the
+first record at or after it, as Kafka's lookup. As a bound of a read, it bounds the records' timestamps
+(``TimeRange``); there ``FirstAt`` requests the lookup.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from stratalog.partitions.offsets import OffsetSpec
 from stratalog.partitions.spelling import did_you_mean
 
 POSITIONS: Mapping[str, OffsetSpec] = {spec.name.lower().replace("_", "-"): spec for spec in OffsetSpec}
-"""The named positions of ListOffsets, as they are written: ``earliest-pending-upload`` ..."""
+"""The named positions of ListOffsets: ``earliest-pending-upload`` ..."""
 
 RESETS = ("none", "earliest", "latest")
-"""Of auto.offset.reset, with Kafka's words: where to go on when retention was faster."""
+"""Values of auto.offset.reset, in Kafka's words: where to continue if retention deleted the next records."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _EXAMPLES = "2013-06-01 or 2013-06-01T12:00:00Z, in UTC unless it names a zone"
@@ -33,9 +33,9 @@ _EXAMPLES = "2013-06-01 or 2013-06-01T12:00:00Z, in UTC unless it names a zone"
 
 @dataclass(frozen=True, slots=True)
 class FirstAt:
-    """Kafka's look-up by time (offsetsForTimes), as a place: the first record, by offset, of each partition whose
-    timestamp is at or after ``time``, a datetime or text; the end where no record has such a time. Later records
-    may be of earlier times. Raises: InvalidCallError unless ``time`` is a time.
+    """Kafka's lookup by time (offsetsForTimes): in each partition the first record, by offset, whose timestamp is
+    at or after ``time``, a datetime or text; the end without one. Later records may have earlier timestamps.
+    Raises: InvalidCallError for an invalid time.
     """
 
     time: datetime | str
@@ -54,9 +54,9 @@ class FirstAt:
 
 
 Spec = OffsetSpec | FirstAt
-"""A question that ListOffsets answers."""
+"""A query for ListOffsets."""
 Place = int | Spec
-"""Where something begins or ends in one partition."""
+"""The beginning or end of something in one partition."""
 
 
 def micros(time: datetime) -> int:
@@ -70,7 +70,7 @@ def time_text(timestamp_us: int) -> str:
 
 
 def time_of(given: object, what: str) -> datetime:
-    """A time of text or a datetime; ``what`` names it in the error.
+    """The time of a text or datetime; ``what`` names it in the error.
 
     Raises: InvalidCallError, also for a datetime without a zone.
     """
@@ -92,7 +92,7 @@ def time_of(given: object, what: str) -> datetime:
 
 
 def named_or_time(text: str, what: str, takes: str) -> OffsetSpec | datetime:
-    """The meaning of a text: a named position, or a time. ``takes`` names, for errors, all that may be given.
+    """The named position or time of a text. ``takes`` lists the accepted values, for errors.
 
     Raises: InvalidCallError.
     """
@@ -111,9 +111,9 @@ PLACES = f"an offset, {SPECS}"
 
 
 def spec_of(given: object, what: str) -> Spec:
-    """A question to ListOffsets: a named position, or a look-up by time.
+    """A query for ListOffsets: a named position, or a lookup by time.
 
-    Raises: InvalidCallError for anything else, also for an offset.
+    Raises: InvalidCallError for any other value, including an offset.
     """
     match given:
         case OffsetSpec() | FirstAt():
@@ -127,9 +127,9 @@ def spec_of(given: object, what: str) -> Spec:
 
 
 def place_of(given: object, what: str) -> Place:
-    """A place in a partition: an offset, or as ``spec_of``.
+    """A place in a partition: an offset, or see ``spec_of``.
 
-    Raises: InvalidCallError; OffsetOutOfRangeError for an offset below 0.
+    Raises: InvalidCallError; OffsetOutOfRangeError for a negative offset.
     """
     if isinstance(given, OffsetSpec | FirstAt | datetime):
         return spec_of(given, what)
@@ -153,8 +153,8 @@ def offset_of(given: SupportsIndex, what: str) -> int:
 
 
 def check_has_come(place: object, what: str, now_ms: int) -> None:
-    """Raises: InvalidCallError for a look-up of a future time: a reader that begins at its end would miss the
-    records that are appended until then.
+    """Raises: InvalidCallError for a lookup of a future time, as a reader would start at the end and miss records
+    appended before that time.
     """
     if isinstance(place, FirstAt) and place.timestamp_us > now_ms * 1000 + 999:
         raise InvalidCallError(

@@ -1,7 +1,7 @@
-"""The plan of a batch read as a value: exactly which offsets, and the files that held them at planning. Pure.
+"""The plan of a batch read as a value: exact offsets, and the files that held them at planning. Pure.
 
-The offsets are what is pinned. Records of an offset never change, whichever file they lie in: so a plan whose
-files were merged or tiered meanwhile is carried out on their successors, and gives the same rows.
+The plan pins offsets. Records of an offset never change, in whatever file they are, so a plan whose files were
+merged or tiered meanwhile reads their successors, and returns the same rows.
 """
 
 from __future__ import annotations
@@ -29,30 +29,30 @@ class PartitionPlan:
     start: int
     end: int
     files: tuple[FileRange, ...]
-    """In offset order, over ``[start, end)`` but for files of which the isolation level shows nothing."""
+    """In order of offsets over ``[start, end)``, without files that the isolation level hides."""
     epochs: tuple[tuple[int, int], ...]
-    """The leader epochs of these offsets, each with the offset from which on, at least ``start``."""
+    """The leader epochs of these offsets, each with its first offset, at least ``start``."""
     racks: tuple[tuple[int, str | None], ...]
-    """Of the brokers that local files are read from."""
+    """Racks of the brokers whose files are read."""
     pruned_files: int = 0
-    """Files of the partition that hold nothing of the range."""
+    """Files of the partition without records of the range."""
     pruned_bytes: int = 0
     lost: tuple[int, int] | None = None
-    """Offsets that were asked for and are deleted; only where that is no failure."""
+    """Requested offsets that are deleted; only set if that is no failure."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReadPlan(Sequence[FileRange]):
-    """The file ranges that a read scans, by topic, partition and offset, and how they were chosen. Give it to
-    ``Cluster.read`` as often as you like: the same rows each time.
+    """The file ranges of a read, by topic, partition and offset, and how they were chosen. ``Cluster.read``
+    returns the same rows for it each time.
     """
 
     partitions: tuple[PartitionPlan, ...]
     key_schema: str | None
-    """Of all topics, as in ``TopicImage``; ``value_schema`` likewise."""
+    """The key schema of all topics, as in ``TopicImage``; ``value_schema`` likewise."""
     value_schema: str | None
     times: TimeRange | None = None
-    """Only records of these times, of all offsets that are read; None: whatever their time."""
+    """Keep only records of these times; None: all."""
     client_rack: str | None = None
     fail_on_data_loss: bool = True
     isolation: Isolation = Isolation.READ_UNCOMMITTED
@@ -95,7 +95,7 @@ class ReadPlan(Sequence[FileRange]):
 
     @property
     def topics(self) -> dict[str, list[FileRange]]:
-        """The file ranges by topic; a topic of which nothing is read has none."""
+        """The file ranges by topic; empty for a topic of which nothing is read."""
         found: dict[str, list[FileRange]] = {}
         for one in self.partitions:
             found.setdefault(one.topic, []).extend(one.files)
@@ -103,17 +103,17 @@ class ReadPlan(Sequence[FileRange]):
 
     @property
     def records(self) -> int:
-        """How many offsets are read; markers, what is aborted and records of other times are among them."""
+        """The number of offsets; includes markers, aborted records and records of other times."""
         return sum(one.end - one.start for one in self.partitions)
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of the files. A scan reads the columns and row groups that it needs of them."""
+        """Bytes of the files. A scan reads only the columns and row groups that it needs."""
         return sum(part.size_bytes for part in self)
 
     @property
     def cross_rack_bytes(self) -> int | None:
-        """Bytes of local files in another rack than the reader's; None where the reader's is not known."""
+        """Bytes of local files in other racks than the reader's; None if the reader's is unknown."""
         if self.client_rack is None:
             return None
         return sum(
@@ -125,7 +125,7 @@ class ReadPlan(Sequence[FileRange]):
 
     @property
     def notes(self) -> list[str]:
-        """Notes on records that were deleted, and are skipped."""
+        """Notes on deleted records that the read skips."""
         return [
             f"{one.topic}-{one.partition}: offsets [{one.lost[0]}, {one.lost[1]}) were deleted, and are skipped"
             for one in self.partitions
@@ -133,7 +133,7 @@ class ReadPlan(Sequence[FileRange]):
         ]
 
     def explain(self) -> str:
-        """The plan for people: sums, then each partition with its files."""
+        """The plan as text: totals, then each partition with its files."""
         lines = self._sums()
         for one in self.partitions:
             lines.append(f"{one.topic}-{one.partition} [{one.start}, {one.end})")

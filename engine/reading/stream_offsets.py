@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from stratalog.engine.reading.subscription import Subscription
+from stratalog.engine.reading.stream_options import Subscription
 from stratalog.engine.replicas.offsets_for_epoch import divergent_offset
 from stratalog.partitions.errors import InvalidCallError, LogTruncationError, OffsetOutOfRangeError
 from stratalog.partitions.identity import TopicPartition
@@ -23,19 +23,19 @@ from stratalog.partitions.listing import ReplicaLog
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """The next offset to read, and the leader epoch of the record before it, where that is known."""
+    """The next offset to read, and the leader epoch of the record before it, if known."""
 
     offset: int
     leader_epoch: int | None = None
 
 
 BEGINNING = Position(0)
-"""Where a stream enters a partition that was added while it ran."""
+"""The start of a partition that was added while the stream ran."""
 
 
 @dataclass(frozen=True, slots=True)
 class StreamOffsets:
-    """A position in each partition of some topics."""
+    """The stream's position in each partition of its topics."""
 
     topic_ids: Mapping[str, str]
     """By name."""
@@ -44,7 +44,7 @@ class StreamOffsets:
     began: Mapping[TopicPartition, Position] | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """As the checkpoint holds it; equal offsets give equal text."""
+        """The JSON of the checkpoint; equal offsets give equal text."""
         positions = _positions_to_json(self.partitions)
         found: dict[str, Any] = {
             "topics": {
@@ -59,8 +59,9 @@ class StreamOffsets:
         return found
 
     def behind(self, latest: StreamOffsets) -> dict[str, float]:
-        """How many records there are between these offsets and ``latest``, at least, at most and on the average of
-        the partitions: the names are those of the metrics of Spark's Kafka source."""
+        """The minimum, maximum and average number of records per partition between these offsets and ``latest``,
+        by the metric names of Spark's Kafka source.
+        """
         lags = [at.offset - self.partitions.get(key, at).offset for key, at in latest.partitions.items()] or [0]
         return {
             "minOffsetsBehindLatest": min(lags),
@@ -70,7 +71,7 @@ class StreamOffsets:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> StreamOffsets:
-        """Raises: InvalidCallError for what no stream of ours has written."""
+        """Raises: InvalidCallError for JSON that no stream of ours wrote."""
         try:
             began, topics = data.get("began"), data["topics"]
             return cls(
@@ -89,11 +90,11 @@ class StreamOffsets:
     def of_topics(
         self, topic_ids: Mapping[str, str], reads: Subscription, *, fail_on_data_loss: bool
     ) -> StreamOffsets:
-        """These offsets, as far as they are of the topics that the query reads now, ``topic_ids`` by name: without
-        those that matched its pattern and are deleted, where records may be lost.
+        """The offsets of the present topics of the query (``topic_ids`` by name); deleted topics of its pattern
+        are dropped if records may be lost.
 
-        Raises: InvalidCallError when there are offsets of another topic, or of a deleted one of the same name;
-            OffsetOutOfRangeError for a deleted one, unless records may be lost.
+        Raises: InvalidCallError for offsets of another topic, or of a deleted one of the same name;
+            OffsetOutOfRangeError for a deleted topic, unless records may be lost.
         """
         gone = [topic for topic in self.topic_ids if topic not in topic_ids]
         for topic, topic_id in self.topic_ids.items():
@@ -145,7 +146,7 @@ def _positions_from_json(data: Mapping[str, Any]) -> dict[TopicPartition, Positi
 
 @dataclass(frozen=True, slots=True)
 class LogBounds:
-    """A partition as its leader was listed: a stream reads ``[log_start, end)`` of it, in either tier."""
+    """A partition as its leader was listed: a stream reads ``[log_start, end)`` of it, from either tier."""
 
     what: str
     log_start: int
@@ -158,12 +159,12 @@ class LogBounds:
 
 
 def resume(position: Position, log: LogBounds, *, fail_on_data_loss: bool) -> int:
-    """Where a stream that stands at ``position`` goes on: there, unless records are lost to it. Those below the
-    log start are skipped; where the log was truncated below the position (an unclean election, after which other
-    records have these offsets), it goes back to where the histories part.
+    """The position from which a stream at ``position`` continues: the same one, unless records are lost. Below the
+    log start it moves up to that; after a truncation (an unclean election, after which the offsets have other
+    records), it moves back to where the histories part.
 
-    Raises: OffsetOutOfRangeError for lost records, LogTruncationError where others took their offsets; unless they
-        may be lost.
+    Raises: OffsetOutOfRangeError for lost records, LogTruncationError for replaced ones, unless records may be
+        lost.
     """
     parted = _parted(position, log.log)
     if parted is not None:
@@ -189,24 +190,22 @@ def resume(position: Position, log: LogBounds, *, fail_on_data_loss: bool) -> in
 
 
 def _parted(position: Position, log: ReplicaLog) -> int | None:
-    """Where the log parts from what the stream has read; None where it does not."""
+    """The offset at which the log parts from the records that the stream has read; None if it does not."""
     if position.leader_epoch is not None:
         return divergent_offset(log, position.offset, position.leader_epoch)
     return log.log_end if position.offset > max(log.log_end, log.local_start) else None
 
 
 def stands_still(start: Position | None, going_on: int, end: int) -> bool:
-    """Whether a batch that goes on at ``going_on`` and ends at ``end`` leaves a partition where it was: also the
-    history is the same, and the position stays what it is.
-    """
+    """Whether a batch from ``going_on`` to ``end`` leaves a partition at its position and in the same history."""
     return start is not None and start.offset == going_on == end
 
 
 def planned_range(start: Position, end: Position, log: LogBounds, *, fail_on_data_loss: bool) -> tuple[int, int]:
-    """The offsets ``[low, high)`` of a planned batch: the same ones whenever it is asked, as long as they are
-    there; without those that are lost, where records may be.
+    """The offsets ``[low, high)`` of a planned batch: the same ones at every call while they exist; without lost
+    ones if records may be lost.
 
-    Raises: OffsetOutOfRangeError as ``resume``.
+    Raises: OffsetOutOfRangeError, see ``resume``.
     """
     if start == end:
         return end.offset, end.offset

@@ -1,18 +1,19 @@
-"""The options of a stream and of a batch read, by the names of Spark's Kafka source where it has them. Pure.
+"""The options of a stream and of a batch read, with the names of Spark's Kafka source where it has them. Pure.
 
-Spark passes options as text; names are compared without case. Nothing secret belongs into them: stores take
-credentials from the environment of the reading process.
+Spark passes options as text; names are case-insensitive. Options hold no secrets: stores take credentials from the
+environment of the reading process.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from stratalog.engine.reading.bounds import ReadQuery
 from stratalog.engine.reading.positions import time_of
-from stratalog.engine.reading.subscription import Subscription
 from stratalog.partitions.bounded import parse_json
 from stratalog.partitions.errors import InvalidCallError
 from stratalog.partitions.identity import TopicPartition
@@ -21,7 +22,7 @@ from stratalog.partitions.offsets import OffsetSpec
 from stratalog.partitions.spelling import check_options
 
 Start = OffsetSpec | datetime | Mapping[TopicPartition, int | OffsetSpec | datetime]
-"""Where a new stream, or a batch read, begins or ends: in all partitions, or in each one."""
+"""The start of a stream, or a bound of a batch read: for all partitions, or per partition."""
 
 _SUBSCRIPTIONS = ("subscribe", "subscribePattern", "assign")
 _STARTS = ("startingOffsets", "startingOffsetsByTimestamp", "startingTimestamp")
@@ -33,7 +34,7 @@ _OF_SPARK = ("checkpointlocation", "queryname")
 
 _SPECS = {"earliest": OffsetSpec.EARLIEST, "latest": OffsetSpec.LATEST}
 _BY_NUMBER = {-1: OffsetSpec.LATEST, -2: OffsetSpec.EARLIEST}
-"""Kafka's numbers of the two, in JSON."""
+"""Kafka's numbers for earliest and latest, in JSON."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,22 +45,23 @@ class SourceOptions:
     topics: Subscription
     start: Start = OffsetSpec.LATEST
     end: Start = OffsetSpec.LATEST
-    """Of a batch read; a stream has none."""
+    """The end of a batch read; a stream has none."""
     max_rows: int | None = None
     max_bytes: int | None = None
     min_partitions: int | None = None
     fail_on_data_loss: bool = True
     fail_on_new_fields: bool = True
-    """A stream ends where a topic's type has grown by fields that the query lacks. False: it goes on without."""
+    """Whether a stream fails when a topic's type has grown by fields that the query lacks. False: it ignores
+    them."""
     columns: tuple[str, ...] | None = None
     include_headers: bool = True
     group: str | None = None
     client_rack: str | None = None
     isolation: Isolation = Isolation.READ_UNCOMMITTED
     credentials: str | None = None
-    """The name of a provider: ``load_cluster_file``."""
+    """The name of a provider; see ``load_cluster_file``."""
     cluster_key_file: str | None = None
-    """Where the driver finds the key of the cluster; None: in its environment."""
+    """The key file of the cluster on the driver; None: the key is in its environment."""
 
 
 SOURCE_OPTIONS = (
@@ -89,7 +91,7 @@ SOURCE_OPTIONS = (
 
 
 def stream_options(given: Mapping[str, str]) -> SourceOptions:
-    """The options of a stream, which begins at latest unless they say otherwise.
+    """The options of a stream, which begins at latest by default.
 
     Raises: InvalidCallError naming the option.
     """
@@ -101,7 +103,7 @@ def stream_options(given: Mapping[str, str]) -> SourceOptions:
 
 
 def batch_options(given: Mapping[str, str]) -> SourceOptions:
-    """The options of a batch read: from earliest to latest, unless they say otherwise (Kafka's defaults).
+    """The options of a batch read, from earliest to latest by default (Kafka's defaults).
 
     Raises: InvalidCallError naming the option, also for a read that begins at latest or ends at earliest.
     """
@@ -125,10 +127,9 @@ def _given(given: Mapping[str, str], names: tuple[str, ...]) -> list[str]:
 
 
 def source_options(given: Mapping[str, str]) -> SourceOptions:
-    """The options of a source of either kind, checked as far as that goes without a cluster; its columns are the
-    same. ``maxOffsetsPerTrigger`` is Kafka's
-    name of ``maxRowsPerTrigger``; ``path``, what ``load`` is given, is the topic. Sizes are numbers of bytes.
-    Headers are a column unless ``includeHeaders`` is false, as those of ``cluster.read`` are (Kafka's default).
+    """The options of either kind of source, checked as far as possible without a cluster. ``maxOffsetsPerTrigger``
+    is Kafka's name for ``maxRowsPerTrigger``; ``path``, the argument of ``load``, is the topic. Sizes are in
+    bytes. Headers are a column unless ``includeHeaders`` is false, as in ``cluster.read`` (Kafka's default).
 
     Raises: InvalidCallError naming the option.
     """
@@ -156,9 +157,9 @@ def source_options(given: Mapping[str, str]) -> SourceOptions:
 
 
 def known(given: Mapping[str, str], names: tuple[str, ...]) -> dict[str, str]:
-    """The given options under the names they have here.
+    """The given options under their canonical names.
 
-    Raises: InvalidCallError naming the nearest one to an unknown one.
+    Raises: InvalidCallError for an unknown option, naming the nearest one.
     """
     by_lower = {name.lower(): name for name in names}
     found: dict[str, str] = {}
@@ -179,7 +180,7 @@ def required(options: Mapping[str, str], name: str) -> str:
 
 
 def topic_option(options: dict[str, str]) -> dict[str, str]:
-    """The options with ``path``, what ``load`` and ``start`` are given, as ``topic``.
+    """The options with ``path``, the argument of ``load`` and ``start``, as ``topic``.
 
     Raises: InvalidCallError when both are given.
     """
@@ -190,7 +191,7 @@ def topic_option(options: dict[str, str]) -> dict[str, str]:
 
 
 def _subscription(options: dict[str, str]) -> Subscription:
-    """Raises: InvalidCallError unless exactly one option says what is read."""
+    """Raises: InvalidCallError unless exactly one option selects the topics."""
     given = [name for name in ("topic", *_SUBSCRIPTIONS) if name in topic_option(options)]
     if len(given) != 1:
         what = "none is given" if not given else f"{' and '.join(given)} are given"
@@ -211,7 +212,7 @@ def _subscription(options: dict[str, str]) -> Subscription:
 
 
 def _json_object(text: str, wrong: InvalidCallError) -> dict[str, Any]:
-    """The object of a JSON text. Raises: ``wrong`` when it is no JSON object, or an empty one."""
+    """The object of a JSON text. Raises: ``wrong`` for other JSON, or an empty object."""
     try:
         data = parse_json(text)
     except ValueError:
@@ -252,7 +253,7 @@ def _positive(options: Mapping[str, str], name: str) -> int | None:
 
 
 def _boolean(options: Mapping[str, str], name: str) -> bool:
-    """True where it is not given."""
+    """The option's value; True by default."""
     text = options.get(name)
     if text is None:
         return True
@@ -273,7 +274,7 @@ def _columns(text: str | None) -> tuple[str, ...] | None:
 
 
 def _bound(options: Mapping[str, str], names: tuple[str, ...], topics: Subscription) -> Start:
-    """Where a read begins or ends, by the option of ``names`` that is given; latest without one."""
+    """A bound of the read, from the given option of ``names``; latest without one."""
     given = [name for name in names if name in options]
     if len(given) > 1:
         raise InvalidCallError(f"{' and '.join(given)} are both given: give only one of them")
@@ -291,14 +292,14 @@ def _bound(options: Mapping[str, str], names: tuple[str, ...], topics: Subscript
 
 
 def _time(name: str, text: str) -> datetime:
-    """Milliseconds since 1970 (Kafka's way), or a time as it is written everywhere."""
+    """A time from milliseconds since 1970 (as in Kafka), or from text."""
     if text.lstrip("-").isdecimal():
         return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=int(text))
     return time_of(text, f"the option {name}, milliseconds since 1970 or a time:")
 
 
 def _by_partition(name: str, text: str, topics: Subscription, least: int) -> dict[TopicPartition, int]:
-    """Kafka's ``{"trips": {"0": 17, "1": -2}}``; of a stream of one topic also ``{"0": 17, "1": -2}``."""
+    """Kafka's ``{"trips": {"0": 17, "1": -2}}``; for a stream of one topic also ``{"0": 17, "1": -2}``."""
     takes = (
         'earliest, latest, or an offset for each partition as JSON, {"trips": {"0": 17, "1": -2}} (-2 for '
         "earliest, -1 for latest)"
@@ -320,3 +321,34 @@ def _by_partition(name: str, text: str, topics: Subscription, least: int) -> dic
                 raise wrong
             found[topic, int(partition)] = at
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    """The topics of a stream, by name (``subscribe``), by pattern (``subscribePattern``), or some of their
+    partitions (``assign``). Without ``assign`` the stream also reads partitions that a topic gets later; a pattern
+    also reads topics that match later.
+    """
+
+    names: tuple[str, ...] = ()
+    pattern: str | None = None
+    assigned: Mapping[str, tuple[int, ...]] | None = None
+    """Partitions by topic name, if they are assigned; ``names`` are its keys."""
+
+    def __str__(self) -> str:
+        return ", ".join(map(repr, self.names)) if self.pattern is None else f"the pattern {self.pattern!r}"
+
+    def topics(self, names: Collection[str], internal: Collection[str]) -> list[str]:
+        """The topics to read; a pattern selects from ``names``, and matches no internal topic.
+
+        Raises: see ``stratalog.engine.reading.bounds.ReadQuery.chosen``.
+        """
+        return ReadQuery(topics=self.names, pattern=self.pattern).chosen(names, internal)
+
+    def matches(self, topic: str) -> bool:
+        """Whether the pattern matches a topic; False without a pattern."""
+        return self.pattern is not None and re.fullmatch(self.pattern, topic) is not None
+
+    def partitions(self, topic: str, count: int) -> Sequence[int]:
+        """The partitions to read of a topic with ``count`` partitions; assigned ones need not exist."""
+        return range(count) if self.assigned is None else self.assigned[topic]

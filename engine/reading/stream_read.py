@@ -1,4 +1,4 @@
-"""A task of a stream's batch, on an executor: the records of parts of files."""
+"""A task of a stream's batch, on an executor: reads the records of parts of files."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _CONTROL = "control"
 
 @dataclass(frozen=True, slots=True)
 class StreamTask:
-    """The work of one task, and the means to find a file's successor. Picklable where the stores are."""
+    """The work of one task, with the stores for finding a file's successor. Picklable if the stores are."""
 
     topic: str
     parts: tuple[Part, ...]
@@ -39,11 +39,11 @@ class StreamTask:
 
 
 def read_task(task: StreamTask, columns: Sequence[str]) -> Iterator[pa.Table]:
-    """The records of a task's parts, in their order, row group by row group; ``columns`` as Parquet names them.
-    A file that has gone since the plan was made is found in its successor, in either tier.
+    """The records of a task's parts, in order, one row group at a time; ``columns`` by Parquet's names. If a file
+    is gone since planning, its successor in either tier is read.
 
-    Raises: SourceChangedError without a successor; CorruptSegmentError naming the damaged offsets;
-        LogGapError and other CorruptionError kinds, StorageError.
+    Raises: SourceChangedError without a successor; CorruptSegmentError naming the damaged offsets; LogGapError and
+        other CorruptionError kinds, StorageError.
     """
     wanted = list(dict.fromkeys([*columns, _CONTROL]))
     for one in task.parts:

@@ -1,18 +1,19 @@
-"""The source of a stream: where it begins, how far its next batch goes, and which files hold a planned batch.
+"""The source of a stream, on the driver: its start, the end of its next batch, and the files of a planned batch.
 
-    initial            where a new query begins
-    latest             a trigger: read the metadata, list the leaders, share out the limit; no file is opened
-    bounds             where a batch read begins and ends, instead of both
-    plan               a batch: the files of [start, end), in either tier, of the closest replica, shared out to
-                       tasks (``stratalog.engine.reading.stream_read``)
-    ranges             a batch as ranges of offsets, which ``stratalog.engine.reading.range_plan`` makes a read
+    initial   the start of a new query
+    latest    a trigger: reads the metadata, lists the leaders, divides the limit; opens no file
+    bounds    the bounds of a batch read, instead of both
+    plan      a batch: the files of [start, end), from either tier and the closest replica, divided into tasks
+              (``stratalog.engine.reading.stream_read``)
+    ranges    a batch as ranges of offsets, for a scan (``stratalog.engine.reading.range_plan``)
 
-A range of offsets is replayed with the same records whatever became of its files since: offsets never change.
-A leader that cannot be reached is fenced, where that is due, and the one after it asked.
+A range of offsets always gives the same records, wherever its files are now. An unreachable leader is fenced if
+that is due, and the next one is used.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -38,16 +39,18 @@ from stratalog.engine.reading.stream_offsets import (
     resume,
     stands_still,
 )
-from stratalog.engine.reading.stream_options import SourceOptions, Start
+from stratalog.engine.reading.stream_options import SourceOptions, Start, Subscription
 from stratalog.engine.reading.stream_read import StreamTask
 from stratalog.engine.reading.stream_tasks import Part, group_ends, pack, part, split, task_bytes
-from stratalog.engine.reading.subscription import Subscription
+from stratalog.engine.records.groups import commit, committed
 from stratalog.engine.replicas.nearest import SeenLeader, nearest, seen_leader
+from stratalog.engine.state.group_commits import OffsetAndMetadata, check_group
 from stratalog.engine.state.internal_topics import INTERNAL_TOPICS
 from stratalog.partitions.errors import (
     InvalidCallError,
     OffsetNotAvailableError,
     OffsetOutOfRangeError,
+    StratalogError,
 )
 from stratalog.partitions.growth import grew
 from stratalog.partitions.identity import TopicPartition
@@ -62,12 +65,12 @@ from stratalog.tiering.remote_log import RemoteLog
 
 @dataclass(frozen=True, slots=True)
 class _SeenOffsets:
-    """The topics of a stream, as one look at them saw them."""
+    """The topics of a stream, from one look at them."""
 
     topics: Mapping[str, TopicImage]
     """By name."""
     leaders: Mapping[TopicPartition, SeenLeader]
-    """Of the partitions that are read."""
+    """The leaders of the partitions to read."""
 
     @property
     def ids(self) -> dict[str, str]:
@@ -76,10 +79,10 @@ class _SeenOffsets:
 
 
 def topics_of(image: ClusterImage, reads: Subscription) -> list[TopicImage]:
-    """The topics of a stream, whose assigned partitions are there.
+    """The topics of a stream; assigned partitions must exist.
 
-    Raises: UnknownTopicOrPartitionError, also where a pattern matches none; InvalidCallError for a pattern that is
-        no regular expression.
+    Raises: UnknownTopicOrPartitionError, also when a pattern matches none; InvalidCallError for an invalid
+        pattern.
     """
     topics = [image.topic(name) for name in reads.topics(image.topic_ids, INTERNAL_TOPICS)]
     for topic in topics:
@@ -88,7 +91,7 @@ def topics_of(image: ClusterImage, reads: Subscription) -> list[TopicImage]:
 
 
 class StreamSource:
-    """One query's hold on its topics, in the driver."""
+    """The topics of one query, on the driver."""
 
     def __init__(self, context: Context, options: SourceOptions) -> None:
         self._context = context
@@ -98,19 +101,19 @@ class StreamSource:
         """The topic into whose columns the records of the others fit."""
         self._target: dict[TopicPartition, int] | None = None
         self.latest_seen: StreamOffsets | None = None
-        """Where the log ended when ``latest`` was last asked."""
+        """The end of the log at the last call of ``latest``."""
         self.planned: StreamOffsets | None = None
-        """Where the batch ends that it said."""
+        """The end of the batch that ``latest`` returned."""
         self.topics_seen: Sequence[TopicImage] = ()
-        """As the latest look saw them: with the types of all records before an end that was said earlier."""
+        """The topics at the latest look, with the types of all records before an end that was returned earlier."""
 
     # --------------------------------------------------------------------------------- offsets
 
     def initial(self) -> StreamOffsets:
-        """Where a new query begins.
+        """The start of a new query.
 
         Raises: UnknownTopicOrPartitionError, OffsetOutOfRangeError, InvalidCallError for the options;
-            OffsetNotAvailableError as ``SeenLeader.latest``.
+            OffsetNotAvailableError, see ``SeenLeader.latest``.
         """
         seen = self._look()
         offsets = self._places(seen, self._options.start, "startingOffsets")
@@ -118,9 +121,9 @@ class StreamSource:
         return StreamOffsets(seen.ids, positions, initial=True)
 
     def bounds(self) -> tuple[StreamOffsets, StreamOffsets]:
-        """Where a batch read begins and ends, pinned now: ``plan`` has its tasks.
+        """The bounds of a batch read, pinned now; ``plan`` has its tasks.
 
-        Raises: as ``initial``; OffsetOutOfRangeError for a beginning behind the end.
+        Raises: see ``initial``; OffsetOutOfRangeError for a start behind the end.
         """
         seen = self._look()
         logs = {key: self._bounds(leader) for key, leader in seen.leaders.items()}
@@ -138,17 +141,17 @@ class StreamSource:
         return first, last
 
     def stop_at_present_end(self) -> None:
-        """From now on there is nothing beyond what there is now (``Trigger.AvailableNow``). Raises:
-        OffsetNotAvailableError as ``SeenLeader.latest``.
+        """Let the stream end at the present end of its topics (``Trigger.AvailableNow``). Raises:
+        OffsetNotAvailableError, see ``SeenLeader.latest``.
         """
         leaders = self._look().leaders
         self._target = {key: leader.latest(self._options.isolation) for key, leader in leaders.items()}
 
     def latest(self, start: StreamOffsets, max_rows: int | None, max_bytes: int | None) -> StreamOffsets:
-        """Where the batch that begins at ``start`` ends; ``start`` itself when there is nothing to read.
+        """The end of the batch that begins at ``start``; ``start`` itself if there is nothing to read.
 
-        Raises: InvalidCallError when ``start`` is of another topic, or of a deleted one of the same name;
-            OffsetOutOfRangeError when records are lost to the stream, unless they may be.
+        Raises: InvalidCallError when ``start`` names another topic, or a deleted one of the same name;
+            OffsetOutOfRangeError for lost records, unless they may be lost.
         """
         seen = self._look()
         start = self._of_topics(start, seen)
@@ -196,7 +199,7 @@ class StreamSource:
         leaders: Mapping[TopicPartition, SeenLeader],
         backlogs: dict[TopicPartition, Backlog],
     ) -> None:
-        """The sizes of what is to be read from the remote tier: its log is loaded only where there is some."""
+        """Add the sizes of remote files; a remote log is loaded only if the batch needs it."""
         behind = [
             key
             for key, backlog in backlogs.items()
@@ -212,9 +215,8 @@ class StreamSource:
             backlogs[key] = Backlog(backlog.start, backlog.end, (*cold, *backlog.extents))
 
     def _places(self, seen: _SeenOffsets, bound: Start, option: str) -> dict[TopicPartition, int]:
-        """The offsets of a bound. Raises: InvalidCallError unless there is a place for every partition;
-        OffsetOutOfRangeError; OffsetNotAvailableError for a place that the recently elected leader does not yet
-        know to be committed.
+        """The offsets of a bound. Raises: InvalidCallError unless every partition has one; OffsetOutOfRangeError;
+        OffsetNotAvailableError for an offset that the recently elected leader does not know to be committed.
         """
         given = bound if isinstance(bound, Mapping) else dict.fromkeys(seen.leaders, bound)
         if set(given) != set(seen.leaders):
@@ -256,9 +258,9 @@ class StreamSource:
     # ---------------------------------------------------------------------------------- batches
 
     def plan(self, start: StreamOffsets, end: StreamOffsets) -> list[StreamTask]:
-        """The records of ``[start, end)``, shared out to tasks.
+        """The tasks that read the records of ``[start, end)``.
 
-        Raises: as ``latest``; what planning a read raises.
+        Raises: see ``latest``; errors of planning a read.
         """
         began = _began(start, end)
         return look_again(lambda: self._plan_once(began, end)) if _has_records(began, end) else []
@@ -325,8 +327,8 @@ class StreamSource:
         return tasks
 
     def _parts(self, leader: SeenLeader, low: int, high: int, remote: RemoteLog | None) -> list[Part]:
-        """The files of ``[low, high)`` of a partition. All of it was committed when the batch was planned: a
-        leader that was elected since has it, but may not know that, nor the fates of transactions in it.
+        """The files of ``[low, high)`` of a partition. All of it was committed at planning: a leader that was
+        elected since holds it, but may not know that, nor the outcomes of its transactions.
         """
         end = leader.end(self._options.isolation)
         if high > end and self._options.isolation is Isolation.READ_COMMITTED:
@@ -355,7 +357,7 @@ class StreamSource:
         return NearPieces(local_pieces(chosen.replica, chosen.log), chosen.high_watermark)
 
     def _look(self, also: Collection[TopicPartition] = ()) -> _SeenOffsets:
-        """The partitions that are read now, and ``also`` those of a batch that was planned before."""
+        """The partitions to read now, and ``also`` those of an earlier planned batch."""
         return with_leaders(self._context, lambda image: self._look_once(image, also))
 
     def _look_once(self, image: ClusterImage, also: Collection[TopicPartition]) -> _SeenOffsets:
@@ -382,9 +384,9 @@ class StreamSource:
         return _SeenOffsets(topics, dict(sorted(leaders.items())))
 
     def _check_types(self, topics: Sequence[TopicImage]) -> None:
-        """Topics that match since later fit, too; so do types that have grown since the query began.
+        """Check that later matching topics, and types that have grown since the query began, fit.
 
-        Raises: InvalidCallError naming one that does not.
+        Raises: InvalidCallError naming the one that does not.
         """
         first = self._types = self._types or topics[0]
         for topic in topics:
@@ -410,3 +412,48 @@ def _listed(keys: Iterable[TopicPartition]) -> str:
 
 def _extent(piece: FileSlice) -> Extent:
     return Extent(piece.start, piece.end, part(0, piece).size_bytes)
+
+
+_log = logging.getLogger(__name__)
+
+
+class StreamProgress:
+    """Commits the positions of a stream to a consumer group, for observers: ``cluster.groups.lag(group)`` shows
+    them. The stream itself continues from its checkpoint. The group never moves back, even if a query runs again
+    from an older checkpoint; a failed commit is logged once and does not stop the stream.
+    """
+
+    def __init__(self, context: Context, group: str) -> None:
+        """Raises: InvalidGroupIdError."""
+        check_group(group)
+        self._context = context
+        self._group = group
+        self._reported: StreamOffsets | None = None
+        self._warned = False
+
+    def report(self, done: StreamOffsets) -> None:
+        """Commit ``done``, the offsets below which everything is processed, where they are ahead of the group's,
+        in one append. Does nothing if they equal the last report.
+        """
+        if self._reported is not None and self._reported.partitions == done.partitions:
+            return
+        try:
+            before = committed(self._context, self._group, list(done.topic_ids))
+            ahead = {
+                key: OffsetAndMetadata(position.offset, position.leader_epoch)
+                for key, position in done.partitions.items()
+                if key not in before or before[key].offset < position.offset
+            }
+            if ahead:
+                commit(self._context, self._group, ahead)
+            self._reported = done
+        except StratalogError as error:
+            if not self._warned:
+                self._warned = True
+                _log.warning(
+                    "the stream continues, but its offsets were not committed to group %r, whose "
+                    "lag is out of date: %s: %s",
+                    self._group,
+                    error.code,
+                    error,
+                )

@@ -1,4 +1,4 @@
-"""The records of a batch of a stream, shared out to tasks. Pure, but for the footers of large files."""
+"""Divides the records of a stream's batch into tasks. Pure, except for reading footers of large files."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from stratalog.partitions.lookup import FileSlice
 
 LEAST_TASK_BYTES = 8 * 1024 * 1024
 MOST_TASK_BYTES = 128 * 1024 * 1024
-"""Of compressed files: below the one a task costs more than its work, above the other it holds up the batch."""
+"""Bytes of compressed files per task: below the first bound a task costs more than its work, above the second it
+delays the batch."""
 _USUAL_TASKS = 64
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A part of a file that a stream is to read, and about how many bytes that is."""
+    """A part of a file for a stream to read, and its approximate size in bytes."""
 
     partition: int
     piece: FileSlice
@@ -23,7 +24,7 @@ class Part:
 
 
 def part(partition: int, piece: FileSlice) -> Part:
-    """A piece of a partition's log with its size, as if all records of its file were of one size."""
+    """A piece of a partition's log with its size, as if all records of its file had the same size."""
     name = piece.file.name
     end = piece.end if name.next_offset is None else name.next_offset
     rows = max(end - name.base_offset, 1)
@@ -37,8 +38,8 @@ def task_bytes(total_bytes: int, min_partitions: int | None) -> int:
 
 
 def split(whole: Part, most_bytes: int, group_ends: Callable[[FileSlice], Sequence[int]]) -> list[Part]:
-    """A part as parts of about ``most_bytes``, cut between row groups: ``group_ends`` tells the offsets at which
-    those of the file end, in order.
+    """The part, divided between row groups into parts of about ``most_bytes``; ``group_ends`` gives the end
+    offsets of the file's row groups in order.
     """
     if whole.size_bytes <= most_bytes:
         return [whole]
@@ -60,13 +61,13 @@ def split(whole: Part, most_bytes: int, group_ends: Callable[[FileSlice], Sequen
 
 
 def group_ends(piece: FileSlice) -> list[int]:
-    """Where the row groups of its file end, for ``split``: by the file's footer."""
+    """The end offsets of the row groups of a file, from its footer, for ``split``."""
     return piece.segment.row_group_offsets[1:]
 
 
 def pack(parts: Iterable[Part], most_bytes: int) -> list[list[Part]]:
-    """Tasks of at most ``most_bytes``, or of one part that is larger; in order, so that a task reads on in the
-    partition in which it began.
+    """Tasks of at most ``most_bytes``, or of one larger part; in order, so a task continues in the same
+    partition.
     """
     tasks: list[list[Part]] = []
     filled = 0

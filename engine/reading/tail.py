@@ -1,17 +1,16 @@
-"""Tail: the records of a topic as they are appended, in this process (what a Kafka consumer's poll loop is).
+"""Tail: the records of a topic as they are appended, in this process (like the poll loop of a Kafka consumer).
 
-    1. look at the partitions once, to know where to begin
-    2. fetch from all of them, as many at once as ``fetch_max_bytes`` of memory allow; hand on what comes, table by
-       table: the position of a partition is behind whatever was handed on
-    3. nothing came: wait, longer each time up to ``longest_poll_s``, and fetch again
-A poll without records is one listing of each leader. The metadata is read again when it is older than
-``metadata_max_age_s`` (Kafka's metadata.max.age.ms), when a former leader's listing says so, and before an error
-is believed; partitions that are new are picked up then, from their first record on. What ``delete_records``
-deletes may be handed on until then. While the metadata is away, a tail goes on by what it knows, for as long as
-the leaders answer.
+1. Look at the partitions once, to find the start offsets.
+2. Fetch from all of them, as many at once as ``fetch_max_bytes`` of memory allow. Yield the tables one by one; the
+   position of a partition is behind the last yielded record.
+3. If nothing came, wait, longer each time up to ``longest_poll_s``, and fetch again.
 
-The leader epoch of the last record goes into every fetch: an unclean election is found out, and not read over
-(KIP-320).
+A poll without records lists each leader once. The metadata is read again when it is older than
+``metadata_max_age_s`` (Kafka's metadata.max.age.ms), when a former leader's listing requires it, and before an
+error counts; new partitions are read from their first record on. Until then the tail may yield records that
+``delete_records`` has deleted. While the metadata is unreachable, a tail continues as long as the leaders answer.
+
+Every fetch carries the leader epoch of the last record, so an unclean election is detected (KIP-320).
 """
 
 from __future__ import annotations
@@ -58,38 +57,37 @@ from stratalog.partitions.printable import printable
 from stratalog.partitions.runner import Done
 
 Start = Bound | Mapping[TopicPartition, OffsetAndMetadata]
-"""Where a tail begins: as a read does, but for a time, at the first record at or after it (``FirstAt``), since a
-tail begins at a place; or where an earlier one has stopped (``Tail.positions``)."""
+"""The start of a tail: a bound of a read (a time means the first record at or after it, ``FirstAt``), or the
+``Tail.positions`` of an earlier tail."""
 
 _NAP_S = 0.5
 FETCH_MAX_BYTES = 50 * 1024 * 1024
-"""So soon a tail that waits notices that it is to stop."""
+"""The interval in which a waiting tail notices ``stop``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TailOptions:
-    """How to tail. Raises: InvalidCallError."""
+    """Options of a tail. Raises: InvalidCallError."""
 
     follow: bool = True
-    """Go on without end; else end at the high watermarks, of committed records at the last stable offsets, as they
-    were at the beginning."""
+    """True: continue without end. False: end at the high watermarks at the start, or at the last stable offsets
+    for committed reads."""
     isolation: Isolation | str = Isolation.READ_UNCOMMITTED
-    """Which records it hands on (isolation.level)."""
+    """The isolation level (isolation.level)."""
     auto_offset_reset: str = "none"
-    """The reset of an offset that is not in the log any more: ``none`` (an error), ``earliest`` or ``latest``. In
-    a lost history either of the last two goes to where the histories part. They are also where a group begins that
-    has committed nothing yet, for a partition or at all."""
+    """Where to continue from an offset that the log no longer has, or begin for a group without a commit: ``none``
+    (an error), ``earliest`` or ``latest``. In a lost history both continue where the histories part."""
     max_bytes: int = MAX_BYTES
-    """Of one table in memory (max.partition.fetch.bytes)."""
+    """Bytes of one table in memory (max.partition.fetch.bytes)."""
     fetch_max_bytes: int = FETCH_MAX_BYTES
-    """Of all tables that are fetched at once (fetch.max.bytes); at least one is."""
+    """Bytes of all tables fetched at once (fetch.max.bytes); at least one is fetched."""
     timeout_s: float = TIMEOUT_S
-    """Of one fetch: transient errors are retried for this long, then raised."""
+    """Retry transient errors of a fetch for this long, then raise them."""
     idle_timeout_s: float | None = None
-    """End when there was no record for so long; None: never."""
+    """End when no record came for this long; None: never."""
     first_poll_s: float = 0.1
     longest_poll_s: float = 5.0
-    """The bounds of the waits between polls that find nothing."""
+    """The longest wait between polls without records."""
     metadata_max_age_s: float = 10.0
 
     def __post_init__(self) -> None:
@@ -105,7 +103,7 @@ class TailOptions:
 
 @dataclass(slots=True)
 class Served:
-    """The records of a partition that one broker, or the remote tier, has served."""
+    """The records of a partition from one broker, or from the remote tier."""
 
     start: int
     end: int
@@ -115,9 +113,9 @@ class Served:
 
 
 class Tail:
-    """Arrow tables of ``partition, offset, timestamp, key, value, headers``, each of one partition, in order and
-    without gaps. The iteration has no end, or ends as ``follow`` says; another iteration, also after an error,
-    goes on at ``positions``. One thread iterates; any may ``stop``.
+    """Iterates over Arrow tables ``partition, offset, timestamp, key, value, headers``, each of one partition, in
+    order and without gaps. It ends as ``follow`` says; a new iteration, also after an error, continues at
+    ``positions``. One thread iterates; any may ``stop``.
     """
 
     def __init__(
@@ -131,12 +129,11 @@ class Tail:
         options: TailOptions = TailOptions(),
         client: ClientMetadata = NOWHERE,
     ) -> None:
-        """Looks at the partitions, all of the topic when None, and fetches nothing yet. ``last``: begin that many
+        """Looks at the partitions (None: all of the topic), and fetches nothing yet. ``last``: begin that many
         records before the end of each, instead of at ``start``.
 
-        Raises: UnknownTopicOrPartitionError, InvalidCallError, OffsetOutOfRangeError; OffsetNotAvailableError
-            where it needs the end of a log whose recently elected leader does not yet know it; errors of looking
-            at the partitions.
+        Raises: UnknownTopicOrPartitionError, InvalidCallError, OffsetOutOfRangeError; OffsetNotAvailableError if
+            the recently elected leader does not know the needed end yet; errors of listing the partitions.
         """
         self._context = context
         self._topic = topic
@@ -146,9 +143,9 @@ class Tail:
         self._stopped = threading.Event()
         self._served: dict[tuple[int, int | None], Served] = {}
         self._damage: dict[str, None] = {}
-        """Damage that was met, and read around, each once."""
+        """Damage that the tail has read around, each once."""
         self._failing_since_s: dict[int, float] = {}
-        """Since when it cannot be told how to go on, by partition."""
+        """By partition: since when the tail could not determine how to continue."""
         check_some(partitions)
         isolation = Isolation(options.isolation)
         where = _where(topic, start, last, context.clock.now_ms())
@@ -162,7 +159,7 @@ class Tail:
 
     @property
     def positions(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Behind what was handed on, by topic and partition: as ``cluster.groups.commit`` takes it."""
+        """The offset behind the yielded records, by topic and partition, as ``cluster.groups.commit`` takes it."""
         return {(self._topic, partition): at for partition, at in sorted(self._positions.items())}
 
     def __repr__(self) -> str:
@@ -177,7 +174,7 @@ class Tail:
         return head + html_table(columns, rows, numbers=columns)
 
     def _at(self) -> list[tuple[int, int]]:
-        """By partition; another thread may iterate meanwhile."""
+        """By partition; safe while another thread iterates."""
         return sorted((partition, at.offset) for partition, at in dict(self._positions).items())
 
     def stop(self) -> None:
@@ -185,8 +182,9 @@ class Tail:
         self._stopped.set()
 
     def report(self) -> Report:
-        """The sources of the records so far: a row for each partition and broker, or the remote tier. Damaged
-        copies are its notes."""
+        """The sources of the records so far: a row for each partition and broker, or the remote tier. Notes name
+        damaged copies.
+        """
         by_partition = sorted(self._served.items(), key=lambda item: (item[0][0], item[1].start))
         rows = [self._row(partition, broker, served) for (partition, broker), served in by_partition]
         names = ("records", "bytes", "cross_rack_bytes")
@@ -200,7 +198,9 @@ class Tail:
         pause_s, idle_since_s = options.first_poll_s, clock.monotonic_s()
         while not self._stopped.is_set():
             if clock.monotonic_s() - self._read_s >= options.metadata_max_age_s:
-                with suppress(RetriableError, StaleMetadataError):  # until the next poll, the last answer will do
+                with suppress(
+                    RetriableError, StaleMetadataError
+                ):  # until the next poll, the last answer is good enough
                     self._refresh()
             for fetched in self._poll():
                 pause_s, idle_since_s = 0.0, clock.monotonic_s()
@@ -223,13 +223,13 @@ class Tail:
             pause_s = min(max(pause_s * 2, options.first_poll_s), options.longest_poll_s)
 
     def _wanted(self) -> list[int]:
-        """The partitions that are not read through: all of them, while the end is followed."""
+        """The partitions to fetch from: all of them while following, otherwise those not read to their end."""
         if self._options.follow:
             return sorted(self._positions)
         return [p for p, at in sorted(self._positions.items()) if at.offset < self._ends[p]]
 
     def _poll(self) -> Iterator[Fetched]:
-        """One fetch of each partition: those that gave records."""
+        """Fetch from each partition once; returns those with records."""
         wanted = iter(self._wanted())
         at_once = max(1, self._options.fetch_max_bytes // self._options.max_bytes)
         while some := list(islice(wanted, at_once)):
@@ -250,15 +250,16 @@ class Tail:
                     continue
                 self._failing_since_s.pop(partition, None)
                 fetched, start = outcome.value, self._positions[partition].offset
-                if fetched.next_offset > start:  # markers and records of aborted transactions are passed over
+                if fetched.next_offset > start:  # skips markers and records of aborted transactions
                     self._positions[partition] = OffsetAndMetadata(fetched.next_offset, fetched.leader_epoch)
                 if fetched.records.num_rows:
                     self._note(start, fetched)
                     yield fetched
 
     def _failed(self, partition: int, error: StratalogError, began_s: float) -> None:
-        """Go on in another way, or raise it. While that cannot be told, as the metadata is away, the next poll
-        tries again, until it has failed for ``timeout_s``."""
+        """Continue another way after an error, or raise it. While the metadata is unreachable, the next poll tries
+        again, for up to ``timeout_s``.
+        """
         since_s = self._failing_since_s.pop(partition, began_s)
         if isinstance(error, OffsetNotAvailableError):
             return  # nothing yet, as at the high watermark
@@ -272,10 +273,9 @@ class Tail:
         raise error
 
     def _goes_on(self, partition: int, error: StratalogError) -> bool:
-        """Whether there is another way, which the next poll takes. An error under metadata that has changed since
-        is not believed.
+        """Whether the next poll can continue another way. An error under outdated metadata does not count.
 
-        Raises: as ``_refresh``, ``look``.
+        Raises: see ``_refresh``, ``look``.
         """
         before = self._image
         self._refresh()
@@ -291,10 +291,10 @@ class Tail:
         return True
 
     def _refresh(self) -> None:
-        """Read the metadata, and begin with the partitions that are new.
+        """Read the metadata, and start on new partitions.
 
-        Raises: UnknownTopicOrPartitionError when the topic is deleted, also when there is another of its name;
-            errors of reading the metadata, or of looking at new partitions.
+        Raises: UnknownTopicOrPartitionError when the topic is deleted, or created again under its name; errors of
+            reading the metadata, or of listing new partitions.
         """
         self._image = self._context.metadata.image()
         topic = self._image.topic(self._topic)
@@ -341,27 +341,27 @@ def _partition(image: ClusterImage, topic_id: str, partition: int) -> PartitionI
 
 
 def _leader_alone(_: SeenLeader) -> bool:
-    """Both ends of a log are asked: no remote tier is needed to tell."""
+    """Named ends of a log need no remote tier."""
     return False
 
 
 @dataclass(frozen=True, slots=True)
 class _Where:
-    """Where to begin, as it was asked for; at the log start of a partition of which nothing is said."""
+    """The requested start; the log start of a partition without one."""
 
     last: int | None = None
     group: str | None = None
     known: Mapping[TopicPartition, OffsetAndMetadata] = field(default_factory=dict)
     place: Place | None = None
     bounds: Mapping[int, Place] = field(default_factory=dict)
-    """Places by partition, before ``place``."""
+    """Places by partition, which override ``place``."""
 
     def of(self, partition: int) -> Place | None:
         """The place in a partition."""
         return self.bounds.get(partition, self.place)
 
     def takes_remote(self, seen: SeenLeader, isolation: Isolation) -> bool:
-        """Whether the leader alone cannot tell where that is. (What lies there is fetched from where it is.)"""
+        """Whether locating the place needs the remote tier. (Fetches find its records themselves.)"""
         if self.last is not None:
             return not leader_has_last(seen, self.last, seen.end(isolation), isolation)
         place = self.of(seen.view.partition)
@@ -369,11 +369,11 @@ class _Where:
 
 
 def _where(topic: str, start: Start, last: int | None, now_ms: int) -> _Where:
-    """Raises: InvalidCallError, OffsetOutOfRangeError for what contradicts itself."""
+    """Raises: InvalidCallError, OffsetOutOfRangeError for contradictory arguments."""
     if isinstance(start, str | datetime):
         start = place_of(start, "start =")
     if last is not None:
-        # To begin with the next record, last = 0, is nothing that a read of what there is could mean.
+        # last = 0, the next record, has no meaning for a read of existing records.
         query = ReadQuery(
             topics=(topic,), start=None if start is OffsetSpec.LATEST else cast(Bound, start), last=last or None
         )
@@ -398,7 +398,7 @@ def _begin(
     where: _Where,
     options: TailOptions,
 ) -> dict[int, OffsetAndMetadata]:
-    """Where to begin, by partition.
+    """The start offset by partition.
 
     Raises: UnknownTopicOrPartitionError, GroupIdNotFoundError, OffsetOutOfRangeError.
     """
@@ -424,8 +424,8 @@ def _begin(
 
 
 def _in_range(state: PartitionState, at: OffsetAndMetadata, options: TailOptions) -> OffsetAndMetadata:
-    """Where to go on from an offset that may not be in the log any more. Where the leader epoch is known, a fetch
-    tells whether the history is; not to one that ends here, and may have nothing to fetch.
+    """Where to continue from an offset that the log may no longer have. If the leader epoch is known, a fetch
+    checks the history; a tail that ends here checks it now, as it may not fetch.
 
     Raises: OffsetOutOfRangeError when ``auto_offset_reset`` is ``none``; UnknownLeaderEpochError.
     """
@@ -450,8 +450,8 @@ def _in_range(state: PartitionState, at: OffsetAndMetadata, options: TailOptions
 
 
 def _offset(state: PartitionState, bound: Place | None, isolation: Isolation) -> int:
-    """A time that no record has reached yet, and a position that is not known: where such a reader stops. (A time
-    that a record has reached of which nothing is decided yet: that record, for what lies before it is too early.)
+    """The offset of a place; the end of the reader's records for a time after all records and for an unknown
+    position. (For a time whose first record is undecided, that record's offset, as earlier records are too early.)
     """
     match bound:
         case None:

@@ -1,9 +1,8 @@
-"""Acknowledging appends: the ISR, one linearizable read for all partitions, then the high watermark.
+"""Acknowledges appends: the ISR, one linearizable read for all partitions, then the high watermark.
 
-Steps 5 to 7 of the protocol's Append (section 2), on the driver, after tasks have done steps 1 to 5. A member
-of the ISR that cannot be brought to the append is waited for as long as ``replica.lag.time.max.ms``; then it
-leaves the ISR, and the append is acknowledged without it. One whose root answers that it takes no writes leaves at
-once.
+Steps 5 to 7 of the protocol's Append (section 2), on the driver, after tasks have done steps 1 to 5. The driver
+waits up to ``replica.lag.time.max.ms`` for a member of the ISR that does not get the append; then the member
+leaves the ISR, and the append is acknowledged without it. A member whose root refuses writes leaves at once.
 """
 
 from __future__ import annotations
@@ -32,10 +31,11 @@ from stratalog.partitions.runner import Done, Failed
 from stratalog.partitions.unwritable import UnwritableStorageError
 
 _ROUNDS = 200
-"""How often the ISRs may change meanwhile. Waiting for a member counts for nothing: its patience ends."""
+"""How often the ISRs may change during an acknowledgement. Waiting for a member does not count, as it has its own
+limit."""
 _BACKOFF = Backoff(first_s=0.1, longest_s=5.0, least=1.0)
 _JUST_OVER_S = 0.001
-"""Past the end of a wait: at the end itself nobody is out of sync yet."""
+"""Added to a wait: at its exact end no member is out of sync yet."""
 
 
 @dataclass(slots=True)
@@ -45,20 +45,20 @@ class PendingAppend:
     view: PartitionView
     appended: Appended | None = None
     missed: Mapping[int, StratalogError] = field(default_factory=dict)
-    """Members of the view's maximal ISR that lack it."""
+    """Members of the view's maximal ISR that do not have the append, with the error of each."""
     error: StratalogError | None = None
     tried: bool = False
-    """Something of it may be in the log, now or later."""
+    """Whether some of the append may be in the log, now or later."""
     ours: bool = False
-    """It may be this very call that has put it there."""
+    """Whether this call may have written it."""
 
 
 def acknowledge(
     context: Context, states: dict[int, PendingAppend], min_insync_replicas: int, notes: list[str]
 ) -> list[int]:
-    """Bring the partitions to an end: acknowledged, or with an error. Returns those that have to be appended
-    again, under another leader, also where the present one takes no high watermark. Members that had to leave an
-    ISR are noted.
+    """Acknowledge the appends of these partitions, or end them with an error. Returns the partitions to append to
+    again under another leader, or because the leader refuses to write the high watermark. Notes members that had
+    to leave an ISR.
     """
     again: list[int] = []
     patience = _Patience(context)
@@ -66,7 +66,7 @@ def acknowledge(
     while states and rounds < _ROUNDS:
         image = context.metadata.image()
         if not patience.had_to_wait and any(state.missed for state in states.values()):
-            probed = probe_brokers(context)  # one that is gone for good is fenced now, not waited for
+            probed = probe_brokers(context)  # fence a lost broker now instead of waiting for it
             image = probed.image
             notes += [note for note in probed.notes if note not in notes]
         moved = [p for p, s in states.items() if not _same_leader(image, s.view)]
@@ -97,13 +97,13 @@ def acknowledge(
 
 
 def _ahead(context: Context, state: PendingAppend) -> dict[int, StratalogError]:
-    """Why those that have missed it by the register of an epoch that nobody committed are not waited for."""
+    """Why members with a register of an uncommitted epoch are not waited for."""
     ahead = ahead_of_metadata(context, state.view)
     return {broker: error for broker, error in ahead.items() if broker in state.missed}
 
 
 class _Patience:
-    """Waits for followers, longer each time, until ``replica.lag.time.max.ms`` is over."""
+    """Waits for followers, longer each time, up to ``replica.lag.time.max.ms``."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
@@ -128,14 +128,14 @@ class _Patience:
 
     @property
     def notes(self) -> list[str]:
-        """For the report: the brokers that were waited for, and how long."""
+        """Notes for the report: the brokers waited for, and how long."""
         if not self._missed:
             return []
         who = ", ".join(f"broker {broker}" for broker in sorted(self._missed))
         return [f"the append waited {self._spent_s:.1f} s for {who}"]
 
     def wait(self, states: Iterable[PendingAppend]) -> bool:
-        """Wait a while for those that some have missed; False when it is over already."""
+        """Wait for members that missed an append; returns False when the time is over."""
         clock = self._context.clock
         if self._since_s is None:
             self._since_s = clock.monotonic_s()
@@ -158,9 +158,9 @@ def _same_leader(image: ClusterImage, view: PartitionView) -> bool:
 
 
 def _shrink(context: Context, states: Mapping[int, PendingAppend], all_due: bool, notes: list[str]) -> bool:
-    """Take those out of the ISRs that are not waited for any longer: after ``replica.lag.time.max.ms``, at
-    once where their storage is damaged or takes no writes, or where they are only being added. Whether any left; a
-    refusal shows in the next look at the metadata.
+    """Remove members from the ISRs: after ``replica.lag.time.max.ms``; at once if their storage is damaged or
+    refuses writes, or if they are only being added. Returns whether any left; a refusal shows in the next read of
+    the metadata.
     """
     proposals: list[IsrProposal] = []
     for state in states.values():
@@ -180,15 +180,15 @@ def _shrink(context: Context, states: Mapping[int, PendingAppend], all_due: bool
 
 
 def _is_certain(broker: int, error: StratalogError) -> bool:
-    """Whether waiting for a follower helps nobody: its storage has answered, and will not take the append."""
+    """Whether waiting for a follower is pointless, as its storage has answered and will not take the append."""
     if isinstance(error, UnwritableStorageError):
         return error.broker_id in (None, broker)
     return isinstance(error, CorruptionError)
 
 
 def _sync_again(context: Context, image: ClusterImage, states: dict[int, PendingAppend]) -> list[int]:
-    """Step 5 again, for the members of the ISR as it is now. A partition with a new leader is left for the next
-    look. Returns those whose leader cannot be listed, or is damaged.
+    """Repeat step 5 for the present members of the ISR. A partition with a new leader waits for the next read of
+    the metadata. Returns partitions whose leader is damaged or cannot be listed.
     """
 
     def sync_all(partition: int) -> None:
@@ -205,7 +205,7 @@ def _sync_again(context: Context, image: ClusterImage, states: dict[int, Pending
 
 
 def _record(context: Context, states: dict[int, PendingAppend], min_insync_replicas: int) -> None:
-    """Step 7: the high watermark, on the leader first. Acknowledged."""
+    """Step 7: record the high watermark, on the leader first, which acknowledges the append."""
 
     def write(partition: int) -> None:
         state = states[partition]

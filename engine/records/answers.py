@@ -1,4 +1,4 @@
-"""The answer of an append: what is known of each partition, and of which attempts that is said."""
+"""The report of an append: the outcome of each partition, and notes about other attempts."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def answer(
     *,
     named: bool,
 ) -> Report:
-    """The report of an append whose partitions were brought to an end. ``named``: the caller names the producer,
-    and so may have appended the sequence before.
+    """The report of an append whose partitions have all ended. ``named``: the caller names the producer, so an
+    earlier call may have appended the sequence.
     """
     rows = [_row(topic, partition, state, named) for partition, state in sorted(states.items())]
     done = [s.appended for s in states.values() if s.appended is not None and s.error is None]
@@ -48,7 +48,7 @@ def answer(
 def _remedy(
     who: ProducerAppend, rows: Sequence[Mapping[str, Value]], states: Mapping[int, PendingAppend], named: bool
 ) -> str:
-    """The advice about the partitions that failed, so that nothing is appended twice."""
+    """Advice about the failed partitions, which avoids appending anything twice."""
     outcomes = {row["outcome"] for row in rows}
     refused = OutOfOrderSequenceNumberError | DuplicateSequenceNumberError
     if any(isinstance(state.error, refused) for state in states.values()):
@@ -64,7 +64,7 @@ def _remedy(
 def _said_of_attempts(
     who: ProducerAppend, rows: Sequence[Mapping[str, Value]], states: Mapping[int, PendingAppend]
 ) -> list[str]:
-    """Notes about other attempts of the same append, by its outcomes."""
+    """Notes about other attempts of the same append, from its outcomes."""
     again = f"producer {who.producer_id!r}, sequence {who.sequence}"
     said = []
     outcomes = {row["outcome"] for row in rows}
@@ -110,5 +110,5 @@ def _row(topic: str, partition: int, state: PendingAppend, named: bool) -> dict[
 
 
 def _records(appended: Appended) -> int | None:
-    """None: it is not known any more."""
+    """The number of records; None if it is no longer known."""
     return None if appended.base_offset is None else appended.next_offset - appended.base_offset

@@ -1,34 +1,33 @@
 """Append: a DataFrame to acknowledged offsets (protocol section 2, Append).
 
-0. probe the roots: brokers that are gone are fenced, so that nobody waits for them
-1. one Spark job: per partition one file on the leader, synced to the maximal ISR   (steps 1 to 5)
-2. one linearizable read for all partitions                                         (step 6)
-3. the high watermark of those that are unchanged; they are acknowledged            (step 7)
-4. changed partitions are synced again under the new view, or appended again, with the same sequence
+0. Probe the roots, and fence lost brokers, so that nothing waits for them.
+1. Run one Spark job: per partition, write one file on the leader, and sync it to the maximal ISR (steps 1 to 5).
+2. Make one linearizable read for all partitions (step 6).
+3. Advance the high watermark of unchanged partitions, which acknowledges them (step 7).
+4. Sync changed partitions again under the new view, or append again with the same sequence.
 
-The outcome of each partition is one of
+Outcomes of a partition
+
     acknowledged   at ``[base_offset, next_offset)``
-    duplicate      this producer had appended this sequence before this call; where it is remembered, at
-                   ``[base_offset, next_offset)``. Never of an append that names no producer: its id is nobody
-                   else's, so what a leader has of it, this call has put there
-    not appended   because of the failure that the report names; nothing of this call is in the log, now or later.
-                   Of earlier calls with the same producer and sequence it says nothing
-    not tried      because another partition was refused, which has the sequence: a note says which
-    unknown        it may be in the log, or come into it later, of this call or an earlier one: run it again with
-                   the same producer and sequence
+    duplicate      this producer appended this sequence before the call, at ``[base_offset, next_offset)`` if that
+                   is still known. Never for an append without a named producer, whose id no other call uses
+    not appended   the report names the failure; nothing of this call is in the log, now or later. Says nothing
+                   about earlier calls with the same producer and sequence
+    not tried      another partition that has the sequence refused the append; a note names it
+    unknown        records of this call or an earlier one may be in the log, or get there later: repeat the append
+                   with the same producer and sequence
 
-An append with a partition that is neither acknowledged nor duplicate has failed.
+An append fails if any partition is neither acknowledged nor duplicate.
 
-A sequence of a named producer stands for one set of records. A retry with other records is refused
-(OUT_OF_ORDER_SEQUENCE_NUMBER), and none of them is stored: partitions that have the sequence already come first
-(``earlier``), and compare. So is one of a sequence so old that nothing tells any more which records it had
-(DUPLICATE_SEQUENCE_NUMBER, *unknown*; ``stratalog.engine.replication.old_appends``). A partition that lacks it,
-while others have it, gets the rest of an attempt that was cut short. ``on_changed_replay="accept"``, for records
-that cannot be computed again as they were, such as random ones, takes whatever comes under the sequence for what
-was appended: the log has each record of one attempt or of another, partition by partition, and that is not
-exactly once.
+A sequence of a named producer identifies one set of records. A retry with other records is refused
+(OUT_OF_ORDER_SEQUENCE_NUMBER) and stores nothing: partitions that have the sequence come first (``earlier``), and
+compare. A sequence so old that its records are no longer known is refused too (DUPLICATE_SEQUENCE_NUMBER,
+*unknown*; ``stratalog.engine.replication.append``). A partition without the sequence, while others have it,
+completes an interrupted attempt. ``on_changed_replay="accept"``, for records that cannot be recomputed exactly,
+such as random ones, accepts any records under the sequence: the log has the records of one attempt or another,
+partition by partition, which is not exactly once.
 
-A record that no log of the topic can hold refuses the append, or is left out (``bad_record_lane``).
+A record that the topic's log cannot store refuses the append, or is left out (``bad_record_lane``).
 """
 
 from __future__ import annotations
@@ -76,7 +75,7 @@ from stratalog.partitions.unknown_fields import OnUnknownField, arrow_to_json
 _NONE = EarlierTries()
 
 MAX_PRODUCER_LENGTH = 1000
-"""Characters of a name that a caller gives."""
+"""Characters of a caller's producer name."""
 
 
 def append_batches(
@@ -90,13 +89,14 @@ def append_batches(
     on_unknown_field: OnUnknownField = "fail",
     probed: ClusterImage | None = None,
 ) -> Report:
-    """Append batches of the record columns, given by partition, in threads of this process; otherwise as
-    ``append_frame``. A partition without records is left alone. Structs may lack the last fields that are
-    declared, where these are nullable: records have null there. Columns of nulls or of empty lists need no type.
-    Batches may have ``topic``, ``partition`` and ``offset`` too: the places that their records came from, for the
-    headers of bad ones.
+    """Append batches of the record columns, by partition, in threads of this process; otherwise like
+    ``append_frame``. Partitions without records are left alone.
 
-    Raises: as ``append_frame``.
+    Structs may lack trailing nullable fields of the declared type, which become null. Columns of nulls or empty
+    lists need no type. Batches may also have ``topic``, ``partition`` and ``offset``, the origin of their records,
+    for the headers of bad ones.
+
+    Raises: see ``append_frame``.
     """
     check_not_internal(topic, "append to")
     lane = None if bad_records is None else Lane(bad_records)
@@ -128,11 +128,10 @@ def who_appends(
     *,
     on_changed_replay: OnChangedReplay = "refuse",
 ) -> ProducerAppend | None:
-    """The producer of an append, as a caller names it; None where none is named.
+    """The producer that a caller names; None if it names none.
 
-    Raises: InvalidCallError for an empty name, and for a sequence or an epoch without a producer: both would
-        append again whatever is retried. And for a producer without a sequence: its second append would pass for
-        its first.
+    Raises: InvalidCallError for an empty name; for a sequence or epoch without a producer, as a retry would append
+        again; for a producer without a sequence, as its second append would look like its first.
     """
     if on_changed_replay not in ("refuse", "accept"):
         raise InvalidCallError(f"on_changed_replay is {on_changed_replay!r}: use 'refuse' or 'accept'")
@@ -152,7 +151,9 @@ def who_appends(
 
 
 def check_producer(producer: str) -> str:
-    """The name. Raises: InvalidCallError for one that is empty, or too long: every file of a log says it again."""
+    """The producer's name. Raises: InvalidCallError for an empty or too long name, as every file of a log repeats
+    it.
+    """
     if not producer:
         raise InvalidCallError("the name of the producer is empty: give a name, or omit it")
     if isinstance(producer, str) and len(producer) > MAX_PRODUCER_LENGTH:
@@ -176,11 +177,11 @@ def append_given(
     earlier: EarlierTries | None = None,
     lane: Lane | None = None,
 ) -> Report:
-    """As ``append_batches``, also to internal topics: what the engine itself appends. ``who`` and
-    ``partition_count`` are as in ``append_with``. ``image`` is the metadata as it was just read. ``earlier``: the
-    caller has asked. ``lane`` takes the bad records.
+    """Like ``append_batches``, also to internal topics, for the engine's own appends. ``who`` and
+    ``partition_count``: see ``append_with``. ``image`` is the metadata as just read. ``earlier``: the earlier
+    tries that the caller found. ``lane`` receives bad records.
 
-    Raises: as ``append_frame``.
+    Raises: see ``append_frame``.
     """
     image = probed or image or context.metadata.image()
     image_of_topic = image.topic(topic)
@@ -220,17 +221,17 @@ def append_mirrored(
     who: ProducerAppend,
 ) -> Report:
     """Append rows of the source (``records.GAP`` for offsets without a record) at ``who.base_offset``, with
-    acks=all. ``image`` is the metadata as it was read after the log end that the rows begin at. The roots were
-    looked at a short while ago.
+    acks=all. ``image`` is the metadata, read after the log end at which the rows begin. The roots were probed
+    recently.
 
-    Raises: PolicyViolationError; as ``append_with``.
+    Raises: PolicyViolationError; see ``append_with``.
     """
     tasks = in_threads(context, {partition: rows})
     return _append_as(context, image, topic, tasks, who, "all", _NONE, probed=True)
 
 
 def in_threads(context: Context, batches: Mapping[int, Sequence[pa.RecordBatch]]) -> RunTasks:
-    """Runs the tasks of the partitions that have records in threads of this process."""
+    """Runs the tasks of partitions with records in threads of this process."""
     filled = [partition for partition, given in batches.items() if any(batch.num_rows for batch in given)]
 
     def run(task: PartitionTask, partitions: Sequence[int]) -> list[TaskResult]:
@@ -255,17 +256,16 @@ def append_with(
     probed: bool = False,
     lane: Lane | None = None,
 ) -> Report:
-    """Append the records of ``tasks`` to ``topic``, and acknowledge. ``lane`` takes the bad ones, and they are
-    appended to their topic afterwards, if it has one.
+    """Append the records of ``tasks`` to ``topic``, and acknowledge them. Bad records go to ``lane``, and
+    afterwards to its topic, if it has one.
 
-    ``image`` is the metadata as it was just read; ``probed``: the roots were looked at a short while ago, which
-    spares step 0 (the rounds find one that is gone all the same). ``tasks`` are run again, for some partitions
-    only, where a leader has changed or a race was lost, and where some have it of ``earlier`` tries. Without
-    ``who`` this driver is the producer; it tells its id only where the outcome of the append is unknown. A retry
-    is told ``partition_count`` (``ProducerEntry``).
+    ``image`` is the metadata as just read; ``probed``: the roots were probed recently, so step 0 is skipped.
+    ``tasks`` run again for some partitions after a change of leader or a lost race. Without ``who`` this driver is
+    the producer, and reports its id only if the outcome is unknown. ``earlier`` and ``partition_count``
+    (``ProducerEntry``) describe the tries before this one.
 
-    Raises: InvalidCallError, UnknownTopicOrPartitionError; what ``tasks`` raise; errors of reading the metadata.
-        Everything else is a failure of its partition in the report.
+    Raises: InvalidCallError, UnknownTopicOrPartitionError; errors of ``tasks``; errors of reading the metadata.
+        Any other error is a failure of its partition in the report.
     """
     check_acks(acks)
     if lane is not None:
@@ -288,8 +288,8 @@ def append_with(
 def append_bad_records(
     context: Context, topic: TopicImage, report: Report, who: ProducerAppend, acks: str, lane: Lane
 ) -> Report:
-    """The report of an append to ``topic``, with the bad records of its lane; they are appended to their topic,
-    where they have one and all others are acknowledged.
+    """The report of an append to ``topic`` with the bad records of its lane. They are appended to their own topic,
+    if they have one and all other records are acknowledged.
 
     Raises: UnknownTopicOrPartitionError; errors of reading the metadata.
     """
@@ -343,8 +343,9 @@ def _append_by_turns(
     notes: list[str],
     lane: Lane | None,
 ) -> dict[int, PendingAppend]:
-    """First the partitions that have it of an earlier try, which can only compare; then, where all of these have
-    the same records, the others."""
+    """Append first to partitions that have the sequence of an earlier try, and only compare; if all of these have
+    the same records, then to the others.
+    """
     late = replace(who, late=earlier.late)
     given = tasks.partitions
     if given is None:
@@ -376,8 +377,8 @@ def end_appends(
     who: ProducerAppend,
     outcomes: Mapping[int, tuple[PartitionView, Appended | NotAppended]],
 ) -> Report:
-    """The end of appends that were made elsewhere, each under its view: acknowledged (steps 6 and 7), or failed.
-    Where the leader has changed meanwhile, it failed: the records are to be appended again.
+    """End appends that tasks made elsewhere, each under its view: acknowledged (steps 6 and 7), or failed. If the
+    leader has changed, the append failed, and the caller appends the records again.
 
     Raises: UnknownTopicOrPartitionError; errors of reading the metadata.
     """
@@ -390,7 +391,7 @@ def end_appends(
             states[partition] = state = PendingAppend(view)
             if isinstance(outcome, Appended):
                 if not context.remote_ends.is_silent(view.topic_id, context.clock.now_ms()):
-                    context.remote_ends.remember(view)  # they were asked when the appends were planned
+                    context.remote_ends.remember(view)  # the plan of the appends asked them
                 state.appended, state.missed = outcome, outcome.missed
                 state.tried, state.ours = True, not outcome.duplicate
             else:
@@ -411,11 +412,9 @@ def check_acks(acks: str) -> None:
 def append_options(
     topic: TopicImage, config: TopicConfig, acks: str, who: ProducerAppend | None = None
 ) -> AppendOptions:
-    """How to append to a topic as it is configured.
+    """The options of an append to a topic with its present configs.
 
-    Raises: PolicyViolationError for a topic that mirrors another, where ``who`` is not the mirror; for one that
-    does
-        not, or not any more, where it is.
+    Raises: PolicyViolationError if the topic is a mirror and ``who`` is not its mirror, or the other way round.
     """
     if who is None or who.base_offset is None:
         check_not_mirrored(topic.name, config, "append to")

@@ -1,15 +1,14 @@
-"""The lane of an append's bad records: what its caller wants of them, what was found, and what the report says.
+"""The bad records of one append: the caller's policy, the records found, and the report about them.
 
-Bad records that are kept are appended to their topic by the driver, when every good record is acknowledged: an
-append that fails leaves no record there which says that it was left out of something. They are one append of their
-own, under a producer of their own: the append's, with the id of the topic that the records were for, so that
-appends of one producer to several topics may share a topic of bad records; and with the append's sequence. So an
-append that is repeated, or a batch that comes again, has each bad record there once; and one that was cut short
-between the two is completed by its repetition. In a transaction both are parts of it. (A transaction would do this
-for every append, too, but takes four more appends, and its records reach committed readers later.)
+The driver appends kept bad records to their topic when every good record is acknowledged, so a failed append
+leaves no record there that claims to be left out. They are an append of their own, with the same sequence, under a
+producer named after the append's producer and the topic of the records, so that appends to several topics can
+share a topic of bad records. A repeated append therefore has each bad record there once, and completes one that
+was cut short between the two. In a transaction both appends belong to it. (A transaction for every append would
+cost four more appends, and delay committed readers.)
 
-They are few: a task sends them to the driver. Where they are another producer's whole output, they are too many
-for that, and the append is refused (``bad_records.MOST_KEPT_BYTES``).
+A task sends its bad records to the driver, as they are few. If too many of a producer's records are bad, the
+append is refused (``bad_records.MOST_KEPT_BYTES``).
 """
 
 from __future__ import annotations
@@ -32,20 +31,20 @@ from stratalog.partitions.errors import InvalidCallError
 from stratalog.partitions.producers import ProducerAppend, is_unnamed
 
 OnBadRecord = Literal["fail", "skip", "topic"]
-"""The answer to a record that its topic cannot hold: it refuses the append, is left out, or goes to a topic of its
-own instead."""
+"""The policy for a record that its topic cannot store: refuse the append, leave the record out, or append it to
+another topic."""
 
 
 @dataclass(frozen=True, slots=True)
 class LeaveOut:
-    """Bad records are left out of the log."""
+    """Leave bad records out of the log."""
 
     topic: str | None = None
-    """The topic that they are appended to instead; None: they are counted only."""
+    """The topic for bad records; None: they are only counted."""
 
 
 def bad_record_policy(on_bad_record: str, bad_record_topic: str | None, topic: str) -> LeaveOut | None:
-    """The wish of a caller that appends to ``topic``; None: a bad record refuses the append.
+    """The caller's policy for an append to ``topic``; None: a bad record refuses the append.
 
     Raises: InvalidCallError.
     """
@@ -71,10 +70,10 @@ class Lane:
 
     policy: LeaveOut
     found: dict[int, FoundBad] = field(default_factory=dict)
-    """By the partition that they were dealt to."""
+    """Bad records by their partition."""
 
     def rule(self, topic: str, options: AppendOptions, who: ProducerAppend) -> BadRecordRule:
-        """For the tasks of the append."""
+        """The rule for the tasks of the append."""
         kept = self.policy.topic is not None
         said = []
         if kept and (who.on_changed_replay is not None or who.transactional):
@@ -84,17 +83,17 @@ class Lane:
         return BadRecordRule(topic, options.schema, options.keys_required, kept=kept, said=tuple(said))
 
     def add(self, partition: int, found: FoundBad | None) -> None:
-        """Take the bad records of a task; of one that ran again, in place of the earlier ones."""
+        """Add the bad records of a task; those of a repeated task replace the earlier ones."""
         if found is not None:
             self.found[partition] = found
 
     @property
     def bad(self) -> int:
-        """How many there are."""
+        """The number of bad records."""
         return sum(sum(found.counts.values()) for found in self.found.values())
 
     def batches(self, partitions: int) -> dict[int, list[pa.RecordBatch]]:
-        """The kept ones, dealt out to the partitions of their topic: those of one partition stay together."""
+        """The kept records, by partition of their topic; records of one partition stay together."""
         dealt: dict[int, list[pa.RecordBatch]] = {}
         for partition, found in sorted(self.found.items()):
             if found.rows:
@@ -102,7 +101,7 @@ class Lane:
         return dealt
 
     def said(self, topic: str) -> list[dict[str, Value]]:
-        """A row of the report for each partition and reason. Rows without a valid partition are of none."""
+        """A row of the report per partition and reason. Records without a valid partition have none."""
         counts: Counter[tuple[int | None, str]] = Counter()
         for partition, found in self.found.items():
             for reason, count in found.counts.items():
@@ -122,10 +121,10 @@ class Lane:
 
 
 def topic_of_bad_records(context: Context, image: ClusterImage, policy: LeaveOut) -> TopicImage | None:
-    """The topic that bad records go to; None where they go nowhere.
+    """The topic for bad records; None without one.
 
     Raises: UnknownTopicOrPartitionError; InvalidCallError for a topic with declared types, or one that keeps the
-        latest record of each key: bad ones may have none.
+        latest record of each key, as bad records may have no key.
     """
     if policy.topic is None:
         return None
@@ -146,14 +145,15 @@ def topic_of_bad_records(context: Context, image: ClusterImage, policy: LeaveOut
 
 def producer_of_bad_records(who: ProducerAppend, topic_id: str) -> ProducerAppend:
     """The producer of the bad records of an append of ``who`` to a topic."""
-    if who.transactional or is_unnamed(who.producer_id):  # its sequences are no others' anywhere
+    if who.transactional or is_unnamed(who.producer_id):  # no other producer uses its sequences
         return who
     return with_changes(who, producer_id=f"{who.producer_id}#{topic_id}")
 
 
 def with_bad_records(report: Report, topic: str, lane: Lane, appended: Report | None, again: str) -> Report:
-    """The report of an append with its bad records; ``appended`` is that of their own append, if there was one.
-    ``again`` says how the whole is repeated."""
+    """The report of an append with its bad records; ``appended`` is the report of their own append, if there was
+    one. ``again`` tells how to repeat the whole append.
+    """
     totals: dict[str, Value] = {**report.totals, "bad_records": lane.bad}
     if appended is None:
         notes = []

@@ -1,21 +1,21 @@
-"""Bad records: those that no log of their topic can hold, told from the others as they are appended.
+"""Bad records: records that the topic's log cannot store, separated from the others during the append.
 
-A record is bad for one of these reasons, and each kind of caller can meet some of them:
+Reasons
 
-    NO_KEY        it has no key, and the topic keeps the latest record of each key (cleanup.policy=snapshot)
-    required      a field is null that is declared NOT NULL
-    TOO_LARGE     it takes more memory than readers have room for
-    given         the caller says so: of rows of a DataFrame, which get to the append with a reason in ``ERRORS``
-                  (``stratalog.engine.spark.bad_rows``)
+    NO_KEY       the record has no key, and the topic keeps the latest record of each key (cleanup.policy=snapshot)
+    required     a field that is declared NOT NULL is null
+    TOO_LARGE    the record takes more memory than readers have
+    given        the caller gives the reason in the column ``ERRORS``, for rows of a DataFrame
+                 (``stratalog.engine.spark.bad_rows``)
 
-With ``fail`` a bad record refuses its append, before anything is written. Otherwise it is left out: a task tells
-the good records from the bad as they pass, appends the good ones, and answers with the bad ones: counted, and
-where they are kept as records of another topic, which the driver appends when all good ones are acknowledged.
+With the policy ``fail`` a bad record refuses its append before anything is written. Otherwise the task appends the
+good records and returns the bad ones: counted, and if they are kept, as records of another topic. The driver
+appends those when all good records are acknowledged.
 
-A record of that topic has the bad one's key and value as bytes (bytes as they were, text as UTF-8, anything else
-as JSON), its timestamp and headers, and behind these headers that say what happened. Kafka's tools each have a
-prefix of their own for such headers, ``__connect.errors.`` (KIP-298) and ``__streams.errors.`` (KIP-1034), since
-their meanings differ; so does this one, with the last words of KIP-1034 where they fit.
+A kept record has the bad record's key and value as bytes (bytes unchanged, text as UTF-8, other values as JSON),
+its timestamp and headers, and then headers that describe the error. Kafka's tools each use their own prefix for
+such headers, ``__connect.errors.`` (KIP-298) and ``__streams.errors.`` (KIP-1034), as do we, with KIP-1034's last
+words where they fit.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from stratalog.partitions.records import HEADERS, RECORD_COLUMNS, TIMESTAMP, phy
 from stratalog.partitions.segment_writer import MOST_RECORD_BYTES, memory_bytes
 
 ERRORS = "__errors"
-"""A column beside those of records: a struct with ``reason`` (null: no reason is known) and, where bad records are
-kept, ``detail``, ``key`` and ``value`` as they were given, the ``text`` that a reader could not parse, and the
-place that the row came from: ``topic``, ``partition`` and ``offset``."""
+"""A column beside those of records: a struct with ``reason`` (null: none known) and, if bad records are kept,
+``detail``, ``key`` and ``value`` as given, the ``text`` that a reader could not parse, and the origin of the row:
+``topic``, ``partition`` and ``offset``."""
 PREFIX = "__stratalog.errors."
-"""Of the headers that say what happened."""
+"""Prefix of the headers that describe the error."""
 
 NO_KEY = "the key is null, but the topic keeps the latest record of each key"
 TOO_LARGE = "the record is too large"
@@ -47,36 +47,37 @@ NO_PARTITION = "the partition is null"
 UNKNOWN_PARTITION = "the topic has no such partition"
 
 MOST_KEPT_BYTES = 64 * 1024 * 1024
-"""Of a partition's bad records, on their way to the driver."""
+"""Bytes of bad records that a task returns to the driver per partition."""
 MOST_BYTES = MOST_RECORD_BYTES - 64 * 1024
-"""In memory, of a record, with room for what the log adds to it."""
+"""Bytes of a record in memory, with room for the columns that the log adds."""
 
 _Mask = npt.NDArray[np.bool_]
 
 
 def missing(path: str) -> str:
-    """The reason of a record in which a field is null that is declared NOT NULL."""
+    """The reason for a null field that is declared NOT NULL."""
     return f"{path} is null, but declared NOT NULL"
 
 
 @dataclass(frozen=True, slots=True)
 class BadRecordRule:
-    """Which records of an append are bad, and what is kept of them. Picklable."""
+    """Decides which records of an append are bad, and what is kept of them. Picklable."""
 
     topic: str
     schema: pa.Schema
     """All columns of the topic's segments."""
     keys_required: bool
     kept: bool = False
-    """Whether their rows are kept, or only counted."""
+    """Whether bad records are kept, or only counted."""
     said: tuple[tuple[str, str], ...] = ()
-    """Of the append, for the headers of kept ones: names and values."""
+    """Names and values that describe the append, for the headers of kept records."""
     most_record_bytes: int = MOST_BYTES
 
     def reasons(self, batch: pa.RecordBatch) -> list[str | None] | None:
-        """Of each record of a batch why it is bad, None for a good one; None when all are good. The batch has the
-        record columns, of the topic's types or of those that they grew from; it may lack ``headers``, and may have
-        ``ERRORS``."""
+        """The reason for each bad record of a batch, None for a good one; None if all are good. The batch has the
+        record columns, of the topic's types or earlier forms of them; it may lack ``headers``, and may have
+        ``ERRORS``.
+        """
         found: list[tuple[str, _Mask]] = []
         if ERRORS in batch.schema.names:
             given = pc.struct_field(batch.column(ERRORS), "reason")
@@ -96,7 +97,7 @@ class BadRecordRule:
         if not any(mask.any() for _, mask in found):
             return None
         reasons: list[str | None] = [None] * batch.num_rows
-        for reason, mask in reversed(found):  # the first one counts
+        for reason, mask in reversed(found):  # the first reason counts
             for row in np.flatnonzero(mask):
                 reasons[row] = reason
         return reasons
@@ -122,15 +123,15 @@ class FoundBad:
     """The bad records of one partition's part of an append."""
 
     good: int
-    """How many others there were."""
+    """The number of good records."""
     counts: Mapping[str, int] = field(default_factory=dict)
-    """By reason."""
+    """Counts by reason."""
     rows: tuple[pa.RecordBatch, ...] = ()
-    """Those that are kept, as records of a topic of bytes."""
+    """The kept records, as records of a topic of bytes."""
 
 
 class BadRecordFilter:
-    """Lets the good records of a partition pass, and remembers the others."""
+    """Passes on the good records of a partition, and collects the bad ones."""
 
     def __init__(self, rule: BadRecordRule, partition: int, batches: Iterator[pa.RecordBatch]) -> None:
         self._rule = rule
@@ -142,9 +143,9 @@ class BadRecordFilter:
         self._kept_bytes = 0
 
     def good(self) -> Iterator[pa.RecordBatch]:
-        """The good records, in batches of one at least.
+        """The good records, in batches of at least one.
 
-        Raises: InvalidRecordError when more bad ones are to be kept than the driver has room for.
+        Raises: InvalidRecordError when the kept bad records exceed ``MOST_KEPT_BYTES``.
         """
         for batch in self._batches:
             reasons = self._rule.reasons(batch)
@@ -156,7 +157,7 @@ class BadRecordFilter:
                 yield batch.select([name for name in batch.schema.names if name != ERRORS])
 
     def found(self) -> FoundBad:
-        """The bad ones, as far as the batches were taken."""
+        """The bad records of the batches read so far."""
         return FoundBad(self._good, dict(self._counts), tuple(self._rows))
 
     def _keep(self, batch: pa.RecordBatch, reasons: list[str | None]) -> None:
@@ -177,8 +178,7 @@ class BadRecordFilter:
 
 
 def marked(batch: pa.RecordBatch, reasons: Mapping[str, _Mask], detail: pa.Array) -> pa.RecordBatch:
-    """A batch whose records have these reasons, each where its mask says so, with ``detail``, above those that
-    they may have."""
+    """The batch with these reasons in the rows of their masks, with ``detail``; they override existing reasons."""
     errors = batch.column(ERRORS) if ERRORS in batch.schema.names else None
     fields = {} if errors is None else {f.name: pc.struct_field(errors, f.name) for f in errors.type}
     for name in ("reason", "detail"):
@@ -193,7 +193,7 @@ def marked(batch: pa.RecordBatch, reasons: Mapping[str, _Mask], detail: pa.Array
 
 
 def with_places(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """A batch with the places of its records in ``ERRORS``, where it has columns that say them."""
+    """The batch with the origin of its records in ``ERRORS``, if it has the columns."""
     places = [name for name in ("topic", "partition", "offset") if name in batch.schema.names]
     if not places or ERRORS in batch.schema.names:
         return batch
@@ -208,7 +208,7 @@ def _mask(array: pa.Array) -> _Mask:
 
 
 def _missing(array: pa.Array, declared: pa.DataType, path: str) -> Iterator[tuple[str, _Mask]]:
-    """Where a field is null that must not be: its path, and a mask of the array's rows."""
+    """For each null field that must not be null: its path, and a mask of the array's rows."""
     if not _requires(declared) or len(array) == 0:
         return
     if pa.types.is_struct(declared):
@@ -235,7 +235,7 @@ def _missing(array: pa.Array, declared: pa.DataType, path: str) -> Iterator[tupl
 
 
 def _requires(declared: pa.DataType) -> bool:
-    """Whether any field in it must not be null."""
+    """Whether any nested field must not be null."""
     if pa.types.is_struct(declared):
         return any(not field.nullable or _requires(field.type) for field in declared)
     if pa.types.is_map(declared):
@@ -246,7 +246,7 @@ def _requires(declared: pa.DataType) -> bool:
 def _records(
     batch: pa.RecordBatch, bad: list[tuple[int, str]], rule: BadRecordRule, partition: int
 ) -> pa.RecordBatch:
-    """Bad records as those of a topic of bytes."""
+    """The bad records as records of a topic of bytes."""
     keys, values, headers = [], [], []
     errors = batch.column(ERRORS) if ERRORS in batch.schema.names else None
     for row, reason in bad:

@@ -1,9 +1,9 @@
-"""Transactional ids: their producers, and where their transactions are (``__transaction_state``; KIP-98).
+"""Transactional ids: their producers, and the state of their transactions (``__transaction_state``; KIP-98).
 
-Decide on the state as it was read, append what was decided, look whether it counted (``stratalog.engine.state``).
-Of two drivers that decided on the same state, the first in the log has decided; the other decides anew. How a
-transaction ends is decided by one record here; then its markers are written, then it is complete. The next driver
-does the rest of an unfinished one, so that nobody has to be there all the time.
+Each step decides on the state as read, appends the decision, and checks that it counted
+(``stratalog.engine.state``). If two drivers decide on the same state, the first record in the log counts, and the
+other driver decides again. One record here decides how a transaction ends; then its markers are written, and it is
+complete. The next driver finishes an interrupted one, so no process has to run all the time.
 """
 
 from __future__ import annotations
@@ -42,15 +42,15 @@ MAX_ID_LENGTH = 255
 _ATTEMPTS = 10
 
 Decide = Callable[[Transaction | None], Transaction | None]
-"""From the present state to the next one; None when there is nothing to change."""
+"""From the present state to the next one; None if there is nothing to change."""
 
 
 def next_producer(context: Context, transactional_id: str, timeout_ms: int) -> Transaction:
-    """The producer of this driver's next transaction of an id: the one of its last, where nobody has taken the id
-    over since and the timeout is the same, which costs a look; else as ``init_producer``. Given out once, until
-    ``context.transactional_producers`` has it back.
+    """The producer of this driver's next transaction of an id: that of its last one, after one look, if no other
+    driver has taken the id over and the timeout is unchanged; otherwise see ``init_producer``. Each is given out
+    once, until it returns to ``context.transactional_producers``.
 
-    Raises: as ``init_producer``; errors of reading the state.
+    Raises: see ``init_producer``; errors of reading the state.
     """
     check_name(transactional_id, "transactional id", MAX_ID_LENGTH, InvalidCallError)
     last: Transaction | None = context.transactional_producers.take(transactional_id)
@@ -62,13 +62,13 @@ def next_producer(context: Context, transactional_id: str, timeout_ms: int) -> T
 
 
 def init_producer(context: Context, transactional_id: str, timeout_ms: int = 60_000) -> Transaction:
-    """Take a transactional id over: fence its holder, and get its producer id with the next producer epoch.
-    A transaction that was left open is aborted first, one that was decided is completed. The first call of a
-    cluster creates ``__transaction_state``.
+    """Take a transactional id over: fence its previous producer, and return its producer id with the next epoch.
+    Aborts a transaction that is open, completes one that is decided. The first call in a cluster creates
+    ``__transaction_state``.
 
     Raises: InvalidCallError for an id that is empty, too long or no text, or a timeout that is no whole number;
         InvalidTransactionTimeoutError; InvalidReplicationFactorError; ConcurrentTransactionsError when a
-        transaction cannot be completed at present; as ``append_state``.
+        transaction cannot be completed at present; see ``append_state``.
     """
     check_name(transactional_id, "transactional id", MAX_ID_LENGTH, InvalidCallError)
     timeout_ms = whole(timeout_ms, f"transactional id {transactional_id!r}: timeout_ms")
@@ -114,11 +114,11 @@ def add_partitions(
     partitions: Iterable[TopicIdPartition],
     probed: ClusterImage | None = None,
 ) -> Transaction:
-    """The transaction also writes to these partitions (topic id, number); the first ones begin it. ``probed`` is
-    the metadata as it was just read, with a look at the roots.
+    """Add partitions (topic id, number) to the transaction; the first ones begin it. ``probed`` is the metadata as
+    just read, after a probe of the roots.
 
-    Raises: UnknownTopicOrPartitionError, PolicyViolationError for a topic that mirrors another,
-        InvalidProducerIdMappingError, ProducerFencedError, ConcurrentTransactionsError; as ``append_state``.
+    Raises: UnknownTopicOrPartitionError, PolicyViolationError for a mirror, InvalidProducerIdMappingError,
+        ProducerFencedError, ConcurrentTransactionsError; see ``append_state``.
     """
     image = probed or context.metadata.image()
     wanted = sorted(set(partitions))
@@ -143,12 +143,12 @@ def end(
     partitions: Container[TopicIdPartition] | None = None,
     probed: bool = False,
 ) -> Transaction:
-    """The transaction is to be committed or aborted: from here on that is decided (``finish`` does the rest).
-    Where ``partitions`` are given, nothing was tried in any other. ``probed``: the transaction has looked at the
-    roots, and goes on with the metadata as its last append has read it.
+    """Decide to commit or abort the transaction (``finish`` does the rest). ``partitions``, if given, are the only
+    ones that the transaction tried to write to. ``probed``: the transaction has probed the roots, and uses the
+    metadata of its last append.
 
-    Raises: InvalidProducerIdMappingError, ProducerFencedError, InvalidTxnStateError,
-        ConcurrentTransactionsError; OutcomeUnknownError; as ``append_state``.
+    Raises: InvalidProducerIdMappingError, ProducerFencedError, InvalidTxnStateError, ConcurrentTransactionsError;
+        OutcomeUnknownError; see ``append_state``.
     """
     stamp_ms = partial(_stamp_ms, context, _topic(context), producer.transactional_id)
     return _changed(
@@ -162,9 +162,9 @@ def end(
 
 
 def abort(context: Context, transactional_id: str) -> Transaction:
-    """Abort the transaction that is open, whosever it is: its producer is fenced.
+    """Abort the open transaction of the id, whichever producer began it; that producer is fenced.
 
-    Raises: InvalidTxnStateError when none is open; as ``end``.
+    Raises: InvalidTxnStateError when none is open; see ``end``.
     """
 
     def decide(present: Transaction | None) -> Transaction | None:
@@ -183,13 +183,13 @@ def abort(context: Context, transactional_id: str) -> Transaction:
 
 
 def finish(context: Context, ended: Transaction, *, just_ended: bool = False) -> MarkersWritten:
-    """Bring a transaction that was decided to its end: its markers, then it is complete. Any number of drivers
-    may do so at once. Where a marker cannot be written it stays as it is, for the next driver. ``just_ended``:
-    this driver has decided it in the same call of the user, so the metadata was read, and the roots looked at.
+    """Complete a decided transaction: write its markers, then record that it is complete. Any number of drivers
+    may do so at once. If a marker cannot be written, the state stays for the next driver. ``just_ended``: this
+    driver has decided it in the same call, so metadata and roots were just read.
 
-    Raises: as ``append_state``.
+    Raises: see ``append_state``.
     """
-    if ended.state not in ENDING:  # somebody else was faster
+    if ended.state not in ENDING:  # another driver was faster
         return MarkersWritten()
     written = write_markers(context, ended, _just_read(context) if just_ended else None)
     if not written.failures:
@@ -204,7 +204,7 @@ def finish(context: Context, ended: Transaction, *, just_ended: bool = False) ->
 
 
 def present_state(context: Context, transactional_id: str) -> Transaction | None:
-    """The state of a transactional id now; None when it has none."""
+    """The present state of a transactional id; None when it has none."""
     image = context.metadata.image()
     if TRANSACTIONS_TOPIC not in image.topic_ids:
         return None
@@ -213,12 +213,11 @@ def present_state(context: Context, transactional_id: str) -> Transaction | None
 
 
 def end_overdue(context: Context, view: PartitionView, now_ms: int | None) -> int:
-    """Abort the transactions of one partition of ``__transaction_state`` that have run into their timeout, and
-    forget the ids that nobody has used for ``transactional.id.expiration.ms``. Returns for how many ids that was
-    decided. ``now_ms`` is as by ``removal_time``. If another driver takes an id a step on meanwhile, the decision
-    here does not count.
+    """Abort the transactions of one partition of ``__transaction_state`` that exceeded their timeout, and delete
+    ids unused for ``transactional.id.expiration.ms``. Returns the number of ids. ``now_ms`` comes from
+    ``removal_time``. If another driver advances an id meanwhile, the decision here does not count.
 
-    Raises: as ``read_state`` and ``append_state``.
+    Raises: see ``read_state`` and ``append_state``.
     """
     image = context.metadata.image()
     expiration_ms = context.cluster_config(image).transactional_id_expiration_ms
@@ -231,7 +230,7 @@ def end_overdue(context: Context, view: PartitionView, now_ms: int | None) -> in
 
 
 def _topic(context: Context) -> TopicImage:
-    image = context.metadata.last_known.image  # an older one will do: it is never deleted
+    image = context.metadata.last_known.image  # an older topic id is fine: the topic is never deleted
     if TRANSACTIONS_TOPIC in image.topic_ids:
         return image.topic(TRANSACTIONS_TOPIC)
     image = context.metadata.image()
@@ -240,15 +239,16 @@ def _topic(context: Context) -> TopicImage:
 
 
 def _stamp_ms(context: Context, topic: TopicImage, transactional_id: str) -> int:
-    """The time of a step of a transactional id."""
+    """The timestamp for a step of a transactional id."""
     return stamp_of(
         context, _just_read(context), topic.topic_id, partition_for(transactional_id, len(topic.partitions))
     )
 
 
 def _just_read(context: Context) -> ClusterImage:
-    """The metadata as the append before has just read it, at its end. Only the view is taken from it with which
-    the next append begins, and that append asks for itself whether the view holds."""
+    """The metadata that the previous append read at its end. The next append takes only its view, and checks
+    itself that the view holds.
+    """
     return context.metadata.last_known.image
 
 
@@ -257,7 +257,7 @@ def _who(producer: Transaction) -> tuple[str, str, int]:
 
 
 def _complete(context: Context, present: Transaction | None, ended: Transaction) -> Transaction | None:
-    """None when somebody has completed it."""
+    """Record that the transaction is complete; None if another driver has."""
     if present is None or present.at != ended.at:
         return None
     return steps.complete(present, _stamp_ms(context, _topic(context), present.transactional_id))
@@ -278,11 +278,11 @@ def _change(
     decide: Decide,
     probed: ClusterImage | None = None,
 ) -> Transaction | None:
-    """Decide, append, look; the state that came of it. Where it is not known what came of an append, the state
-    tells, and the decision is taken anew.
+    """Decide, append, check; returns the resulting state. If the outcome of an append is unknown, the state shows
+    it, and the decision is made again.
 
-    Decided is on the state that this driver saw last: a record counts only where the log still has the state that
-    it rests on. A decision that changes nothing, or refuses, is made on the state as it is now.
+    The decision uses the state that this driver saw last: its record counts only if the log still has that state.
+    A decision that changes nothing, or refuses, uses the present state.
     """
     unknown: OutcomeUnknownError | None = None
     partition = partition_for(transactional_id, len(topic.partitions))
@@ -320,7 +320,7 @@ def _change(
 
 
 def _decided(decide: Decide, present: Transaction | None, *, is_kept: bool) -> Transaction | None:
-    """None also where a state that was kept, and may have passed, is no reason to refuse."""
+    """The next state; None also if a cached state, which may be outdated, is no reason to refuse."""
     try:
         return decide(present)
     except StratalogError:
@@ -337,8 +337,8 @@ def _following(
     offset: int,
     appended: Transaction,
 ) -> ReadState[TransactionStates] | None:
-    """The state after a record that was acknowledged right behind ``before``; None when it stands elsewhere, or
-    the leader has changed since ``before``, whose end may have been another history's: then it is to be read.
+    """The state after a record that was acknowledged directly behind ``before``; None if it is elsewhere, or the
+    leader has changed, so the state must be read.
     """
     image = _just_read(context)
     if topic.topic_id not in image.topics or offset != before.state.next_offset:
@@ -356,7 +356,7 @@ def _read(
     until: int | None = None,
     since: ReadState[TransactionStates] | None = None,
 ) -> ReadState[TransactionStates]:
-    """The states of the partition that the transactional id belongs to."""
+    """The states of the partition of the transactional id."""
     partition = partition_for(transactional_id, len(topic.partitions))
 
     def read(image: ClusterImage) -> ReadState[TransactionStates]:

@@ -1,15 +1,14 @@
-"""Earlier tries of an append of a named producer, as its partitions know them.
+"""Earlier tries of a named producer's append, as its partitions recorded them.
 
-An append is tried again as a whole, and each partition knows its own part alone. So the driver asks them all
-first, where it has not just appended the sequence before: a footer of each tells. It answers two questions.
+A caller retries an append as a whole, and each partition knows only its own part. So the driver first asks all
+partitions, unless it has just appended the previous sequence: one footer of each answers two questions.
 
-Among how many partitions are the rows dealt out? As many as the topic has; but a retry keeps the number of the
-first try, however many there are now. (Kafka's producer fixes a record's partition before it sends it for the
-first time.) The first try has left the number with the producer's entry, wherever any of it was appended.
+The partition count: rows are partitioned by the topic's present count, but a retry keeps the count of the first
+try. (Kafka's producer fixes a record's partition before it first sends it.) The first try stored it in the
+producer's entry of each partition that it reached.
 
-Do the records have to be those of an earlier try? Where some partitions have it, these come first, and say whether
-it is the same append; only then do the others get what they lack. And where later sequences are in the log this
-one is over: nobody gets any of it any more.
+The records: if some partitions have the sequence, they come first, and show whether this is the same append; only
+then do the others get the missing records. If later sequences are in the log, no partition gets any more of it.
 """
 
 from __future__ import annotations
@@ -27,24 +26,24 @@ from stratalog.partitions.runner import Done, values
 
 @dataclass(frozen=True, slots=True)
 class EarlierTries:
-    """The results of earlier tries."""
+    """Results of earlier tries."""
 
     partitions: frozenset[int] = frozenset()
     """The partitions that have the sequence."""
     late: bool = False
-    """Whether any has later sequences of the producer."""
+    """Whether any partition has a later sequence of the producer."""
     partition_count: int | None = None
-    """Among how many partitions it was dealt out."""
+    """The partition count by which the rows were partitioned."""
 
 
 def earlier_tries(
     context: Context, image: ClusterImage, topic: TopicImage, who: ProducerAppend | None
 ) -> EarlierTries:
-    """Earlier tries of an append of ``who``; empty for one that names no producer, or is in a transaction.
-    Partitions that cannot be asked are left out, but where the topic has grown.
+    """Earlier tries of an append of ``who``; empty if it names no producer, or is in a transaction. Unreachable
+    partitions are left out, unless the topic has grown.
 
-    Raises: errors of looking at a leader's log, of a topic that has grown: it may be the one that knows
-        how the rows were dealt out.
+    Raises: errors of listing a leader, if the topic has grown, as its partition may hold the only record of the
+        earlier partition count.
     """
     if who is None or who.on_changed_replay is None:
         return EarlierTries()

@@ -1,9 +1,9 @@
-"""Consumer groups: what they have committed, and how far behind they are (``__consumer_offsets``).
+"""Consumer groups: their committed offsets and their lag (``__consumer_offsets``).
 
-A commit is an append with acks=all to the group's partition; a read is the latest snapshot of that partition
-and the log after it, below the high watermark. Errors of a commit are found before anything is written, but for
-one thing: whether a newer member of the group was faster. The log decides that, and the committer looks afterwards
-(*write, then check*).
+A commit is an append with acks=all to the group's partition; a read is the latest snapshot of that partition and
+the log after it, below the high watermark. A commit fails before anything is written, with one exception: whether
+a newer member of the group committed first. The log decides that, and the committer checks afterwards (*write,
+then check*).
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from stratalog.partitions.runner import Done, Failed, Outcome, values
 from stratalog.partitions.spelling import did_you_mean
 
 LeadersOf = Mapping[TopicPartition, Outcome[PartitionView, SeenLeader]]
-"""By partition: its leader, or what kept it from being listed."""
+"""By partition: its leader, or the error of listing it."""
 
 
 def commit(
@@ -59,18 +59,18 @@ def commit(
     member_epoch: int | None = None,
     forget: Collection[TopicPartition] = (),
 ) -> Report:
-    """Commit offsets for a group, all of them or none. ``member_epoch`` grows with every new incarnation of
-    the group's members (an attempt number, say): commits of older ones are refused. Without it the committer is
-    no member, and never stale. The same append forgets the commits for the partitions ``forget``.
-    The first commit of a cluster creates ``__consumer_offsets``.
+    """Commit offsets for a group, all of them or none. ``member_epoch`` grows with every new incarnation of the
+    group's members (an attempt number, for example): commits of older ones are refused. Without it the committer
+    is no member, and never stale. The same append deletes the commits for the partitions ``forget``. The first
+    commit in a cluster creates ``__consumer_offsets``.
 
-    A leader that cannot be reached is fenced, where that is due, and the one after it asked.
+    An unreachable leader is fenced, if that is due, and the next one is used.
 
     Raises: InvalidGroupIdError, InvalidCallError, UnknownTopicOrPartitionError, OffsetOutOfRangeError beyond the
-        log end, OffsetMetadataTooLargeError, StaleMemberEpochError: nothing was changed then;
-        InvalidReplicationFactorError when ``__consumer_offsets`` cannot be created on so few brokers;
-        CoordinatorNotAvailableError, LeaderNotAvailableError and other retriable kinds, nothing was changed
-        either; OutcomeUnknownError: to commit again does no harm.
+        log end, OffsetMetadataTooLargeError, StaleMemberEpochError: nothing was changed;
+        InvalidReplicationFactorError when there are too few brokers for ``__consumer_offsets``;
+        CoordinatorNotAvailableError, LeaderNotAvailableError and other retriable kinds: nothing was changed;
+        OutcomeUnknownError: committing again is safe.
     """
     check_group(group)
     epoch = None if member_epoch is None else check_member_epoch(group, member_epoch)
@@ -96,7 +96,7 @@ def commit(
         if records:
             base = append_to_group(context, image, group, records)
         if before is not None and epoch is not None:
-            # A newer member's commit may have come between the look and the append: then ours counts for nothing.
+            # If a newer member committed between the look and the append, our commit does not count.
             after = with_leaders(context, lambda now: read_groups(context, now, group, until=base, since=before))
             _check_member(group, after.state.groups.get(group), epoch)
     run.rows += [
@@ -114,10 +114,10 @@ def commit_pending(
     producer_id: str,
     producer_epoch: int,
 ) -> int:
-    """As ``commit``, in the transaction of a producer: the offsets count when it is committed. The group's
-    partition of ``__consumer_offsets`` is among those of the transaction. How many offsets there are.
+    """Commit offsets in a producer's transaction: they count when it is committed. The transaction must include
+    the group's partition of ``__consumer_offsets``. Returns the number of offsets.
 
-    Raises: as ``commit``.
+    Raises: see ``commit``.
     """
     check_group(group)
     given = check_offsets(offsets)
@@ -138,10 +138,10 @@ def commit_pending(
 def committed(
     context: Context, group: str, topics: Collection[str] | None = None, *, require_stable: bool = False
 ) -> dict[TopicPartition, OffsetAndMetadata]:
-    """The committed offsets of the group, of these topics (all when None), by topic and partition; without those
-    for deleted topics, also where a topic of that name is there again. Empty for a group that does not exist.
-    ``require_stable``: refuse to answer while a transaction that is not over has offsets of these partitions
-    (KIP-447); otherwise pending offsets are ignored.
+    """The committed offsets of the group, by topic and partition, for these topics (None: all). Offsets of deleted
+    topics are left out, even if a topic of that name exists again. Empty for a group that does not exist.
+    ``require_stable``: refuse to answer while an unfinished transaction has offsets of these partitions (KIP-447);
+    otherwise pending offsets are ignored.
 
     Raises: InvalidGroupIdError; UnknownTopicOrPartitionError for ``topics``; UnstableOffsetCommitError; errors of
         reading the group's partition.
@@ -179,10 +179,10 @@ LAG_SCHEMA = (
 
 
 def lag(context: Context, group: str) -> Report:
-    """One row per partition of the topics that the group has committed offsets of: how many records below the
-    high watermark it has not processed. A partition without a commit lags by all that is in it. ``expires`` is
-    when the group is forgotten if it does not commit again. A partition that cannot be looked at is a failure in
-    the report, and its row says what was committed.
+    """One row per partition of the topics for which the group has committed offsets: the number of records below
+    the high watermark that it has not processed. A partition without a commit lags by all its records. ``expires``
+    is when the group is deleted unless it commits again. A partition that cannot be listed is a failure in the
+    report, and its row has the committed offset.
 
     Raises: InvalidGroupIdError, GroupIdNotFoundError; errors of reading the group's partition.
     """
@@ -199,8 +199,9 @@ def lag(context: Context, group: str) -> Report:
 def list_leaders(
     context: Context, image: ClusterImage, groups: Iterable[GroupState]
 ) -> tuple[LeadersOf, list[Failure]]:
-    """The leaders of all partitions of the topics that these groups have committed for, each listed once; and the
-    failures of those that cannot be, or were elected recently and do not yet know the high watermark."""
+    """The leaders of all partitions of the topics that these groups have committed for, each listed once, and the
+    failures of those that cannot be listed, or do not know the high watermark yet.
+    """
 
     def look(view: PartitionView) -> SeenLeader:
         seen = seen_leader(context, image, view)
@@ -215,8 +216,9 @@ def list_leaders(
 
 
 def lag_rows(image: ClusterImage, group: GroupState, leaders: LeadersOf) -> list[dict[str, Value]]:
-    """How far a group is behind ``leaders``, which has all partitions of the topics that it has committed for: a
-    row for each, by topic and partition."""
+    """The lag of a group behind ``leaders``, which has all partitions of its topics: one row per partition, by
+    topic and partition.
+    """
     found = dict(named(image, group))
     rows: list[dict[str, Value]] = []
     for topic in sorted({topic for topic, _ in found}):
@@ -263,7 +265,7 @@ def _records(
     wanted: Mapping[TopicPartition, OffsetAndMetadata],
     member_epoch: int | None,
 ) -> list[OffsetCommit]:
-    """The commits as records, checked against the partitions as they are."""
+    """The commits as records, checked against the present partitions."""
     check_metadata_size(wanted, context.cluster_config(image).offset_metadata_max_bytes)
     views = [image.view(image.topic(topic).topic_id, partition) for topic, partition in wanted]
 
@@ -306,7 +308,7 @@ def commit_records(
 
 
 def _stamp_ms(context: Context, image: ClusterImage, group: str) -> int:
-    """The time of a commit, by which the group expires."""
+    """The timestamp of a commit, from which the group's expiry counts."""
     if OFFSETS_TOPIC not in image.topic_ids:
         return context.clock.now_ms()
     topic = image.topic(OFFSETS_TOPIC)
@@ -314,8 +316,9 @@ def _stamp_ms(context: Context, image: ClusterImage, group: str) -> int:
 
 
 def append_to_group(context: Context, image: ClusterImage, group: str, records: Iterable[OffsetsRecord]) -> int:
-    """Append to the group's partition of ``__consumer_offsets``, which is created where it is not there; the
-    offset of the first record. Raises: as ``append_state`` and ``ensure_topic``."""
+    """Append to the group's partition of ``__consumer_offsets``, which is created if absent. Returns the offset of
+    the first record. Raises: see ``append_state`` and ``ensure_topic``.
+    """
     image = ensure_topic(context, image, offsets_topic(context.cluster_config(image)))
     topic = image.topic(OFFSETS_TOPIC)
     return append_state(context, topic, partition_for(group, len(topic.partitions)), OFFSETS, records)
@@ -330,7 +333,7 @@ def read_groups(
     since: ReadState[ConsumerOffsets] | None = None,
     only_looks: bool = False,
 ) -> ReadState[ConsumerOffsets]:
-    """The groups of the partition that ``group`` belongs to. Raises: as ``read_state``, or ``look_at_state``."""
+    """The groups in the partition of ``group``. Raises: see ``read_state``, or ``look_at_state``."""
     if OFFSETS_TOPIC not in image.topic_ids:
         return ReadState(OFFSETS.empty, 0)
     topic = image.topic(OFFSETS_TOPIC)
@@ -343,9 +346,9 @@ def read_groups(
 def existing_group(
     context: Context, image: ClusterImage, group: str, *, only_looks: bool = False
 ) -> tuple[ReadState[ConsumerOffsets], GroupState]:
-    """The group, and the state that it is part of; ``only_looks`` as ``look_at_state``.
+    """The group, and the state that contains it; ``only_looks``: see ``look_at_state``.
 
-    Raises: GroupIdNotFoundError naming the nearest one; as ``read_state``.
+    Raises: GroupIdNotFoundError naming the nearest one; see ``read_state``.
     """
     read = read_groups(context, image, group, only_looks=only_looks)
     state = read.state.groups.get(group)
@@ -358,7 +361,7 @@ def existing_group(
 
 
 def all_groups(context: Context, image: ClusterImage) -> tuple[dict[str, GroupState], list[Failure]]:
-    """Every group, by its name; and the failures of partitions of ``__consumer_offsets`` that cannot be read."""
+    """Every group by name, and the failures of unreadable partitions of ``__consumer_offsets``."""
     found: dict[str, GroupState] = {}
     failures: list[Failure] = []
     views = image.views(OFFSETS_TOPIC) if OFFSETS_TOPIC in image.topic_ids else []
@@ -372,7 +375,7 @@ def all_groups(context: Context, image: ClusterImage) -> tuple[dict[str, GroupSt
 
 
 def named(image: ClusterImage, group: GroupState | None) -> list[tuple[TopicPartition, OffsetCommit]]:
-    """The committed offsets of topics that exist, in the order of their names."""
+    """The committed offsets of existing topics, ordered by name."""
     return sorted(
         ((image.topics[topic_id].name, partition), record)
         for (topic_id, partition), record in ({} if group is None else group.offsets).items()
@@ -381,14 +384,14 @@ def named(image: ClusterImage, group: GroupState | None) -> list[tuple[TopicPart
 
 
 def forget_expired(context: Context, view: PartitionView, now_ms: int | None) -> int:
-    """Forget the groups of one partition of ``__consumer_offsets`` that have not committed for
-    ``offsets.retention.minutes``, and what was committed for topics that are deleted; how many records said so.
-    A group that commits while this looks keeps all that it has. ``now_ms`` is as by ``removal_time``.
+    """Delete the groups of one partition of ``__consumer_offsets`` that have not committed for
+    ``offsets.retention.minutes``, and commits for deleted topics; returns the number of records written. A group
+    that commits concurrently keeps everything. ``now_ms`` comes from ``removal_time``.
 
-    Raises: as ``read_state`` and ``append_state``.
+    Raises: see ``read_state`` and ``append_state``.
     """
     state = read_state(context, view, OFFSETS).state
-    # The topics after the groups: a topic that is not there now, and was committed for then, is deleted.
+    # Read the topics after the groups: a topic with commits that does not exist now was deleted.
     image = context.metadata.image()
     gone = state.expired(now_ms, image.topics.keys())
     if gone:

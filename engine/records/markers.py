@@ -1,8 +1,8 @@
 """Markers: the end of a transaction in each of its partitions (KIP-98, "WriteTxnMarkers").
 
-An append of one record to each partition with acks=all, all partitions at once. Of a partition of
-``__consumer_offsets`` it is a record of its state. Each carries the raised producer epoch, and counts only where
-the partition has no marker of that epoch yet: any number of writers have the effect of one.
+Each marker is an append of one record with acks=all, to all partitions at once; in ``__consumer_offsets`` it is a
+record of the partition's state. It has the raised producer epoch, and counts only if the partition has no marker
+of that epoch yet, so any number of writers have the effect of one.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ from stratalog.partitions.runner import Done, Failed
 
 @dataclass(slots=True)
 class MarkersWritten:
-    """A row for each partition that has its marker; the partitions that have not, and why."""
+    """A row per partition that has its marker, and a failure per partition that has not."""
 
     rows: list[dict[str, Value]] = field(default_factory=list)
     failures: list[Failure] = field(default_factory=list)
 
     def fail(self, item: str, error: StratalogError) -> None:
-        """One more that has none."""
+        """Add the failure of a partition."""
         self.failures.append(Failure.of(item, error))
 
 
 def write_markers(context: Context, ended: Transaction, probed: ClusterImage | None = None) -> MarkersWritten:
-    """The markers of a transaction that is PrepareCommit or PrepareAbort, in all its partitions but those of
-    deleted topics. ``probed`` is the metadata as it was just read, with a look at the roots.
+    """Write the markers of a transaction in PrepareCommit or PrepareAbort to all its partitions, except those of
+    deleted topics. ``probed`` is the metadata as just read, after a probe of the roots.
     """
     image = probed or context.metadata.image()
     by_topic: dict[str, list[int]] = {}
@@ -98,7 +98,9 @@ def _marker_row(schema: pa.Schema, now_ms: int) -> pa.RecordBatch:
 def _end_offsets(
     context: Context, image: ClusterImage, topic: TopicImage, partitions: Sequence[int], ended: Transaction
 ) -> MarkersWritten:
-    """A late end counts for nothing (``ConsumerOffsets``); one that is known to be there is not written again."""
+    """End the pending offsets of a group's partition. A late end does not count (``ConsumerOffsets``); one that is
+    already in the state is not written again.
+    """
     expiration_ms = context.cluster_config(image).transactional_id_expiration_ms
     end = EndTransaction(
         producer_id=ended.producer_id,

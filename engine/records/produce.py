@@ -1,7 +1,8 @@
-"""Produce: rows and frames of this process as records, dealt out to partitions, appended without Spark.
+"""Appends rows and frames of this process as records, partitioned without Spark.
 
-Rows with a key go where Spark deals them out, too (``partitioner``). Rows without go to one partition a call, as
-those of Kafka's producer do a batch: the same one for the same producer and sequence, so that a retry is one.
+Rows with a key go to the same partition as with Spark (``partitioner``). Rows without a key go to one partition
+per call, as Kafka's producer does per batch: always the same for one producer and sequence, so a retry is
+recognized.
 """
 
 from __future__ import annotations
@@ -52,16 +53,16 @@ from stratalog.partitions.unknown_fields import (
 )
 
 Rows = Iterable[Mapping[str, Any] | bytes | str] | ArrowStream
-"""A frame of pandas, polars or Arrow; mappings by column; or values, texts or bytes."""
+"""A pandas, polars or Arrow frame; mappings by column; or values, texts or bytes."""
 
 _TAKES = "give rows as mappings, values, a pandas or polars frame, or an Arrow table"
 
 
 @dataclass(frozen=True, slots=True)
 class RowColumns:
-    """Which columns make the records, by name. ``value`` None: those that are declared, of a typed topic, else the
-    column ``value``. ``partition`` may be a number, too, for all rows. With none of them named, rows with the
-    columns of a record (``key``, ``value``, ``headers``, ``timestamp``, ``partition``) are records.
+    """The columns that make the records, by name. ``value`` None: the declared columns of a typed topic, otherwise
+    the column ``value``. ``partition`` may be a number for all rows. If none is named, rows with a record's
+    columns (``key``, ``value``, ``headers``, ``timestamp``, ``partition``) are records.
     """
 
     key: str | None = None
@@ -71,7 +72,7 @@ class RowColumns:
     timestamp: str | None = None
 
     def of(self, given: _Given, topic: TopicImage) -> RowColumns:
-        """The columns themselves, or those of rows that are records by their names, where none is named."""
+        """The named columns, or those of a record if none is named."""
         if self != RowColumns():
             return self
         value = schema_of(topic.key_schema, topic.value_schema).field("value").type
@@ -90,11 +91,11 @@ def produce(
     bad_records: LeaveOut | None = None,
     on_unknown_field: OnUnknownField = "fail",
 ) -> Report:
-    """Append the rows, from this process; ``who`` is as in ``append_with``. ``bad_records`` says what becomes of
-    records that the topic cannot hold, though their types fit; ``on_unknown_field`` of fields that its type lacks.
+    """Append the rows from this process; ``who``: see ``append_with``. ``bad_records`` is the policy for records
+    of fitting types that the topic cannot store; ``on_unknown_field`` the one for fields that its type lacks.
 
-    Raises: InvalidRecordError naming the row or column that does not fit; as ``append_with``. Nothing is
-        appended then.
+    Raises: InvalidRecordError naming the row or column that does not fit; see ``append_with``. Nothing is appended
+        then.
     """
     image = context.metadata.image()
     of_topic = image.topic(topic)
@@ -112,7 +113,7 @@ def produce(
     records = given.records(columns, of_topic)
     earlier = earlier_tries(context, image, of_topic, who)
     count = len(of_topic.partitions)
-    dealt = None  # the caller says to which
+    dealt = None  # the caller names the partitions
     if columns.partition is None:
         dealt = earlier.partition_count or count
         keyless = (
@@ -147,9 +148,9 @@ class Records:
     """Rows as records."""
 
     table: pa.Table
-    """Of the record columns, with the topic's types."""
+    """The record columns, with the topic's types."""
     partitions: npt.NDArray[np.int64]
-    """Of each, where the caller gives it."""
+    """The partition of each record, if the caller gives it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,14 +163,15 @@ class _Given:
 
     @property
     def names(self) -> Sequence[str]:
-        """Of all columns."""
+        """The names of all columns."""
         if self.table is not None:
             return list(self.table.column_names)
         return list(dict.fromkeys(str(name) for row in self.rows for name in row))
 
     def unknown(self, columns: RowColumns, topic: TopicImage) -> list[UnknownField]:
-        """The fields that the topic's type lacks. Columns of a frame beside one that is named as the value are no
-        fields: the caller has chosen."""
+        """The fields that the topic's type lacks. Other columns of a frame with a named value column do not
+        count.
+        """
         schema = schema_of(topic.key_schema, topic.value_schema)
         wanted = _wanted(columns, topic, schema)
         spread = _is_spread(columns, schema.field("value").type)
@@ -202,7 +204,7 @@ class _Given:
         return found
 
     def records(self, columns: RowColumns, topic: TopicImage) -> Records:
-        """The records of the topic, without fields that it does not know. Raises: InvalidRecordError."""
+        """The records of the topic, without fields that it lacks. Raises: InvalidRecordError."""
         what = self.what
         schema = schema_of(topic.key_schema, topic.value_schema)
         wanted = _wanted(columns, topic, schema)
@@ -245,18 +247,18 @@ def _given(rows: Rows, columns: RowColumns, what: str) -> _Given:
 
 @dataclass(frozen=True, slots=True)
 class _Wanted:
-    """A column that records are made of."""
+    """A column from which records are made."""
 
     kind: pa.DataType
     absent: bool = False
-    """It may be absent: the topic's type grew by it."""
+    """Whether the column may be absent, because the topic's type grew by it."""
     column: str = ""
-    """The record's: key or value."""
+    """The record column: key or value."""
     is_field: bool = False
-    """It is a field of the value."""
+    """Whether it is a field of the value."""
 
     def place(self, name: str) -> tuple[str, tuple[str, ...]]:
-        """The column of the record, and the steps from there."""
+        """The record column, and the path within it."""
         return self.column, (name,) if self.is_field else ()
 
 
@@ -265,7 +267,7 @@ def _is_spread(columns: RowColumns, value: pa.DataType) -> bool:
 
 
 def _wanted(columns: RowColumns, topic: TopicImage, schema: pa.Schema) -> dict[str, _Wanted]:
-    """By the name of the column."""
+    """The wanted columns, by name."""
     value = schema.field("value").type
     wanted: dict[str, _Wanted] = {}
     if _is_spread(columns, value):
@@ -336,7 +338,7 @@ def _built(rows: Sequence[Mapping[str, Any]], name: str, wanted: _Wanted, what: 
 
 
 def _check_times(values: Iterable[Any], name: str, what: str) -> None:
-    """Raises: InvalidRecordError for what Arrow would take for microseconds, or cut to them."""
+    """Raises: InvalidRecordError for times that Arrow would misread as microseconds, or truncate."""
     for number, value in enumerate(values):
         where = f"{what}: row {number}: column {name!r}"
         if isinstance(value, Number) and not isinstance(value, bool):
@@ -349,7 +351,7 @@ def _check_times(values: Iterable[Any], name: str, what: str) -> None:
 
 
 def _headers(value: Any) -> Any:
-    """A mapping, or pairs, or structs, as Arrow takes them."""
+    """Headers as Arrow takes them, from a mapping, pairs or structs."""
     if isinstance(value, Mapping):
         return list(value.items())
     if isinstance(value, list | tuple):
@@ -361,7 +363,7 @@ def _headers(value: Any) -> Any:
 
 
 def _fitted(table: pa.Table, name: str, wanted: _Wanted, what: str) -> pa.Array:
-    """The column of a frame in the declared type; numbers and times as long as nothing of them is lost."""
+    """The column of a frame in the declared type; numbers and times only if the cast is lossless."""
     if name not in table.column_names:
         if wanted.absent:
             return pa.nulls(table.num_rows, wanted.kind)
@@ -383,7 +385,7 @@ def _fitted(table: pa.Table, name: str, wanted: _Wanted, what: str) -> pa.Array:
 
 
 def _may_fit(given: pa.DataType, wanted: pa.DataType) -> bool:
-    """Whether values of the one type may be values of the other: the cast, which loses nothing, says which."""
+    """Whether values of one type may be values of the other; the lossless cast decides."""
     kinds = pa.types
     if kinds.is_string(given):
         return bool(kinds.is_binary(wanted))

@@ -1,4 +1,4 @@
-"""The question for the remote ends of a topic's logs, before appends."""
+"""Reads the remote ends of a topic's logs before appends."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from stratalog.tiering.remote_log import RemoteLog
 def replicas_to_append_to(
     context: Context, image: ClusterImage, views: Iterable[PartitionView], notes: list[str]
 ) -> dict[int, PartitionReplicas]:
-    """Partitions of one topic, by number. Those to which this driver has not appended under their leader
-    epoch have their remote ends: one read of the topic's table for all of them. Where the remote tier does
-    not answer, a note says so.
+    """The replicas of partitions of one topic, by number. Partitions to which this driver has not appended under
+    their leader epoch get their remote ends, from one read of the topic's table. A note is added if the remote
+    tier does not answer.
 
-    Raises: as ``DeltaTopicReader.load`` for a table that is wrong.
+    Raises: see ``DeltaTopicReader.load``, for an invalid table.
     """
     replicas = {view.partition: context.replicas(view) for view in views}
     unknown = context.remote_ends.unknown(each.view for each in replicas.values())
@@ -36,7 +36,7 @@ def replicas_to_append_to(
 
 
 def _read(context: Context, image: ClusterImage, view: PartitionView, notes: list[str]) -> RemoteLog | None:
-    """The remote log of the view's topic; None where the remote tier does not answer in time."""
+    """The remote log of the view's topic; None if the remote tier does not answer in time."""
     now_ms, why = context.clock.now_ms(), "it did not answer a moment ago"
     if not context.remote_ends.is_silent(view.topic_id, now_ms):
         read = context.read_remote_log(view)

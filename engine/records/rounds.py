@@ -1,4 +1,4 @@
-"""The rounds of an append: partitions whose leader has changed, or whose race was lost, are tried again."""
+"""The rounds of an append: retries partitions whose leader has changed, or that lost a race."""
 
 from __future__ import annotations
 
@@ -46,19 +46,19 @@ from stratalog.partitions.runner import Runner
 from stratalog.partitions.store import StoreCounts
 
 _ROUNDS = 10
-"""How often a partition is tried: each time its leader has changed, or a larger append has lost a race."""
+"""Tries per partition, after changes of leader or races lost to larger appends."""
 
 
 @dataclass(frozen=True, slots=True)
 class TaskResult:
-    """The answer of one partition's task."""
+    """The result of one partition's task."""
 
     partition: int
     outcome: AppendOutcome | None
-    """None: all of its records are bad, and left out."""
+    """None if all of its records are bad, and left out."""
     counts: StoreCounts
     bad: FoundBad | None = None
-    """None where a bad record refuses the append."""
+    """None if a bad record refuses the append."""
 
 
 PartitionTask = Callable[[int, Iterator[pa.RecordBatch]], TaskResult]
@@ -67,12 +67,12 @@ PartitionTask = Callable[[int, Iterator[pa.RecordBatch]], TaskResult]
 
 @dataclass(frozen=True, slots=True)
 class RunTasks:
-    """The records of an append, as they are fed to its tasks."""
+    """The records of an append, fed to its tasks."""
 
     run: Callable[[PartitionTask, Sequence[int]], list[TaskResult]]
-    """Runs a task for each partition of a list that has records; what the tasks answered."""
+    """Run a task for each listed partition that has records; returns their results."""
     partitions: Sequence[int] | None = None
-    """The partitions that have records; None where only the tasks find out."""
+    """The partitions that have records; None if only the tasks find out."""
 
 
 def partition_task(
@@ -84,8 +84,8 @@ def partition_task(
     known: Mapping[int, LogEnd],
     rule: BadRecordRule | None = None,
 ) -> PartitionTask:
-    """The function that appends one partition's batches. Running it twice appends once: ``who`` is the
-    same. ``known`` has the ends of logs that an append before has found. With a ``rule`` bad records are left out.
+    """The function that appends one partition's batches. Running it twice appends once, as ``who`` is the same.
+    ``known`` has the log ends that earlier appends found. With a ``rule`` bad records are left out.
     """
 
     def appended(partition: int, batches: Iterator[pa.RecordBatch]) -> AppendOutcome:
@@ -103,7 +103,7 @@ def partition_task(
             if first is not None:
                 outcome = appended(partition, chain([first], good))
             if isinstance(outcome, Appended):
-                deque(good, maxlen=0)  # an append that was there already may not have looked at its records
+                deque(good, maxlen=0)  # a duplicate may not have read its records
         except StratalogError as error:
             outcome = NotAppended(error, tried=outcome is not None, ours=False)
         return outcome, told.found()
@@ -131,8 +131,8 @@ def append_all(
     notes: list[str],
     lane: Lane | None = None,
 ) -> dict[int, PendingAppend]:
-    """Append to those of ``partitions`` that have records, and bring each to an end: acknowledged, or failed.
-    ``lane`` is told of the bad ones; partitions that have no others are left alone.
+    """Append to those of ``partitions`` that have records, until each is acknowledged or failed. ``lane`` receives
+    the bad records; partitions with only bad records are left alone.
     """
     rule = None if lane is None else lane.rule(topic.name, options, who)
     states: dict[int, PendingAppend] = {}
@@ -147,7 +147,7 @@ def append_all(
         appended: dict[int, PendingAppend] = {}
         try:
             results = tasks.run(task, partitions)
-        except OutcomeUnknownError as lost:  # tasks were lost: what they did, they did
+        except OutcomeUnknownError as lost:  # lost tasks may have appended
             for partition in partitions:
                 states[partition] = PendingAppend(views[partition], error=lost, tried=True)
             break
@@ -185,9 +185,9 @@ def append_all(
             if not raced and not troubled:
                 break
             image, partitions = _next_round(context, topic, states, raced, troubled, notes, failed_creates)
-        except StratalogError as error:  # the metadata is out of reach: the logs keep their records
+        except StratalogError as error:  # the metadata is unreachable: the logs keep their records
             if options.acks_all:
-                for state in appended.values():  # those that were not brought to an end
+                for state in appended.values():  # partitions without an outcome
                     state.error = error
             notes.append(f"it ended early: {error.code}: {error}")
             break
@@ -217,9 +217,8 @@ def _next_round(
     notes: list[str],
     failed_creates: FailedCreates,
 ) -> tuple[ClusterImage, list[int]]:
-    """Do what can be done about the leaders that failed. The metadata now, and the partitions to append to
-    again: those that were raced, and those for which it has helped (a fresh view that is no other than the one
-    that failed helps nobody).
+    """Handle failed leaders. Returns the present metadata, and the partitions to append to again: those that lost
+    a race, and those with a new view.
     """
     errors = {partition: states[partition].error for partition in troubled}
     if any(isinstance(error, BrokerUnreachableError | StaleMetadataError) for error in errors.values()):

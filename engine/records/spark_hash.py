@@ -12,15 +12,15 @@ from stratalog.partitions.errors import InvalidRecordError
 
 _SEED = np.uint32(42)
 _MOST_LONG_DIGITS = 18
-"""Of a decimal that Spark hashes as a number of 64 bits."""
+"""Digits of a decimal that Spark still hashes as a 64-bit number."""
 
 _Words = npt.NDArray[np.uint32]
 
 
 def hashes_of(keys: pa.Array) -> npt.NDArray[np.int64]:
-    """Spark's ``hash`` of each key, signed; of a null the seed.
+    """Spark's ``hash`` of each key, signed; the seed for a null.
 
-    Raises: InvalidRecordError for keys of a type of which only Spark knows the hash.
+    Raises: InvalidRecordError for keys of a type whose hash only Spark knows.
     """
     state = np.full(len(keys), _SEED, np.uint32)
     with np.errstate(over="ignore"):
@@ -28,7 +28,7 @@ def hashes_of(keys: pa.Array) -> npt.NDArray[np.int64]:
 
 
 def _hashed(keys: pa.Array, state: _Words) -> _Words:
-    """The hashes, each with its own seed: a null leaves that as it is."""
+    """The hashes, each with its own seed, which a null leaves unchanged."""
     kind = keys.type
     if pa.types.is_struct(kind):
         found = state
@@ -62,7 +62,7 @@ def _numbers(keys: pa.Array, kind: str) -> npt.NDArray[Any]:
 
 
 def _unscaled(keys: pa.Array) -> npt.NDArray[np.int64]:
-    """The lower 64 of the 128 bits of each decimal: all of those that are so short."""
+    """The lower 64 of the 128 bits of each decimal; short decimals have no others."""
     return np.frombuffer(keys.buffers()[1], np.int64)[2 * keys.offset : 2 * (keys.offset + len(keys)) : 2]
 
 
@@ -72,7 +72,7 @@ def _of_longs(numbers: npt.NDArray[np.int64], state: _Words) -> _Words:
 
 
 def _of_bytes(keys: pa.Array, state: _Words) -> _Words:
-    """Words of four bytes, then each byte that is left, signed, as a word of its own: so does Spark."""
+    """Hash words of four bytes, then each remaining byte, signed, as a word of its own, as Spark does."""
     starts = np.frombuffer(keys.buffers()[1], np.int32)[keys.offset : keys.offset + len(keys) + 1].astype(np.int64)
     sizes = np.diff(starts)
     data = np.frombuffer(keys.buffers()[2] or b"", np.uint8)

@@ -1,4 +1,4 @@
-"""The engine's own topics as logs of state: created at their first use, read, appended to."""
+"""The engine's own topics as logs of state: created at first use, read, appended to."""
 
 from __future__ import annotations
 
@@ -21,8 +21,9 @@ from stratalog.engine.replicas.nearest import follower_log, footers_nearby
 from stratalog.engine.replication.leader import look_at_leader
 from stratalog.engine.replication.partition import PartitionReplicas
 from stratalog.engine.replication.snapshots import latest_snapshot
-from stratalog.engine.state.internal_topics import InternalTopic
+from stratalog.engine.state.internal_topics import OPERATIONS_TOPIC, InternalTopic, operations_topic
 from stratalog.engine.state.keyed import KeyedMachine, StateFormat
+from stratalog.engine.state.operations import Event, to_batch
 from stratalog.partitions.agreed_time import stamp_ms
 from stratalog.partitions.errors import (
     CoordinatorNotAvailableError,
@@ -49,7 +50,7 @@ _log = logging.getLogger(__name__)
 
 
 def stamp_of(context: Context, image: ClusterImage, topic_id: str, partition: int) -> int:
-    """The time to write down for a step that is about to be appended to this partition (``agreed_time``)."""
+    """The timestamp for a step that is about to be appended to this partition (``agreed_time``)."""
     topic = image.topics.get(topic_id)
     leader = None if topic is None else topic.partitions[partition].leader
     store = None if leader is None else context.stores.get(leader)
@@ -57,9 +58,9 @@ def stamp_of(context: Context, image: ClusterImage, topic_id: str, partition: in
 
 
 def ensure_topic(context: Context, image: ClusterImage, wanted: InternalTopic) -> ClusterImage:
-    """The metadata with the internal topic, which is created where ``image`` has none.
+    """The metadata with the internal topic, which this call creates if ``image`` lacks it.
 
-    Raises: InvalidReplicationFactorError on too few brokers.
+    Raises: InvalidReplicationFactorError if there are too few brokers.
     """
     if wanted.name in image.topic_ids:
         return image
@@ -92,22 +93,22 @@ def read_state(
     until: int | None = None,
     since: ReadState[M] | None = None,
 ) -> ReadState[M]:
-    """The state of a partition of an internal topic below its high watermark: its latest snapshot, and the log
-    after it, of which this driver reads what it has not read yet. ``until`` is an offset up to which the state is
-    wanted, and ``since`` an earlier one to go on from. Where the leader's copy is damaged, a follower's is read
-    that knows all of it to be committed.
+    """The state of a partition of an internal topic below its high watermark: its latest snapshot and the log
+    after it; this driver reads only what it has not read before. ``until`` bounds the state, ``since`` is an
+    earlier state to continue from. If the leader's copy is damaged, a follower is read that knows all of it to be
+    committed.
 
-    Raises: LeaderNotAvailableError and its like; CorruptionError kinds, LogGapError when neither a snapshot nor
-        the log holds a part of it.
+    Raises: LeaderNotAvailableError kinds; CorruptionError kinds, LogGapError when neither a snapshot nor the log
+        holds a part of it.
     """
     return while_it_changes(lambda: _read_once(context, view, form, until, since))
 
 
 def look_at_state(context: Context, view: PartitionView, form: StateFormat[M, R]) -> ReadState[M]:
-    """As ``read_state``, for a look that nothing is decided by. Where the leader does not answer, the state is
-    what the member of the ISR that knows most knows to be committed: it may lack what came last.
+    """Like ``read_state``, for reads on which no decision depends. If the leader does not answer, the state comes
+    from the member of the ISR with the highest known committed offset, and may lack the latest records.
 
-    Raises: as ``read_state``, where no member of the ISR answers.
+    Raises: see ``read_state``, if no member of the ISR answers.
     """
     try:
         return read_state(context, view, form)
@@ -160,7 +161,7 @@ def _read_once(
         if found is None:
             raise
         state = found
-        _log.warning("%s; it was read from another replica: run verify --deep --heal", error)
+        _log.warning("%s; it was read from another replica: run heal", error)
     read = ReadState(state, log.lineage.epoch_at(state.next_offset - 1) or 0)
     if until is None:
         context.states.put(view.topic_id, view.partition, read)
@@ -170,7 +171,7 @@ def _read_once(
 def _of_a_follower(
     replicas: PartitionReplicas, leader: ReplicaLog, end: int, read_from: Callable[[Replica, ReplicaLog], M]
 ) -> M | None:
-    """The state by a follower that knows all up to ``end`` to be committed and whose copy is good, if any."""
+    """The state from a follower with a good copy that knows all up to ``end`` to be committed, if any."""
     for broker in replicas.followers:
         chosen = follower_log(replicas, broker, leader)
         if chosen is not None and chosen.high_watermark >= end:
@@ -180,7 +181,7 @@ def _of_a_follower(
 
 
 def _fits(read: ReadState[Any], log: ReplicaLog, end: int) -> bool:
-    """Whether a state stands for a beginning of this log up to ``end``."""
+    """Whether a state belongs to a prefix of this log up to ``end``."""
     offset = read.state.next_offset
     return log.local_start <= offset <= end and (log.lineage.epoch_at(offset - 1) or 0) == read.epoch
 
@@ -228,13 +229,13 @@ def append_state(
     records: Iterable[R],
     probed: ClusterImage | None = None,
 ) -> int:
-    """Append records of the engine's own (at least one) with acks=all, all of them or none; the offset of the
-    first one. Appends of other threads of this driver that come meanwhile go with them. ``probed`` is the metadata
-    as it was just read, with a look at the roots.
+    """Append records of the engine's own (at least one) with acks=all, all or none; returns the offset of the
+    first one. Concurrent appends of other threads of this driver share the file. ``probed`` is the metadata as
+    just read, after a probe of the roots.
 
-    Raises: CoordinatorNotAvailableError when nothing was appended, and the next time it may be;
-        StorageAuthorizationError when nothing may be;
-        OutcomeUnknownError when it may have been; OperationFailedError for what will not pass.
+    Raises: CoordinatorNotAvailableError when nothing was appended and a retry may succeed;
+        StorageAuthorizationError when storage refuses; OutcomeUnknownError when it may have been appended;
+        OperationFailedError for permanent errors.
     """
     return append_own(context, topic.name, partition, form.to_batch(records, context.clock.now_ms()), probed)
 
@@ -242,13 +243,13 @@ def append_state(
 def append_own(
     context: Context, topic: str, partition: int, batch: pa.RecordBatch, probed: ClusterImage | None = None
 ) -> int:
-    """As ``append_state``, of records of any internal topic."""
+    """Append records to any internal topic; see ``append_state``."""
     wanted = OwnAppend(topic, partition, batch, probed)
     return context.own_producer.append(wanted, lambda together: _append_together(context, together))
 
 
 def _append_together(context: Context, together: Sequence[OwnAppend]) -> None:
-    """One append of all that is wanted, in one file a partition; every one is brought to its end."""
+    """Make one append of all waiting requests, one file per partition; every request gets its result."""
     batches: dict[int, list[pa.RecordBatch]] = {}
     for one in together:
         batches.setdefault(one.partition, []).append(one.batch)
@@ -283,4 +284,15 @@ def _codes(kind: type[StratalogError]) -> set[str]:
 
 _NOT_ALLOWED = _codes(StorageAuthorizationError)
 _PASSING = _codes(RetriableError) | _codes(StaleMetadataError)
-"""Codes of what another try may get past."""
+"""Codes of errors that a retry may overcome."""
+
+
+def append_event(context: Context, image: ClusterImage, event: Event) -> None:
+    """Append an event to ``__operations``, with acks=all. ``image`` is the metadata as just read. The first event
+    of a cluster creates the topic. The roots are not probed again: the append finds a lost one.
+
+    Raises: see ``append_state``; InvalidReplicationFactorError when no broker is in service.
+    """
+    brokers = sum(not broker.fenced for broker in image.brokers.values())
+    image = ensure_topic(context, image, operations_topic(brokers, tiered=context.remote is not None))
+    append_own(context, OPERATIONS_TOPIC, 0, to_batch(event), image)

@@ -1,4 +1,4 @@
-"""Rows and frames of this process as Arrow tables: what pandas, polars and Arrow hold, and lists of Python's."""
+"""Rows and frames of this process as Arrow tables: pandas, polars and Arrow objects, and Python lists."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from stratalog.partitions.errors import InvalidRecordError
 from stratalog.partitions.printable import first_line
 
 _MOST_DIGITS = 38
-"""Of a decimal, in Spark and in a segment."""
+"""Digits of a decimal, in Spark and in a segment."""
 
 
 class ArrowStream(Protocol):
-    """A frame that gives itself as Arrow does (the PyCapsule interface): those of pandas, polars and Arrow do."""
+    """A frame with the PyCapsule interface of Arrow, as those of pandas, polars and Arrow have."""
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
         """Its record batches."""
@@ -24,15 +24,15 @@ class ArrowStream(Protocol):
 
 
 def is_frame(value: object) -> bool:
-    """Whether it holds a table."""
+    """Whether the value is a table."""
     return not isinstance(value, type) and (
         hasattr(value, "__arrow_c_stream__") or isinstance(value, pa.RecordBatch)
     )
 
 
 def to_arrow(frame: Any, what: str, takes: str) -> pa.Table:
-    """Rows and columns of a frame as they are (an index of pandas is no column), in the layouts that a log has.
-    ``takes`` says what would be a frame.
+    """Rows and columns of a frame unchanged (a pandas index is no column), in the layouts of a log. ``takes``
+    lists the accepted frames, for the error.
 
     Raises: InvalidRecordError for a value that is no frame, or has a column twice.
     """
@@ -45,7 +45,7 @@ def to_arrow(frame: Any, what: str, takes: str) -> pa.Table:
             table = pa.Table.from_batches([frame])
         else:
             table = pa.table(frame)
-    except Exception as error:  # whatever the library of the frame raises
+    except Exception as error:  # the library of the frame may raise anything
         raise InvalidRecordError(
             f"{what}: this {type(frame).__name__} is not an Arrow table: {first_line(error)}"
         ) from error
@@ -56,7 +56,7 @@ def to_arrow(frame: Any, what: str, takes: str) -> pa.Table:
 
 
 def plain_batch(batch: pa.RecordBatch, what: str) -> pa.RecordBatch:
-    """A batch in the layouts that a log has.
+    """A batch in the layouts of a log.
 
     Raises: InvalidRecordError for another object, and naming the column that Arrow cannot convert.
     """
@@ -82,8 +82,9 @@ def _plain_column(column: pa.ChunkedArray, name: str, what: str) -> pa.ChunkedAr
 
 
 def _plain(array: pa.Array) -> pa.Array:
-    """The values in the plain layout: by hand where Arrow's casts lack it, or (of list views) make arrays that are
-    not valid."""
+    """The values in the plain layout, converted here if Arrow has no cast, or makes invalid arrays (list
+    views).
+    """
     kind = array.type
     if plain_type(kind) == kind:
         return array
@@ -113,7 +114,7 @@ def _plain(array: pa.Array) -> pa.Array:
 
 
 def _extents(array: pa.Array) -> tuple[pa.Array, slice]:
-    """The offsets of lists, from 0 on, and which of all elements are theirs."""
+    """The offsets of lists, from 0 on, and which of all elements belong to them."""
     offsets = np.asarray(array.offsets).astype(np.int64)
     first, last = (int(offsets[0]), int(offsets[-1])) if len(offsets) else (0, 0)
     return pa.array(offsets - first, pa.int32()), slice(first, last)
@@ -125,19 +126,19 @@ def _lists(array: pa.Array, offsets: pa.Array, elements: pa.Array) -> pa.Array:
 
 
 def _has_plain_storage(kind: pa.BaseExtensionType) -> bool:
-    """Of an extension type that says no more than its storage does; one that nobody knows is not guessed at."""
+    """Whether an extension type means the same as its storage type; unknown types do not."""
     return kind.extension_name in ("arrow.json", "arrow.uuid", "arrow.bool8")
 
 
 def is_list(kind: pa.DataType) -> bool:
-    """Whether it is a list, in each of its layouts."""
+    """Whether the type is a list, in any layout."""
     is_a = pa.types
     tests = (is_a.is_list, is_a.is_large_list, is_a.is_fixed_size_list, is_a.is_list_view, is_a.is_large_list_view)
     return any(test(kind) for test in tests)
 
 
 def plain_type(kind: pa.DataType) -> pa.DataType:
-    """The type that Spark and a segment have for one that differs in layout alone."""
+    """The type of Spark and of a segment for one that differs only in its layout."""
     if isinstance(kind, pa.BaseExtensionType):
         if kind.extension_name == "arrow.bool8":
             return pa.bool_()

@@ -1,13 +1,14 @@
 """A transaction as its producer sees it: appends to any partitions, and offsets of groups, all or none (KIP-98).
 
-    1. begin: the transactional id is taken over; its holder is fenced, and its open transaction aborted. Where
-       this driver's last transaction of the id has ended, and the id is as it left it, it goes on with it
-    2. before the first append to a partition: the partition is among those of the transaction
-    3. appends with the producer's id and epoch, synced and acknowledged as any other; offsets, pending
-    4. commit: one record of ``__transaction_state`` decides; the markers follow in all partitions; it is complete
-A crash before 4 leaves an open transaction: the next producer of the id aborts it, or its timeout does. A crash
-after the record leaves the markers to the next driver. A transaction with an append that failed, or may have
-failed, cannot be committed any more: some of it might be in the log, or come into it.
+1. Begin: take the transactional id over, fence its previous producer, abort its open transaction. If this driver's
+   last transaction of the id has ended, and no other driver used the id since, continue with its producer.
+2. Before the first append to a partition: add the partition to the transaction.
+3. Append with the producer's id and epoch, synced and acknowledged as usual; offsets stay pending.
+4. Commit: one record of ``__transaction_state`` decides; markers follow in all partitions; then it is complete.
+
+A crash before step 4 leaves an open transaction, which the next producer of the id or the timeout aborts. After a
+crash behind the record of step 4 the next driver writes the markers. A transaction with a failed or unknown append
+cannot be committed: some of its records might be in the log, or get there later.
 """
 
 from __future__ import annotations
@@ -52,10 +53,9 @@ from stratalog.partitions.unknown_fields import OnUnknownField, unknown_field_po
 TIMEOUT_MS = 60_000
 """Kafka's transaction.timeout.ms of producers."""
 MOST_AT_ONCE = 16
-"""Partitions of a topic that become the transaction's all together, with the first append to one of them: one
-change of its state, and not one for each. Of a larger topic each becomes so when it is appended to. The end leaves
-out those that it has not written to; only an abort by somebody else, or of one that has failed, has markers for
-all of them."""
+"""Partitions of a topic that join the transaction together at the first append to one of them, by one change of
+its state. Partitions of a larger topic join one by one. The end writes markers only to those that were written to,
+unless the append failed or another driver aborts."""
 
 
 def partitions_of(topic: TopicImage) -> set[TopicIdPartition]:
@@ -66,26 +66,25 @@ def partitions_of(topic: TopicImage) -> set[TopicIdPartition]:
 def partitions_of_bad(
     context: Context, image: ClusterImage, bad_records: LeaveOut | None
 ) -> set[TopicIdPartition]:
-    """All partitions of the topic that bad records go to, if to any. Raises: as ``topic_of_bad_records``."""
+    """All partitions of the topic for bad records, if there is one. Raises: see ``topic_of_bad_records``."""
     topic = None if bad_records is None else topic_of_bad_records(context, image, bad_records)
     return set() if topic is None else partitions_of(topic)
 
 
 class BatchTransaction:
-    """One transaction of a transactional id, for one thread. In a ``with`` block, leaving it commits; an exception
-    aborts, and goes on.
+    """One transaction of a transactional id, for one thread. Leaving its ``with`` block commits; an exception
+    aborts, and propagates.
     """
 
     def __init__(self, context: Context, transactional_id: str, timeout_ms: int = TIMEOUT_MS) -> None:
-        """The id is this transaction's from here on. Raises: as ``coordinator.next_producer``."""
+        """Takes over the transactional id. Raises: see ``coordinator.next_producer``."""
         self._context = context
         self._measuring = ExitStack()
         self._measure = self._measuring.enter_context(context.measured())
         self._producer = coordinator.next_producer(context, transactional_id, timeout_ms)
         self._partitions: set[TopicIdPartition] = set()
         self._written: set[TopicIdPartition] = set()
-        """Those among them that have records or offsets of it; where nothing has failed, nothing was tried in any
-        other."""
+        """The partitions with records or offsets of the transaction; if nothing has failed, it tried no others."""
         self._looked = False
         self._notes: list[str] = []
         self._sequence = 0
@@ -93,16 +92,16 @@ class BatchTransaction:
         self._offsets = 0
         self._failed: BaseException | None = None
         self.report: Report | None = None
-        """The result: a row for each append to a partition, and for each marker. None before its end."""
+        """The result: a row per append to a partition, and per marker. None before the end."""
 
     @property
     def producer_id(self) -> str:
-        """Of the transactional id; its records have it in the log."""
+        """The producer id of the transactional id, which its records have in the log."""
         return self._producer.producer_id
 
     @property
     def producer_epoch(self) -> int:
-        """Of this transaction."""
+        """The producer epoch of this transaction."""
         return self._producer.producer_epoch
 
     # --------------------------------------------------------------------------------- what is in it
@@ -116,11 +115,12 @@ class BatchTransaction:
         bad_record_topic: str | None = None,
         on_unknown_field: OnUnknownField = "fail",
     ) -> Report:
-        """Append Arrow batches, as ``Cluster.append_batches``; bad records that go to a topic are part of the
+        """Append Arrow batches; see ``Cluster.append_batches``. Bad records that go to a topic belong to the
         transaction.
 
-        Raises: as ``append_batches``; ProducerFencedError when a newer producer has the id, or the transaction has
-            run into its timeout; OperationFailedError when a partition failed: it can only be aborted then.
+        Raises: see ``append_batches``; ProducerFencedError when a newer producer has the id, or the transaction
+            has exceeded its timeout; OperationFailedError when a partition failed: the transaction can only be
+            aborted then.
         """
         check_not_internal(topic, "append to")
         bad = bad_record_policy(on_bad_record, bad_record_topic, topic)
@@ -146,7 +146,7 @@ class BatchTransaction:
             )
 
     def _look(self) -> ClusterImage:
-        """The metadata now, once for all that a call does; the first time with a look at the roots."""
+        """The present metadata, read once per call; the first time after a probe of the roots."""
         if self._looked:
             return self._context.metadata.image()
         probed = probe_brokers(self._context)
@@ -155,13 +155,13 @@ class BatchTransaction:
         return probed.image
 
     def _who(self) -> ProducerAppend:
-        """Its sequences are the engine's own; an attempt that failed is aborted."""
+        """The producer; its sequences are the engine's own, as a failed attempt is aborted."""
         return ProducerAppend(self.producer_id, self.producer_epoch, self._sequence, transactional=True)
 
     def commit_offsets(self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata | int]) -> None:
-        """Commit offsets of a group with the transaction: ``{("trips", 0): 17}``. Before that they are pending.
+        """Commit offsets of a group with the transaction: ``{("trips", 0): 17}``. They are pending until then.
 
-        Raises: as ``groups.commit``; as ``append_batches`` here.
+        Raises: see ``groups.commit`` and ``append_batches``.
         """
         check_group(group)
         image = self._look()
@@ -174,8 +174,9 @@ class BatchTransaction:
 
     @contextmanager
     def _appending(self, image: ClusterImage, partitions: Iterable[TopicIdPartition]) -> Iterator[None]:
-        """Step 2, then 3 inside, under one image: a topic that is created anew meanwhile is another one. Errors of
-        a call are found before anything is written."""
+        """Step 2, then step 3 inside the block, under one image, so a topic that is created again meanwhile is
+        another one. Errors of the call are found before anything is written.
+        """
         self._check_open()
         if isinstance(self._failed, FencedError):
             raise self._failed
@@ -212,12 +213,12 @@ class BatchTransaction:
     # --------------------------------------------------------------------------------------- the end
 
     def commit(self) -> Report:
-        """Commit. Once this returns the transaction is committed for good; where a marker could not be written yet
-        (a failure in the report), readers of committed records of that partition wait until the next driver does.
+        """Commit. When this returns, the transaction is committed for good. If a marker could not be written (a
+        failure in the report), committed readers of that partition wait until the next driver writes it.
 
-        Raises: InvalidTxnStateError when something of it has failed, and it is aborted; ProducerFencedError when
-            a newer producer came, or the timeout was over, and it was aborted; OutcomeUnknownError: its state
-            tells, or its timeout will abort it.
+        Raises: InvalidTxnStateError when a part of it has failed, and it was aborted; ProducerFencedError when a
+            newer producer came, or the timeout was over, and it was aborted; OutcomeUnknownError: its state shows
+            the outcome, or its timeout will abort it.
         """
         self._check_open()
         if self._failed is not None:
@@ -228,7 +229,7 @@ class BatchTransaction:
         return self._end(commit=True)
 
     def abort(self) -> Report:
-        """Abort. One that somebody else has aborted is no error. Raises: as ``commit``."""
+        """Abort. A transaction that another driver has aborted is no error. Raises: see ``commit``."""
         self._check_open()
         return self._end(commit=False)
 
@@ -262,7 +263,7 @@ class BatchTransaction:
     def _finish(self, ended: Transaction) -> MarkersWritten:
         try:
             return coordinator.finish(self._context, ended, just_ended=True)
-        except StratalogError as error:  # it is decided, whatever becomes of its markers now
+        except StratalogError as error:  # the transaction is decided, with or without its markers
             written = MarkersWritten()
             written.fail(str(self), error)
             return written

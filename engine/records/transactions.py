@@ -1,9 +1,9 @@
-"""Upkeep of transactions: list them, end the abandoned ones, find the hanging ones (KIP-664).
+"""Upkeep of transactions: lists them, ends abandoned ones, finds hanging ones (KIP-664).
 
-An abandoned transaction is ended by ``finish_transactions`` in a job, by ``finish_due`` at the end of every
-``replicate``, or by the next producer of the id. A transaction *hangs* when it is open in a log and not in
-``__transaction_state``: an unclean election has lost its marker there, and readers of committed records would wait
-without end. It is ended as it was decided, where that is still known, else aborted.
+A job ends abandoned transactions by ``finish_transactions``, every ``replicate`` by ``finish_due`` at its end, and
+so does the next producer of the id. A transaction *hangs* when it is open in a log but not in
+``__transaction_state``: an unclean election lost its marker, and committed readers would wait forever. It ends as
+it was decided, if that is known, otherwise by an abort.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from stratalog.partitions.producers import ProducerEntry
 
 @dataclass(frozen=True, slots=True)
 class OpenInLog:
-    """A producer's transaction that is open in a partition."""
+    """A producer's open transaction in a partition."""
 
     view: PartitionView
     producer_id: str
@@ -49,9 +49,9 @@ def list_transactions(context: Context) -> Report:
 
 
 def describe_transaction(context: Context, transactional_id: str) -> Report:
-    """The partitions of a transaction: a row each, with the offset at which it begins there.
+    """The partitions of a transaction: one row each, with the offset of its first record there.
 
-    Raises: TransactionalIdNotFoundError; as ``coordinator.present_state``.
+    Raises: TransactionalIdNotFoundError; see ``coordinator.present_state``.
     """
     with context.run("transaction") as run:
         present = _existing(context, transactional_id)
@@ -76,9 +76,9 @@ def describe_transaction(context: Context, transactional_id: str) -> Report:
 
 
 def hanging_transactions(context: Context, topics: Sequence[str] | None = None) -> Report:
-    """Transactions that are open in a log of the topics (all when None), and that nobody will end.
+    """Hanging transactions in the logs of the topics (None: all).
 
-    Raises: UnknownTopicOrPartitionError; a log that cannot be looked at is a failure in the report.
+    Raises: UnknownTopicOrPartitionError; a log that cannot be listed is a failure in the report.
     """
     with context.run("hanging") as run:
         run.rows += [
@@ -98,10 +98,10 @@ def hanging_transactions(context: Context, topics: Sequence[str] | None = None) 
 
 
 def abort_transaction(context: Context, transactional_id: str, *, dry_run: bool = False) -> Report:
-    """Abort the open transaction of an id; where one of its producer hangs in a log, end it there. A producer id
-    of which no transactional id is known any more will do, too.
+    """Abort the open transaction of an id, or end one of its producer that hangs in a log. A producer id without a
+    known transactional id is accepted, too.
 
-    Raises: TransactionalIdNotFoundError; InvalidTxnStateError when nothing is open; as ``coordinator.abort``.
+    Raises: TransactionalIdNotFoundError; InvalidTxnStateError when nothing is open; see ``coordinator.abort``.
     """
     with context.run("abort", dry_run=dry_run) as run:
         present = coordinator.present_state(context, transactional_id)
@@ -122,8 +122,8 @@ def abort_transaction(context: Context, transactional_id: str, *, dry_run: bool 
 
 
 def finish_transactions(context: Context, *, dry_run: bool = False) -> Report:
-    """Abort transactions that have run into their timeout, complete those that were decided, forget the ids that
-    nobody has used for ``transactional.id.expiration.ms``.
+    """Abort transactions that exceeded their timeout, complete decided ones, and delete ids unused for
+    ``transactional.id.expiration.ms``.
     """
     with context.run("finish", dry_run=dry_run) as run:
         image = context.metadata.image()
@@ -137,9 +137,9 @@ def finish_transactions(context: Context, *, dry_run: bool = False) -> Report:
 def finish_due(
     context: Context, views: Iterable[PartitionView], run: OperationRun
 ) -> tuple[list[dict[str, Value]], dict[TopicIdPartition, int]]:
-    """As ``finish_transactions``, for these partitions of ``__transaction_state``: a row for each id of which
-    something is to be done. Where nothing is, it costs a listing of each. And of each partition that did not fail
-    from when on (ms) there is something to do, as long as nobody writes to it.
+    """``finish_transactions`` for these partitions of ``__transaction_state``: a row per id that was changed. If
+    nothing is due, it costs one listing per partition. Also returns, for each partition without a failure, the
+    time (ms) of its next due work if nothing is written to it.
     """
     rows: list[dict[str, Value]] = []
     next_ms: dict[TopicIdPartition, int] = {}
@@ -204,7 +204,7 @@ def _abort(context: Context, present: Transaction, run: OperationRun) -> None:
 
 
 def _end_hanging(context: Context, producer_id: str, run: OperationRun) -> None:
-    """Markers where a transaction of the producer hangs: as it was decided, where that is known, else an abort."""
+    """Write markers where a transaction of the producer hangs: as it was decided, if known, otherwise an abort."""
     for one, known in _hanging(context, None, run):
         if one.producer_id != producer_id:
             continue
@@ -230,9 +230,8 @@ def _end_hanging(context: Context, producer_id: str, run: OperationRun) -> None:
 def _hanging(
     context: Context, topics: Sequence[str] | None, run: OperationRun
 ) -> list[tuple[OpenInLog, Transaction | None]]:
-    """Transactions that are open in logs and not in progress, each with the state of its transactional id. The
-    logs are read first, so that all open ones began before; and once more, to drop those that have ended
-    meanwhile.
+    """Transactions that are open in logs but not in progress, each with the state of its transactional id. The
+    logs are read before the states, and once more to drop those that have ended meanwhile.
     """
     image = context.metadata.image()
     views = [
@@ -256,7 +255,7 @@ def _hanging(
 
 
 def _in_progress(one: OpenInLog, known: Transaction | None) -> bool:
-    """Whether somebody will end it."""
+    """Whether a producer or a later run will end the transaction."""
     if known is None or (one.view.topic_id, one.view.partition) not in known.partitions:
         return False
     raised = known.state is not State.ONGOING

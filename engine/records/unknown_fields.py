@@ -1,5 +1,6 @@
-"""An append looks for fields that its topic's type lacks before anything is written: one policy for every
-way in (``partitions.unknown_fields`` finds them)."""
+"""Finds fields of an append that its topic's type lacks, before anything is written: one policy for all appends
+(``partitions.unknown_fields``).
+"""
 
 from __future__ import annotations
 
@@ -29,24 +30,24 @@ from stratalog.partitions.unknown_fields import (
 )
 
 _TRIES = 5
-"""Of growing a type that other drivers let grow at the same time."""
+"""Tries to grow a type while other drivers grow it, too."""
 
 _COLUMNS = (*RECORD_COLUMNS, "topic", "partition", "offset", ERRORS)
-"""Of batches: those of records, and those that say where a record came from, for bad ones."""
+"""Columns of batches: those of records, and the origin of each record, for bad ones."""
 
 
 @dataclass(frozen=True, slots=True)
 class SettledFields:
-    """A topic that can take the records, as far as their fields go."""
+    """A topic that can store the fields of the records."""
 
     topic: TopicImage
-    """With the types that it has now; of a dry run, those that it would have."""
+    """The topic with its present types; in a dry run, with those that it would get."""
     added: tuple[str, ...] = ()
     dropped: Sequence[UnknownField] = ()
 
     @property
     def notes(self) -> list[str]:
-        """The fields that were added and dropped, for people."""
+        """Notes about added and dropped fields, for the report."""
         said = [f"the type of {self.topic.name} grew by {', '.join(self.added)}"] if self.added else []
         for one in self.dropped:
             count = "every record" if one.count is None else f"{one.count:,} values"
@@ -54,8 +55,9 @@ class SettledFields:
         return said
 
     def said(self, report: Report, records: int | None = None) -> Report:
-        """The report with these notes, and a row for each path that was dropped. ``records``: how many there were;
-        None: as many as the report has."""
+        """The report with these notes, and a row per dropped path. ``records``: their number; None: the number in
+        the report.
+        """
         if not self.added and not self.dropped:
             return report
         appended = int(report.totals.get("records") or 0) if records is None else records
@@ -86,11 +88,10 @@ def settled(
     *,
     dry_run: bool = False,
 ) -> SettledFields:
-    """Find the fields that the topic's type lacks, and refuse them, leave them out, or let the type grow by them.
-    Another driver that lets it grow at the same time is waited for; what it has added is no longer unknown.
+    """Find the fields that the topic's type lacks, then refuse them, leave them out, or add them to the type. A
+    concurrent change by another driver is awaited, and its fields are no longer unknown.
 
-    Raises: InvalidRecordError naming the fields; InvalidCallError where the type cannot grow so; as
-        ``AlterTopic``.
+    Raises: InvalidRecordError naming the fields; InvalidCallError if the type cannot grow so; see ``AlterTopic``.
     """
     added: tuple[str, ...] = ()
     for _ in range(_TRIES):
@@ -132,7 +133,7 @@ def _as_it_would_be(topic: TopicImage, key: str | None, value: str | None) -> To
 
 
 def unknown_in_batches(batches: Mapping[int, Sequence[pa.RecordBatch]], topic: TopicImage) -> list[UnknownField]:
-    """The fields of batches of the record columns that the declared types lack, and other columns."""
+    """Fields of batches that the declared types lack, and columns that no record has."""
     found: dict[str, UnknownField] = {}
     for schema, rows in _rows_by_schema(batches):
         for one in unknown_in_schema(schema, topic):
@@ -153,7 +154,7 @@ def _rows_by_schema(batches: Mapping[int, Sequence[pa.RecordBatch]]) -> list[tup
 
 
 def unknown_in_schema(given: pa.Schema, topic: TopicImage) -> list[UnknownField]:
-    """The fields of record columns that their declared types lack, and columns that no record has."""
+    """Fields of record columns that the declared types lack, and columns that no record has."""
     schema = schema_of(topic.key_schema, topic.value_schema)
     found = [
         UnknownField("", (field.name,), field.name, RECORD_COLUMNS, field.type)

@@ -7,17 +7,18 @@ for a sync goes by names and sizes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 
 from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.run import OperationRun
 from stratalog.engine.metadata.election_commands import Election, ElectLeaders
 from stratalog.engine.metadata.image import PartitionView
 from stratalog.engine.metadata.partition_commands import Altered
 from stratalog.engine.replicas.in_sync import is_current
 from stratalog.engine.replicas.mend import mend
 from stratalog.engine.replicas.repair import BadFile, Copy, HeldFile, Repair
-from stratalog.engine.replication.damage import check_whole, uncommitted_epoch
+from stratalog.engine.replication.damage import check_whole, is_damage_of, uncommitted_epoch
 from stratalog.engine.replication.partition import PartitionReplicas
 from stratalog.engine.replication.remote_end import LogBehindRemoteError
 from stratalog.partitions.errors import (
@@ -63,6 +64,20 @@ def replace_leaders(context: Context, damaged: Damaged) -> dict[TopicIdPartition
             if isinstance(error, CorruptSegmentError) and error.file is not None and view.leader is not None:
                 notes[key] += _mended(context, key, view.leader, error.file)
     return notes
+
+
+def under_others(
+    context: Context, failed: Iterable[tuple[PartitionView, StratalogError]], run: OperationRun
+) -> dict[TopicIdPartition, PartitionReplicas]:
+    """The partitions among these whose work has failed for damage of their leader, and which have another one now:
+    under that one. A note says so."""
+    damaged = {view.key: (view, error) for view, error in failed if is_damage_of(view.leader, error)}
+    replaced = replace_leaders(context, damaged) if damaged else {}
+    if not replaced:
+        return {}
+    run.notes += replaced.values()
+    image = context.metadata.image()
+    return {key: context.replicas(image.view(*key)) for key in replaced if key[0] in image.topics}
 
 
 def ahead_of_metadata(context: Context, view: PartitionView) -> dict[int, CorruptionError]:
@@ -111,7 +126,7 @@ def _mended(context: Context, key: TopicIdPartition, broker: int, file: str) -> 
             return ""
         mend(replicas.replica(broker), replicas.leader, repair, lambda: check_aside(context, view, broker))
     except StratalogError as error:
-        return f"; it could not be replaced there ({error.code}: {error}): run verify --deep --heal"
+        return f"; it could not be replaced there ({error.code}: {error}): run heal"
     return f"; it was replaced there by a good copy of broker {view.leader}"
 
 

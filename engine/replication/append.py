@@ -1,11 +1,12 @@
-"""Append: records at the end of the leader's log, then on every member of the maximal ISR.
+"""Appends records at the end of the leader's log, then to every member of the maximal ISR.
 
-Steps 1 to 5 of the protocol's Append (section 2), under one view; a Spark task does them. Steps 6 and 7
-(the linearizable read, the high watermark) are done once for all partitions (``stratalog.engine.records``).
+A task carries out steps 1 to 5 of the protocol's Append (section 2) under one view. Steps 6 and 7 (the
+linearizable read, the high watermark) follow once for all partitions (``stratalog.engine.records``).
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
@@ -17,7 +18,6 @@ import pyarrow.compute as pc
 
 from stratalog.engine.replication.damage import is_damage_of
 from stratalog.engine.replication.log_end import LogEnd, is_free, look_at_end
-from stratalog.engine.replication.old_appends import old_append
 from stratalog.engine.replication.partition import PartitionReplicas
 from stratalog.engine.replication.sync import SyncOptions, sync_followers
 from stratalog.partitions.agreed_time import agreed_ms, earlier_ms, stamp_ms
@@ -36,6 +36,7 @@ from stratalog.partitions.errors import (
 from stratalog.partitions.paths import DataName
 from stratalog.partitions.producer_changes import part_after
 from stratalog.partitions.producers import (
+    EarlierAttempt,
     ProducerAppend,
     ProducerEntry,
     after_append,
@@ -52,33 +53,34 @@ from stratalog.partitions.store import StagedWriter
 
 _ATTEMPTS = 50
 _REPLAY_BYTES = 64 * 1024 * 1024
-"""How much of an append is kept in memory to encode it again after a lost race."""
+"""Bytes of an append to keep in memory, to encode it again after a lost race."""
 
 
 @dataclass(frozen=True, slots=True)
 class Appended:
-    """The records are in the leader's log at ``[base_offset, next_offset)``, and, with ``acks=all``, on
-    every member of the view's maximal ISR that is not in ``missed``. Not acknowledged before the view is
-    found unchanged.
+    """The leader's log holds the records at ``[base_offset, next_offset)``.
+
+    With ``acks=all`` every member of the view's maximal ISR holds them too, except those in ``missed``. They are
+    not acknowledged until the view is found unchanged.
     """
 
     base_offset: int | None
-    """None: an earlier attempt has appended them so long ago that it is only known that they end at
-    ``next_offset``, or before."""
+    """None if an earlier attempt appended the records so long ago that only an upper bound of their end,
+    ``next_offset``, is known."""
     next_offset: int
     duplicate: bool
-    """An earlier attempt of this append had put them there."""
+    """Whether an earlier attempt appended the records."""
     bytes: int
     missed: Mapping[int, StratalogError] = field(default_factory=dict)
-    """Members of the maximal ISR that do not have them yet, by broker id, and why."""
+    """The error of each member of the maximal ISR that does not have the records yet, by broker id."""
     end: LogEnd | None = None
-    """The end of the log where these records are its last ones; None where it was not seen."""
+    """The end of the log behind these records; None if this attempt has not seen it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Raced:
-    """Another append took the offset, and this one was too large to be kept for a second try: run it again
-    with the same sequence.
+    """Another append took the offset, and this one is too large to be kept for a retry: the caller repeats it with
+    the same sequence.
     """
 
     tried: bool
@@ -87,14 +89,13 @@ class Raced:
 
 @dataclass(frozen=True, slots=True)
 class NotAppended:
-    """The append failed before it was known to be in the leader's log."""
+    """The append failed before the leader's log was known to hold it."""
 
     error: StratalogError
     tried: bool
-    """Whether a file of it may be in the leader's folder all the same, and count now or later."""
+    """Whether the leader's folder may nevertheless hold a file of this append, which counts now or later."""
     ours: bool
-    """Whether such a file may be of this very call. Of a duplicate that could not be synced it is not: an earlier
-    attempt has put it there."""
+    """Whether that file may come from this call; False for a duplicate that could not be synced."""
 
 
 AppendOutcome = Appended | Raced | NotAppended
@@ -102,7 +103,7 @@ AppendOutcome = Appended | Raced | NotAppended
 
 @dataclass(frozen=True, slots=True)
 class AppendOptions:
-    """How to append."""
+    """Options of an append to one partition."""
 
     schema: pa.Schema
     acks_all: bool
@@ -111,20 +112,20 @@ class AppendOptions:
     log_append_time: bool
     producer_expiration_ms: int
     keys_required: bool = False
-    """Refuse records without a key (cleanup.policy=snapshot: no snapshot could hold them)."""
+    """Refuse records without a key, as no snapshot could hold them (cleanup.policy=snapshot)."""
 
 
 class ReplayableBatches:
-    """Record batches that can be read again as long as they are small."""
+    """Record batches that can be read more than once while they are small."""
 
     def __init__(self, batches: Iterator[pa.RecordBatch], digest: RecordsDigest | None = None) -> None:
-        """``digest`` is told of every batch, once."""
+        """``digest`` receives every batch once."""
         self._rest = batches
         self._digest = digest
         self._kept: list[pa.RecordBatch] = []
         self._kept_bytes = 0
         self.replayable = True
-        """Whether everything read so far can be read again."""
+        """Whether all batches that were read so far can be read again."""
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         assert self.replayable
@@ -136,7 +137,7 @@ class ReplayableBatches:
             yield batch
 
     def digested(self) -> RecordsDigest | None:
-        """The digest of all batches; those that nobody has read yet are not kept."""
+        """The digest of all batches; reads those that remain, without keeping them."""
         if self._digest is not None:
             for batch in self._rest:
                 self._digest.add(batch)
@@ -162,18 +163,18 @@ def append(
     known: LogEnd | None = None,
 ) -> AppendOutcome:
     """Append all records of ``batches`` (at least one) as one file, and sync the ISR to it. ``known`` is the end
-    that an earlier append under this view has left, if any.
+    that an earlier append left under this view, if any.
 
-    NotAppended has StaleMetadataError kinds when the view is stale; NotEnoughReplicasError before anything
-    is written; DuplicateSequenceNumberError, OutOfOrderSequenceNumberError, InvalidProducerEpochError,
-    InvalidRecordError; OffsetOutOfRangeError where the log does not end at the offset that was given;
-    CorruptionError kinds with the broker that is to blame; RetriableError kinds.
+    Returns NotAppended with one of: StaleMetadataError kinds when the view is stale; NotEnoughReplicasError before
+    anything is written; DuplicateSequenceNumberError, OutOfOrderSequenceNumberError, InvalidProducerEpochError,
+    InvalidRecordError; OffsetOutOfRangeError if the log does not end at the requested offset; CorruptionError
+    kinds with the broker to blame; RetriableError kinds.
     """
     attempt = _Attempt()
     try:
         with writes_of(replicas.leader):
             appended = _append_to_leader(replicas, producer, batches, options, attempt, clock, known)
-    except DuplicateSequenceNumberError as error:  # it may have been appended before
+    except DuplicateSequenceNumberError as error:  # an earlier attempt may have appended it
         return NotAppended(error, tried=True, ours=attempt.tried)
     except StratalogError as error:
         return NotAppended(error, attempt.tried, ours=attempt.tried)
@@ -193,8 +194,8 @@ def append(
 
 
 def _copy_to_members(replicas: PartitionReplicas, end: LogEnd, copies: Runner) -> bool:
-    """Step 5 where the members are known to hold all that lies before the append: the last file is all that they
-    lack. The object that the leader was just seen to hold is copied, and no other. Whether all of them have it.
+    """Step 5 for members that hold everything before the append: copy exactly the object that the leader holds.
+    Returns whether all members have it.
     """
     leader, file = replicas.leader, end.last
     assert file is not None
@@ -212,7 +213,7 @@ def _copy_to_members(replicas: PartitionReplicas, end: LogEnd, copies: Runner) -
             with suppress(Exception):
                 copy.abort()
             raise
-        if not created:  # a sync may have been faster: it has to be looked at
+        if not created:  # a sync may have been faster: list the member again
             raise SourceChangedError(f"{member}: {file.name} is there already")
         member.check_root()
 
@@ -220,14 +221,12 @@ def _copy_to_members(replicas: PartitionReplicas, end: LogEnd, copies: Runner) -
 
 
 def replicate(replicas: PartitionReplicas, copies: Runner) -> dict[int, StratalogError]:
-    """Step 5: sync every other replica of the ISR, and of those being added, to the leader. Returns those
-    that were not reached, and why.
+    """Step 5: sync every other replica of the ISR, and those being added, to the leader. Returns the error of each
+    broker that was not reached.
 
-    Copies are checked as they pass, so acknowledged records lie in good bytes on every other member. Where
-    the leader is the only one, nobody has looked at its bytes since they were written; the next copy does.
-
-    The followers of an acknowledgement hold the log already, so none of them has to start over: the
-    remote log does not matter here.
+    Each copy is checked on its way, so other members hold verified bytes. If the leader is the only member, the
+    next copy is the first to check its bytes. Followers of an acknowledgement hold the log already, so the remote
+    log plays no part.
 
     Raises: errors of listing the leader; CorruptionError kinds when the leader is damaged.
     """
@@ -241,18 +240,18 @@ def replicate(replicas: PartitionReplicas, copies: Runner) -> dict[int, Stratalo
 
 @dataclass(slots=True)
 class _Attempt:
-    """The state of an append so far."""
+    """The state of an append that is under way."""
 
     names: set[DataName] = field(default_factory=set)
-    """Of files that were asked for, and of which it is not known that nothing came of it."""
+    """Names of files that may have been created, until they are known not to exist."""
     written: int = 0
-    """Bytes of the file that was created."""
+    """Bytes of the created file."""
     begun: bool = False
-    """Whether the leader was asked about its log end."""
+    """Whether the leader was asked for its log end."""
 
     @property
     def tried(self) -> bool:
-        """As ``NotAppended.tried``."""
+        """See ``NotAppended.tried``."""
         return bool(self.names)
 
 
@@ -265,7 +264,7 @@ def _append_to_leader(
     clock: Clock,
     end: LogEnd | None = None,
 ) -> Appended | Raced:
-    """Steps 1 to 4: the file is in the leader's log. Raises: what ``NotAppended`` has."""
+    """Steps 1 to 4: write the file into the leader's log. Raises: the errors of ``NotAppended``."""
     digest = None
     if producer.on_changed_replay == "refuse":
         digest = RecordsDigest(options.schema, timestamps=not options.log_append_time)
@@ -298,7 +297,7 @@ def _append_to_leader(
                 f"{replicas}: {len(replicas.view.isr)} replicas are in sync, min.insync.replicas is "
                 f"{options.min_insync_replicas}; nothing was appended"
             )
-        attempt.names -= seen  # those are appends of others
+        attempt.names -= seen  # other producers wrote these files
         if not source.replayable:
             return Raced(attempt.tried)
         # 3. Create it at the log end. False: somebody else appended there first, or an answer to this very call
@@ -321,7 +320,7 @@ def _append_to_leader(
 
 
 def _check_place(replicas: PartitionReplicas, producer: ProducerAppend, end: LogEnd) -> None:
-    """Raises: OffsetOutOfRangeError for records of a mirror that begin elsewhere than at the log end."""
+    """Raises: OffsetOutOfRangeError for records of a mirror that do not begin at the log end."""
     if producer.base_offset not in (None, end.log_end):
         raise OffsetOutOfRangeError(
             f"{replicas}: the log ends at {end.log_end}, these records begin at {producer.base_offset}: another "
@@ -348,7 +347,7 @@ def _encode(
     options: AppendOptions,
     clock: Clock,
 ) -> None:
-    store = replicas.leader.store  # it has just answered: this costs no request
+    store = replicas.leader.store  # it has just answered, so this sends no request
     now_ms, removal_ms = stamp_ms(clock, store), agreed_ms(clock, store)
     writer = SegmentWriter(
         staged.file,
@@ -393,14 +392,14 @@ def _encode(
 
 
 def _part(state: EndState, producer: ProducerAppend) -> TransactionPart:
-    """The description of the append in its transaction, for the footer."""
+    """The entry of the append for its transaction, for the footer."""
     last = state.producers.get(producer.producer_id)
     ends = None if producer.control is None or last is None else last.txn_first_offset
     return TransactionPart(producer.producer_id, producer.epoch, producer.control, ends)
 
 
 def _in_transaction(batch: pa.RecordBatch, producer: ProducerAppend) -> pa.RecordBatch:
-    """The batch with the columns that say whose transaction it is of, and of a marker which one it is."""
+    """The batch with the columns for its transaction, and for a marker its type."""
     batch = batch.append_column("producer_id", constant(producer.producer_id, pa.string(), batch.num_rows))
     if producer.control is None:
         return batch
@@ -408,7 +407,7 @@ def _in_transaction(batch: pa.RecordBatch, producer: ProducerAppend) -> pa.Recor
 
 
 def has_gaps(batch: pa.RecordBatch) -> bool:
-    """Whether some of its rows stand for offsets without a record."""
+    """Whether some rows represent offsets without a record."""
     index = batch.schema.get_field_index("control")
     return bool(index >= 0 and batch.column(index).null_count < batch.num_rows)
 
@@ -423,8 +422,7 @@ def _check_keys(batch: pa.RecordBatch, replicas: PartitionReplicas) -> None:
 
 
 def _stamped(batch: pa.RecordBatch, now_ms: int, *, every: bool) -> pa.RecordBatch:
-    """The batch with the append's time where a record has none; in place of ``every`` record's own too
-    (message.timestamp.type)."""
+    """The batch with the append's time in records without one, or in ``every`` record (message.timestamp.type)."""
     index = batch.schema.get_field_index("timestamp")
     given = batch.column(index)
     if not every and given.null_count == 0:
@@ -432,3 +430,31 @@ def _stamped(batch: pa.RecordBatch, now_ms: int, *, every: bool) -> pa.RecordBat
     stamp = scalar(now_ms * 1000, given.type)
     stamped = pa.repeat(stamp, batch.num_rows) if every else pc.fill_null(given, stamp)
     return batch.set_column(index, batch.schema.field(index), stamped)
+
+
+def old_append(replicas: PartitionReplicas, producer: ProducerAppend) -> EarlierAttempt | None:
+    """The append of this epoch and sequence, older than the producer's last five; None if no file has its offsets.
+
+    The footer of each data file has the last five appends of each producer. A binary search over the files finds
+    the one wanted, as sequences grow with offsets: one listing, and a few footers per step. Files lose it by a
+    merge of more than five appends, by retention, and when a replica is rebuilt from the remote log.
+
+    Raises: see ``Replica.log`` and ``Replica.producers_at``.
+    """
+    leader = replicas.leader
+    log = leader.log()
+
+    def entry(index: int) -> ProducerEntry | None:
+        return leader.producers_at(log, log.chain[index].end).get(producer.producer_id)
+
+    def place(index: int) -> tuple[int, int]:
+        found = entry(index)
+        return (-1, -1) if found is None else (found.epoch, found.sequence)
+
+    index = bisect_left(range(len(log.chain)), (producer.epoch, producer.sequence), key=place)
+    found = entry(index) if index < len(log.chain) else None
+    if found is not None and found.epoch == producer.epoch:
+        for past in found.lately:
+            if past.sequence == producer.sequence:
+                return EarlierAttempt(past.next_offset, past.base_offset, past.digest)
+    return None

@@ -1,7 +1,7 @@
-"""Damage: a replica that holds less than what it, or a copy of it, proves that it once held.
+"""Damage: replicas that hold less than their own files, or copies of them, prove that they once held.
 
-A damaged replica is not silently shorter (protocol section 1): it leaves the ISR and is healed. So an error about
-damage has to name its replica.
+A damaged replica must not pass for a shorter one (protocol section 1): it leaves the ISR and is healed. So each
+error names the replica to blame.
 """
 
 from __future__ import annotations
@@ -9,19 +9,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 
-from stratalog.partitions.errors import CorruptionError, LogGapError, StratalogError
+from stratalog.partitions.errors import CorruptionError, CorruptSegmentError, LogGapError, StratalogError
 from stratalog.partitions.lineage import Lineage
 from stratalog.partitions.listing import Link, Listing, ReplicaLog, claimed_high_watermark_of
-from stratalog.partitions.paths import EpochName, LocalStartName
+from stratalog.partitions.paths import DataName, EpochName, LocalStartName, parse_name
 from stratalog.partitions.replica import Replica
 from stratalog.partitions.retention import KEPT_EPOCHS
+from stratalog.partitions.segment_check import verify_bytes
 
 _EARLIER = KEPT_EPOCHS - 1
-"""Earlier registers of a replica that its latest one is compared with."""
+"""Number of earlier registers of a replica to compare its latest one with."""
 
 
 def is_damage_of(broker_id: int | None, error: StratalogError) -> bool:
-    """Whether the error says that this broker's storage is damaged."""
+    """Whether the error reports damage of this broker's storage."""
     return isinstance(error, CorruptionError) and error.broker_id == broker_id
 
 
@@ -49,10 +50,10 @@ def check_whole(replica: Replica, log: ReplicaLog) -> None:
 
 
 def uncommitted_epoch(replica: Replica, joined: int, committed: int) -> CorruptionError:
-    """The error of a register of an epoch above that of the metadata, which was read after it was listed."""
+    """The error for a register whose epoch is above that of the metadata, which was read after the listing."""
     return CorruptionError(
         f"{replica} has the register {EpochName(joined)}, and leader epoch {committed} is the latest that was "
-        "ever committed: stratalog did not write it; run verify --deep --heal",
+        "ever committed: stratalog did not write it; run heal",
         broker_id=replica.broker_id,
     )
 
@@ -60,9 +61,11 @@ def uncommitted_epoch(replica: Replica, joined: int, committed: int) -> Corrupti
 def check_members(
     leader: Replica, log: ReplicaLog, members: Iterable[tuple[Replica, ReplicaLog]], epoch: int
 ) -> None:
-    """A leader whose ``log`` shows nothing of leader epoch ``epoch`` may take it over: none of the other members
-    of the ISR, listed before it, has joined that epoch or knows more to be committed than it holds. Else its
-    folder was lost, and offsets would be given away a second time. One with a foreign register tells nothing.
+    """Check that a leader whose ``log`` has no trace of leader epoch ``epoch`` may take it over.
+
+    No other member of the ISR, listed before the leader, may have joined that epoch, or know a higher committed
+    offset than the leader holds: the leader's folder would be lost, and its offsets assigned twice. A member with
+    a foreign register proves nothing.
 
     Raises: LogGapError, CorruptionError; the leader is to blame.
     """
@@ -83,8 +86,8 @@ def check_members(
 
 
 def check_same_history(follower: Replica, listing: Listing, leader: Replica, log: ReplicaLog) -> None:
-    """The committed log that a member of the ISR, listed before its leader, knows is of the history that it is
-    about to join, that of the leader's ``log``; or it is the member that has a foreign register.
+    """Check that the committed log of a member of the ISR, listed before its leader, belongs to the history of the
+    leader's ``log``, or that the member's own register is foreign.
 
     Raises: CorruptionError; the leader is to blame. SourceChangedError when a register is gone.
     """
@@ -97,12 +100,12 @@ def check_same_history(follower: Replica, listing: Listing, leader: Replica, log
 
 
 _Told = tuple[Replica, Listing, Lineage]
-"""A member of the ISR, its files, and the history that they tell."""
+"""A member of the ISR, its files, and the history that they describe."""
 
 
 def _foreign(one: _Told, other: _Told) -> Replica | None:
-    """The one whose latest register is foreign, if the two histories part below an offset that either knows to be
-    committed. A member is judged by its own files alone: nothing in another root makes a sound one look wrong.
+    """The member whose latest register is foreign, if the two histories part below an offset that either knows to
+    be committed. Only a member's own files decide, so no other root can make a sound one look wrong.
     """
     if not (one[2].entries and other[2].entries):
         return None  # it has lost its registers, or never had any
@@ -118,8 +121,8 @@ def _foreign(one: _Told, other: _Told) -> Replica | None:
 
 
 def _gives_up(replica: Replica, listing: Listing, lineage: Lineage) -> bool:
-    """Whether a lineage gives up records that were committed by an earlier register of the replica and its high
-    watermarks. (One that follows an unclean election does too: without a member that disagrees it is no proof.)
+    """Whether a lineage abandons records that an earlier register and the high watermarks of the replica show as
+    committed. An unclean election causes this too, so it proves nothing unless another member disagrees.
     """
     earlier = sorted((name.epoch for name, _ in listing.epochs if name.epoch < lineage.latest_epoch), reverse=True)
     for epoch in earlier[:_EARLIER]:
@@ -140,7 +143,7 @@ def _foreign_register(replica: Replica, epoch: int, member: Replica) -> Corrupti
 
 
 def check_begun(leader: Replica, log: ReplicaLog) -> None:
-    """A leader that has taken over holds what it held then.
+    """Check that a leader still holds the records that it held when it took over.
 
     Raises: LogGapError; the leader is to blame.
     """
@@ -154,9 +157,8 @@ def check_begun(leader: Replica, log: ReplicaLog) -> None:
 
 
 def check_claimed_high_watermark(follower: Replica, mine: ReplicaLog, leader: Replica, log: ReplicaLog) -> None:
-    """A follower's log ``mine``, under its leader's lineage, promises nothing that the leader's ``log``, listed
-    later, does not hold; and it knows no high watermark of the leader's epoch that the leader, who writes it down
-    first, does not know.
+    """Check that a follower's log ``mine``, under its leader's lineage, promises nothing that the leader's
+    ``log``, listed later, lacks, and knows no high watermark of the leader's epoch that the leader lacks.
 
     Raises: LogGapError; the leader is to blame.
     """
@@ -172,10 +174,10 @@ def check_claimed_high_watermark(follower: Replica, mine: ReplicaLog, leader: Re
 
 
 def check_starts(follower: Replica, mine: ReplicaLog, leader: Replica, log: ReplicaLog) -> None:
-    """The local starts of a leader and of a member of its ISR lie in the log that both hold: all records below
-    one were committed. A register of another start is foreign; nobody follows it, and drops its log.
+    """Check that the local starts of a leader and of a member of its ISR are offsets of the log that both hold. A
+    register with another start is foreign, and no replica may drop its log because of it.
 
-    Raises: CorruptionError with whom to blame.
+    Raises: CorruptionError with the broker to blame.
     """
     if mine.local_start > log.log_end:
         raise _foreign_start(follower, mine, log.log_end)
@@ -200,10 +202,28 @@ def _lost_committed(leader: Replica, log: ReplicaLog, member: Replica, claimed_h
 
 
 def first_lost(mine: ReplicaLog, log: ReplicaLog, missing: Sequence[Link]) -> int | None:
-    """The first offset that a member of the ISR with the log ``mine`` must have lost, for it lies below the
-    high watermark of its leader's ``log``; None when it has lost nothing. ``missing`` are the leader's files
-    that it lacks: of a merged one it may hold the appends.
+    """The first offset below the leader's high watermark that a member of the ISR with the log ``mine`` has lost;
+    None if it has lost nothing. ``missing`` are the leader's files that it does not have; it may hold the single
+    appends of a merged one.
     """
     if mine.log_end < log.high_watermark or mine.stranded:
         return mine.log_end
     return next((link.start for link in missing if not link.name.merged and link.end <= log.high_watermark), None)
+
+
+def covered(replica: Replica, log: ReplicaLog, names: list[str]) -> tuple[list[str], list[CorruptSegmentError]]:
+    """The names that may be deleted, and the damage found. A name stays if a merged segment hides it, but cannot
+    provide its records on this replica; all bytes of that segment are read.
+    """
+    doomed, bad = set(names), set[DataName]()
+    damaged: list[CorruptSegmentError] = []
+    hidden = [file.name for file in log.hidden if str(file.name) in doomed]
+    for link in log.chain:
+        over = [name for name in hidden if link.start < name.least_end and name.base_offset < link.end]
+        if over:
+            try:
+                verify_bytes(replica.store, link.file)
+            except CorruptSegmentError as error:
+                damaged.append(error)
+                bad |= set(over)
+    return [name for name in names if parse_name(name) not in bad], damaged

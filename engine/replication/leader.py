@@ -1,4 +1,6 @@
-"""The leader's log: taken over, the first act of a new leader epoch (protocol section 2); or only looked at."""
+"""The leader's log: read only, or taken over, which is the first act of a new leader epoch (protocol section
+2).
+"""
 
 from __future__ import annotations
 
@@ -34,11 +36,11 @@ _ATTEMPTS = 5
 
 
 def leader_log(replicas: PartitionReplicas) -> ReplicaLog:
-    """The leader's log under the view's epoch, which is taken over first where nobody has.
+    """The leader's log under the view's epoch, which this call takes over if no driver has.
 
     Raises: LeaderNotAvailableError; FencedLeaderEpochError when the leader has joined a later epoch;
-        CorruptionError, LogGapError when the leader's storage has lost data, LogLostError when it has lost all of
-        it; LogBehindRemoteError, DivergentRemoteError when it is not what the remote log says; as ``Replica.log``.
+        CorruptionError, LogGapError when the leader's storage has lost data, LogLostError when it has lost all;
+        LogBehindRemoteError, DivergentRemoteError when it contradicts the remote log; see ``Replica.log``.
     """
     leader = replicas.leader
     for _ in range(_ATTEMPTS):
@@ -62,11 +64,11 @@ def leader_log(replicas: PartitionReplicas) -> ReplicaLog:
 
 
 def _continued(replicas: PartitionReplicas, log: ReplicaLog) -> Lineage:
-    """The lineage of the leader's log with the view's epoch. The log was listed after that epoch was
-    committed, for it came in with the view.
+    """The lineage of the leader's log with the view's epoch. The log was listed after that epoch was committed, as
+    the view contains it.
 
-    Raises: as ``check_reaches_remote``; LogLostError; RemoteNotReadyError when the epoch is to begin where the
-        remote log ends, and nobody can say where that is.
+    Raises: see ``check_reaches_remote``; LogLostError; RemoteNotReadyError when the epoch begins at the end of the
+        remote log, and that end is unknown.
     """
     tail = None if replicas.remote is None else replicas.remote.known
     if replicas.view.remote_epoch == replicas.epoch:
@@ -84,9 +86,8 @@ def _continued(replicas: PartitionReplicas, log: ReplicaLog) -> Lineage:
 
 
 def _begins_later(replicas: PartitionReplicas, log: ReplicaLog) -> bool:
-    """Whether the log never had a record, and is to begin at another offset than 0: the partition was created so.
-    It is the same offset for all drivers, since a log start only moves up to what is committed; so nobody can
-    hide with it what another has appended.
+    """Whether the log never had a record, and was created to begin above 0. All drivers use the same offset, since
+    a log start only moves up to committed offsets; so no record of another driver is hidden.
     """
     listing, view = log.listing, replicas.view
     has_nothing = not listing.data and not listing.watermarks and not is_lost(view, log)
@@ -94,10 +95,10 @@ def _begins_later(replicas: PartitionReplicas, log: ReplicaLog) -> bool:
 
 
 def look_at_leader(replicas: PartitionReplicas, footer_of: FooterOf | None = None) -> ReplicaLog:
-    """The leader's log as it is now, to read from or to decide on; nothing is taken over. ``footer_of`` reads the
-    footers of its files, where that is not to be done at the leader.
+    """The present log of the leader, without taking it over. ``footer_of`` reads the footers of its files, if
+    another source than the leader is to provide them.
 
-    Raises: as ``leader_log``; FencedLeaderEpochError: look again, on the metadata as it is then.
+    Raises: see ``leader_log``; FencedLeaderEpochError: read the metadata again, and retry.
     """
     log = _listed(replicas, footer_of)
     check_not_lost(replicas, log)
@@ -108,7 +109,7 @@ def _listed(replicas: PartitionReplicas, footer_of: FooterOf | None = None) -> R
     leader = replicas.leader
     log = leader.log(footer_of)
     check_not_fenced(leader, log.listing, replicas.epoch)
-    if log.listing.epochs or not is_lost(replicas.view, log):  # a late append may lie in a folder that is lost
+    if log.listing.epochs or not is_lost(replicas.view, log):  # the lost folder may hold a late append
         check_whole(leader, log)
     return log
 
@@ -121,14 +122,14 @@ def _own_log(replicas: PartitionReplicas) -> ReplicaLog:
 
 
 def _members(replicas: PartitionReplicas) -> list[tuple[Replica, ReplicaLog]]:
-    """The other members of the ISR, as far as they can be looked at."""
+    """The logs of the other members of the ISR that can be listed."""
     found: list[tuple[Replica, ReplicaLog]] = []
     for broker_id in sorted({*replicas.view.isr} - {replicas.view.leader}):
         try:
             member = replicas.replica(broker_id)
             log = member.log()
         except StratalogError:
-            continue  # whatever is wrong with it: it tells nothing of the leader
+            continue  # no error of a member proves anything about the leader
         check_not_fenced(member, log.listing, replicas.epoch)
         found.append((member, log))
     return found
@@ -137,7 +138,7 @@ def _members(replicas: PartitionReplicas) -> list[tuple[Replica, ReplicaLog]]:
 def join(follower: Replica, leader: Replica, epoch: int, log: ReplicaLog) -> None:
     """Make the follower join ``epoch`` with the leader's lineage, as ``log`` shows it.
 
-    Raises: CorruptionError when it has joined with another one; the follower is to blame.
+    Raises: CorruptionError when it has joined with another lineage; the follower is to blame.
     """
     name = follower.path(EpochName(epoch))
     content = log.lineage.to_json()
@@ -152,8 +153,8 @@ def join(follower: Replica, leader: Replica, epoch: int, log: ReplicaLog) -> Non
 
 
 def check_joined(follower: Replica, listing: Listing, leader: Replica, log: ReplicaLog) -> None:
-    """A follower that is listed as having joined its leader's epoch did so with its leader's lineage, as ``log``
-    shows it. Nobody looks once it knows a high watermark of that epoch: somebody had looked before.
+    """Check that a follower listed with its leader's epoch has joined with its leader's lineage, as ``log`` shows
+    it. Skipped if the follower has a high watermark of that epoch, which an earlier check preceded.
 
     Raises: CorruptionError; the follower is to blame.
     """
@@ -165,10 +166,10 @@ def check_joined(follower: Replica, listing: Listing, leader: Replica, log: Repl
 
 
 def check_agreed(replicas: PartitionReplicas, log: ReplicaLog) -> None:
-    """The committed log that every other member of the ISR knows is of the history of its leader's ``log``. Asked
-    where something is to be given up on the word of the leader's register.
+    """Check that the committed logs of all other members of the ISR belong to the history of the leader's ``log``.
+    Called before records are dropped because of the leader's register.
 
-    Raises: as ``check_same_history``; errors of looking at a member.
+    Raises: see ``check_same_history``; errors of listing a member.
     """
     for broker_id in sorted({*replicas.view.isr} - {replicas.view.leader}):
         member = replicas.replica(broker_id)
@@ -176,10 +177,10 @@ def check_agreed(replicas: PartitionReplicas, log: ReplicaLog) -> None:
 
 
 def compare_with_remote(replicas: PartitionReplicas, log: ReplicaLog) -> None:
-    """``PartitionReplicas.check_remote_end``; where the two histories differ, the other members of the ISR
-    are asked first: the leader's register may be foreign.
+    """``PartitionReplicas.check_remote_end``; if the histories differ, ``check_agreed`` first, as the leader's
+    register may be foreign.
 
-    Raises: LogBehindRemoteError, DivergentRemoteError; as ``check_agreed``.
+    Raises: LogBehindRemoteError, DivergentRemoteError; see ``check_agreed``.
     """
     try:
         replicas.check_remote_end(log)
@@ -189,10 +190,10 @@ def compare_with_remote(replicas: PartitionReplicas, log: ReplicaLog) -> None:
 
 
 def _joined_otherwise(follower: Replica, leader: Replica, epoch: int) -> CorruptionError:
-    """Two histories of one epoch."""
+    """The error for two histories of one epoch."""
     return CorruptionError(
         f"{follower} has joined epoch {epoch} with another lineage than its leader, broker "
-        f"{leader.broker_id}: {follower.store.uri_of(follower.path(EpochName(epoch)))}; run verify --deep --heal",
+        f"{leader.broker_id}: {follower.store.uri_of(follower.path(EpochName(epoch)))}; run heal",
         broker_id=follower.broker_id,
     )
 

@@ -1,18 +1,17 @@
-"""The end of a leader's log, which goes from one append of a driver to the next one.
+"""The end of a leader's log, passed from one append of a driver to the next.
 
-A look at all of a log costs what it holds. A driver that has seen the end once, under a view, looks only at what
-has come behind the last file since. So an append costs the same at any length of the log. And it looks after the
-append alone (protocol, rule 2: write, then check): the name at the end is created exclusively, and one question
-tells whether it is worth a try. Whatever else has happened (another leader, a merge that had freed the name) is to
-be known before the acknowledgement, not before the write.
+A full look at a log costs time proportional to its files. A driver that has seen the end once under a view only
+looks behind the last file, so the cost of an append does not grow with the log. It looks after the append alone
+(protocol, rule 2: write, then check): the name at the end is created exclusively, and everything else (another
+leader, a merge that freed the name) must be known before the acknowledgement, not before the write.
 
-The records up to there can only move to other files (a merge), or leave by retention. Both stay below the high
-watermark. So the end is as it was, unless something behind it says otherwise: another file of the log, a high
-watermark or a local start beyond the end, a register of a later epoch. Then all of the log is looked at. (A driver
-that was away for long may find the name at the end free again, for the file of that name has been merged and
-deleted. A high watermark beyond the end gives that away: the greatest one is never deleted.)
+Records below the end only move to other files (a merge), or leave by retention, and both stay below the high
+watermark. So the end is unchanged unless one of these exists behind it: another file of the log, a high watermark
+or local start beyond the end, a register of a later epoch. Then the driver looks at the whole log. (If the driver
+was idle for long, a merge may have freed the name at the end. A high watermark beyond the end reveals that, as the
+greatest one is never deleted.)
 
-Once in ``LOOK_AGAIN_MS`` all of the log is looked at in any case: storage that has lost files of it is found out.
+Every ``LOOK_AGAIN_MS`` the driver looks at the whole log anyway, to notice storage that lost files.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from stratalog.partitions.segment import forget_files
 
 LOOK_AGAIN_MS = 60_000
 _NAMES_OF_AN_APPEND = 2
-"""Its records, and the high watermark that acknowledges it."""
+"""Names per append: its records, and the high watermark that acknowledges it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,27 +41,27 @@ class LogEnd:
 
     lineage: Lineage
     last: DataFile | None
-    """The last file of the log; None for a log without any."""
+    """The last file of the log; None for an empty log."""
     log_end: int
     state: EndState
-    """The state that the next append goes on from."""
+    """The producer state at the end, from which the next append continues."""
     looked_ms: int
-    """When all of the log was looked at."""
+    """Time of the last full look at the log."""
     names: int
-    """About how many names of records and of high watermarks the leader's folder has."""
+    """Approximate number of names of records and high watermarks in the leader's folder."""
     acknowledged_to: int | None = None
-    """The end of the append before, which was acknowledged under this view: all of the maximal ISR holds the log
-    up to there, and the leader has a high watermark that says so. None after a look at all of the log."""
+    """The end of the previous append, which was acknowledged under this view: the whole maximal ISR holds the log
+    up to it, and the leader has a high watermark there. None after a full look."""
 
 
 def look_at_end(
     replicas: PartitionReplicas, known: LogEnd | None, clock: Clock
 ) -> tuple[LogEnd, AbstractSet[DataName]]:
-    """The end of the leader's log now, and the names of the log's files that this look has seen; ``known`` is
-    the end that an earlier one under this view has found. The first look also compares it with the remote
-    log, where the caller has read that.
+    """The present end of the leader's log, and the names of its files that this look has seen. ``known`` is the
+    end that an earlier look found under this view. The first look also compares the log with the remote log, if
+    the caller has read that.
 
-    Raises: as ``leader_log``.
+    Raises: see ``leader_log``.
     """
     now_ms = clock.now_ms()
     if known is not None and known.last is not None and now_ms - known.looked_ms < LOOK_AGAIN_MS:
@@ -84,10 +83,10 @@ def look_at_end(
 
 
 def is_free(replicas: PartitionReplicas, known: LogEnd, clock: Clock) -> bool:
-    """Whether it is worth a try to append at a known end without another look before: nothing has the name of the
-    append that would come next. Whatever else has come meanwhile, the look after the append finds it.
+    """Whether the name of the next append at a known end is free, so that an append may be tried without another
+    look. The look after the append finds any other change.
 
-    Raises: StorageError and its like.
+    Raises: StorageError kinds.
     """
     if known.last is None or clock.now_ms() - known.looked_ms >= LOOK_AGAIN_MS:
         return False
@@ -101,16 +100,16 @@ def is_free(replicas: PartitionReplicas, known: LogEnd, clock: Clock) -> bool:
 
 
 def names_in(listing: Listing) -> int:
-    """How many names a folder has that come with each append."""
+    """The number of names in a folder that appends create."""
     return len(listing.data) + len(listing.watermarks)
 
 
 def _goes_on(behind: Listing, known: LogEnd) -> bool:
-    """Whether the registers behind the known end leave the log as it was."""
+    """Whether the registers behind the known end leave the log unchanged."""
     every = replace(behind, late=frozenset())
     epoch, high_watermark = known.lineage.latest_epoch, claimed_high_watermark_of(every, known.lineage)
     if known.acknowledged_to is not None and high_watermark < known.acknowledged_to:
-        return False  # its storage has lost it
+        return False  # the storage lost it
     return (
         behind.joined_epoch <= epoch
         and all(mark.epoch <= epoch for mark in behind.watermarks)
@@ -120,7 +119,7 @@ def _goes_on(behind: Listing, known: LogEnd) -> bool:
 
 
 def _after(leader: Replica, known: LogEnd, file: DataFile) -> LogEnd:
-    """The end of the log with one file more."""
+    """The end of the log with one more file."""
     state, end = known.state.after(leader.footer(file)), leader.end_of_append(file)
     if known.last is not None:
         forget_files(leader.store, [known.last])

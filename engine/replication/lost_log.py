@@ -1,13 +1,13 @@
-"""A log that is gone: the metadata know that the partition had records (``PartitionImage.written_to``), and its
-leader has none, nor does its log begin behind them.
+"""Lost logs: the metadata knows that the partition had records (``PartitionImage.written_to``), but its leader has
+none, and its log does not begin behind them.
 
-Whatever is committed is on every member of the ISR. A leader has let it go only where its local start says so, and
-nothing ever deletes that. So a leader with an empty log below that offset has lost its folder, or its files. The
-partition looks like a new one then, and would give offsets away a second time.
+Every member of the ISR holds all committed records. A leader drops them only by a local start, which is never
+deleted. So a leader with an empty log below that offset has lost its folder or files: the partition looks new, and
+would assign offsets a second time.
 
-Where another member of the ISR still has the log, it leads (``stratalog.engine.replicas.damaged``). Where the
-remote log has records, the leader goes on from its end (``remote_end``). Else a person lets the log begin again
-(``recover --keep brokers``), at the last offset that is known.
+If another member of the ISR has the log, it leads (``stratalog.engine.replicas.damaged``). If the remote log has
+records, the leader continues from its end (``remote_end``). Otherwise an operator lets the log begin again at the
+last known offset (``recover --keep brokers``).
 
 The metadata know an offset up to which there were records, not the last one: it is noted when there are twice as
 many, so that appends cost no commit of the metadata. To know the last one would take a commit for each append. So
@@ -25,19 +25,20 @@ from stratalog.partitions.listing import ReplicaLog
 
 
 class LogLostError(CorruptionError):
-    """The partition had records, and its leader has none of them; where no other replica has any either, nor a
-    remote log, ``recover`` lets the log begin again."""
+    """The partition had records, and its leader has none of them. If no replica and no remote log has any,
+    ``recover`` lets the log begin again.
+    """
 
     code = "LOG_LOST"
 
 
 def is_lost(view: PartitionView, log: ReplicaLog) -> bool:
-    """Whether a replica that holds all that is committed has none of the records that were there."""
+    """Whether a replica that should hold all committed records has none of them."""
     return not log.chain and log.log_end < view.written_to
 
 
 def begins_again_at(view: PartitionView) -> int:
-    """The last offset of a lost log that is known: there it begins again."""
+    """The last known offset of a lost log, at which it begins again."""
     return max(view.log_start_offset, view.written_to)
 
 
@@ -50,7 +51,7 @@ def unknown_behind(view: PartitionView) -> str:
 
 
 def lost_log(replicas: PartitionReplicas) -> LogLostError:
-    """The error of a log that is lost."""
+    """The error for a lost log."""
     view, leader = replicas.view, replicas.leader
     remote = "" if replicas.remote is None else " Its remote log has none of them."
     if replicas.remote is not None and replicas.remote.unknown:
@@ -65,10 +66,10 @@ def lost_log(replicas: PartitionReplicas) -> LogLostError:
 
 
 def check_not_lost(replicas: PartitionReplicas, log: ReplicaLog) -> None:
-    """The leader's ``log`` has something of the records that were there; or its remote log has, which is asked
-    only where the leader has nothing.
+    """Check that the leader's ``log`` has some of the partition's records, or the remote log does; the remote log
+    is read only if the leader has none.
 
-    Raises: LogLostError; as ``RemotePart.asked``.
+    Raises: LogLostError; see ``RemotePart.asked``.
     """
     if not is_lost(replicas.view, log):
         return
@@ -78,11 +79,11 @@ def check_not_lost(replicas: PartitionReplicas, log: ReplicaLog) -> None:
 
 
 def with_remote_asked(replicas: PartitionReplicas) -> PartitionReplicas:
-    """The same, with its remote log read. Raises: as ``RemotePart.asked``."""
+    """The replicas with their remote log read. Raises: see ``RemotePart.asked``."""
     return replicas if replicas.remote is None else replace(replicas, remote=replicas.remote.asked())
 
 
 def has_remote_records(replicas: PartitionReplicas) -> bool:
-    """Whether the remote log, where it was read, goes beyond the log start."""
+    """Whether the remote log, if it was read, extends beyond the log start."""
     known = None if replicas.remote is None else replicas.remote.known
     return known is not None and (known.end or 0) > replicas.view.log_start_offset

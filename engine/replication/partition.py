@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from stratalog.engine.metadata.image import PartitionView
 from stratalog.engine.replication.remote_end import RemotePart, check_reaches_remote
@@ -15,12 +15,12 @@ from stratalog.partitions.store import Store
 
 @dataclass(frozen=True, slots=True)
 class PartitionReplicas:
-    """A partition for a task: the view and the replicas. Picklable where its stores are."""
+    """The view and the replicas of one partition, for a task. Picklable if its stores are."""
 
     view: PartitionView
     stores: Mapping[int, Store]
     remote: RemotePart | None = None
-    """None where the topic is not tiered."""
+    """None if the topic is not tiered."""
 
     def __str__(self) -> str:
         return str(self.view)
@@ -65,9 +65,9 @@ class PartitionReplicas:
         )
 
     def check_remote_end(self, log: ReplicaLog) -> None:
-        """Compare the leader's ``log`` with the remote one, where somebody has read that before it was listed.
+        """Compare the leader's ``log`` with the remote one, if that was read before the log was listed.
 
-        Raises: as ``check_reaches_remote``.
+        Raises: see ``check_reaches_remote``.
         """
         if self.remote is not None and self.remote.known is not None:
             check_reaches_remote(self.view, self.leader, log, self.remote.known)
@@ -89,13 +89,21 @@ class PartitionReplicas:
 
 @dataclass(frozen=True, slots=True)
 class PartitionWork:
-    """The work of a task on one partition, named by it."""
+    """The work of a task on one partition; the partition names it."""
 
     replicas: PartitionReplicas
 
     def stores_used(self) -> Iterable[Store]:
-        """See ``stratalog.engine.driver.context.Work``: those of the partition's brokers."""
+        """The stores of the partition's brokers; see ``stratalog.engine.driver.tasks.Work``."""
         return self.replicas.stores.values()
 
     def __str__(self) -> str:
         return str(self.replicas)
+
+
+@dataclass(frozen=True, slots=True)
+class BoundedWork(PartitionWork):
+    """Work that may be done in parts."""
+
+    most: int | None = field(default=None, kw_only=True)
+    """How much this part of it does at most, in its own unit; None: all."""

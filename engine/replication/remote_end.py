@@ -1,17 +1,16 @@
-"""The remote end of a partition: its leader's log never ends below it, for both are one log.
+"""The remote end of a partition: the leader's log never ends below it, as the two are one log.
 
-Only committed records are tiered, so a leader that holds less than its remote log has lost them, with every
-member of the ISR that holds no more: their storage was put back from an older copy, or emptied. A
-take-over looks at the remote log before it writes down where the epoch begins; a driver looks before its first
-append under a view. So no offset that the remote log holds is given to another record.
+Only committed records are tiered. So a leader that holds less than its remote log has lost records, as has every
+member of the ISR that holds no more: their storage was emptied, or restored from an older copy. A take-over reads
+the remote log before it records the start of its epoch; a driver reads it before its first append under a view. So
+no offset of the remote log is assigned to another record.
 
-Where the leader's log is the beginning of the remote log, an election lets it go on from the end of it
-(``Election.remote_epoch``): the new leader's register of its local start stands there, and its lineage is
-that of the remote log (KIP-1023, "Follower Fetch Scenarios", for a leader). Where the two hold other records
-at the same offsets, a person says which of them counts.
+If the leader's log is a prefix of the remote log, an election lets it continue from the remote end
+(``Election.remote_epoch``): the new leader's local start is there, and its lineage is that of the remote log
+(KIP-1023, "Follower Fetch Scenarios", for a leader). If the two hold different records at the same offsets, an
+operator decides which of them counts.
 
-A remote tier that does not answer keeps nobody from appending: then it is not known whether the log ends too
-early.
+A remote tier that does not answer does not stop appends: whether the log ends too early is then unknown.
 """
 
 from __future__ import annotations
@@ -33,8 +32,7 @@ from stratalog.tiering.remote_segment import RemoteSegment
 
 
 class LogBehindRemoteError(CorruptionError):
-    """The leader's log ends before its remote log, of which it is the beginning: ``replicate`` lets it go on from
-    the end of the remote log."""
+    """The leader's log is a prefix of its remote log: ``replicate`` lets it continue from the remote end."""
 
     code = "LOG_BEHIND_REMOTE"
 
@@ -44,15 +42,16 @@ class LogBehindRemoteError(CorruptionError):
 
 
 class DivergentRemoteError(CorruptionError):
-    """The leader's log and its remote log hold other records at the same offsets: ``recover`` shows both, and
-    keeps one of them."""
+    """The leader's log and its remote log hold different records at the same offsets: ``recover`` shows both, and
+    keeps one of them.
+    """
 
     code = "DIVERGENT_REMOTE_LOG"
 
 
 @dataclass(frozen=True, slots=True)
 class RemoteTail:
-    """The remote log of a partition, as far as a replica needs to know it: its last segment, if any."""
+    """The last segment of a partition's remote log, if any."""
 
     store: Store
     folder: str
@@ -60,7 +59,7 @@ class RemoteTail:
 
     @property
     def end(self) -> int | None:
-        """The earliest pending upload offset, as far as the remote knows it."""
+        """The earliest pending upload offset that the remote log shows."""
         return None if self.last is None else self.last.next_offset
 
 
@@ -74,14 +73,14 @@ class RemotePart:
     read: Callable[[], RemoteLog]
     """Reads the remote log of the topic."""
     known: RemoteTail | None = None
-    """As somebody has read it for this purpose; None: nobody has."""
+    """The remote log if it has been read for this purpose, else None."""
     unknown: bool = False
-    """The remote tier was asked, and did not answer."""
+    """Whether the remote tier did not answer."""
 
     def asked(self) -> RemotePart:
-        """The same with its tail, or ``unknown``.
+        """The remote part with its tail, or with ``unknown`` set after an error that may pass.
 
-        Raises: as ``DeltaTopicReader.load``, but for what may pass.
+        Raises: see ``DeltaTopicReader.load``.
         """
         if self.known is not None or self.unknown:
             return self
@@ -91,18 +90,17 @@ class RemotePart:
             return replace(self, unknown=True)
 
     def with_log(self, log: RemoteLog) -> RemotePart:
-        """The same, with its tail in a remote log that was read before the leader is listed."""
+        """The remote part with its tail in a remote log that was read before the leader is listed."""
         segments = log.of_partition(self.partition)
         return replace(self, known=RemoteTail(self.store, self.folder, segments[-1] if segments else None))
 
 
 def check_reaches_remote(view: PartitionView, leader: Replica, log: ReplicaLog, tail: RemoteTail) -> None:
-    """The leader's ``log`` holds, or is behind, all that the remote log holds; it was listed after ``tail``
-    was read.
+    """Check that the leader's ``log``, listed after ``tail`` was read, reaches the end of the remote log.
 
-    Segments of a history that an unclean election has given up are no measure: ``tier`` lets them go.
+    Segments of a history that an unclean election abandoned do not count; ``tier`` removes them.
 
-    Raises: LogBehindRemoteError, DivergentRemoteError; as ``auxiliary_state``.
+    Raises: LogBehindRemoteError, DivergentRemoteError; see ``auxiliary_state``.
     """
     last = tail.last
     if last is None or last.next_offset <= view.log_start_offset:
@@ -132,7 +130,7 @@ def check_reaches_remote(view: PartitionView, leader: Replica, log: ReplicaLog, 
 
 
 def same_until(wrote: Lineage, remote_end: int, log: ReplicaLog, log_start: int) -> int:
-    """Up to which offset a log is the same as a remote one that these leader epochs wrote."""
+    """The offset up to which a log equals a remote log that these leader epochs wrote, exclusive."""
     end = min(log.log_end, remote_end)
     known = [lineage.entries[0].start_offset for lineage in (wrote, log.lineage) if lineage.entries]
     parted = wrote.parts_from(log.lineage, max([log_start, *known]), end)
@@ -140,10 +138,9 @@ def same_until(wrote: Lineage, remote_end: int, log: ReplicaLog, log_start: int)
 
 
 def begin_at_remote_end(leader: Replica, log: ReplicaLog, epoch: int, tail: RemoteTail) -> Lineage:
-    """Let the leader's log begin where the remote log ends; its lineage then, with ``epoch``. Harmless when
-    repeated.
+    """Make the leader's log begin at the end of the remote log; returns its lineage, with ``epoch``. Idempotent.
 
-    Raises: as ``auxiliary_state``.
+    Raises: see ``auxiliary_state``.
     """
     assert tail.last is not None
     state = auxiliary_state(tail.store, tail.folder, tail.last)
@@ -153,9 +150,9 @@ def begin_at_remote_end(leader: Replica, log: ReplicaLog, epoch: int, tail: Remo
 
 
 def _given_up(view: PartitionView, log: ReplicaLog, last: RemoteSegment) -> bool:
-    """Whether a segment is of a history that an unclean election, or one that went on from the remote log, has
-    ended. (The leader that begins the view's epoch has looked at the remote log already. Commits since then are
-    of the leader before it.)
+    """Whether a segment belongs to a history that an unclean election, or one from the remote end, has ended. The
+    leader that begins the view's epoch has read the remote log already; later commits come from the leader before
+    it.
     """
     ended = max(view.unclean_epoch, view.remote_epoch)
     if last.epoch >= ended:

@@ -1,13 +1,13 @@
-"""Which replica a reader reads from (KIP-392): the plugin ``replica.selector.class``, and the two that ship.
+"""The replica selector (KIP-392): the plugin ``replica.selector.class``, and its two implementations.
 
-A selector sees where the reader is and how far each replica is, and names one; none stands for the leader. It is
-asked for every partition of every read, and never sees a replica that could serve nothing of it: one that is
-fenced, that has been out of sync for longer than ``replica.lag.time.max.ms``, that cannot be reached, or that does
-not hold the first offset (``stratalog.engine.replicas.nearest``).
+A selector receives the reader's rack and the position of each replica, and selects one, or None for the leader. It
+is called for every partition of every read. It only sees replicas that can serve the read: not fenced, reachable,
+not out of sync for longer than ``replica.lag.time.max.ms``, and holding the first offset
+(``stratalog.engine.replicas.nearest``).
 
-The process that reads offers selectors by name: those that ship, those that it gives ``Cluster.open``, and those
-that packages installed with it declare as entry points of the group ``stratalog.replica_selectors``. The config
-only picks one of them. It comes from storage, to which others write: a name in it is looked up, never imported.
+The reading process offers selectors by name: those that ship, those passed to ``Cluster.open``, and those that
+installed packages declare as entry points of the group ``stratalog.replica_selectors``. The config only picks one.
+It comes from storage that others can write, so its name is looked up, never imported.
 """
 
 from __future__ import annotations
@@ -28,32 +28,32 @@ from stratalog.partitions.spelling import did_you_mean
 
 KEY = "replica.selector.class"
 GROUP = "stratalog.replica_selectors"
-"""Of the entry points by which an installed package offers selectors: a name, and the class that it stands for."""
+"""The entry point group for selectors of installed packages: a name, and its class."""
 
 _SHOWN = 255
-"""Characters of a name that is not known, in a message: it may be of any length."""
+"""Characters of an unknown name that a message shows, as the name may have any length."""
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class ClientMetadata:
-    """A reader as far as it is known; None for unknown fields."""
+    """The known properties of a reader; None for unknown fields."""
 
     rack: str | None = None
-    """``client.rack``: compared with the racks of brokers, letter by letter."""
+    """``client.rack``, compared with the racks of brokers case-sensitively."""
     client_id: str | None = None
     principal: str | None = None
     address: str | None = None
 
 
 NOWHERE = ClientMetadata()
-"""A reader of whom nothing is known."""
+"""A reader with no known property."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicaView:
-    """One replica, as it was listed for this read."""
+    """One replica, as listed for this read."""
 
     broker: int
     rack: str | None
@@ -63,7 +63,7 @@ class ReplicaView:
     log_start_offset: int
     """The first offset that it serves."""
     time_since_last_caught_up_ms: int
-    """How long it has lacked something that its leader holds; 0: it lacks nothing."""
+    """How long the replica has lacked records of its leader; 0 if it lacks none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,12 +72,12 @@ class Replicas:
 
     leader: ReplicaView
     replicas: Sequence[ReplicaView]
-    """The leader among them."""
+    """The replicas, with the leader among them."""
 
 
 @runtime_checkable
 class ReplicaSelector(Protocol):
-    """The plugin. Made without arguments and configured once; ``select`` is called by several threads."""
+    """The plugin. It is made without arguments and configured once; several threads call ``select``."""
 
     def configure(self, configs: Mapping[str, str]) -> None:
         """Receives the cluster's settings once, as text."""
@@ -91,7 +91,7 @@ class ReplicaSelector(Protocol):
         ...
 
     def close(self) -> None:
-        """Told when another selector takes its place."""
+        """Called when another selector replaces this one."""
         return
 
 
@@ -106,9 +106,9 @@ class LeaderSelector(ReplicaSelector):
 
 
 class RackAwareReplicaSelector(ReplicaSelector):
-    """A replica in the reader's rack: the leader, if it is there; else the most caught up, which is the one with
-    the greatest log end, then the one that was caught up last, then the one of the greatest broker id. The leader,
-    where no replica is in that rack, and where the reader's is not known.
+    """Selects a replica in the reader's rack: the leader if it is there, otherwise the most caught up one
+    (greatest log end, then the most recently caught up, then the greatest broker id). Selects the leader if no
+    replica is in that rack, or the rack is unknown.
     """
 
     def select(
@@ -135,24 +135,25 @@ _SHIPPED: Mapping[str, MakeSelector] = {
         for one in (LeaderSelector, RackAwareReplicaSelector)
     },
 }
-"""By Kafka's names of the classes; nothing is set: the leader's."""
+"""Implementations by Kafka's class names; an unset config means the leader."""
 
 
 class OfferedSelectors:
     """The selectors that this process offers, by name."""
 
     def __init__(self, given: Mapping[str, MakeSelector] | None = None) -> None:
-        """``given`` counts before what is installed; what ships keeps its names."""
+        """``given`` overrides installed selectors, but not those that ship."""
         self._given = {**(given or {}), **_SHIPPED}
 
     def check(self, name: str) -> None:
-        """Raises: InvalidConfigError for a name that is not offered here."""
+        """Raises: InvalidConfigError for a name that this process does not offer."""
         if self._found(name) is None:
             raise InvalidConfigError(self._not_offered(name))
 
     def make(self, name: str, configs: Mapping[str, str]) -> ReplicaSelector:
-        """The selector of that name, configured with what is set on the cluster. One that is not offered here is
-        the leader's, as in KIP-392 a recommendation that cannot be followed is, and that is said in the log.
+        """The selector of that name, configured with the settings of the cluster. For a name that this process
+        does not offer, the leader's selector, with a log message (KIP-392 treats the selection as a
+        recommendation).
 
         Raises: InvalidConfigError when the class is no ReplicaSelector, or cannot be made or configured.
         """
@@ -165,7 +166,7 @@ class OfferedSelectors:
             if isinstance(selector, ReplicaSelector):
                 selector.configure(configs)
                 return selector
-        except Exception as error:  # it is not our code: whatever it raises
+        except Exception as error:  # foreign code may raise anything
             raise InvalidConfigError(
                 f"{KEY} = {name}: it cannot be configured: {_said(error)}; correct the class, or unset {KEY}"
             ) from error
@@ -190,7 +191,9 @@ class OfferedSelectors:
 
 
 def _declared() -> Iterator[importlib.metadata.EntryPoint]:
-    """Selectors of installed packages. The working folder has none, though its folders may look like packages."""
+    """Selectors of installed packages. The working folder does not count, though its folders may look like
+    packages.
+    """
     here = set()
     with suppress(OSError):  # it may be gone
         here.add(os.path.realpath(""))
@@ -202,9 +205,9 @@ def _declared() -> Iterator[importlib.metadata.EntryPoint]:
 def select_replica(
     selector: ReplicaSelector, topic_partition: tuple[str, int], client: ClientMetadata, partition: Replicas
 ) -> ReplicaView:
-    """The replica that the selector selects; the leader where it selects none.
+    """The replica that the selector selects, or the leader if it selects none.
 
-    Raises: InvalidConfigError when it raises, or answers with something else.
+    Raises: InvalidConfigError when the selector raises, or returns anything else.
     """
     topic, number = topic_partition
     what = f"{KEY} = {type(selector).__module__}.{type(selector).__qualname__}: of {topic}-{number} it"
@@ -224,9 +227,7 @@ def _said(error: Exception) -> str:
 
 
 class CurrentSelector:
-    """The selector of one driver: made when it is first asked for, and anew when the cluster's configs change.
-    Thread-safe.
-    """
+    """The selector of one driver: made at first use, and again when the cluster's configs change. Thread-safe."""
 
     def __init__(self, offered: OfferedSelectors | None = None) -> None:
         self.offered = offered if offered is not None else OfferedSelectors()
@@ -235,7 +236,7 @@ class CurrentSelector:
         self._selector: ReplicaSelector = LeaderSelector()
 
     def of(self, configs: Mapping[str, str]) -> ReplicaSelector:
-        """The selector of a cluster on which this is set. Raises: as ``OfferedSelectors.make``."""
+        """The selector for these cluster settings. Raises: see ``OfferedSelectors.make``."""
         with self._lock:
             if configs is not self._configs and configs != self._configs:
                 selector = self.offered.make(configs.get(KEY, ""), configs)

@@ -1,11 +1,11 @@
-"""The throttle of reassignments (``follower.replication.throttled.rate``), as all drivers share it.
+"""The throttle of reassignments (``follower.replication.throttled.rate``), shared by all drivers.
 
-In Kafka the broker that copies holds the bucket. Here any number of drivers copy to it at once, so the bucket lies
-in its root: a file that says until when all that is booked is paid for, by the time of that storage. A driver
-that is to copy creates the next version exclusively, and waits until that is paid for. Of two drivers one gets the
-version, and the other books behind it. A driver that died has spent what it has booked, and no more.
+In Kafka the copying broker holds the token bucket. Here any number of drivers copy to a broker at once, so the
+bucket is a file in its root: the time, by that storage's clock, until which all booked copies are paid for. A
+driver books by creating the next version exclusively, and waits until its copy is paid for. If two drivers
+compete, one creates the version and the other books behind it. A driver that died has spent only its booking.
 
-The files are hints: where they cannot be read or written, each process keeps to its share of the rate by itself.
+The files are hints: if they cannot be read or written, each process keeps to its own share of the rate.
 """
 
 from __future__ import annotations
@@ -22,20 +22,22 @@ from stratalog.partitions.replica import Replica
 from stratalog.partitions.store import Store
 
 _MOST_BYTES = 8 * 1024**3
-"""A bucket in which more is to be paid for was written by a stranger."""
+"""The greatest plausible booking; a larger one comes from a foreign writer."""
 _MOST_DIGITS = 20
 _TOO_LONG = -1.0
 _KEPT = 8
-"""Versions that stay: a driver that has listed them a moment ago does not create an old one again."""
+"""Versions to keep, so that a driver with a recent listing does not create an old version again."""
 
 
 class SharedThrottle:
-    """At most ``bytes_per_s`` to one broker by all drivers together, after a first second's worth at once.
-    Picklable: each copy waits as long as this one."""
+    """Limits copies of all drivers to one broker to ``bytes_per_s``, after a burst of one second. Picklable: each
+    copy of it waits as long as this one.
+    """
 
     def __init__(self, bytes_per_s: float, clock: Clock, processes: int = 1, most_s: float | None = None) -> None:
-        """``processes``: how many of this driver copy at once. ``most_s``: how many seconds it waits, in all;
-        None: as long as it takes."""
+        """``processes``: how many processes of this driver copy at once. ``most_s``: the longest total wait in
+        seconds; None: no limit.
+        """
         self.bytes_per_s = bytes_per_s
         self._clock = clock
         self._processes = processes
@@ -47,8 +49,9 @@ class SharedThrottle:
         return SharedThrottle, (self.bytes_per_s, self._clock, self._processes, self._most_s)
 
     def spend(self, follower: Replica, size_bytes: int) -> bool:
-        """Wait until ``size_bytes`` bytes may be copied to the follower's broker. False, with nothing booked,
-        where that would be longer than this throttle waits."""
+        """Wait until ``size_bytes`` bytes may be copied to the follower's broker. Returns False, with nothing
+        booked, if the wait would exceed the limit.
+        """
         store, home = follower.store, follower.incarnation_folder or follower.directory_id
         try:
             wait_s = None
@@ -69,9 +72,8 @@ class SharedThrottle:
         return True
 
     def _book(self, store: Store, home: str, size_bytes: int) -> float | None:
-        """How many seconds to wait before the copy; None where another driver was faster. A copy waits until it is
-        paid for itself. One that must not wait for long goes when all before it is paid for, and others wait for
-        it.
+        """The seconds to wait before the copy; None if another driver booked first. A copy waits until it is paid
+        for itself; one with a limited wait starts when earlier bookings are paid for, and later ones wait for it.
 
         Raises: StratalogError.
         """
@@ -106,7 +108,7 @@ class SharedThrottle:
 
 
 def _read(store: Store, name: str) -> int:
-    """Until when it is paid for; 0 where the file says nothing, or is gone."""
+    """The time until which bookings are paid for; 0 if the file is gone or unreadable."""
     try:
         text = read_bounded(store, name, _MOST_DIGITS)
     except FileNotFoundError:

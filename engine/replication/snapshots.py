@@ -1,9 +1,9 @@
-"""Snapshots of one partition on its replicas: which one counts, and how followers get it (KIP-630).
+"""Snapshots of one partition on its replicas: selecting the valid one, and fetching it (KIP-630).
 
-One replica makes a snapshot, the leader's; the others fetch its bytes (Kafka's replicas each make their own). A
-follower that is in sync gets it by the run that made it, or by the next ``replicate``; an append never waits for
-it. A follower whose log ends below the log start takes it before anything else: it starts its log at the
-snapshot's end, and only then copies files.
+One replica, the leader's, makes a snapshot, and the others fetch its bytes (in Kafka each replica makes its own).
+A follower in sync gets it from the run that made it, or from the next ``replicate``; appends never wait for it. A
+follower whose log ends below the log start fetches the snapshot first: it starts its log at the snapshot's end,
+and only then copies files.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from stratalog.snapshots.snapshot_id import EMPTY, SnapshotId
 
 def checkpoints_of(log: ReplicaLog, until: int | None = None) -> list[tuple[CheckpointName, StoredObject]]:
     """The snapshots of the history that the replica's log follows, by end offset; up to the end offset ``until``
-    where it is given. Of a history that was given up (an unclean election), none counts.
+    if given. Snapshots of a history that an unclean election abandoned do not count.
     """
     return [
         (name, stored)
@@ -43,7 +43,7 @@ def checkpoints_of(log: ReplicaLog, until: int | None = None) -> list[tuple[Chec
 
 def usable_snapshot(replica: Replica, log: ReplicaLog, until: int | None = None) -> Usable:
     """The latest snapshot of the replica's log that verifies, with an end offset up to ``until``, and the later
-    ones that are damaged. Raises: as ``stratalog.snapshots.reader.latest_usable``.
+    damaged ones. Raises: see ``stratalog.snapshots.reader.latest_usable``.
     """
     return _latest_usable(replica, [stored for _, stored in checkpoints_of(log, until)])
 
@@ -56,15 +56,15 @@ def _latest_usable(replica: Replica, checkpoints: Sequence[StoredObject]) -> Usa
 
 
 def latest_snapshot(replica: Replica, log: ReplicaLog, until: int | None = None) -> Snapshot | None:
-    """The snapshot of ``usable_snapshot``."""
+    """The snapshot of ``usable_snapshot``, without the damaged ones."""
     return usable_snapshot(replica, log, until).snapshot
 
 
 def snapshot_ahead(replica: Replica, log: ReplicaLog) -> Snapshot | None:
-    """The greatest snapshot of the replica that verifies, where it is greater than its log: it was fetched, the
-    log not started at its end yet (KIP-630, "Changes to Leader Election"). Else None.
+    """The greatest verified snapshot of the replica if it ends beyond its log: it was fetched, but the log has not
+    started at its end yet (KIP-630, "Changes to Leader Election"). Otherwise None.
 
-    Raises: as ``stratalog.snapshots.reader.latest_usable``.
+    Raises: see ``stratalog.snapshots.reader.latest_usable``.
     """
     last_epoch = log.lineage.epoch_at(log.log_end - 1) if log.log_end else None
     end = SnapshotId(log.log_end, last_epoch or 0)
@@ -79,12 +79,12 @@ def snapshot_ahead(replica: Replica, log: ReplicaLog) -> Snapshot | None:
 
 
 def mend(replicas: PartitionReplicas, replica: Replica, log: ReplicaLog) -> SnapshotId | None:
-    """Give a replica the greatest snapshot of its history that verifies on another live replica, where its own
-    usable ones end before that: they are damaged, or gone. None: nobody has a better one.
+    """Copy to a replica the greatest snapshot of its history that verifies on another live replica, if the
+    replica's own usable snapshots end before it. Returns None if no other replica has a better one.
 
-    The damaged file of that name goes when its whole copy is staged and checked, not before.
+    A damaged file of the same name is deleted only when the complete copy is staged and checked.
 
-    Raises: StorageError and its like for the replica itself; others that cannot be read are passed over.
+    Raises: StorageError kinds for the replica itself; unreadable sources are skipped.
     """
     own = usable_snapshot(replica, log).snapshot
     greatest = EMPTY if own is None else own.snapshot_id
@@ -116,15 +116,15 @@ def mend(replicas: PartitionReplicas, replica: Replica, log: ReplicaLog) -> Snap
 
 
 def uncompressed_bytes(replica: Replica, stored: StoredObject) -> int:
-    """The size of a snapshot of the replica in memory."""
+    """The size of the replica's snapshot in memory, in bytes."""
     name = parse_name(base_name(stored.name))
     assert isinstance(name, CheckpointName)
     return read_segment(replica.store, DataFile(DataName(0, None, name.epoch), stored)).footer.uncompressed_bytes
 
 
 def newest_id(log: ReplicaLog, until: int | None = None) -> SnapshotId | None:
-    """The greatest snapshot of the replica's log, by name alone, with an end offset up to ``until``; None without
-    one.
+    """The greatest snapshot of the replica's log, judged by name alone, with an end offset up to ``until``; None
+    without one.
     """
     return max((SnapshotId.of(name) for name, _ in checkpoints_of(log, until)), default=None)
 
@@ -132,8 +132,8 @@ def newest_id(log: ReplicaLog, until: int | None = None) -> SnapshotId | None:
 def mend_where_damaged(
     replicas: PartitionReplicas, replica: Replica, log: ReplicaLog
 ) -> tuple[ReplicaLog, Usable]:
-    """The replica's log and snapshots as they are, or, where its latest one is damaged, or all are gone, after
-    ``mend``. Raises: as that.
+    """The replica's log and snapshots; if its latest snapshot is damaged, or all are gone, after ``mend``. Raises:
+    see ``mend``.
     """
     usable = usable_snapshot(replica, log)
     gone = usable.snapshot is None and log.local_start > 0
@@ -144,10 +144,10 @@ def mend_where_damaged(
 
 
 def check_stands_for_start(replicas: PartitionReplicas, replica: Replica, log: ReplicaLog) -> None:
-    """Where snapshots stand for what lies below the local start of the replica's log, one of them is whole; if
-    need be it gets a copy of another replica's first.
+    """Check that, if snapshots replace the records below the local start of the replica's log, one of them is
+    intact; if necessary, copy one from another replica first.
 
-    Raises: CorruptSegmentError naming the damaged one; as ``mend``.
+    Raises: CorruptSegmentError naming the damaged one; see ``mend``.
     """
     log, usable = mend_where_damaged(replicas, replica, log)
     end = 0 if usable.snapshot is None else usable.snapshot.snapshot_id.end_offset
@@ -159,17 +159,17 @@ def check_stands_for_start(replicas: PartitionReplicas, replica: Replica, log: R
 
 
 def fetch_latest(replicas: PartitionReplicas, follower: Replica) -> FetchedSnapshot | None:
-    """Bring the follower the leader's latest snapshot that verifies; None when the leader has none. A leader whose
-    own is damaged gets a whole copy of another replica first.
+    """Copy the leader's latest verified snapshot to the follower; returns None when the leader has none. A leader
+    whose own snapshot is damaged first gets a copy from another replica.
 
-    Raises: FencedLeaderEpochError when the view is stale, UnknownLeaderEpochError when the leader's folder is not
-        that far, UnknownTopicOrPartitionError when it is gone; CorruptionError kinds; RetriableError kinds. Chunks
-        stay, and the next copy goes on from them.
+    Raises: FencedLeaderEpochError when the view is stale, UnknownLeaderEpochError when the leader's folder is
+        behind it, UnknownTopicOrPartitionError when the folder is gone; CorruptionError kinds; RetriableError
+        kinds. Fetched chunks stay, and the next call continues from them.
     """
     leader = replicas.leader
 
     def check_leader() -> None:
-        """The folder as it is at each chunk: another replica may lead by then."""
+        """Check the folder again at each chunk, as another replica may lead by then."""
         listing = leader.list()
         if listing.joined_epoch == 0:
             raise UnknownTopicOrPartitionError(f"{leader} has never led, or is gone")

@@ -64,59 +64,59 @@ _ATTEMPTS = 5
 _GROUP_FILES = 32
 _GROUP_BYTES = 512 * 1024 * 1024
 _REMEMBERED = 100_000
-"""Followers of which it is remembered that they lacked nothing: half a KB each."""
+"""Number of up-to-date followers to remember, at half a KB each."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SyncOptions:
-    """How to sync."""
+    """Options of a sync."""
 
     copies: Runner
     """Runs the copies of one task."""
     remote: RemoteTail | None = None
-    """The remote log; None when the topic is not tiered, or when no follower can need it (members of the ISR)."""
+    """The remote log; None if the topic is not tiered, or no follower can need it (members of the ISR)."""
     last_tiered: LastTiered = LastTiered.NEVER
     """The settings ``follower.fetch.last.tiered.offset.enable`` and ``...always.enable``."""
     throttle: SharedThrottle | None = None
-    """Bounds the copies to followers that are joining by a reassignment."""
+    """Limits copies to followers that are joining by a reassignment."""
     snapshots: bool = False
-    """The topic has cleanup.policy=snapshot, and followers get the leader's latest snapshot too. (False where no
-    follower can need it: an append does not wait for snapshots.)"""
+    """Whether followers also get the leader's latest snapshot (cleanup.policy=snapshot). False for an append,
+    which does not wait for snapshots."""
     most_groups: int | None = None
-    """Groups of files that are copied to a follower, at most 512 MiB each; None: all that it lacks."""
+    """Groups of files to copy to a follower, at most 512 MiB each; None: all that it lacks."""
 
 
 @dataclass(frozen=True, slots=True)
 class Synced:
-    """A sync that reached the leader's log end, as listed when it began, unless files are ``left``."""
+    """A sync up to the leader's log end as listed at its start, unless files are ``left``."""
 
     broker_id: int
     log_end: int
-    """Both replicas' log end; where files are left, where the copies end."""
+    """The log end of both replicas; the end of the copies if files are left."""
     high_watermark: int
     copied_files: int
     copied_bytes: int
     avoided_bytes: int = 0
-    """Bytes of the leader's local files that it did not take, because it began at the earliest pending upload
-    offset."""
+    """Bytes of the leader's local files that the follower did not copy, because it began at the earliest pending
+    upload offset."""
     left: int = 0
-    """Files that it lacks still, behind ``SyncOptions.most_groups``, or where the throttle let nothing pass."""
+    """Files that the follower still lacks, because of ``SyncOptions.most_groups`` or the throttle."""
     throttled: bool = False
-    """The throttle did not: they are left to the next run."""
+    """Whether the throttle left them to the next run."""
 
 
 def sync_followers(
     replicas: PartitionReplicas, followers: Sequence[int], options: SyncOptions
 ) -> tuple[ReplicaLog, list[Outcome[int, Synced]]]:
-    """Make the logs of these followers equal to the leader's, by copying whole files under their own names.
-    One that fails keeps no other from it.
+    """Make the logs of these followers equal to the leader's, by copying whole files under their own names. The
+    failure of one follower does not affect another.
 
-    Returns the leader's log, as listed after all followers, and per follower what came of it: Failed with
-    FencedLeaderEpochError, StaleBrokerError when the view is stale; CorruptionError kinds, whose
-    ``broker_id`` says whose storage is damaged; RemoteNotReadyError; SourceChangedError when the leader's
-    files kept changing; StorageError and its like.
+    Returns the leader's log, as listed after all followers, and the outcome of each follower: Synced, or Failed
+    with FencedLeaderEpochError or StaleBrokerError when the view is stale; CorruptionError kinds, whose
+    ``broker_id`` names the damaged storage; RemoteNotReadyError; SourceChangedError when the leader's files kept
+    changing; StorageError kinds.
 
-    Raises: errors of listing the leader (see ``leader_log``); as ``check_reaches_remote``.
+    Raises: errors of listing the leader (see ``leader_log``); see ``check_reaches_remote``.
     """
     listed: dict[int, Listing] = {}
     outcomes: list[Outcome[int, Synced]] = []
@@ -149,8 +149,8 @@ def _list(replicas: PartitionReplicas, follower_id: int) -> Listing:
 
 
 def _resolve(follower: Replica, listing: Listing, log: ReplicaLog) -> ReplicaLog:
-    """The follower's log under its leader's lineage. Where its last file is the leader's, too, by name and
-    size, the leader's log says where it ends: no file of an idle follower is opened.
+    """The follower's log under its leader's lineage. If its last file equals the leader's in name and size, the
+    leader's log gives its end, so no file of an idle follower is opened.
     """
     ends = {(link.name, link.file.object.size_bytes): link.end for link in log.chain}
 
@@ -177,7 +177,7 @@ def _sync(
             with writes_of(replicas.replica(follower_id), replicas.leader):
                 done = _sync_once(replicas, follower_id, options, before, log, copied)
             return replace(done, copied_files=files, copied_bytes=size_bytes)
-        except SourceChangedError as error:  # a file is gone from the leader: start again, never skip
+        except SourceChangedError as error:  # the leader deleted a file: start again, never skip one
             change = error
         before = _list(replicas, follower_id)
         log = leader_log(replicas)
@@ -261,13 +261,13 @@ def _sync_once(
 
 
 def _is_throttled(replicas: PartitionReplicas, follower_id: int) -> bool:
-    """A replica that is joining, and that no append waits for yet."""
+    """Whether the replica is joining, and no append waits for it yet."""
     return follower_id in replicas.view.joining and follower_id not in replicas.acknowledging
 
 
 @dataclass(frozen=True, slots=True)
 class _Done:
-    """A sync that has found nothing to do, and what it went by."""
+    """A sync that found nothing to do, and the logs that it compared."""
 
     given: tuple[object, ...]
     follower: weakref.ref[Listing]
@@ -276,7 +276,7 @@ class _Done:
 
 
 _done: BoundedCache[tuple[Store, str], _Done] = BoundedCache(_REMEMBERED)
-"""By the folder of the follower. The two logs are kept by ``known_logs``, and as long as there."""
+"""By the folder of the follower. ``known_logs`` holds the two logs."""
 
 
 def _given(replicas: PartitionReplicas, options: SyncOptions) -> tuple[object, ...]:
@@ -286,7 +286,7 @@ def _given(replicas: PartitionReplicas, options: SyncOptions) -> tuple[object, .
 def _still_done(
     replicas: PartitionReplicas, follower_id: int, options: SyncOptions, before: Listing, log: ReplicaLog
 ) -> Synced | None:
-    """The sync that has found nothing to do, where nothing has changed on either side since."""
+    """The earlier sync that found nothing to do, if neither side has changed since."""
     follower = replicas.replica(follower_id)
     done = _done.get((follower.store, follower.folder))
     if done is None or done.follower() is not before or done.leader() is not log:
@@ -295,7 +295,7 @@ def _still_done(
 
 
 def leader_offsets(replicas: PartitionReplicas, log: ReplicaLog, remote: RemoteTail | None) -> LeaderOffsets:
-    """The answer of the leader, whose log this is, to a follower that asks where to begin."""
+    """The leader's answer, from this log, to a follower that asks for its start offset."""
     return LeaderOffsets(
         log_start=replicas.view.log_start_offset,
         local_start=log.local_start,
@@ -312,8 +312,8 @@ def _start(
     log: ReplicaLog,
     options: SyncOptions,
 ) -> tuple[ReplicaLog, int]:
-    """The follower's log after it starts over or bootstraps, where it must, else as it is; and the bytes of the
-    leader's that it leaves to the remote tier.
+    """The follower's log, after it started over or bootstrapped if it had to, and the bytes of the leader's files
+    that it leaves to the remote tier.
     """
     if options.snapshots and mine.log_end < max(replicas.view.log_start_offset, log.local_start):
         started = _start_at_snapshot(replicas, follower, log)
@@ -324,7 +324,7 @@ def _start(
         leader_offsets(replicas, log, remote),
         fetch_offset=mine.log_end,
         follower_is_empty=not mine.chain,
-        # A member of the ISR has lost records when it is empty: it has to be found out, not brought up.
+        # A member of the ISR has lost records when it is empty: it must be reported, not filled again.
         last_tiered=LastTiered.NEVER if follower.broker_id in replicas.view.isr else options.last_tiered,
     )
     match origin:
@@ -359,8 +359,9 @@ def _start(
 
 
 def _start_at_snapshot(replicas: PartitionReplicas, follower: Replica, log: ReplicaLog) -> ReplicaLog | None:
-    """The follower has none of what the leader's log still has: it takes the snapshot first, and then begins its
-    log at the end of it (KIP-630, "Changes to Leader Election"). None when no snapshot stands for what it lacks.
+    """Start a follower that has none of the leader's present log: it fetches the snapshot first, and begins its
+    log at the snapshot's end (KIP-630, "Changes to Leader Election"). None when no snapshot replaces the records
+    that it lacks.
     """
     fetched = fetch_latest(replicas, follower)
     start = 0 if fetched is None else fetched.snapshot_id.end_offset
@@ -370,7 +371,7 @@ def _start_at_snapshot(replicas: PartitionReplicas, follower: Replica, log: Repl
     found = usable_snapshot(follower, _resolve(follower, listing, log), until=start).snapshot
     if found is None or found.snapshot_id != fetched.snapshot_id:
         return None
-    # The snapshot is whole and in its place; only now what lies below its end is dead.
+    # The snapshot is complete; only now the records below its end are dead.
     follower.store.create(follower.path(LocalStartName(start)), encode(found.producers))
     return _resolve(follower, follower.list(), log)
 
@@ -383,11 +384,11 @@ def _lacks_snapshot(mine: ReplicaLog, log: ReplicaLog) -> bool:
 def _producers_at(
     offset: int, leader: Replica, log: ReplicaLog, remote: RemoteTail | None
 ) -> dict[str, ProducerEntry]:
-    """The producer state at an offset up to which the log is tiered: the leader's own where its local log
-    starts there, else that of the last remote segment, which ends there. (The leader epochs came with its
-    ``.epoch`` file.)
+    """The producer state at an offset up to which the log is tiered: the leader's own if its local log starts
+    there, otherwise that of the remote segment that ends there. (The leader epochs came with its ``.epoch`` file.)
 
-    Raises: CorruptionError when the remote log is of another history than the leader's; as ``auxiliary_state``.
+    Raises: CorruptionError when the remote log belongs to another history than the leader's; see
+        ``auxiliary_state``.
     """
     if offset == log.local_start or remote is None or remote.last is None:
         return leader.producers_at_local_start(log)
@@ -397,8 +398,8 @@ def _producers_at(
 
 
 def _missing(leader: Replica, follower: Replica, mine: ReplicaLog, log: ReplicaLog) -> list[Link]:
-    """The leader's files that the follower lacks, in order. Where the follower has a merged segment over
-    what the leader still has as appends, it lacks nothing.
+    """The leader's files that the follower lacks, in order. A merged segment of the follower replaces the leader's
+    single appends.
 
     Raises: CorruptSegmentError for a name with two sizes.
     """
@@ -411,16 +412,16 @@ def _missing(leader: Replica, follower: Replica, mine: ReplicaLog, log: ReplicaL
 
 
 def _check_other_size(leader: Replica, follower: Replica, mine: ReplicaLog, link: Link, held: DataFile) -> None:
-    """Raises: CorruptSegmentError, unless the follower's file is right too, or not of its log."""
+    """Raises: CorruptSegmentError, unless the follower's file is valid too, or not part of its log."""
     if not mine.holds(held.name) and _needless(mine, link):
-        return  # a zombie may have put it there, where retention or a merge had freed the name
-    leader.segment(link.file)  # a file that was cut has no footer
+        return  # a zombie may have written it, after retention or a merge freed the name
+    leader.segment(link.file)  # a truncated file has no footer
     if held.name.merged:
         follower.segment(held)
-        return  # the same records, merged on either with other settings
+        return  # the same records, merged with other settings
     raise CorruptSegmentError(
         f"{follower}: {link.name} has {held.object.size_bytes} bytes, on the leader it has "
-        f"{link.file.object.size_bytes}: one of the two is damaged; run verify --deep --heal",
+        f"{link.file.object.size_bytes}: one of the two is damaged; run heal",
         broker_id=follower.broker_id,
     )
 
@@ -434,7 +435,7 @@ def _merged_over(mine: ReplicaLog, link: Link) -> bool:
 
 
 def _groups(links: Sequence[Link]) -> Iterator[list[Link]]:
-    """The files that are staged together: in order, bounded in number and bytes."""
+    """The files to stage together: in order, bounded in number and bytes."""
     group: list[Link] = []
     size = 0
     for link in links:
@@ -448,13 +449,13 @@ def _groups(links: Sequence[Link]) -> Iterator[list[Link]]:
 
 
 def _copy(leader: Replica, follower: Replica, group: list[Link], copies: Runner) -> None:
-    """Stage and check every byte, then name the files; those before one that failed are named.
+    """Stage and check all bytes, then name the files; files before a failed one are named.
 
-    The store reads the object that was listed, and no other: a name that was freed meanwhile, and created again
-    with other bytes, is not copied (I2, I8). So the leader need not be listed again (protocol section 3, step 4).
+    The store reads exactly the listed object: a name that was freed meanwhile and created again with other bytes
+    is not copied (I2, I8), so the leader need not be listed again (protocol section 3, step 4).
 
-    Raises: CorruptSegmentError when the leader gave out other bytes than it was once given; LogGapError,
-        SourceChangedError; StorageError and its like.
+    Raises: CorruptSegmentError when the leader returned other bytes than were written; LogGapError,
+        SourceChangedError; StorageError kinds.
     """
     staged: dict[DataName, Staged] = {}
 

@@ -1,9 +1,9 @@
-"""A limit on the bytes a second that copies move: a token bucket on the injected clock.
+"""A limit on the bytes per second that copies move: a token bucket on the injected clock.
 
-A copy spends its bytes first, and is held up until they are paid for. The bucket holds one second's worth and is
-full at the beginning. One spending (a group of files) may be more than it holds, and waits for the rest. One
-bucket serves all threads of a process; a pickled one begins anew where it arrives, so tasks in other processes get
-a share each: ``shared_by``.
+A copy spends its bytes first, then waits until they are paid for. The bucket holds the bytes of one second, and is
+full at the beginning. One spending (a group of files) may exceed it, and waits for the rest. All threads of a
+process share a bucket. A pickled bucket starts anew in its process, so tasks in other processes each get a share
+(``shared_by``).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ BURST_S = 1.0
 
 
 class Throttle:
-    """At most ``bytes_per_s`` on average, after a first second's worth at once."""
+    """Limits the average to ``bytes_per_s``, after an initial burst of one second."""
 
     def __init__(self, bytes_per_s: float, clock: Clock) -> None:
         """Raises: InvalidCallError for a rate that is not above 0."""
@@ -25,7 +25,7 @@ class Throttle:
         self._clock = clock
         self._turn = threading.Lock()
         self._paid_until = clock.monotonic_s() - BURST_S
-        """When everything spent so far is paid for."""
+        """The time at which all spending so far is paid for."""
 
     def __repr__(self) -> str:
         return f"Throttle({self.bytes_per_s:g} bytes/s)"
@@ -34,7 +34,7 @@ class Throttle:
         return Throttle, (self.bytes_per_s, self._clock)
 
     def spend(self, size_bytes: int) -> None:
-        """Wait until ``size_bytes`` bytes may be moved. Threads are served in the order in which they ask."""
+        """Wait until ``size_bytes`` bytes may be moved. Threads are served in the order of their calls."""
         with self._turn:
             now = self._clock.monotonic_s()
             self._paid_until = max(self._paid_until, now - BURST_S) + size_bytes / self.bytes_per_s
@@ -43,8 +43,8 @@ class Throttle:
             self._clock.sleep(wait)
 
     def borrow(self, size_bytes: int, within_s: float) -> bool:
-        """Wait until earlier spending is paid for, and spend: ``size_bytes`` bytes may then be moved at once, and
-        the next caller waits for them. False, without waiting or spending, where it would take longer than
+        """Wait until earlier spending is paid for, then spend: ``size_bytes`` bytes may move at once, and the next
+        caller waits for them. Returns False, without waiting or spending, if that would take longer than
         ``within_s`` seconds.
         """
         with self._turn:
@@ -58,7 +58,7 @@ class Throttle:
         return True
 
     def shared_by(self, processes: int) -> Throttle:
-        """A bucket with the share of one of ``processes`` that copy at once; this one for 1."""
+        """A bucket with the share of one of ``processes`` concurrent processes; this bucket for 1."""
         return self if processes <= 1 else Throttle(self.bytes_per_s / processes, self._clock)
 
 

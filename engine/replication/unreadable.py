@@ -1,4 +1,4 @@
-"""Records that cannot be read from a copy of them: the error, and going on to another copy. Pure."""
+"""Records that a copy cannot provide: the error, and the fallback to another copy. Pure."""
 
 from __future__ import annotations
 
@@ -8,33 +8,33 @@ from contextlib import contextmanager
 from stratalog.partitions.errors import CorruptionError, CorruptSegmentError
 
 REMEDY = (
-    "run verify --deep --heal, which mends it where a broker or the remote tier has a good copy; then read again: "
+    "run heal, which mends it where a broker or the remote tier has a good copy; then read again: "
     "an older plan may still name the bad file"
 )
 
 
 def unreadable(what: str, start: int, end: int | None, why: object) -> CorruptSegmentError:
-    """The records ``[start, end)`` of the partition ``what`` cannot be read from a file, which ``why`` names:
-    one line. ``end`` is None where only the file would tell.
+    """The error for records ``[start, end)`` of the partition ``what`` in a file that ``why`` names; one line.
+    ``end`` is None if only the file would show it.
     """
     offsets = f"offsets from {start} on" if end is None else f"offsets [{start}, {end})"
     return CorruptSegmentError(f"{what}: {offsets} cannot be read: {' '.join(str(why).split())}")
 
 
 def with_remedy(*errors: CorruptionError) -> CorruptionError:
-    """The damage that was found, as one error of the kind of the first, with the remedy."""
+    """The damage found, as one error of the kind of the first, with the remedy."""
     return type(errors[0])(f"{'; '.join(map(str, errors))}; {REMEDY}", broker_id=errors[0].broker_id)
 
 
 class PassedOver:
-    """Copies that a reader found damaged, and passed over."""
+    """Damaged copies that a reader skipped."""
 
     def __init__(self) -> None:
         self._found: list[CorruptionError] = []
 
     @contextmanager
     def copy(self) -> Iterator[None]:
-        """Read a copy inside; damage ends that, and nothing else."""
+        """A context in which to read one copy; damage ends the block, and is recorded."""
         try:
             yield
         except CorruptionError as error:
@@ -42,10 +42,10 @@ class PassedOver:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """One line for each."""
+        """One line per damaged copy."""
         return tuple(str(with_remedy(error)) for error in self._found)
 
     @property
     def error(self) -> CorruptionError:
-        """All of it, where no copy was good."""
+        """All the damage, as one error, for the case that no copy was good."""
         return with_remedy(*self._found)

@@ -1,4 +1,4 @@
-"""The high watermark: advanced only by proof, and written down on every replica that has it."""
+"""The high watermark: advanced only by proof, and recorded on every replica that has reached it."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from stratalog.partitions.replica import Replica, writes_of
 
 
 def record_high_watermark(replica: Replica, epoch: int, offset: int) -> None:
-    """Write down on a replica that has joined ``epoch`` that the high watermark reached ``offset``.
+    """Record on a replica that has joined ``epoch`` that the high watermark reached ``offset``.
 
-    The caller has seen, under one view, that every replica of the ISR and of those being added holds
-    the log up to ``offset`` after joining, and has found the view unchanged by a linearizable read.
+    The caller has seen, under one view, that every replica of the ISR and those being added hold the log up to
+    ``offset`` after joining, and a linearizable read has found the view unchanged.
     """
     replica.store.create(replica.path(WatermarkName(offset, epoch)), b"")
 
 
 def with_known_watermark(replicas: PartitionReplicas, log: ReplicaLog) -> ReplicaLog:
-    """The leader's log, with the high watermark that the rest of the ISR has written down, where none stands on
-    the leader itself: its registers are gone, or nothing was ever acknowledged. (A missing file is no empty log.)
+    """The leader's log with the high watermark that the rest of the ISR has recorded, if the leader has none: its
+    registers are gone, or nothing was ever acknowledged. (A missing file does not mean an empty log.)
     """
     if log.listing.watermarks or not log.chain:
         return log
@@ -35,8 +35,8 @@ def with_known_watermark(replicas: PartitionReplicas, log: ReplicaLog) -> Replic
 
 
 def advance_high_watermark(replicas: PartitionReplicas, offset: int) -> None:
-    """Write it down on the leader, where readers and followers learn of it, then on the others that an
-    acknowledgement needed. One of those that cannot be reached learns of it with its next sync.
+    """Record the high watermark on the leader, from which readers and followers learn it, then on the other
+    brokers that the acknowledgement needed. An unreachable one learns it at its next sync.
 
     Raises: errors of writing to the leader.
     """

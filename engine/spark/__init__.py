@@ -1,28 +1,28 @@
-"""The one place of the engine that knows Spark; importing ``engine`` does not import it.
+"""The only package of the engine that imports pyspark; importing ``engine`` does not import it.
 
-runner     run work on executors, packed into slices by weight
-described  the operation's name on Spark's own pages
-given_up   jobs that Spark gave up for want of machines
-appending  a DataFrame -> one streaming pass of record batches per partition
-unknown_columns  fields of a frame that the topic's type lacks
-bad_rows   rows that make no record of their topic, told by expressions
-frame_tasks  its rows, fed to the tasks of an append: small_frames by the driver, narrow ones in larger batches
-append_frame, read_frame, snapshot_frame   a DataFrame appended, a read plan and a snapshot as one
-reducing   snapshots of partitions that are larger than a task's memory
-views      what spark.sql knows a read by
-system_views  what it knows the cluster's state by
-catalog    what a catalog knows a topic by: its Delta table, and a view of both tiers
-providers  functions that give credentials, on their way to executors
-types      declared schemas -> Spark's types, without Spark's own readers of them
-sql        names and texts in SQL
-read_errors what Spark says of files that it cannot read
-scanning   a read plan -> Spark's own Parquet reader over exactly those files
-task_frame the same by Python tasks, where a provider gives the credentials
-format     the format of Spark: stream_source and batch_source read (stream_columns: what; stream_limits),
-           stream_sink and batch_sink append
+runner         runs tasks on executors, packed into slices by weight
+described      shows the operation's name on Spark's own pages
+given_up       jobs that Spark aborted because executors were lost
+appending      a DataFrame -> one streaming pass of record batches per partition
+unknown_columns   columns of a frame that the topic's type does not have
+bad_rows       finds rows that the topic cannot store, by SQL expressions
+frame_tasks    feeds a frame's rows to append tasks: few rows from the driver, others by a shuffle
+narrow         larger batches for narrow records
+append_frame, read_frame   appends a DataFrame; makes one from a read plan or from snapshots
+reducing       snapshots of partitions that are larger than a task's memory
+views          temporary views and table functions of topics and of the cluster's state
+catalog        a topic in a catalog: its Delta table, and a view of both tiers
+providers      sends functions that provide credentials to executors
+types          declared schemas -> Spark types, without Spark's own parsers
+sql            quotes names and texts for SQL
+read_errors    translates Spark's errors about unreadable files
+scanning       a read plan -> Spark's Parquet reader over exactly those files
+task_frame     the same by Python tasks, if a provider gives the credentials
+format         Spark's format ``stratalog``: ``stream_source`` reads (``stream_columns``, ``stream_limits``),
+               ``stream_sink`` and ``batch_sink`` append, the latter also reads batches
 range_stream   the batches of a stream as scans: its source carries ranges of offsets
 sink_tasks     the appends of sinks on executors
-stream_query   which query is running
-key_hash   hashes of keys by Kafka's clients, as a function of columns
-versions   differences of the versions of Spark that work
+stream_query   the id of the running query
+key_hash       the hashes of Kafka's clients as a column function
+versions       differences between the supported versions of Spark
 """

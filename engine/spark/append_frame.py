@@ -33,8 +33,8 @@ _log = logging.getLogger(__name__)
 
 def append_frame(
     context: Context,
-    frame: DataFrame,
     topic: str,
+    frame: DataFrame,
     columns: RecordColumns,
     who: ProducerAppend | None,
     *,
@@ -62,7 +62,7 @@ def append_frame(
         reading the metadata, or the logs' ends of a topic that has grown, before anything is written; everything
         else is a failure of its partition in the report.
     """
-    check_frame(frame, topic)
+    check_frame(topic, frame)
     image = probed or context.metadata.image()
     image_of_topic = image.topic(topic)
     check_not_internal(topic, "append to")
@@ -145,8 +145,8 @@ class FrameRecords:
 
 def records_of_frame(
     context: Context,
-    frame: DataFrame,
     topic: str,
+    frame: DataFrame,
     columns: RecordColumns,
     *,
     bad_records: LeaveOut | None = None,
@@ -178,7 +178,7 @@ def records_of_frame(
     return FrameRecords(records, len(of_topic.partitions))
 
 
-def check_frame(frame: DataFrame, topic: str) -> None:
+def check_frame(topic: str, frame: DataFrame) -> None:
     """Raises: InvalidRecordError for a frame that is not Spark's."""
     if not isinstance(frame, DataFrame):
         raise InvalidRecordError(

@@ -1,25 +1,34 @@
-"""``df.write.format("stratalog")`` and ``INSERT INTO``: rows with the columns of records, into one topic.
+"""``df.write.format("stratalog")``, ``INSERT INTO`` and ``spark.read.format("stratalog")``: batches, both ways.
 
-As the sink of a stream (``stream_sink``), with one append for the whole write: what ``Cluster.records`` has dealt
-out is appended by the tasks, under one producer and sequence, so that a task that runs twice appends once; other
-rows, each of which says its partition, by the driver. The driver acknowledges. A write that fails may have
-appended to some partitions: with the options ``producer`` and ``sequence`` it can be run again.
+A write is one append to one topic, as ``stream_sink`` makes one per batch. Tasks append rows that
+``Cluster.records`` has partitioned, under one producer and sequence, so a task that runs twice appends once; the
+driver appends other rows, each of which names its partition, and acknowledges. A failed write may have appended to
+some partitions: with the options ``producer`` and ``sequence`` it can be repeated.
+
+A read is pinned by its DataFrame's first query: Spark 4.1 and 4.2 keep the plan in the source
+(``PythonDataSourceV2.readInfo``), which all scans of a DataFrame share (SPARK-58551 moves it to the scan in 5.0).
+A plan with one query's filters would serve later queries too, so the reader takes no filters: Spark filters the
+records, and options bound the read and name its columns. All records pass through Python; ``Cluster.read`` is
+faster.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark import TaskContext
-from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceReader, InputPartition, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from stratalog.engine.reading.stream_options import SOURCE_OPTIONS, known, topic_option
+from stratalog.engine.driver.opening import open_driver
+from stratalog.engine.reading.stream_options import SOURCE_OPTIONS, SourceOptions, known, topic_option
+from stratalog.engine.reading.stream_source import StreamSource
 from stratalog.engine.records.append import who_appends
 from stratalog.engine.spark.sink_tasks import TaskAppend, TaskOf, TaskRows
+from stratalog.engine.spark.stream_columns import parquet_columns
 from stratalog.engine.spark.stream_sink import (
     SINK_OPTIONS,
     RecordSink,
@@ -27,26 +36,28 @@ from stratalog.engine.spark.stream_sink import (
     sink_options,
     tell_of_bad_records,
 )
+from stratalog.engine.spark.stream_source import Slice, records_of_slice
+from stratalog.engine.spark.versions import arrow_schema
 from stratalog.partitions.errors import InvalidCallError, InvalidRecordError
 from stratalog.partitions.producers import ProducerAppend, unnamed
 
 _SINK_OPTIONS = (*SINK_OPTIONS, "sequence")
 _OF_LOG = ("topic", "offset")
-"""Columns of a table that no record is given: the table says the first, the log the second."""
+"""Columns of a table that no record takes: the table gives the topic, the log the offset."""
 
 
 @dataclass(frozen=True, slots=True)
 class BatchSinkOptions:
-    """Where a write goes, and under which name."""
+    """The target of a write, and its producer."""
 
     sink: SinkOptions
     who: ProducerAppend | None
-    """None: the write names no producer."""
+    """None if the write names no producer."""
 
 
 def batch_sink_options(given: Mapping[str, str]) -> BatchSinkOptions:
-    """The options of a write. Those of a read are left alone, for a table or a view has both; ``subscribe`` names
-    the topic there.
+    """The options of a write. Options of a read are ignored, as a table or view has both; ``subscribe`` names the
+    topic there.
 
     Raises: InvalidCallError naming the option.
     """
@@ -67,19 +78,19 @@ def batch_sink_options(given: Mapping[str, str]) -> BatchSinkOptions:
 class BatchSink(RecordSink, DataSourceArrowWriter):
     """One write."""
 
-    _instead = "use cluster.append(df, topic, ...)"
+    _instead = "use cluster.append(topic, df, ...)"
 
     def __init__(self, options: BatchSinkOptions, schema: StructType) -> None:
-        """Looks at the topic. Raises: InvalidRecordError for other columns; as ``sink_tasks.plan``."""
+        """Reads the topic's metadata. Raises: InvalidRecordError for other columns; see ``sink_tasks.plan``."""
         super().__init__(options.sink, StructType([field for field in schema if field.name not in _OF_LOG]))
         self._context.metadata.image().topic(options.sink.topic)
         self._who = options.who or ProducerAppend(unnamed(self._context.new_id), 0, 0)
         self._plan(self._who.producer_id)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskAppend | TaskRows:
-        """Append a task's rows, or have them sent to the driver.
+        """Append a task's rows, or return them for the driver to append.
 
-        Raises: InvalidRecordError when they are too many for that, or have an offset or another topic; as
+        Raises: InvalidRecordError when they are too many for the driver, or have an offset or another topic; see
             ``append_rows``.
         """
         batches = self._full(self._ours(batch) for batch in iterator)
@@ -104,9 +115,30 @@ class BatchSink(RecordSink, DataSourceArrowWriter):
         return batch.select(self._arrow.names)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Append the rows, as far as the tasks have not, and acknowledge them.
+        """Append the rows that the tasks have not appended, and acknowledge all.
 
-        Raises: OperationFailedError; as ``append_frame``.
+        Raises: OperationFailedError; see ``append_frame``.
         """
         for report in self._end(messages, self._who):
             tell_of_bad_records(report.raise_for_failures(), "this write")
+
+
+class BatchReader(DataSourceReader):
+    """The read of one DataFrame."""
+
+    def __init__(self, options: SourceOptions, schema: StructType) -> None:
+        """Does not access storage."""
+        self._options = options
+        self._arrow: pa.Schema = arrow_schema(schema)
+        self._columns = parquet_columns(schema)
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """The tasks of the read."""
+        given = self._options
+        source = StreamSource(open_driver(given.cluster, given.credentials, given.cluster_key_file), given)
+        return [Slice(task) for task in source.plan(*source.bounds())]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The records of a task. Without partitions Spark runs one task of its own, which has none."""
+        if isinstance(partition, Slice):
+            yield from records_of_slice(partition, self._columns, self._arrow)

@@ -31,14 +31,18 @@ _EARLIEST = -2
 """In startingOffsets."""
 
 
-def create_table(context: Context, spark: SparkSession, name: str, topic: str) -> None:
+def create_table(
+    context: Context, spark: SparkSession, name: str, topic: str, *, if_not_exists: bool = False
+) -> None:
     """The Delta table of a topic as the external table ``name`` (one to three parts), in whichever catalog that
-    names. One that is there and lies at the same place stays.
+    names. With ``if_not_exists`` a table that is there and lies at the same place stays.
 
-    Raises: InvalidCallError for no name, a topic that is not tiered or of which nothing is, and another table of
-        that name; UnknownTopicOrPartitionError; as ``DeltaTopicReader.load``.
+    Raises: InvalidCallError for no name, a topic that is not tiered or of which nothing is, and a table of that
+        name (with ``if_not_exists``: another one); UnknownTopicOrPartitionError; as ``DeltaTopicReader.load``.
     """
     quoted, uri = _quoted(name), _table_uri(context, topic)
+    if not if_not_exists and spark.catalog.tableExists(quoted):
+        raise InvalidCallError(f"{name} is there already: if_not_exists takes it, if it is the table of the topic")
     spark.sql(f"CREATE TABLE IF NOT EXISTS {quoted} USING delta LOCATION {literal(uri)}")
     there = _location(spark, quoted)
     if _place(there) != _place(uri):
@@ -73,7 +77,7 @@ def create_view(
     uri = _table_uri(context, topic)
     ends = _ends(context, topic)
     replaces = _is_ours(spark, tail)
-    create_table(context, spark, f"{name}_table" if table is None else table, topic)
+    create_table(context, spark, f"{name}_table" if table is None else table, topic, if_not_exists=True)
     options = {"cluster": context.file.path, "subscribe": topic, "isolation": "read_committed"}
     if credentials is not None:
         options["credentials"] = credentials

@@ -18,8 +18,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructField, StructType
 
 from stratalog.engine.reading.stream_options import batch_options, source_options, stream_options
-from stratalog.engine.spark.batch_sink import BatchSink, batch_sink_options
-from stratalog.engine.spark.batch_source import BatchReader
+from stratalog.engine.spark.batch_sink import BatchReader, BatchSink, batch_sink_options
 from stratalog.engine.spark.stream_sink import StreamSink, sink_options
 from stratalog.engine.spark.stream_source import StreamReader, check_limits, source_schema
 from stratalog.engine.spark.versions import LIMITS, SINK, check_version, spark_version

@@ -91,8 +91,8 @@ def _checked(
     what, uri = f"{topic}-{partition}", store.uri_of(path)
     if isinstance(name, paths.CheckpointName):
         return CorruptSegmentError(
-            f"{what}: the snapshot of offsets [0, {name.end_offset}) cannot be read from {uri}: run verify --deep "
-            "--heal, or snapshot for a new one"
+            f"{what}: the snapshot of offsets [0, {name.end_offset}) cannot be read from {uri}: run heal, or "
+            "snapshot for a new one"
         )
     try:
         bad = check_segment(store, DataFile(name, store.stat(path))).bad

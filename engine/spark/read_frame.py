@@ -1,23 +1,24 @@
-"""Read: a planned range of topics as a DataFrame, and what SQL knows it by.
+"""A planned range of topics, or the latest snapshots of one, as a DataFrame.
 
-Every byte that decides what a query sees is compared with a checksum: Parquet's footer and the page index of each
-file when a DataFrame is made (a ranged read of its end; Spark would take them for true), pages when it is
-evaluated, by Spark's own reader.
+Every byte that affects a query's result is compared with a checksum: the Parquet footer and page index of each
+file when the DataFrame is made (one ranged read of the file's end, as Spark trusts both), pages by Spark's reader
+when the DataFrame is evaluated.
 
-Spark looks for every file when a DataFrame is made, and again when it is evaluated. A file that is gone by the
-first is looked for among its successors here. One that goes between the first and the second
-(``file.delete.delay.ms`` after it left the log, a vacuum of the remote table) fails the evaluation with
-FAILED_READ_FILE.FILE_NOT_EXIST, which names it: make the DataFrame anew from the same plan. No setting of the
-session lets a scan skip it.
+If a file is gone when the DataFrame is made, its successors are found and used. If it disappears between then and
+the evaluation (``file.delete.delay.ms`` after it left the log, or by a vacuum of the remote table), the evaluation
+fails with FAILED_READ_FILE.FILE_NOT_EXIST, which names it: make the DataFrame again from the same plan. No Spark
+setting lets a scan skip the file.
 
-Where a provider gives a root's credentials, Python tasks read instead of Spark's reader (``task_frame``).
+If a provider gives a root's credentials, Python tasks read instead of Spark's reader (``task_frame``).
 """
 
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
 from stratalog.engine.driver.context import Context
 from stratalog.engine.reading.client import client_metadata
@@ -25,12 +26,19 @@ from stratalog.engine.reading.plan import FileRange
 from stratalog.engine.reading.plan_read import plan_again
 from stratalog.engine.reading.read_plan import ReadPlan
 from stratalog.engine.replication.unreadable import unreadable, with_remedy
+from stratalog.engine.spark.reducing import snapshot_rows
 from stratalog.engine.spark.scanning import of_times, scan_plan
-from stratalog.engine.spark.task_frame import has_provider, store_of, task_frame
+from stratalog.engine.spark.task_frame import has_provider, slices_frame, store_of, task_frame
+from stratalog.engine.spark.types import record_schema, spark_type
+from stratalog.engine.upkeep.snapshots.read_snapshot import locate
 from stratalog.partitions.errors import CorruptSegmentError, SourceChangedError
+from stratalog.partitions.listing import DataFile
+from stratalog.partitions.lookup import FileSlice
+from stratalog.partitions.paths import DataName
 from stratalog.partitions.printable import printable
+from stratalog.partitions.records import RECORD_COLUMNS
 from stratalog.partitions.runner import values
-from stratalog.partitions.segment_tail import check_tail
+from stratalog.partitions.segment_footer import check_tail
 from stratalog.partitions.store.protocol import StoredObject
 
 _TRIES = 5
@@ -42,10 +50,10 @@ BY_TASKS = (
 
 def read_frame(context: Context, spark: SparkSession, plan: ReadPlan) -> DataFrame:
     """The records of a plan: columns ``topic, partition, offset, timestamp, key, value, headers``. Warns of
-    deleted records that may be left out.
+    deleted records that may be missing.
 
-    Raises: as ``plan_again`` where files are gone since; SourceChangedError when they go faster than they are
-    found; as ``check_tails``.
+    Raises: see ``plan_again`` when files are gone since; SourceChangedError when they disappear faster than they
+        are found; see ``check_tails``.
     """
     for _ in range(_TRIES - 1):
         try:
@@ -70,10 +78,10 @@ def _frame(context: Context, spark: SparkSession, plan: ReadPlan) -> DataFrame:
 
 
 def check_tails(context: Context, plan: ReadPlan) -> None:
-    """Check what of the plan's files a reader of Parquet takes for true, by a ranged read of each one's end.
+    """Check the parts of the plan's files that a Parquet reader trusts, by one ranged read of each file's end.
 
-    Raises: CorruptSegmentError naming topic, partition, offsets, and what to do; SourceChangedError where a file
-        is gone; StorageError kinds.
+    Raises: CorruptSegmentError naming topic, partition, offsets and remedy; SourceChangedError for a deleted file;
+        StorageError kinds.
     """
 
     def check(planned: tuple[str, FileRange]) -> None:
@@ -90,3 +98,32 @@ def check_tails(context: Context, plan: ReadPlan) -> None:
 
     planned = [(topic, part) for topic, parts in plan.topics.items() for part in parts]
     values(context.threads.run(check, planned))
+
+
+def read_snapshot_frame(
+    context: Context, spark: SparkSession, topic: str, partitions: Sequence[int] | None = None
+) -> DataFrame:
+    """The latest snapshots as one DataFrame, columns ``topic, partition, end_offset, timestamp, key, value,
+    headers``: of a topic of a user the latest record of each key below ``end_offset``.
+
+    Raises: as ``locate``.
+    """
+    topic_image, found = locate(context, topic, partitions)
+    schema = record_schema(spark_type(topic_image.key_schema), spark_type(topic_image.value_schema))
+    stores = [context.stores[each.broker_id] for each in found]
+    if has_provider(context, stores):
+        # The first row of a snapshot and its last one are no records.
+        slices = [
+            FileSlice(store, DataFile(DataName(0, None, each.snapshot_id.epoch), each.stored), 1, each.records + 1)
+            for store, each in zip(stores, found, strict=True)
+        ]
+        rows = slices_frame(spark, slices, schema)
+    elif found:
+        uris = [store.uri_of(each.stored.name) for store, each in zip(stores, found, strict=True)]
+        rows = snapshot_rows(spark, uris, schema)
+    else:
+        rows = spark.createDataFrame([], schema)
+    numbers = [F.lit(number) for each in found for number in (each.partition, each.snapshot_id.end_offset)]
+    ends = F.create_map(*numbers or (F.lit(0), F.lit(0)))
+    end_offset = F.element_at(ends, F.col("partition")).cast("bigint").alias("end_offset")
+    return rows.select(F.lit(topic).alias("topic"), "partition", end_offset, *RECORD_COLUMNS)

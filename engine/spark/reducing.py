@@ -52,7 +52,7 @@ from stratalog.partitions.paths import DataName
 from stratalog.partitions.records import RECORD_COLUMNS, type_to_json
 from stratalog.partitions.replica import errors_of
 from stratalog.partitions.segment import read_batches
-from stratalog.partitions.segment_tail import check_tail
+from stratalog.partitions.segment_footer import check_tail
 from stratalog.snapshots.reader import Snapshot
 from stratalog.snapshots.snapshot_id import SnapshotId
 

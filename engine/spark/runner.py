@@ -19,8 +19,8 @@ from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
-from stratalog.engine.driver.context import R, W
 from stratalog.engine.driver.running import OPERATION
+from stratalog.engine.driver.tasks import R, W
 from stratalog.engine.spark.described import described
 from stratalog.engine.spark.given_up import why_given_up
 from stratalog.partitions.errors import EnvironmentUnusableError, RetriableError

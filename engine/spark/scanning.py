@@ -5,7 +5,7 @@ filter of ours; files of which a part counts carry a filter on partition and off
 file only the pages that hold the range are read. So does the filter on ``timestamp`` of a plan of times. Spark
 splits large files at row groups, and shares them out to tasks.
 
-Parquet checks pages, and nothing else: the rest of a file (``stratalog.partitions.segment_tail``) was checked
+Parquet checks pages, and nothing else: the rest of a file (``stratalog.partitions.segment_footer``) was checked
 before.
 """
 

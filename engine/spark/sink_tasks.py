@@ -248,7 +248,7 @@ class _Kept:
         if pc.any(pc.not_equal(batch.column("partition"), self._partition).fill_null(True)).as_py():
             raise InvalidRecordError(
                 f"append to {self._what}: its task has rows of other partitions: write the rows as "
-                "cluster.records(df, topic, ...) has made them, nothing may deal the rows out otherwise"
+                "cluster.records(topic, df, ...) has made them, nothing may deal the rows out otherwise"
             )
         if self._bytes <= MOST_TASK_BYTES:
             self.rows.append(batch)

@@ -178,8 +178,8 @@ class StreamWriter:
         )
         report = append_frame(
             self._opened,
-            batch,
             self._topic,
+            batch,
             self._columns,
             who,
             acks=self._acks,
@@ -290,7 +290,7 @@ class RecordSink:
         if "partition" not in names or not names <= {"partition", ERRORS, *RECORD_COLUMNS}:
             raise InvalidRecordError(
                 f"append to {options.topic}: the rows have the columns {schema.fieldNames()}, they need "
-                f"partition and may have {', '.join(RECORD_COLUMNS)}: cluster.records(df, topic, ...) makes them"
+                f"partition and may have {', '.join(RECORD_COLUMNS)}: cluster.records(topic, df, ...) makes them"
             )
         if ERRORS in names and self._bad_records is None:
             raise InvalidRecordError(f"append to {options.topic}: {ERRORS} is a column of cluster.records alone")
@@ -360,7 +360,7 @@ class RecordSink:
             if sink.tell() > MOST_TASK_BYTES:
                 raise InvalidRecordError(
                     f"append to {self._options.topic}: a task of the batch has more than {MOST_TASK_BYTES} bytes, "
-                    "which is too much for the driver: write what cluster.records(df, topic, ...) makes, as it "
+                    "which is too much for the driver: write what cluster.records(topic, df, ...) makes, as it "
                     f"is, or {self._instead}"
                 )
         if writer is not None:

@@ -17,9 +17,8 @@ from stratalog.engine.driver.opening import open_driver
 from stratalog.engine.reading.plan_read import check_same_types
 from stratalog.engine.reading.stream_offsets import StreamOffsets
 from stratalog.engine.reading.stream_options import SourceOptions
-from stratalog.engine.reading.stream_progress import StreamProgress
 from stratalog.engine.reading.stream_read import StreamTask, read_task
-from stratalog.engine.reading.stream_source import StreamSource, topics_of
+from stratalog.engine.reading.stream_source import StreamProgress, StreamSource, topics_of
 from stratalog.engine.spark.stream_columns import check_new_fields, conformed, parquet_columns, stream_schema
 from stratalog.engine.spark.types import record_schema, spark_type
 from stratalog.engine.spark.versions import LIMITS, arrow_schema, check_version

@@ -1,21 +1,22 @@
-"""The names of a read in ``spark.sql``: a view, and a table function of ranges of it.
+"""Temporary views and table functions for ``spark.sql``: of topics, and of the cluster's state.
 
-The function is one of SQL, not of Python: Spark inlines it, so that a call is a filter on the scan of the view,
-which reaches Parquet as any other does. The list of files is not pruned: all files of the view are opened, and row
-groups and pages outside the range are skipped by their statistics. Where files are many and ranges small, a read
-or a view of the range itself (``start``, ``end``) leaves the other files out.
-
-A call that names something outside the read is an error, not an empty answer. SQL functions cannot raise; a query
-of one row can, and of a call that is right the optimizer leaves nothing of it.
+Views of topics are native scans. The system tables (``create_system_views``) are Python table functions, each with
+a view that calls it without an argument: a query asks the cluster at that moment, in a task of one row, and an
+argument limits the work, which a filter cannot.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.functions import udtf
 
+from stratalog.engine.admin.system_tables import OFFSETS, SYSTEM_TABLES, Cell, SystemTable, offset_rows
+from stratalog.engine.config.cluster_file import ClusterFile
+from stratalog.engine.driver.opening import open_driver
+from stratalog.engine.spark import providers  # noqa: F401 - a provider that was given travels
 from stratalog.engine.spark.sql import identifier, literal
 from stratalog.partitions.errors import InvalidCallError
 
@@ -76,3 +77,43 @@ def check_name(name: str) -> str:
     if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
         raise InvalidCallError(f"{name!r} is no name of a view or a function: letters, digits and _ only")
     return name
+
+
+Found = Iterator[tuple[Cell, ...]]
+
+
+def create_system_views(spark: SparkSession, file: ClusterFile, prefix: str) -> None:
+    """Create temporary views ``<prefix>_topics``, ``_partitions``, ``_groups``, ``_operations`` and ``_files``,
+    table functions of the same names that take a topic, and the function ``<prefix>_offsets(topic, position)``.
+    Existing ones are replaced.
+
+    Raises: InvalidCallError for an invalid prefix.
+    """
+    check_name(prefix)
+    for name, table in SYSTEM_TABLES.items():
+        function = f"{prefix}_{name}"
+        _register(spark, function, _handler(file, name), table.schema)
+        spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW {function} AS SELECT * FROM {function}()")
+    _register(spark, f"{prefix}_offsets", _offsets(file), OFFSETS.schema)
+
+
+def _register(spark: SparkSession, name: str, handler: type, schema: str) -> None:
+    function = udtf(handler, returnType=schema, useArrow=False)
+    spark.udtf.register(name, function)  # type: ignore[arg-type]  # its type is that of both uses of udtf
+
+
+def _handler(file: ClusterFile, name: str) -> type:
+    class Rows:
+        def eval(self, topic: str | None = None) -> Found:
+            table: SystemTable = SYSTEM_TABLES[name]
+            yield from table.tuples(table.rows(open_driver(file), topic))
+
+    return Rows
+
+
+def _offsets(file: ClusterFile) -> type:
+    class Rows:
+        def eval(self, topic: str, position: str = "latest") -> Found:
+            yield from OFFSETS.tuples(offset_rows(open_driver(file), topic, position))
+
+    return Rows

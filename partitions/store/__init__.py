@@ -24,6 +24,9 @@ to it. ``open_store(uri, options)`` picks the implementation by scheme.
     s3              buckets by botocore; ``s3_session`` (its environment, its credentials), ``s3_connection`` (its
                     errors), ``s3_bucket`` (by keys), ``s3_upload`` and ``s3_put`` (the bytes first, the name
                     later; or both at once)
+    s3_fsspec       the same requests by s3fs
+    file_system     any file system of fsspec by its own calls; ``file_system_calls`` (opened, with a deadline),
+                    ``sending_once`` (how often it sends a creation)
     object_fsspec   buckets by the file systems of fsspec; ``object_loop`` (where they live), ``object_http`` (what
                     is asked of them), ``object_azure`` (adlfs), ``object_gcs`` (gcsfs)
 """

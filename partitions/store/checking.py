@@ -98,7 +98,12 @@ class StoreCheck:
             "speed": self._speed,
             "nothing is left": self._clean,
         }
-        return [self._verdict(rule, tried) for rule, tried in rules.items()]
+        return [self._verdict(rule, tried) for rule, tried in (self._foreign_rules() | rules).items()]
+
+    def _foreign_rules(self) -> dict[str, Callable[[], str]]:
+        """Of a file system that others have written."""
+        foreign = isinstance(self._store, ObjectStore) and self._store.file_system is not None
+        return {"a creation is sent once": self._sent_once} if foreign else {}
 
     def must_hold(self) -> None:
         """Try the rules without which records are lost, and raise for the first that is not kept.
@@ -112,12 +117,12 @@ class StoreCheck:
             "a deleted name is gone, and free again": self._free_again,
         }
         try:
-            for rule, tried in rules.items():
+            for rule, tried in (rules | self._foreign_rules()).items():
                 try:
                     tried()
                 except BrokenRuleError as broken:
                     instead = "use other storage"
-                    if rule == LARGE_ONCE and isinstance(self._store, ObjectStore):
+                    if isinstance(self._store, ObjectStore) and (rule == LARGE_ONCE or self._foreign_rules()):
                         instead = self._store.instead()
                     raise UnsupportedStoreError(
                         f"{self._store.uri} does not keep the rule that {rule}: {broken}. To go on, {instead}; "
@@ -156,7 +161,7 @@ class StoreCheck:
             if len(winners) > 1:
                 raise BrokenRuleError(
                     f"{len(winners)} of {count} were told that they had created one and the same name: "
-                    "concurrent drivers would overwrite each other's records"
+                    f"concurrent drivers would overwrite each other's records{self._how(name)}"
                 )
             if errors:
                 raise BrokenRuleError(f"{len(errors)} of {count} failed, the first with: {errors[0]}")
@@ -166,6 +171,33 @@ class StoreCheck:
             if not winners and UNKNOWN not in of_name:
                 raise BrokenRuleError(f"all {count} were told that a free name was taken")
         return f"{count} raced for each of {races} names, and one had it each time"
+
+    def _how(self, name: str) -> str:
+        """The way in which a foreign file system made a name that was taken."""
+        if not isinstance(self._store, ObjectStore) or self._store.file_system is None:
+            return ""
+        way = (
+            "overwrites"
+            if self._store.create(name, b"again")
+            else "looks whether a name is taken, and then writes"
+        )
+        return f'. {self._store.file_system}.pipe_file(mode="create") {way}'
+
+    def _sent_once(self) -> str:
+        assert isinstance(self._store, ObjectStore)
+        file_system, times = self._store.file_system, self._store.sent_per_creation()
+        if times is None:
+            return f"not measured: {file_system} has no server of HTTP"
+        if times == 0:
+            raise BrokenRuleError(
+                f"{file_system} sent nothing to the endpoint_url that it was given, so nobody can tell"
+            )
+        if times > 1:
+            raise BrokenRuleError(
+                f"{file_system} sent one creation {times} times where no answer came: it would take its own "
+                "object for somebody else's, after its deadline. Switch its retries off"
+            )
+        return f"{file_system} sent one that got no answer once"
 
     def _stays(self) -> str:
         name = self._name("taken")

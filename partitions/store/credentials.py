@@ -46,6 +46,19 @@ class NoCredentialsFoundError(Exception):
     """There is nothing to show to the server. The message holds no secret."""
 
 
+def is_function_name(text: str) -> bool:
+    """Whether a text is ``package.module:function``."""
+    return _NAME.fullmatch(text) is not None
+
+
+def function_named(name: str) -> Callable[..., Any]:
+    """The function ``package.module:function``. Raises: what its import raises."""
+    module, _, function = name.partition(":")
+    named = importlib.import_module(module)  # noqa: TID251 - named by the caller, never by storage
+    found: Callable[..., Any] = getattr(named, function)
+    return found
+
+
 @dataclass(frozen=True, slots=True)
 class NamedProvider:
     """A function that each process imports: ``package.module:function``."""
@@ -53,14 +66,12 @@ class NamedProvider:
     name: str
 
     def __post_init__(self) -> None:
-        if not _NAME.fullmatch(self.name):  # it may be a secret that was put in the wrong place
+        if not is_function_name(self.name):  # it may be a secret that was put in the wrong place
             raise InvalidCallError("credentials name a function, as package.module:function; they hold none")
 
     def ask(self, root: str) -> Mapping[str, Any]:
         """Raises: what the function, or its import, raises."""
-        module, _, function = self.name.partition(":")
-        named = importlib.import_module(module)  # noqa: TID251 - named by the caller, never by storage
-        found: Mapping[str, Any] = getattr(named, function)(root)
+        found: Mapping[str, Any] = function_named(self.name)(root)
         return found
 
 

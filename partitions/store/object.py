@@ -62,6 +62,17 @@ _Pages = tuple[int, Sequence[StoredObject]]
 _Once = Callable[[], _Pages]
 
 
+_EXTRAS = {"s3": "s3fs", "abfss": "azure", "az": "azure", "gs": "gcs"}
+
+
+def missing_packages(needs: str, scheme: str, missing: ModuleNotFoundError) -> UnsupportedStoreError:
+    """The error of a client, ``needs``, of which a package is not installed."""
+    return UnsupportedStoreError(
+        f"{needs} needs packages that are not installed ({missing.name}): "
+        f"pip install 'stratalog[{_EXTRAS[scheme]}]'"
+    )
+
+
 def _pages_together(first: _Pages, second: _Pages) -> _Pages | None:
     found = objects_together(first[1], second[1])
     return None if found is None else (second[0], found)
@@ -342,6 +353,17 @@ class ObjectStore(ABC):
             raise UnsupportedStoreError(
                 f"{self.uri} is a store without exclusive create of large objects: {self.instead()}"
             )
+
+    @property
+    def file_system(self) -> str | None:
+        """The class of the foreign file system whose calls it makes, for messages; None: its requests are built
+        here, and each is sent once."""
+        return None
+
+    def sent_per_creation(self) -> int | None:
+        """How often the client sends one creation that nobody answers, 0 where it sends none to the server that it
+        is given; None where it has no server of HTTP."""
+        return 1
 
     def instead(self) -> str:
         """Advice about a store that does not create large objects exclusively."""

@@ -83,18 +83,42 @@ _CONFLICT = frozenset({"InvalidBlockList"})
 """Somebody else had the name meanwhile, which drops the blocks of others."""
 
 
+class AdlfsSendingOnce(AzureBlobFileSystem):  # type: ignore[misc]
+    """Sends no request again: neither after an error, nor where a connection was closed."""
+
+    def do_connect(self) -> None:
+        super().do_connect()
+        pipeline = self.service_client._pipeline
+        for policy in pipeline._impl_policies:
+            if hasattr(policy, "total_retries"):
+                policy.total_retries = 0
+        transport = pipeline._transport
+        opened = transport.open
+
+        async def open_once() -> None:
+            await opened()
+            send_once(transport.session)
+
+        transport.open = open_once
+
+
+def open_adlfs(options: StoreOptions) -> AzureBlobFileSystem:
+    """adlfs, by resolved options. Raises: NoCredentialsFoundError, UnsupportedStoreError."""
+    if options.account is None or options.endpoint_url is None:
+        raise NoCredentialsFoundError("no storage account is named")
+    try:
+        found = _settings(options.account, options.endpoint_url, options)
+        return AdlfsSendingOnce(loop=loop(), skip_instance_cache=True, use_listings_cache=False, **found)
+    except ValueError as error:  # which may repeat what it was given
+        raise NoCredentialsFoundError(f"they are not as Azure writes them ({type(error).__name__})") from None
+
+
 class AzureSession:
     """One storage account, as adlfs reaches it; its credentials are found, and renewed, by adlfs."""
 
     def __init__(self, container: str, options: StoreOptions) -> None:
         """``options`` are resolved ones. Raises: NoCredentialsFoundError, UnsupportedStoreError."""
-        if options.account is None or options.endpoint_url is None:
-            raise NoCredentialsFoundError("no storage account is named")
-        try:
-            found = _settings(options.account, options.endpoint_url, options)
-            self.fs = AzureBlobFileSystem(loop=loop(), skip_instance_cache=True, use_listings_cache=False, **found)
-        except ValueError as error:  # which may repeat what it was given
-            raise NoCredentialsFoundError(f"they are not as Azure writes them ({type(error).__name__})") from None
+        self.fs = open_adlfs(options)
         service = self.fs.service_client
         self._service = service._client
         self._transport = service._pipeline._transport
@@ -120,7 +144,6 @@ class AzureSession:
         )
         try:
             await self._transport.open()
-            send_once(self._transport.session)
             answer = await self._service._send_request(sent, stream=True, **self._timeouts)  # else it is parsed
             body = await answer.read()
         except ClientAuthenticationError as error:

@@ -14,11 +14,11 @@ from typing import Any
 from isal import isal_zlib
 
 from stratalog.partitions.clock import Clock, SystemClock
-from stratalog.partitions.errors import InvalidCallError, OutcomeUnknownError, StorageError, UnsupportedStoreError
+from stratalog.partitions.errors import InvalidCallError, OutcomeUnknownError, StorageError
 from stratalog.partitions.identity import NewId, random_id
 from stratalog.partitions.paths import join
 from stratalog.partitions.store.crc32 import PiecewiseCrc32
-from stratalog.partitions.store.object import ObjectStore
+from stratalog.partitions.store.object import ObjectStore, missing_packages
 from stratalog.partitions.store.object_http import HttpObjects, HttpRequest
 from stratalog.partitions.store.protocol import StoreOptions
 from stratalog.partitions.store.requests import Requests, name_exclusively
@@ -27,7 +27,6 @@ from stratalog.partitions.store.rules import STAGING_FOLDER, Tally, drop_probes
 
 _DEFAULTS = StoreOptions()
 _CLOCK = SystemClock()
-_EXTRAS = {"abfss": "azure", "az": "azure", "gs": "gcs"}
 
 
 class FsspecStore(ObjectStore):
@@ -56,10 +55,7 @@ class FsspecStore(ObjectStore):
         try:
             objects = _objects_of(scheme, root, root_uri, tally, arguments)
         except ModuleNotFoundError as missing:
-            raise UnsupportedStoreError(
-                f"{scheme}:// needs packages that are not installed ({missing.name}): "
-                f"pip install 'stratalog[{_EXTRAS[scheme]}]'"
-            ) from None
+            raise missing_packages(f"{scheme}://", scheme, missing) from None
         super().__init__(root_uri, prefix, objects, tally, options, clock, new_id)
 
     def __reduce__(self) -> tuple[Any, ...]:

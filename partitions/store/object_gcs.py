@@ -61,26 +61,42 @@ _WORDING = Wording(
 )
 
 
+class GcsfsSendingOnce(GCSFileSystem):  # type: ignore[misc]
+    """Sends no request again: neither after an error, nor where a connection was closed."""
+
+    _once = GCSFileSystem._request.__wrapped__
+
+    async def _request(self, *arguments: Any, **named: Any) -> Any:
+        await self._set_session()
+        send_once(self.session)
+        return await self._once(*arguments, **named)
+
+
+def open_gcsfs(options: StoreOptions) -> GCSFileSystem:
+    """gcsfs, by resolved options. Raises: NoCredentialsFoundError."""
+    plain = (options.endpoint_url or "").startswith("http://")  # where credentials could be read on the way
+    # gcsfs looks for an emulator where it is told no server, and else for Google's server with mutual TLS.
+    told = GOOGLE if os.environ.get(EMULATOR) else None
+    try:
+        return GcsfsSendingOnce(
+            project="",
+            token="anon" if plain else _token(options),
+            endpoint_url=options.endpoint_url or told,
+            loop=loop(),
+            skip_instance_cache=True,
+            use_listings_cache=False,
+        )
+    except (google.auth.exceptions.GoogleAuthError, ValueError) as error:
+        raise NoCredentialsFoundError(f"no credentials could be found ({type(error).__name__})") from None
+
+
 class GcsSession:
     """A bucket, as gcsfs reaches it; its credentials are found, and renewed, by gcsfs."""
 
     def __init__(self, bucket: str, options: StoreOptions) -> None:
         """``options`` are resolved ones. Raises: NoCredentialsFoundError."""
         self.server = (options.endpoint_url or GOOGLE).rstrip("/")
-        plain = self.server.startswith("http://")  # where credentials could be read on the way
-        # gcsfs looks for an emulator where it is told no server, and else for Google's server with mutual TLS.
-        told = GOOGLE if os.environ.get(EMULATOR) else None
-        try:
-            self.fs = GCSFileSystem(
-                project="",
-                token="anon" if plain else _token(options),
-                endpoint_url=options.endpoint_url or told,
-                loop=loop(),
-                skip_instance_cache=True,
-                use_listings_cache=False,
-            )
-        except (google.auth.exceptions.GoogleAuthError, ValueError) as error:
-            raise NoCredentialsFoundError(f"no credentials could be found ({type(error).__name__})") from None
+        self.fs = open_gcsfs(options)
         self._bucket = quote(bucket, safe="")
         self._source = options.credentials
         self._timeout = aiohttp.ClientTimeout(

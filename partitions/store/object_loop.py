@@ -53,12 +53,12 @@ def of_this_process(key: Hashable, make: Callable[[], T], number: int = 0) -> T:
     return cast(T, found[1])
 
 
-def wait_for(call: Coroutine[Any, Any, T], deadline_s: float) -> T:
-    """The result of a call, which is carried out on the loop.
+def wait_for(call: Coroutine[Any, Any, T], deadline_s: float, on: asyncio.AbstractEventLoop | None = None) -> T:
+    """The result of a call, which is carried out on the loop, or on the one that it needs.
 
     Raises: TimeoutError after ``deadline_s``, when the call is given up; what the call raises.
     """
-    future = asyncio.run_coroutine_threadsafe(asyncio.wait_for(call, deadline_s), loop())
+    future = asyncio.run_coroutine_threadsafe(asyncio.wait_for(call, deadline_s), on or loop())
     try:
         return future.result()
     except CancelledError:

@@ -38,6 +38,11 @@ def open_store(
                 "memory://name"
             )
         return LocalStore(address.path, clock)
+    of_s3fs = address.scheme == "s3" and options.file_system is None
+    if options.driver is not None and address.scheme != "memory" and not of_s3fs:
+        from stratalog.partitions.store.file_system import open_on_file_system
+
+        return open_on_file_system(str(address), options, clock)
     if address.scheme == "s3":
         # Here, for it loads botocore, which clusters on folders have no use for.
         from stratalog.partitions.store.s3 import S3Store

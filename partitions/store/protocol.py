@@ -96,6 +96,11 @@ class StoreOptions:
     exclusive_multipart: bool | None = None
     """Whether *completing a multipart upload* with ``If-None-Match: *`` is atomic on this endpoint. None:
     on Amazon (no ``endpoint_url``) yes, elsewhere no; then a staged object is named by ``CopyObject``."""
+    driver: str | None = None
+    """``fsspec``: requests are sent by a file system of fsspec; None: by our own clients."""
+    file_system: str | None = None
+    """With ``driver``: a function that returns the file system, as package.module:function; None: s3fs, adlfs or
+    gcsfs, as the address says."""
     bytes_with_name: bool = field(default=False, compare=False)
     """Whether ``Store.stage_copy`` may leave it to ``commit`` to move the bytes, where that saves moving them
     twice. Not for replicas: what a name there vouches for is looked at after the bytes were read, and before the

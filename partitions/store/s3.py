@@ -1,7 +1,8 @@
 """Storage in a bucket: ``s3://bucket/prefix``, on a synchronous botocore client.
 
-The one client that is not fsspec's. s3fs moved parts up at 0.8 to 1.0 of its speed, but down at 0.56 (eight
-threads) and 0.71 (two) with twice the CPU. ``python -m bench.s3_clients`` prints it.
+With ``driver = "fsspec"`` s3fs sends the same requests (``s3_fsspec``). s3fs moved parts up at 0.8 to 1.0 of
+botocore's speed, but down at 0.56 (eight threads) and 0.71 (two) with twice the CPU
+(``python -m bench.s3_clients``).
 
 Exclusive create is ``PUT If-None-Match: *``. ``version`` is the ETag, so two objects of the same name with the
 same bytes, written in the same way, are one and the same to this store.
@@ -19,7 +20,13 @@ from stratalog.partitions.clock import Clock, SystemClock
 from stratalog.partitions.errors import StorageError
 from stratalog.partitions.identity import NewId, random_id
 from stratalog.partitions.paths import join
-from stratalog.partitions.store.object import INLINE_COPY_BYTES, MOST_PARTS, ObjectStore, StagedPartsCopy
+from stratalog.partitions.store.object import (
+    INLINE_COPY_BYTES,
+    MOST_PARTS,
+    ObjectStore,
+    StagedPartsCopy,
+    missing_packages,
+)
 from stratalog.partitions.store.protocol import StagedCopy, Store, StoredObject, StoreOptions
 from stratalog.partitions.store.resolving import resolved
 from stratalog.partitions.store.rules import STAGING_FOLDER, Tally, check_name, drop_probes, run_pieces
@@ -47,7 +54,7 @@ class S3Store(ObjectStore):
         rng: random.Random | None = None,
     ) -> None:
         tally, options = Tally(), resolved(f"s3://{bucket}", options)
-        connection = S3Connection(options, clock, random.Random() if rng is None else rng)
+        connection = _connection(options, clock, random.Random() if rng is None else rng)
         super().__init__(
             f"s3://{bucket}", prefix, Bucket(connection, bucket, tally), tally, options, clock, new_id
         )
@@ -67,7 +74,9 @@ class S3Store(ObjectStore):
         credentials, where it tells the checksum of what it has copied; else parts are read and uploaded a few at
         once, or (``StoreOptions.bytes_with_name``) what would be moved twice is streamed once, when it gets its
         name."""
-        late = self.options.bytes_with_name and not self._complete_exclusively
+        # s3fs reads a body on its event loop, where another store could not be asked for the bytes.
+        streams = self.options.bytes_with_name and self.options.driver is None
+        late = streams and not self._complete_exclusively
         by_put = INLINE_COPY_BYTES < source_object.size_bytes <= LARGEST_PUT_BYTES
         if late and by_put and not isinstance(source, S3Store):
             return StagedPut(self._place(name), source, source_object)
@@ -119,3 +128,13 @@ class S3Store(ObjectStore):
 
         run_pieces([partial(copy, index) for index in range(len(parts))])
         return self._tells_what_it_copied
+
+
+def _connection(options: StoreOptions, clock: Clock, rng: random.Random) -> S3Connection:
+    if options.driver is None:
+        return S3Connection(options, clock, rng)
+    try:
+        from stratalog.partitions.store.s3_fsspec import S3fsConnection
+    except ModuleNotFoundError as missing:
+        raise missing_packages("fsspec", "s3", missing) from None
+    return S3fsConnection(options, clock, rng)

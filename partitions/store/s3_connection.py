@@ -98,7 +98,7 @@ class S3Connection(Requests):
     @property
     def time(self) -> StorageTime:
         """The time at the endpoint."""
-        return _times.setdefault(self.options, StorageTime())
+        return time_of(self.options)
 
     @property
     def encryption(self) -> Mapping[str, str]:
@@ -167,27 +167,37 @@ def client_of(options: StoreOptions) -> Any:
     return client
 
 
-def _make_client(options: StoreOptions) -> Any:
-    config = botocore.config.Config(
-        connect_timeout=min(options.timeout_s, CONNECT_TIMEOUT_S),
-        read_timeout=options.timeout_s,
-        max_pool_connections=POOL_CONNECTIONS,
+def client_settings(options: StoreOptions) -> dict[str, Any]:
+    """The settings of a botocore client, whatever sends its requests."""
+    return {
+        "connect_timeout": min(options.timeout_s, CONNECT_TIMEOUT_S),
+        "read_timeout": options.timeout_s,
+        "max_pool_connections": POOL_CONNECTIONS,
         # Retries are ours: only a caller that counts the attempts knows whether one of them went unanswered.
-        retries={"total_max_attempts": 1, "mode": "standard"},
+        "retries": {"total_max_attempts": 1, "mode": "standard"},
         # Servers other than Amazon's do not all know trailing checksums; uploads say their CRC-32 in a header.
-        request_checksum_calculation="when_required",
-        response_checksum_validation="when_required",
-        ignore_configured_endpoint_urls=True,
-        s3={
+        "request_checksum_calculation": "when_required",
+        "response_checksum_validation": "when_required",
+        "ignore_configured_endpoint_urls": True,
+        "s3": {
             "addressing_style": "auto" if options.endpoint_url is None else "path",
             # A second hash of every byte, which only an unencrypted connection needs: against forgery.
             "payload_signing_enabled": (options.endpoint_url or "").startswith("http://"),
         },
-    )
+    }
+
+
+def time_of(options: StoreOptions) -> StorageTime:
+    """The time at the endpoint, as this process knows it."""
+    return _times.setdefault(options, StorageTime())
+
+
+def _make_client(options: StoreOptions) -> Any:
+    config = botocore.config.Config(**client_settings(options))
     client = s3_session(options).create_client(
         "s3", region_name=options.region, endpoint_url=options.endpoint_url, config=config
     )
-    time = _times.setdefault(options, StorageTime())
+    time = time_of(options)
 
     def answered(http_response: Any, **_: Any) -> None:
         time.answered(http_response.headers)

@@ -272,7 +272,7 @@ def test_bytes_a_second_are_bounded(tmp_path: Path) -> None:
     live.topic()
     live.append(["x" * 1000] * 5)
     began_ms = live.clock.now_ms()
-    exported(live, MemoryCluster(), ExportOptions(throttle=1000, piece_bytes=1)).raise_for_failures()
+    exported(live, MemoryCluster(), ExportOptions(throttle_bytes_per_s=1000, piece_bytes=1)).raise_for_failures()
     assert live.clock.now_ms() - began_ms >= 4000
 
 
@@ -306,7 +306,7 @@ def test_typed_values_are_text_or_json_there(tmp_path: Path) -> None:
 
 def test_a_call_that_contradicts_itself_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     live = LiveCluster(tmp_path, on_disk=True)
-    asked = ["--cluster", str(live.file), "--to", "localhost:1", "--topics", "t"]
+    asked = ["--cluster", str(live.file), "--to", "localhost:1", "t"]
     for given, said in (
         (["--start", "5"], "--new-offsets"),
         (["--start", "5", "--new-offsets"], "--name"),

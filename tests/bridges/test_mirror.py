@@ -102,7 +102,7 @@ def test_gaps_are_no_records_in_either_tier_nor_merged_nor_among_the_last(tmp_pa
 def test_nobody_else_appends_until_it_is_ended(tmp_path: Path) -> None:
     live, source = LiveCluster(tmp_path), some()
     mirrored(live, source)
-    ends = "stratalog mirror --end --topics t"
+    ends = "stratalog mirror t --end"
     with pytest.raises(PolicyViolationError, match=ends):
         live.append(["mine"])
     with pytest.raises(PolicyViolationError, match=ends):
@@ -328,7 +328,9 @@ def test_it_is_throttled_and_stops_at_its_budget(tmp_path: Path) -> None:
         source.logs[0].epoch = epoch
         source.logs[0].append("x" * 1000)
     began = live.clock.now_ms()
-    report = mirror(context_of(live.cluster), source, ["t"], MirrorOptions(throttle=1000, budget_s=2.5))
+    report = mirror(
+        context_of(live.cluster), source, ["t"], MirrorOptions(throttle_bytes_per_s=1000, budget_s=2.5)
+    )
     assert live.clock.now_ms() - began >= 2500
     assert 0 < int(report.totals["lag"] or 0) < 6
     assert float(report.totals["left_s"] or 0) > 0
@@ -341,12 +343,12 @@ def test_without_confluent_kafka_one_sentence_says_what_to_install(
 ) -> None:
     live = LiveCluster(tmp_path, on_disk=True)
     monkeypatch.setitem(sys.modules, "confluent_kafka", None)
-    asked = ["--cluster", str(live.file), "--from", "localhost:1", "--topics", "t"]
+    asked = ["--cluster", str(live.file), "--from", "localhost:1", "t"]
     assert job(asked) == 2
     assert "pip install 'stratalog[kafka]'" in capsys.readouterr().err
-    assert job([*asked[:2], "--end", "--topics", "t"]) == 2
+    assert job([*asked[:2], "--end", "t"]) == 2
     assert "give --yes" in capsys.readouterr().err
-    assert job([*asked[:2], "--end", "--topics", "t", "--yes"]) == 2
+    assert job([*asked[:2], "--end", "t", "--yes"]) == 2
     assert "UNKNOWN_TOPIC_OR_PARTITION" in capsys.readouterr().err
 
 

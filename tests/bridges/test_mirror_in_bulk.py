@@ -13,8 +13,9 @@ import pytest
 from stratalog.bridges.mirror.compare import compare
 from stratalog.bridges.mirror.mirror import end_mirror, mirror
 from stratalog.bridges.mirror.options import MirrorOptions
-from stratalog.engine.driver.context import Context, LocalTasks, Silent
+from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.report import Report
+from stratalog.engine.driver.tasks import LocalTasks, Silent
 from stratalog.engine.state.group_commits import OffsetAndMetadata
 from stratalog.partitions.errors import RetriableError
 from tests.bridges.memory_source import MemorySource
@@ -185,7 +186,9 @@ def test_tasks_share_the_throttle_and_end_at_the_budget(tmp_path: Path) -> None:
             log.epoch = epoch
             log.append("x" * 1000)
     began = live.clock.now_ms()
-    report = mirror(by_tasks(live), source, ["t"], replace(BULK, throttle=1000, budget_s=90)).raise_for_failures()
+    report = mirror(
+        by_tasks(live), source, ["t"], replace(BULK, throttle_bytes_per_s=1000, budget_s=90)
+    ).raise_for_failures()
     assert live.clock.now_ms() - began >= 90_000
     assert int(report.totals["tasks"] or 0) > 2, "readers do not wait for the end of the run"
     assert 0 < int(report.totals["lag"] or 0) < 200

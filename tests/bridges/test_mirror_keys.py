@@ -49,8 +49,8 @@ def test_a_comparison_says_where_keys_would_go_elsewhere(tmp_path: Path) -> None
     assert note.startswith("t: ")
     assert "of 30 keys that were looked at are in other partitions than partitioner = murmur2 sends" in note
     assert note.endswith(
-        "30 are where crc32 sends them: before mirror --end, stratalog topics configs "
-        "--topic t --set partitioner=crc32"
+        "30 are where crc32 sends them: before mirror --end, stratalog topics alter-configs "
+        "t --set partitioner=crc32"
     )
     live.cluster.topics.alter_configs("t", {"partitioner": CRC32})
     assert compare(context_of(live.cluster), source, ["t"]).notes == []

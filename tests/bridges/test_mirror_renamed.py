@@ -164,7 +164,7 @@ def test_the_name_there_stays_with_a_mirror(tmp_path: Path) -> None:
 
 def test_the_job_takes_one_name_for_a_topic(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     live = LiveCluster(tmp_path, on_disk=True)
-    asked = ["--cluster", str(live.file), "--topics", "a"]
+    asked = ["--cluster", str(live.file), "a"]
     assert job([*asked, "--from", "localhost:1", "--as", "a=x", "--as", "a=y"]) == 2
     assert "--as names a topic of the source twice" in capsys.readouterr().err
     assert job([*asked, "--end", "--as", "a=x", "--yes"]) == 2

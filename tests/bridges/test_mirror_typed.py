@@ -120,7 +120,7 @@ def test_the_jobs_find_a_schema_that_is_none_before_they_ask_the_source(
     live = LiveCluster(tmp_path, on_disk=True)
     (tmp_path / "trip.ddl").write_text("id INTERVAL")
     for job, option in ((mirror_job, "--from"), (compare_job, "--with")):
-        asked = ["--cluster", str(live.file), option, "localhost:1", "--topics", "t"]
+        asked = ["--cluster", str(live.file), option, "localhost:1", "t"]
         assert job([*asked, "--format", "json"]) == 2
         assert "--format needs --schema" in capsys.readouterr().err
         assert job([*asked, "--format", "json", "--schema", str(tmp_path / "trip.ddl")]) == 2

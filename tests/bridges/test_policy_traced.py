@@ -92,7 +92,7 @@ KEEPS_UP: tuple[Work, ...] = (
 
 SEES_EVERYTHING: tuple[Work, ...] = (
     lambda live, driver, topic: driver.health(),
-    lambda live, driver, topic: driver.drill(opener=live.open_root),
+    lambda live, driver, topic: driver.drill(),
 )
 EVERYTHING: tuple[Work, ...] = (
     *SEES_EVERYTHING,

@@ -108,7 +108,7 @@ class Campaign:
         producer = "stream" if job == "stream" else "bulk"
         file, sequence = self.world.make_input(producer)
         record = ["--key", "k", "--value", "v", "--partition", "p", "--timestamp", "at", "--order-by", "timestamp"]
-        argv = ["append", *cluster, "--topic", TOPIC, *record, "--producer", producer]
+        argv = ["append", *cluster, TOPIC, *record, "--producer", producer]
         if job == "stream":
             checkpoint = str(self.world.folder / "checkpoint")
             return [*argv, "--input", str(file.parent), "--stream", "--checkpoint", checkpoint]

@@ -121,7 +121,7 @@ class S3World:
         """
         cluster = Cluster.open(self.file)
         cluster.verify(deep=True).raise_for_failures()
-        hanging = cluster.transactions.hanging().raise_for_failures().rows
+        hanging = cluster.transactions.find_hanging().raise_for_failures().rows
         assert not hanging, hanging
         lagging = [row for row in cluster.quorum.describe().raise_for_failures().rows if row["lag"]]
         assert not lagging, lagging

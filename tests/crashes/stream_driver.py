@@ -40,7 +40,7 @@ class Transactions:
                 for row in rows.groupBy("partition").agg((f.max("offset") + 1).alias("end")).collect()
             }
             if ends:
-                t.append(rows, self._target, key="key", value="value")
+                t.append(self._target, rows, key="key", value="value")
                 t.commit_offsets("copy", ends)
 
 
@@ -54,13 +54,13 @@ def writer_of(
         )
     if way == "transaction":
         return frame.writeStream.foreachBatch(Transactions(cluster, source, target))
-    records = cluster.records(frame, target, key="key", value="value")
+    records = cluster.records(target, frame, key="key", value="value")
     return records.writeStream.format("stratalog").option("cluster", file).option("topic", target)
 
 
 def main(way: str, file: str, checkpoint: str, source: str, target: str) -> None:
     """Everything that there is."""
-    from stratalog.jobs.session import spark_session
+    from stratalog import spark_session
 
     spark = spark_session("stream")
     given = {"cluster": file, "topic": source, "startingOffsets": "earliest", "maxRowsPerTrigger": str(ROWS)}

@@ -187,7 +187,7 @@ class Unattended:
                 lost_s, operator_s = None, now_s + rng.uniform(*LOST_S)
                 broker, file = str(self._lost), str(self._world.file)
                 self._operator = [
-                    _job("bootstrap", file, "--brokers", broker),
+                    _job("bootstrap", file, broker),
                     _job("quorum", file, "replace-voter", broker),
                 ]
             if operator_s is not None and now_s >= operator_s:

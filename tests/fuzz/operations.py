@@ -12,9 +12,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from stratalog import Cluster
+from stratalog.engine.cluster.parts import with_parts
 from stratalog.engine.config.key_source import KeySource
-from stratalog.engine.driver.context import LocalTasks
 from stratalog.engine.driver.report import Report
+from stratalog.engine.driver.tasks import LocalTasks
 from stratalog.engine.metadata.reassignment_plan import parse_plan
 from stratalog.partitions.clock import ManualClock
 from stratalog.partitions.identity import NewId
@@ -65,14 +66,8 @@ def open_cluster(
 ) -> Cluster:
     """A driver; one that does one thing after the other, or one as they are."""
     prober = SerialProber() if in_turn else None
-    cluster = Cluster.open(
-        folder / "cluster.toml",
-        clock=clock,
-        new_id=new_id,
-        opener=open_by_clock,
-        prober=prober,
-        cluster_key=cluster_key,
-        keeps_short=False,
+    cluster = with_parts(Cluster, clock=clock, new_id=new_id, opener=open_by_clock, prober=prober).open(
+        folder / "cluster.toml", cluster_key=cluster_key, keeps_short=False
     )
     if in_turn:
         context = context_of(cluster)
@@ -297,7 +292,7 @@ OPERATIONS: Mapping[str, Operation] = {
     "groups": lambda scene: scene.cluster.groups.list(),
     "transact": transact,
     "transactions": lambda scene: scene.cluster.transactions.list(),
-    "hanging": lambda scene: scene.cluster.transactions.hanging(scene.topics()),
+    "hanging": lambda scene: scene.cluster.transactions.find_hanging(scene.topics()),
     "finish": lambda scene: scene.cluster.transactions.finish(check=False),
 }
 

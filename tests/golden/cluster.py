@@ -23,6 +23,7 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql.types import DoubleType, LongType, StringType, StructField, StructType
 
+from stratalog.engine.cluster.parts import with_parts
 from tests.clocks import open_by_clock
 from tests.golden.harness import Clock, Cluster, ManualClock, MemoryStore, Store, StoreOptions
 
@@ -74,23 +75,13 @@ class World:
         return SECRET if self.cluster_id == SIGNED else None
 
     def format(self) -> Cluster:
-        return Cluster.format(
-            self.file,
-            clock=self.clock,
-            new_id=self.new_id,
-            opener=self.open_root,
-            cluster_key=self._key,
-            keeps_short=False,
+        return with_parts(Cluster, clock=self.clock, new_id=self.new_id, opener=self.open_root).format(
+            self.file, cluster_key=self._key, keeps_short=False
         )
 
     def open(self) -> Cluster:
-        return Cluster.open(
-            self.file,
-            clock=self.clock,
-            new_id=self.new_id,
-            opener=self.open_root,
-            cluster_key=self._key,
-            keeps_short=False,
+        return with_parts(Cluster, clock=self.clock, new_id=self.new_id, opener=self.open_root).open(
+            self.file, cluster_key=self._key, keeps_short=False
         )
 
     def restore(self, heir: Path) -> Cluster:
@@ -99,9 +90,9 @@ class World:
             f'[cluster]\nid = "heir"\nremote = "{self.remote}"\nvoters = [1]\n'
             '[[brokers]]\nid = 1\nlog_dir = "memory://heir"\n'
         )
-        given: dict[str, Any] = {"clock": self.clock, "new_id": self.new_id, "opener": self.open_root}
-        Cluster.restore(heir, self.cluster_id, **given).raise_for_failures()
-        return Cluster.open(heir, **given, keeps_short=False)
+        door = with_parts(Cluster, clock=self.clock, new_id=self.new_id, opener=self.open_root)
+        door.restore(heir, self.cluster_id).raise_for_failures()
+        return door.open(heir, keeps_short=False)
 
     def files(self) -> dict[str, bytes]:
         """Every file of every root in memory, of the remote tier and of the cache, by its path."""

@@ -7,7 +7,7 @@ import pkgutil
 from pathlib import Path
 
 import stratalog as door
-from stratalog import Cluster, StratalogError, engine, partitions, snapshots, tiering
+from stratalog import Cluster, StratalogError, engine, partitions, snapshots, spark_session, tiering
 from stratalog.bridges.page.report import StatePage
 from stratalog.engine.cluster.brokers import Brokers
 from stratalog.engine.cluster.catalog import Catalog
@@ -18,7 +18,6 @@ from stratalog.engine.cluster.transactions import OpenTransaction, Transactions
 from stratalog.engine.health.finding import HealthFinding, HealthReport
 from stratalog.jobs.main import JOBS
 from stratalog.jobs.main import main as stratalog
-from stratalog.jobs.session import spark_session
 from stratalog.partitions.clock import Clock, ManualClock
 from stratalog.partitions.store import Store, StoreOptions, open_store
 from stratalog.partitions.store.memory import MemoryStore

@@ -67,7 +67,7 @@ _CONFIGURATION = """\
 
 Keys have Kafka's names and defaults. They are part of the cluster's metadata, are checked when they are set, and
 change while everything runs: `cluster.topics.alter_configs(topic, {...})`, or
-`stratalog topics configs --topic NAME --set KEY=VALUE`. A topic's key may also be set on the cluster, as the
+`stratalog topics alter-configs NAME --set KEY=VALUE`. A topic's key may also be set on the cluster, as the
 default of its topics.
 
 `python -m tests.golden` writes this page.

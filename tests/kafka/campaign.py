@@ -227,7 +227,7 @@ class Campaign:
 
     def _kill_a_mirror(self) -> None:
         """Some moment after it has appended something, or at its end where it finds nothing to do."""
-        arguments = ["mirror", "--from", self._kafka.bootstrap, "--topics", ",".join(TOPICS)]
+        arguments = ["mirror", "--from", self._kafka.bootstrap, ",".join(TOPICS)]
         arguments += ["--cluster", str(self._folder / "here" / "cluster.toml")]
         before = self._files_here()
         alive = killed(arguments, lambda: self._files_here() > before, _MOMENT_S * self._rng.random())

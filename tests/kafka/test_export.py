@@ -172,7 +172,7 @@ def test_exports_are_killed_and_one_stands_still_and_each_record_is_there_once(
             "--cluster",
             str(tmp_path / "cluster.toml"),
         ]
-        command += ["--to", clients.address, "--topics", name, "--every", "1ms", *extra]
+        command += ["--to", clients.address, name, "--every", "1ms", *extra]
         command += ["--config", "message.timeout.ms=4000"]
         return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 

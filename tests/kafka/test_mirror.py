@@ -33,7 +33,7 @@ from stratalog.bridges.mirror import kafka_source
 from stratalog.bridges.mirror.kafka_source import open_source
 from stratalog.bridges.mirror.mirror import mirror
 from stratalog.bridges.mirror.options import MirrorOptions
-from stratalog.engine.driver.context import LocalTasks
+from stratalog.engine.driver.tasks import LocalTasks
 from stratalog.partitions.errors import EnvironmentUnusableError, RetriableError
 from tests.contexts import context_of
 from tests.kafka.kafka_clients import CLIENT, PRODUCER, WAIT_S, KafkaClients, only, wait_until
@@ -268,7 +268,7 @@ def test_tasks_mirror_partitions_side_by_side_and_decode_values(
     schema = tmp_path / "trip.ddl"
     schema.write_text("id LONG")
     options = MirrorOptions(
-        replication_factor=2, values=typed_values("json", str(schema)), bulk_offsets=1, throttle=1e9
+        replication_factor=2, values=typed_values("json", str(schema)), bulk_offsets=1, throttle_bytes_per_s=1e9
     )
     context = replace(context_of(cluster), tasks=Elsewhere(2))
     with closing(open_source(clients.address)) as source:
@@ -335,7 +335,7 @@ def test_mirrors_are_killed_and_one_stands_still_and_there_is_one_copy(
             "--cluster",
             str(tmp_path / "cluster.toml"),
         ]
-        command += ["--from", clients.address, "--topics", topic.name, "--every", "1ms"]
+        command += ["--from", clients.address, topic.name, "--every", "1ms"]
         return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
     def ends() -> list[object]:

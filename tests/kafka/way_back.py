@@ -81,7 +81,7 @@ class WayBack:
         self.counts["places of the group, the same record in all three"] = len(found)
 
     def _kill_an_export(self, fresh: KafkaCluster) -> None:
-        arguments = ["export", "--to", fresh.bootstrap, "--topics", ",".join(self._topics)]
+        arguments = ["export", "--to", fresh.bootstrap, ",".join(self._topics)]
         arguments += ["--cluster", str(self._folder / "here" / "cluster.toml")]
         for key, value in _QUICK.items():
             arguments += ["--config", f"{key}={value}"]

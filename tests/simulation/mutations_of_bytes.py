@@ -9,7 +9,6 @@ from dataclasses import replace
 
 import stratalog.engine.metadata.image
 import stratalog.engine.replication.damage
-import stratalog.engine.replication.hidden
 import stratalog.engine.replication.sync
 import stratalog.engine.upkeep.healing.plan
 import stratalog.engine.upkeep.replication.reassign
@@ -109,7 +108,7 @@ MUTATIONS_OF_BYTES: Sequence[Mutation] = (
     _unread(
         "dropped before it was read",
         _DROPPED,
-        patched(stratalog.engine.replication.hidden, "verify_bytes", variants.unchecked),
+        patched(stratalog.engine.replication.damage, "verify_bytes", variants.unchecked),
         patched(stratalog.engine.upkeep.retention.tasks, "verify_remote", variants.unchecked),
         directed=_DROPPED_TIERED,
     ),

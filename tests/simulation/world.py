@@ -14,7 +14,8 @@ import msgspec
 from stratalog.engine.admin import topics
 from stratalog.engine.brokers import bring_up
 from stratalog.engine.config.cluster_file import BrokerEntry, ClusterFile
-from stratalog.engine.driver.context import Context, TaskRunner
+from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.tasks import TaskRunner
 from stratalog.engine.metadata.commands import Command
 from stratalog.engine.metadata.image import ClusterImage, PartitionView, TopicImage
 from stratalog.engine.quorum.bootstrap import bootstrap as bootstrap_quorum

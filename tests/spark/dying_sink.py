@@ -37,8 +37,7 @@ def _open(file: str, *_: str | None) -> Context:
 
 
 def main(folder: Path) -> None:
-    from stratalog import Cluster
-    from stratalog.jobs.session import spark_session
+    from stratalog import Cluster, spark_session
 
     spark = spark_session("dying", master="local[2,4]", settings={"spark.speculation": "true"})
     file = write_cluster_file(folder)
@@ -46,11 +45,11 @@ def main(folder: Path) -> None:
     for name in ("source", "t"):
         cluster.topics.create(name, partitions=2, replication_factor=2)
     rows = spark.range(40).selectExpr("cast(id AS STRING) AS value", "id % 2 AS p")
-    cluster.append(rows, "source", partition="p").raise_for_failures()
+    cluster.append("source", rows, partition="p").raise_for_failures()
     spark.dataSource.register(Dying)
     options = {"cluster": str(file), "startingOffsets": "earliest", "maxRowsPerTrigger": "20"}
     frame = spark.readStream.format("stratalog").options(**options).load("source")
-    stream = cluster.records(frame.select("value", "partition"), "t", partition="partition").writeStream
+    stream = cluster.records("t", frame.select("value", "partition"), partition="partition").writeStream
     stream = stream.format("dying").option("cluster", str(file)).option("checkpointLocation", str(folder / "cp"))
     stream.trigger(availableNow=True).start("t").awaitTermination()
     back = cluster.read("t")

@@ -7,6 +7,7 @@ import os
 import sys
 from pathlib import Path
 
+from stratalog.engine.cluster.parts import with_parts
 from stratalog.partitions.clock import Clock
 from stratalog.partitions.store import StagedWriter, Store, StoreOptions, open_store
 from stratalog.partitions.store.local import LocalStore
@@ -42,14 +43,13 @@ def opener(uri: str, options: StoreOptions, clock: Clock) -> Store:
 
 
 def main(folder: Path) -> None:
-    from stratalog import Cluster
-    from stratalog.jobs.session import spark_session
+    from stratalog import Cluster, spark_session
 
     spark = spark_session("dying", master="local[2,4]", settings={"spark.speculation": "true"})
-    cluster = Cluster.format(write_cluster_file(folder), spark, opener=opener)
+    cluster = with_parts(Cluster, opener=opener).format(write_cluster_file(folder), spark)
     cluster.topics.create("t", partitions=2, replication_factor=2)
     source = spark.range(40).coalesce(2).selectExpr("cast(id AS STRING) AS value", "id % 2 AS p")  # not "small"
-    report = cluster.append(source, "t", partition="p").raise_for_failures()
+    report = cluster.append("t", source, partition="p").raise_for_failures()
     outcomes = ",".join(sorted(str(row["outcome"]) for row in report.rows))
     back = cluster.read("t")
     print("died", "yes" if (folder / "died").exists() else "no")

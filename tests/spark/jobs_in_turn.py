@@ -15,9 +15,8 @@ import sys
 from contextlib import redirect_stdout
 from pathlib import Path
 
-from stratalog import load_cluster_file
+from stratalog import load_cluster_file, spark_session
 from stratalog.jobs.main import main
-from stratalog.jobs.session import spark_session
 
 if __name__ == "__main__":
     roots = load_cluster_file(os.environ["STRATALOG_CLUSTER"]).roots

@@ -69,7 +69,7 @@ def main(master: str, file: str) -> None:
     appended = 0
     for part in (first.union(last.where(f"n < {ROWS - PARTITIONS}")), last.where(f"n >= {ROWS - PARTITIONS}")):
         wide = part.selectExpr("n", "p", f"repeat(sha2(cast(n AS STRING), 256), {WIDE_BYTES // 64}) AS s")
-        report = cluster.append(wide, "wide", partition="p", acks="leader").raise_for_failures()
+        report = cluster.append("wide", wide, partition="p", acks="leader").raise_for_failures()
         appended += int(report.totals["records"] or 0)
     told["appended"] = appended
     told["copied"] = cluster.replicate("wide").raise_for_failures().totals["copied_bytes"]

@@ -6,8 +6,7 @@ from __future__ import annotations
 
 import sys
 
-from stratalog import Cluster, load_cluster_file
-from stratalog.jobs.session import spark_session
+from stratalog import Cluster, load_cluster_file, spark_session
 
 
 def main() -> None:

@@ -14,6 +14,7 @@ import traceback
 from pathlib import Path
 from typing import Any
 
+from stratalog.engine.cluster.parts import with_parts
 from tests.spark.gates import opener
 from tests.spark.standalone import ROOT, read, session_settings, spark_environment
 
@@ -68,11 +69,10 @@ class RemoteDriver:
 
 
 def main(master: str, cluster_file: str, gates: str) -> None:
-    from stratalog import Cluster, OperationFailedError
-    from stratalog.jobs.session import spark_session
+    from stratalog import Cluster, OperationFailedError, spark_session
 
     spark = spark_session("driver", master=master, settings=session_settings())
-    cluster = Cluster.open(cluster_file, spark, opener=opener(Path(gates)))
+    cluster = with_parts(Cluster, opener=opener(Path(gates))).open(cluster_file, spark)
     for line in sys.stdin:
         told = json.loads(line)
         arguments = told["arguments"]
@@ -81,7 +81,7 @@ def main(master: str, cluster_file: str, gates: str) -> None:
                 source = spark.range(arguments.pop("start"), arguments.pop("end"), 1, 1)
                 source = source.coalesce(1)  # the plan is not asked whether it is small
                 frame = source.selectExpr("cast(id AS STRING) AS value", "id % 2 AS p")
-                report = cluster.append(frame, arguments.pop("topic"), partition="p", **arguments)
+                report = cluster.append(arguments.pop("topic"), frame, partition="p", **arguments)
             elif told["call"] == "read":
                 read_back = cluster.read(arguments["topic"]).orderBy("partition", "offset")
                 rows = [[row.partition, row.offset, row.value.decode()] for row in read_back.collect()]

@@ -52,7 +52,7 @@ class Numbers:
         source = self._spark.range(self.count, self.count + count, numPartitions=1).selectExpr(
             "id AS n", "sha2(cast(id AS STRING), 256) AS word", "cast(id % 7 AS STRING) AS k"
         )
-        self._cluster.append(source, self._topic, key="k").raise_for_failures()
+        self._cluster.append(self._topic, source, key="k").raise_for_failures()
         self.count += count
 
 

@@ -14,9 +14,8 @@ from pathlib import Path
 from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
-from stratalog import Cluster
+from stratalog import Cluster, spark_session
 from stratalog.engine.config.cluster_file import load_cluster_file
-from stratalog.jobs.session import spark_session
 from stratalog.partitions.store import open_store
 from tests.contexts import context_of
 
@@ -95,7 +94,7 @@ def main(path: str, *options: str) -> None:
     frame = spark.range(100).selectExpr("cast(id AS STRING) AS value")
     for step in (
         lambda: settings_of(spark),
-        lambda: [cluster.append(frame, "t").to_json() for _ in range(3)],
+        lambda: [cluster.append("t", frame).to_json() for _ in range(3)],
         lambda: cluster.tier().to_json(),
         lambda: cluster.retain().to_json(),
         lambda: cluster.verify(deep=True).to_json(),

@@ -70,7 +70,7 @@ def test_typed_values_come_back_as_they_were(cluster: Cluster, spark: SparkSessi
     not, and a value with a map is hashed where there is no key."""
     cluster.topics.create("typed", partitions=3, replication_factor=2, key="STRING", value=VALUE)
     source = spark.createDataFrame(typed_rows(), f"key STRING, {VALUE}")
-    report = cluster.append(source, "typed", key="key").raise_for_failures()
+    report = cluster.append("typed", source, key="key").raise_for_failures()
     assert report.totals["records"] == 4
     back = cluster.read("typed")
     assert rows(back.select("key", "value.*")) == rows(source)
@@ -88,7 +88,7 @@ def test_binary_keys_values_and_headers_come_back_as_they_were(cluster: Cluster,
         ],
         "n INT, key STRING, value BINARY, headers ARRAY<STRUCT<key: STRING, value: BINARY>>",
     ).coalesce(1)
-    cluster.append(source, "binary", key="key", headers="headers").raise_for_failures()
+    cluster.append("binary", source, key="key", headers="headers").raise_for_failures()
     back = cluster.read("binary")
     assert [(k and bytes(k), v and bytes(v)) for k, v in ordered(back, "key", "value")] == [
         (b"k", b"\0v"),
@@ -106,7 +106,7 @@ def test_binary_keys_values_and_headers_come_back_as_they_were(cluster: Cluster,
 def test_a_typed_topic_takes_its_value_from_one_column_too(cluster: Cluster, spark: SparkSession) -> None:
     cluster.topics.create("struct", replication_factor=2, value="n BIGINT")
     source = spark.range(3).selectExpr("struct(id AS n) AS v")
-    cluster.append(source, "struct", value="v").raise_for_failures()
+    cluster.append("struct", source, value="v").raise_for_failures()
     assert sorted(row.n for row in cluster.read("struct").select("value.*").collect()) == [0, 1, 2]
 
 
@@ -116,7 +116,7 @@ def test_a_typed_topic_takes_its_value_from_one_column_too(cluster: Cluster, spa
 def test_rows_go_where_the_partition_column_says(cluster: Cluster, spark: SparkSession) -> None:
     cluster.topics.create("placed", partitions=4, replication_factor=1)
     source = spark.range(20).selectExpr("cast(id AS STRING) AS value", "id % 3 AS p")
-    report = cluster.append(source, "placed", partition="p").raise_for_failures()
+    report = cluster.append("placed", source, partition="p").raise_for_failures()
     assert {row["partition"]: row["records"] for row in report.rows} == {0: 7, 1: 7, 2: 6}
     back = cluster.read("placed").selectExpr("cast(cast(value AS STRING) AS INT) % 3 AS p", "partition")
     assert back.where("p != partition").count() == 0
@@ -126,12 +126,12 @@ def test_equal_keys_go_to_one_partition_in_every_append(cluster: Cluster, spark:
     cluster.topics.create("hashed", partitions=4, replication_factor=1)
     for parts in (1, 3):
         source = spark.range(60).selectExpr("concat('k', id % 12) AS key", "cast(id AS STRING) AS value")
-        cluster.append(source.repartition(parts), "hashed", key="key").raise_for_failures()
+        cluster.append("hashed", source.repartition(parts), key="key").raise_for_failures()
     back = cluster.read("hashed")
     assert back.select("key", "partition").distinct().count() == 12
     assert back.select("partition").distinct().count() > 1
     keyless = spark.range(60).selectExpr("cast(id AS STRING) AS value")
-    report = cluster.append(keyless, "hashed").raise_for_failures()
+    report = cluster.append("hashed", keyless).raise_for_failures()
     assert len(report.rows) == 4, "records without a key are spread by their values"
 
 
@@ -153,7 +153,7 @@ def test_a_row_without_a_place_is_refused_and_nothing_is_written(
         cluster.topics.create("refused", partitions=2, replication_factor=1)
     source = spark.range(10).selectExpr("cast(id AS STRING) AS value", f"{partition} AS p")
     with unchanged(folder), pytest.raises(InvalidRecordError, match=message):
-        cluster.append(source, "refused", partition="p")
+        cluster.append("refused", source, partition="p")
 
 
 def test_columns_that_are_missing_or_of_another_type_are_named(
@@ -186,11 +186,11 @@ def test_columns_that_are_missing_or_of_another_type_are_named(
     with unchanged(folder):
         for frame, options, message in refused:
             with pytest.raises(InvalidRecordError, match=message):
-                cluster.append(frame, "declared", on_unknown_field="drop", **options)
+                cluster.append("declared", frame, on_unknown_field="drop", **options)
         with pytest.raises(InvalidCallError, match="acks is 'most'"):
-            cluster.append(good, "declared", key="k", acks="most", on_unknown_field="drop")
+            cluster.append("declared", good, key="k", acks="most", on_unknown_field="drop")
         with pytest.raises(UnknownTopicOrPartitionError, match="'undeclared' does not exist"):
-            cluster.append(good, "undeclared")
+            cluster.append("undeclared", good)
 
 
 def test_dataframes_of_before_a_schema_grew_are_appended_beside_newer_ones(
@@ -202,18 +202,18 @@ def test_dataframes_of_before_a_schema_grew_are_appended_beside_newer_ones(
     older = spark.range(2).selectExpr(
         "id AS n", "IF(id = 0, named_struct('a', 'u'), NULL) AS inner", "named_struct('k', 1) AS key"
     )
-    cluster.append(older, "grown", key="key").raise_for_failures()
+    cluster.append("grown", older, key="key").raise_for_failures()
     wide = "n BIGINT, inner STRUCT<a: STRING, b: INT>, at DATE, deep STRUCT<x: INT>"
     added = cluster.topics.alter("grown", key="k INT, l STRING", value=wide)
     assert added == ("key.l", "value.inner.b", "value.at", "value.deep")
-    cluster.append(older, "grown", key="key").raise_for_failures()
+    cluster.append("grown", older, key="key").raise_for_failures()
     packed = older.selectExpr("struct(n, inner) AS v", "key")
-    cluster.append(packed, "grown", key="key", value="v").raise_for_failures()
+    cluster.append("grown", packed, key="key", value="v").raise_for_failures()
     newer = spark.sql(
         """SELECT 7L AS n, named_struct('a', 'v', 'b', 8) AS inner, DATE '2013-01-01' AS at,
                   named_struct('x', 9) AS deep, named_struct('k', 1, 'l', 'm') AS key"""
     )
-    cluster.append(newer, "grown", key="key").raise_for_failures()
+    cluster.append("grown", newer, key="key").raise_for_failures()
     found = [tuple(row) for row in cluster.read("grown").orderBy("offset").selectExpr("key", "value.*").collect()]
     first = ((1, None), 0, ("u", None), None, None)
     second = ((1, None), 1, None, None, None)
@@ -229,7 +229,7 @@ def test_dataframes_of_before_a_schema_grew_are_appended_beside_newer_ones(
     with unchanged(folder):
         for frame, value, message in refused:
             with pytest.raises(InvalidRecordError, match=message):
-                cluster.append(frame, "grown", value=value)
+                cluster.append("grown", frame, value=value)
 
 
 # -------------------------------------------------------------------------------- time, order
@@ -242,7 +242,7 @@ def test_event_time_is_the_datas_own_or_that_of_the_append(cluster: Cluster, spa
     for topic, kind in (("created", "CreateTime"), ("stamped", "LogAppendTime")):
         cluster.topics.create(topic, replication_factor=1, configs={"message.timestamp.type": kind})
         before_us = SystemClock().now_ms() * 1000
-        cluster.append(source, topic, timestamp="at").raise_for_failures()
+        cluster.append(topic, source, timestamp="at").raise_for_failures()
         after_us = (SystemClock().now_ms() + 1) * 1000
         found = ordered(cluster.read(topic).selectExpr("*", "unix_micros(timestamp) AS us"), "us")
         first, second = (us for (us,) in found)
@@ -256,7 +256,7 @@ def test_event_time_is_the_datas_own_or_that_of_the_append(cluster: Cluster, spa
 def test_the_rows_of_a_partition_can_be_ordered(cluster: Cluster, spark: SparkSession) -> None:
     cluster.topics.create("sorted", partitions=2, replication_factor=1, value="n BIGINT")
     source = spark.range(0, 200, numPartitions=5).selectExpr("(id * 37) % 200 AS n", "id % 2 AS p")
-    cluster.append(source, "sorted", partition="p", order_by=["value.n"]).raise_for_failures()
+    cluster.append("sorted", source, partition="p", order_by=["value.n"]).raise_for_failures()
     for partition in range(2):
         found = [n for (n,) in ordered(cluster.read("sorted", partitions=[partition]), "value.n")]
         assert found == sorted(found)
@@ -267,7 +267,7 @@ def test_a_column_may_have_dots_in_its_name(cluster: Cluster, spark: SparkSessio
     cluster.topics.create("dotted", replication_factor=1, key="STRING")
     source = spark.createDataFrame([("a", "v", ("b",))], "`my.key` STRING, value STRING, s STRUCT<key: STRING>")
     for name in ("my.key", "s.key"):
-        cluster.append(source, "dotted", key=name).raise_for_failures()
+        cluster.append("dotted", source, key=name).raise_for_failures()
     assert {key for (key,) in cluster.read("dotted").select("key").collect()} == {"a", "b"}
 
 
@@ -276,7 +276,7 @@ def test_a_column_may_have_dots_in_its_name(cluster: Cluster, spark: SparkSessio
 
 def test_with_acks_leader_records_show_after_the_next_replicate(cluster: Cluster, spark: SparkSession) -> None:
     cluster.topics.create("attempted", replication_factor=2)
-    cluster.append(spark.sql("SELECT 'a' AS value"), "attempted", acks="leader").raise_for_failures()
+    cluster.append("attempted", spark.sql("SELECT 'a' AS value"), acks="leader").raise_for_failures()
     assert cluster.read("attempted").count() == 0
     cluster.replicate("attempted").raise_for_failures()
     assert cluster.read("attempted").count() == 1
@@ -287,7 +287,7 @@ def test_a_job_that_is_run_again_appends_nothing_twice(cluster: Cluster, spark: 
     cluster.topics.create("again", partitions=3, replication_factor=2)
     source = spark.range(100).selectExpr("cast(id AS STRING) AS key", "cast(id AS STRING) AS value")
     runs = [
-        cluster.append(source, "again", key="key", producer="job", sequence=4).raise_for_failures()
+        cluster.append("again", source, key="key", producer="job", sequence=4).raise_for_failures()
         for _ in range(2)
     ]
     assert [row["outcome"] for row in runs[1].rows] == ["duplicate"] * 3
@@ -304,7 +304,7 @@ def test_a_job_that_is_run_again_after_the_topic_has_grown_appends_nothing_twice
     source = spark.range(100).selectExpr("cast(id AS STRING) AS key", "cast(id AS STRING) AS value")
 
     def run(sequence: int) -> list[tuple[object, object]]:
-        report = cluster.append(source, "wider", key="key", producer="job", sequence=sequence).raise_for_failures()
+        report = cluster.append("wider", source, key="key", producer="job", sequence=sequence).raise_for_failures()
         return [(row["partition"], row["outcome"]) for row in report.rows]
 
     run(4)
@@ -331,7 +331,7 @@ def test_a_stream_that_crashed_before_its_checkpoint_appends_each_record_once(
         done: list[int] = []
 
         def append(batch: Any, batch_id: int) -> None:
-            cluster.append(batch, "streamed", producer="s", sequence=batch_id).raise_for_failures()
+            cluster.append("streamed", batch, producer="s", sequence=batch_id).raise_for_failures()
             done.append(batch_id)
             if batch_id == crash_after:
                 raise CrashError
@@ -366,7 +366,7 @@ def test_several_drivers_append_at_once_and_lose_nothing(
         for sequence in range(3):
             source = spark.range(20).selectExpr(f"concat('{number}-{sequence}-', id) AS value", "id % 2 AS p")
             drivers[number].append(
-                source, "shared", partition="p", producer=f"d{number}", sequence=sequence
+                "shared", source, partition="p", producer=f"d{number}", sequence=sequence
             ).raise_for_failures()
 
     threads = [Thread(target=append, args=(number,)) for number in range(2)]

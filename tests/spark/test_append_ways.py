@@ -14,9 +14,8 @@ from stratalog import Cluster, OperationFailedError
 from stratalog.engine.records.rounds import TaskResult
 from stratalog.engine.replication.append import Raced
 from stratalog.engine.spark.appending import RecordColumns, to_records
-from stratalog.engine.spark.frame_tasks import FrameTasks
+from stratalog.engine.spark.frame_tasks import SMALL_ROWS, FrameTasks
 from stratalog.engine.spark.narrow import NARROW_BYTES
-from stratalog.engine.spark.small_frames import SMALL_ROWS
 from stratalog.engine.spark.types import BINARY
 from stratalog.partitions.errors import InvalidRecordError, OutOfOrderSequenceNumberError
 from stratalog.partitions.store import StoreCounts
@@ -75,9 +74,9 @@ def test_few_rows_take_one_job(
     """One that fetches them; of others there is the shuffle of their own plan, ours, and the tasks behind it."""
     configs = {"partitioner": partitioner}
     few, many = topic(cluster, f"few-{partitioner}", configs), topic(cluster, f"many-{partitioner}", configs)
-    cluster.append(source(spark), few, key="key").raise_for_failures()
+    cluster.append(few, source(spark), key="key").raise_for_failures()
     assert jobs() == 1
-    cluster.append(source(spark).repartition(2), many, key="key").raise_for_failures()
+    cluster.append(many, source(spark).repartition(2), key="key").raise_for_failures()
     assert jobs() == 1 + 3
     columns = ("partition", "key", "value.*")
     assert rows(cluster.read(few), *columns) == rows(cluster.read(many), *columns), "to the same partitions"
@@ -92,14 +91,14 @@ def test_few_rows_of_many_files_are_few(
     source(spark).repartition(3).write.parquet(str(tmp_path / "files"))
     files = spark.read.parquet(str(tmp_path / "files")).where("n >= 50")
     before = jobs()
-    cluster.append(files, topic(cluster, "files"), key="key").raise_for_failures()
+    cluster.append(topic(cluster, "files"), files, key="key").raise_for_failures()
     assert jobs() == before + 1
     assert rows(cluster.read("files"), "value.n") == rows(source(spark).where("n >= 50"), "n")
 
 
 def test_more_rows_than_the_plan_promised_take_the_shuffle(cluster: Cluster, spark: SparkSession) -> None:
     count = SMALL_ROWS + 1
-    cluster.append(source(spark, count), topic(cluster, "more"), key="key").raise_for_failures()
+    cluster.append(topic(cluster, "more"), source(spark, count), key="key").raise_for_failures()
     back = cluster.read("more")
     assert back.count() == back.select("value.n").distinct().count() == count
     assert not wide(cluster, "more")
@@ -117,37 +116,37 @@ def test_user_code_runs_once(cluster: Cluster, spark: SparkSession) -> None:
                 yield batch
 
     made = spark.range(0, 2, 1, 1).mapInArrow(many, "id BIGINT").selectExpr("'k' AS key", "'c' AS city", "id AS n")
-    cluster.append(made, topic(cluster, "made"), key="key").raise_for_failures()
+    cluster.append(topic(cluster, "made"), made, key="key").raise_for_failures()
     assert ran.value == 2
     assert cluster.read("made").count() == 2 * SMALL_ROWS
 
 
 def test_few_rows_are_in_the_order_that_was_asked_for(cluster: Cluster, spark: SparkSession) -> None:
     mixed = source(spark).selectExpr("key", "city", "(n * 37) % 100 AS n")
-    cluster.append(mixed, topic(cluster, "order"), key="key", order_by=["value.n"]).raise_for_failures()
+    cluster.append(topic(cluster, "order"), mixed, key="key", order_by=["value.n"]).raise_for_failures()
     found = ordered(cluster.read("order"), "partition", "value.n")
     assert len(found) == 100
     assert found == sorted(found)
     with pytest.raises(InvalidRecordError, match="order_by"):
-        cluster.append(source(spark), "order", key="key", order_by=["value.x"])
+        cluster.append("order", source(spark), key="key", order_by=["value.x"])
 
 
 def test_a_row_that_is_refused_leaves_nothing_of_the_others(cluster: Cluster, spark: SparkSession) -> None:
     placed = source(spark).selectExpr("*", "if(n = 99, 3, 0) AS p")
     with pytest.raises(InvalidRecordError, match="a row's partition is 3, the topic has partitions 0 to 2"):
-        cluster.append(placed, topic(cluster, "refusing"), key="key", partition="p")
+        cluster.append(topic(cluster, "refusing"), placed, key="key", partition="p")
     assert cluster.read("refusing").count() == 0
 
 
 def test_a_sequence_is_appended_once_on_either_way(cluster: Cluster, spark: SparkSession) -> None:
     """First by the driver, then by the shuffle: the digests of both agree, and other rows are refused."""
     name = topic(cluster, "once")
-    cluster.append(source(spark), name, key="key", producer="p", sequence=1).raise_for_failures()
+    cluster.append(name, source(spark), key="key", producer="p", sequence=1).raise_for_failures()
     for again in (source(spark).repartition(2), source(spark)):
-        report = cluster.append(again, name, key="key", producer="p", sequence=1).raise_for_failures()
+        report = cluster.append(name, again, key="key", producer="p", sequence=1).raise_for_failures()
         assert {row["outcome"] for row in report.rows} == {"duplicate"}
     with pytest.raises(OperationFailedError, match=OutOfOrderSequenceNumberError.code):
-        cluster.append(source(spark).where("n <> 7"), name, key="key", producer="p", sequence=1)
+        cluster.append(name, source(spark).where("n <> 7"), key="key", producer="p", sequence=1)
     assert cluster.read(name).count() == 100
 
 
@@ -194,12 +193,12 @@ def test_a_record_that_is_not_narrow_lets_batches_be_bounded_by_bytes(
     given = given if partitions is None else given.repartition(partitions)
     with setting(spark, RECORDS_SETTING, "5000"):
         before = spark.conf.get(BYTES_SETTING)
-        cluster.append(given, name, key="key").raise_for_failures()
+        cluster.append(name, given, key="key").raise_for_failures()
         assert (spark.conf.get(RECORDS_SETTING), spark.conf.get(BYTES_SETTING)) == ("5000", before)
     assert wide(cluster, name)
     assert rows(cluster.read(name), "key", "value.*") == rows(given)
     tried = jobs()
-    cluster.append(given, name, key="key").raise_for_failures()
+    cluster.append(name, given, key="key").raise_for_failures()
     assert jobs() == tried + (2 if partitions is None else 3), "it is known now"
 
 
@@ -234,7 +233,7 @@ def test_lists_have_no_width_and_their_records_are_appended_all_the_same(
 ) -> None:
     cluster.topics.create("lists", partitions=2, value="tags ARRAY<STRING>")
     given = spark.range(20).selectExpr("array(cast(id AS STRING), null) AS tags")
-    cluster.append(given, "lists").raise_for_failures()
+    cluster.append("lists", given).raise_for_failures()
     assert rows(cluster.read("lists"), "value.tags") == rows(given)
 
 
@@ -244,6 +243,6 @@ def test_a_frame_with_the_columns_of_a_record_is_records(cluster: Cluster, spark
     given = source(spark).selectExpr(
         "key", "struct(city, n) AS value", "TIMESTAMP'2026-01-02 03:04:05Z' AS timestamp"
     )
-    cluster.append(given, name)
+    cluster.append(name, given)
     shape = ("key", "value.city", "value.n", "timestamp")
     assert rows(cluster.read(name), *shape) == rows(given, *shape)

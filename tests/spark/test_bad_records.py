@@ -96,7 +96,7 @@ def test_rows_that_do_not_fit_go_to_their_topic_once_however_they_travel(
     given = trips(spark) if partitions is None else trips(spark).repartition(partitions)
     for again in (False, True):
         report = cluster.append(
-            *(given, topic),
+            *(topic, given),
             key="id",
             producer="loader",
             sequence=7,
@@ -137,14 +137,14 @@ def test_a_bad_row_refuses_the_append_and_nothing_of_it_is_written(
 ) -> None:
     """Of another type, at once; of a value, before the first byte."""
     with pytest.raises(InvalidRecordError, match="value column 'distance' is string, declared is double: cast it"):
-        cluster.append(trips(spark), topic, key="id")
+        cluster.append(topic, trips(spark), key="id")
     fitting = trips(spark).selectExpr("id", "city", "try_cast(distance AS DOUBLE) AS distance", NOWHEN)
     with pytest.raises(InvalidRecordError, match=r'the record with \{"key":"t2"\}: value.city is null'):
-        cluster.append(fitting, topic, key="id")
+        cluster.append(topic, fitting, key="id")
     with pytest.raises(InvalidRecordError, match=r'the record with \{"key":"t2"\}: value.city is null'):
-        cluster.append(fitting.repartition(2), topic, key="id", dry_run=True)
+        cluster.append(topic, fitting.repartition(2), key="id", dry_run=True)
     assert cluster.read(topic).count() == 0
-    cluster.append(fitting.where("city IS NOT NULL"), topic, key="id").raise_for_failures()
+    cluster.append(topic, fitting.where("city IS NOT NULL"), key="id").raise_for_failures()
     assert cluster.read(topic).count() == 5
 
 
@@ -160,16 +160,16 @@ def test_rows_without_a_partition_or_a_key_are_bad_too(
         [("1", "a", 0), ("2", "b", 7), ("3", "c", None), (None, "d", 1), ("x", "e", 1), ("4", "f", -1)], columns
     )
     with pytest.raises(InvalidRecordError, match="a row's partition is"):
-        cluster.append(given.selectExpr("cast(1 AS INT) AS k", "value", "p"), keyed, key="k", partition="p")
+        cluster.append(keyed, given.selectExpr("cast(1 AS INT) AS k", "value", "p"), key="k", partition="p")
     with pytest.raises(
         InvalidRecordError, match="the key is null, but the topic keeps the latest record of each key"
     ):
-        cluster.append(given.selectExpr("try_cast(k AS INT) AS k", "value"), keyed, key="k")
+        cluster.append(keyed, given.selectExpr("try_cast(k AS INT) AS k", "value"), key="k")
     lane: dict[str, Any] = {"on_bad_record": "topic", "bad_record_topic": bad}
-    planned = cluster.append(given, keyed, key="k", partition="p", dry_run=True, **lane)
+    planned = cluster.append(keyed, given, key="k", partition="p", dry_run=True, **lane)
     assert (planned.totals["records"], planned.totals["bad_records"]) == (1, 5)
     assert cluster.read(keyed).count() == 0
-    report = cluster.append(given, keyed, key="k", partition="p", **lane).raise_for_failures()
+    report = cluster.append(keyed, given, key="k", partition="p", **lane).raise_for_failures()
     found = {
         row.value.decode(): {one.key.removeprefix(PREFIX): one.value.decode() for one in row.headers}
         for row in cluster.read(bad).collect()
@@ -200,8 +200,8 @@ def test_a_line_that_sparks_reader_could_not_parse_goes_to_the_topic_as_it_was(
     schema = "id STRING, city STRING, distance DOUBLE, at STRUCT<day: DATE, hour: TINYINT>, _corrupt_record STRING"
     given = spark.read.schema(schema).json(str(tmp_path / "trips.json"))
     with pytest.raises(InvalidRecordError, match=CORRUPT):
-        cluster.append(given, topic, key="id")
-    cluster.append(given, topic, key="id", on_bad_record="topic", bad_record_topic=bad).raise_for_failures()
+        cluster.append(topic, given, key="id")
+    cluster.append(topic, given, key="id", on_bad_record="topic", bad_record_topic=bad).raise_for_failures()
     assert keys(cluster, topic) == ["t0"]
     found = cluster.read(bad).selectExpr("cast(value AS STRING) AS line", "headers[0].value AS said").collect()
     assert {row.line: bytes(row.said).decode() for row in found} == {lines[1]: CORRUPT, lines[2]: CORRUPT}
@@ -214,13 +214,13 @@ def test_the_place_that_a_record_came_from_is_told(
     raw = f"{topic[:70]}-raw"
     cluster.topics.create(raw, partitions=1, replication_factor=2)
     lines = spark.createDataFrame([("1",), ("one",), ("2",)], "value STRING").coalesce(1)
-    cluster.append(lines, raw).raise_for_failures()
+    cluster.append(raw, lines).raise_for_failures()
     numbers = f"{topic[:70]}-numbers"
     cluster.topics.create(numbers, partitions=1, replication_factor=2, value="INT")
     given = cluster.read(raw).selectExpr("topic", "partition", "offset", "cast(value AS STRING) AS value")
     cluster.topics.alter_configs(None, {"transaction.state.log.replication.factor": "2"})
     with cluster.transactions.begin(topic[:70]) as transaction:
-        transaction.append(given, numbers, on_bad_record="topic", bad_record_topic=bad)
+        transaction.append(numbers, given, on_bad_record="topic", bad_record_topic=bad)
         transaction.commit_offsets("copy", {(raw, 0): 3})
     read = cluster.read(bad, isolation="read_committed").select("value", "headers").collect()
     assert [row.value for row in read] == [b"one"]
@@ -251,7 +251,7 @@ def test_a_cast_that_would_lose_something_makes_a_row_bad(
     name = f"{topic[:70]}-cast"
     cluster.topics.create(name, partitions=1, replication_factor=2, key="STRING", value=declared)
     frame = spark.sql(f"SELECT explode({given}) AS value").selectExpr("cast(value AS STRING) AS k", "value")
-    cluster.append(frame, name, key="k", on_bad_record="skip").raise_for_failures()
+    cluster.append(name, frame, key="k", on_bad_record="skip").raise_for_failures()
     assert set(keys(cluster, name)) == good
 
 
@@ -260,7 +260,7 @@ def test_numbers_are_no_times_and_lists_are_not_cast(cluster: Cluster, spark: Sp
         name = f"{topic[:70]}-{number}"
         cluster.topics.create(name, partitions=1, replication_factor=2, value=declared)
         with pytest.raises(InvalidRecordError, match="cast it"):
-            cluster.append(spark.sql(f"SELECT {value} AS value"), name, on_bad_record="skip")
+            cluster.append(name, spark.sql(f"SELECT {value} AS value"), on_bad_record="skip")
 
 
 # ------------------------------------------------------------------------------------- streams
@@ -322,7 +322,7 @@ def test_the_formats_sink_of_a_stream_leaves_bad_records_out(
     cluster: Cluster, spark: SparkSession, folder: Path, topic: str, bad: str, tmp_path: Path, dealt: bool
 ) -> None:
     lane = {"on_bad_record": "topic", "bad_record_topic": bad}
-    records = cluster.records(files(spark, tmp_path / "in"), topic, key="id", **lane)
+    records = cluster.records(topic, files(spark, tmp_path / "in"), key="id", **lane)
     options = {"cluster": str(folder / "cluster.toml")}
     if not dealt:
         records = files(spark, tmp_path / "in").selectExpr(
@@ -351,7 +351,7 @@ def test_a_save_does_as_it_is_told(
     good = trips(spark).selectExpr("id", "city", "distance", NOWHEN)
     if answer == "fail":
         good = good.selectExpr("id", "city", "try_cast(distance AS DOUBLE) AS distance", "at")
-    save = cluster.records(good, topic, key="id", **lane).write.format("stratalog")
+    save = cluster.records(topic, good, key="id", **lane).write.format("stratalog")
     save = save.options(cluster=str(folder / "cluster.toml"), producer="p", sequence="0").mode("append")
     if answer == "fail":
         with pytest.raises(Exception, match=MISSING):

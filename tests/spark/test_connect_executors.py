@@ -54,7 +54,7 @@ def live(spark: SparkSession, folder: Path) -> None:
     drain(stream, folder / "seen", seen)
     assert seen.all == list(range(2_000))
     drain(stream, folder / "written", cluster.stream_writer("copy", producer="w", key="key", value="value"))
-    writer = cluster.records(stream, "copy", key="key", value="value").writeStream.format("stratalog")
+    writer = cluster.records("copy", stream, key="key", value="value").writeStream.format("stratalog")
     writer = writer.option("cluster", str(folder / "cluster" / "cluster.toml")).trigger(availableNow=True)
     writer.option("checkpointLocation", str(folder / "sunk")).start("copy").awaitTermination()
     assert sorted(row.n for row in cluster.read("copy").select("value.n").collect()) == [

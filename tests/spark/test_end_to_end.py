@@ -53,14 +53,14 @@ def test_a_log_lives_through_it_all_and_is_its_source_row_for_row(spark: SparkSe
     ]
     for sequence, part in enumerate(parts[:5]):
         cluster.append(
-            part, "flights", key="tail", timestamp="hour", producer="demo", sequence=sequence
+            "flights", part, key="tail", timestamp="hour", producer="demo", sequence=sequence
         ).raise_for_failures()
-    again = cluster.append(parts[4], "flights", key="tail", timestamp="hour", producer="demo", sequence=4)
+    again = cluster.append("flights", parts[4], key="tail", timestamp="hour", producer="demo", sequence=4)
     assert {row["outcome"] for row in again.raise_for_failures().rows} == {"duplicate"}
-    cluster.append(parts[5], "flights", key="tail", timestamp="hour", acks="leader").raise_for_failures()
+    cluster.append("flights", parts[5], key="tail", timestamp="hour", acks="leader").raise_for_failures()
     for step in (cluster.replicate, cluster.merge, cluster.replicate, cluster.tier):
         step().raise_for_failures()
-    cluster.append(parts[6], "flights", key="tail", timestamp="hour").raise_for_failures()
+    cluster.append("flights", parts[6], key="tail", timestamp="hour").raise_for_failures()
     for _ in range(2):
         cluster.retain().raise_for_failures()
     cluster.verify(deep=True).raise_for_failures()
@@ -97,5 +97,5 @@ def test_a_log_lives_through_it_all_and_is_its_source_row_for_row(spark: SparkSe
     assert arrow.num_rows == spark.read.format("delta").load(str(table)).count()
 
     rest = source.limit(10).selectExpr("tail", "hour", "n + 100000 AS n", "carrier", "delay", "at")
-    cluster.append(rest, "flights", key="tail", timestamp="hour", producer="demo", sequence=5).raise_for_failures()
+    cluster.append("flights", rest, key="tail", timestamp="hour", producer="demo", sequence=5).raise_for_failures()
     assert cluster.read("flights").count() == 4010

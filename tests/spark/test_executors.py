@@ -60,7 +60,7 @@ def test_jobs_and_the_format_run_on_executors_that_have_the_zip_alone(tmp_path: 
             settings = {**session_settings(), "spark.submit.pyFiles": str(zipped)}
             del settings["spark.executorEnv.PYTHONPATH"]
             options = [part for key, value in settings.items() for part in ("--conf", f"{key}={value}")]
-            argv = ["--topic", topic, *source, "--cluster", file]
+            argv = [topic, *source, "--cluster", file]
             pythons = {"PYSPARK_PYTHON": str(python), "PYSPARK_DRIVER_PYTHON": sys.executable}
             environ = spark_environment({**pythons, "PYTHONPATH": ""})
             environ["PATH"] = os.pathsep.join([str(Path(sys.prefix, "bin")), environ["PATH"]])

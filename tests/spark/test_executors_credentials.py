@@ -54,7 +54,6 @@ def make_topic(place: Site, name: str) -> None:
 def append(place: Site, topic: str) -> tuple[str, ...]:
     return (
         "append",
-        "--topic",
         topic,
         "--input",
         str(place.folder / "in.parquet"),

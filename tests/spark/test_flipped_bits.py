@@ -50,7 +50,7 @@ def cluster(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Cl
             configs={"compression.type": codec} | (TIERED if topic == "tiered" else {}),
         )
         for _ in range(2 if topic == "tiered" else 1):
-            made.append(rows.coalesce(1), topic, key="k", order_by=["n"]).raise_for_failures()
+            made.append(topic, rows.coalesce(1), key="k", order_by=["n"]).raise_for_failures()
     made.tier("tiered").raise_for_failures()
     for _ in range(2):
         made.retain("tiered").raise_for_failures()
@@ -155,9 +155,7 @@ def test_the_error_is_one_line_with_topic_partition_offsets_and_remedy(
     file = first_file(cluster, topic)
     frame = WAYS[way](cluster, topic)
     at = in_page(file, "value.word")
-    said = (
-        rf"^{topic}-0: offsets \[0, {RECORDS}\) cannot be read: .*{file.name}.*; run verify --deep --heal[^\n]*$"
-    )
+    said = rf"^{topic}-0: offsets \[0, {RECORDS}\) cannot be read: .*{file.name}.*; run heal[^\n]*$"
     with flipped(file, at):
         with pytest.raises(CorruptSegmentError, match=said), cluster.read_errors():
             frame.select("value.word", "value.few").collect()
@@ -220,7 +218,7 @@ def test_a_snapshot_s_pages_are_checked_too(spark: SparkSession, tmp_path: Path)
         "latest", partitions=1, replication_factor=1, key="STRING", configs={"cleanup.policy": "snapshot"}
     )
     rows: Any = spark.range(200).selectExpr("concat('k', id) AS k", "sha2(cast(id AS STRING), 256) AS value")
-    made.append(rows.coalesce(1), "latest", key="k").raise_for_failures()
+    made.append("latest", rows.coalesce(1), key="k").raise_for_failures()
     made.snapshot("latest", by_hand=True).raise_for_failures()
     frame = made.read_snapshot("latest")
     (file,) = (path for path in tmp_path.rglob("*.checkpoint") if "latest" in str(path))
@@ -242,7 +240,7 @@ def test_what_the_line_says_helps(spark: SparkSession, tmp_path: Path, tier: str
     made.topics.create("t", partitions=1, replication_factor=2, configs=remote)
     for _ in range(2):
         rows = spark.range(RECORDS).selectExpr("sha2(cast(id AS STRING), 256) AS value")
-        made.append(rows.coalesce(1), "t").raise_for_failures()
+        made.append("t", rows.coalesce(1)).raise_for_failures()
     if remote:
         made.tier().raise_for_failures()
         made.retain().raise_for_failures()
@@ -254,7 +252,7 @@ def test_what_the_line_says_helps(spark: SparkSession, tmp_path: Path, tier: str
     data[in_page(file, "value") if where == "page" else -200] ^= 1
     file.write_bytes(data)
     with (
-        pytest.raises(CorruptSegmentError, match=r"run verify --deep --heal.* then read again"),
+        pytest.raises(CorruptSegmentError, match=r"run heal.* then read again"),
         made.read_errors(),
     ):
         made.read("t").collect()

@@ -42,7 +42,7 @@ def cluster(spark: SparkSession, folder: Path) -> Cluster:
 def append(cluster: Cluster, spark: SparkSession, topic: str, start: int, count: int) -> None:
     frame = spark.range(start, start + count, numPartitions=1).selectExpr(*NUMBERS)
     cluster.append(
-        frame, topic, key="word", partition="p", timestamp="t", order_by=["value.n"]
+        topic, frame, key="word", partition="p", timestamp="t", order_by=["value.n"]
     ).raise_for_failures()
 
 
@@ -152,7 +152,7 @@ def test_what_is_written_is_read_and_a_repeated_save_appends_once(
 ) -> None:
     topic = topic_for(cluster, "written")
     frame = spark.range(40).selectExpr(*NUMBERS)
-    records = cluster.records(frame, topic, key="word", partition="p", timestamp="t")
+    records = cluster.records(topic, frame, key="word", partition="p", timestamp="t")
     named = {"cluster": str(folder / "cluster.toml"), "producer": "loader", "sequence": "3"}
     for _ in range(2):
         records.write.format("stratalog").options(**named).mode("append").save(topic)
@@ -161,7 +161,7 @@ def test_what_is_written_is_read_and_a_repeated_save_appends_once(
     records.write.format("stratalog").options(**named | {"sequence": "4"}).mode("append").save(topic)
     assert read(topic).count() == 80
     few = spark.range(5).selectExpr(*NUMBERS)
-    others = cluster.records(few, topic, key="word", partition="p", timestamp="t")
+    others = cluster.records(topic, few, key="word", partition="p", timestamp="t")
     with pytest.raises(Exception, match="appended before with"):
         others.write.format("stratalog").options(**named | {"sequence": "4"}).mode("append").save(topic)
     assert read(topic).count() == 80
@@ -181,7 +181,7 @@ def test_rows_with_their_partitions_go_by_the_driver(
     ("mode", "columns", "options", "said"),
     [
         ("overwrite", ["partition", "value"], {}, "a log is only appended to"),
-        ("append", ["value"], {}, r"cluster.records\(df, topic, ...\) makes them"),
+        ("append", ["value"], {}, r"cluster.records\(topic, df, ...\) makes them"),
         ("append", ["partition", "value"], {"producer": "p"}, "needs a sequence"),
         ("append", ["partition", "value"], {"sequence": "-1"}, "it takes a number, 0 or more"),
         ("append", ["partition", "value"], {"prodcer": "p"}, "did you mean 'producer'"),

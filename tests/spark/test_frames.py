@@ -63,7 +63,7 @@ def cluster(spark: SparkSession, folder: Path) -> Cluster:
     made = format_cluster(spark, folder)
     made.topics.create("spark", partitions=3, replication_factor=2, value="n BIGINT, name STRING")
     rows = spark.createDataFrame(TABLE)
-    made.append(rows, "spark", key=rows.id.cast("binary"), timestamp="at").raise_for_failures()
+    made.append("spark", rows, key=rows.id.cast("binary"), timestamp="at").raise_for_failures()
     return made
 
 
@@ -88,7 +88,7 @@ def test_an_append_takes_frames_of_spark_alone_and_says_what_takes_others(cluste
         with pytest.raises(
             InvalidRecordError, match=f"a {type(frame).__name__} is no DataFrame of Spark: produce"
         ):
-            append(frame, "spark")
+            append("spark", frame)
     assert files(folder) == before
 
 
@@ -155,12 +155,12 @@ def test_a_frame_goes_where_producers_of_kafka_send_its_keys(spark: SparkSession
     cluster.topics.create("m", partitions=5, replication_factor=2, configs={"partitioner": MURMUR2})
     rows: list[tuple[str | None, str]] = [(f"key-{n}", str(n)) for n in range(40)] + [(None, "a"), (None, "b")]
     frame = spark.createDataFrame(rows, "k STRING, value STRING")
-    cluster.append(frame, "m", key="k").raise_for_failures()
+    cluster.append("m", frame, key="k").raise_for_failures()
     found = {row.value.decode(): row.partition for row in cluster.read("m").collect()}
     wanted = partitions_of(pa.array([key for key, _ in rows[:40]]), 5, MURMUR2).tolist()
     assert [found[str(n)] for n in range(40)] == wanted
     by_value = spark.sql("SELECT pmod(hash(CAST('a' AS BINARY)), 5), pmod(hash(CAST('b' AS BINARY)), 5)").first()
     assert by_value is not None
     assert (found["a"], found["b"]) == tuple(by_value)
-    records = cluster.records(frame, "m", key="k")
+    records = cluster.records("m", frame, key="k")
     assert {row.value.decode(): row.partition for row in records.collect()} == found

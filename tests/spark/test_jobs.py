@@ -91,7 +91,7 @@ def filled_once(tmp_path_factory: pytest.TempPathFactory, spark: object) -> Plac
     place = make_place(tmp_path_factory.mktemp("filled") / "cluster")
     configs = [part for pair in CONFIGS.items() for part in ("--config", "=".join(pair))]
     shape = ("--partitions", "2", "--replication-factor", "3", "--key", "STRING", "--value", "n BIGINT, s STRING")
-    record = ("--topic", "t", "--key", "k", "--producer", "p")
+    record = ("t", "--key", "k", "--producer", "p")
     assert place.call("format") == 0
     assert place.call("topics", "create", "t", *shape, *configs) == 0
     for sequence in range(3):
@@ -162,26 +162,26 @@ def test_a_bad_call_under_spark_submit_is_two_and_one_line(filled: Place) -> Non
 
 DRY_RUNS = [
     ("topics", "create", "u", "--partitions", "2", "--value", "n INT"),
-    ("topics", "configs", "--topic", "t", "--set", "retention.ms=5"),
-    ("topics", "configs", "--cluster-wide", "--unset", "retention.ms"),
+    ("topics", "alter-configs", "t", "--set", "retention.ms=5"),
+    ("topics", "alter-configs", "--cluster-wide", "--unset", "retention.ms"),
     ("topics", "delete", "t"),
     ("topics", "list"),
     ("format",),
-    ("format", "--brokers", "2"),
-    ("append", "--topic", "t", "--key", "k"),
+    ("brokers", "fence", "2"),
+    ("append", "t", "--key", "k"),
     ("replicate",),
     ("merge",),
     ("tier", "--topics", "t"),
     ("retain",),
     ("vacuum",),
-    ("bootstrap", "--brokers", "2"),
+    ("bootstrap", "2"),
     ("verify",),
     ("verify", "--discarded"),
-    ("verify", "--deep", "--heal"),
-    ("recover", "--topics", "t", "--to", "OUT"),
+    ("heal",),
+    ("recover", "t", "--to", "OUT"),
     ("describe",),
-    ("offsets", "--topics", "t"),
-    ("read", "--topics", "t"),
+    ("offsets", "t"),
+    ("read", "t"),
 ]
 
 
@@ -214,7 +214,7 @@ def test_a_dry_run_of_format_writes_nothing_to_an_empty_root(
 def test_a_dry_run_of_an_append_counts_the_records_of_each_partition(
     filled_once: Place, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    source = ("--topic", "t", "--input", str(filled_once.folder / "in"), "--key", "k")
+    source = ("t", "--input", str(filled_once.folder / "in"), "--key", "k")
     assert filled_once.call("append", *source, "--where", "n < 50", "--dry-run", "--json") == 0
     report = last_line(capsys)
     assert report["totals"]["records"] == sum(row["records"] for row in report["rows"]) == 50
@@ -232,7 +232,7 @@ def test_an_append_counts_its_bad_records_and_puts_them_into_their_topic(
     shape = ("--replication-factor", "2", "--partitions", "2")
     run("topics", "create", "small", *shape, "--key", "STRING", "--value", "n TINYINT, s STRING")
     run("topics", "create", "bad", *shape)
-    source = ("--topic", "small", "--input", str(filled.folder / "in"), "--key", "k")
+    source = ("small", "--input", str(filled.folder / "in"), "--key", "k")
     lane = ("--on-bad-record", "topic", "--bad-record-topic", "bad", "--producer", "p")
     for _ in range(2):
         report = run("append", *source, *lane, "--sequence", "0")
@@ -249,7 +249,7 @@ def test_an_append_counts_its_bad_records_and_puts_them_into_their_topic(
     ]  # in whatever order Spark lists files
     assert report["totals"]["bad_records"] == 172
     for topic, count in (("small", 2 * 128), ("bad", 2 * 172)):
-        assert run("read", "--topics", topic, "--count")["totals"]["records"] == count
+        assert run("read", topic, "--count")["totals"]["records"] == count
 
 
 # ---------------------------------------------------------------------------- from end to end
@@ -265,20 +265,20 @@ def test_the_life_of_a_topic(filled: Place, capsys: pytest.CaptureFixture[str]) 
     assert run("tier")["totals"]["uploaded_files"] > 0
     run("retain")
     assert run("retain")["totals"]["deleted_bytes"] > 0
-    local = run("offsets", "--topics", "t", "--spec", "earliest-local")
+    local = run("offsets", "t", "--spec", "earliest-local")
     assert min(row["offset"] for row in local["rows"]) > 0
     shutil.rmtree(filled.folder / "b3")
     (filled.folder / "b3").mkdir()
-    assert all("3" in row["isr"] for row in run("bootstrap", "--brokers", "3")["rows"])
+    assert all("3" in row["isr"] for row in run("bootstrap", "3")["rows"])
     assert run("verify", "--deep")["totals"]["findings"] == 0
     assert run("describe")["totals"]["replicas"] == 6
-    assert [row["state"] for row in run("describe", "--brokers")["rows"]] == ["ok"] * 3
-    assert run("read", "--topics", "t", "--count")["totals"]["records"] == ROWS
+    assert [row["state"] for row in run("brokers", "list")["rows"]] == ["ok"] * 3
+    assert run("read", "t", "--count")["totals"]["records"] == ROWS
     out = filled.folder / "out"
-    assert run("read", "--topics", "t", "--output", str(out))["totals"]["records"] == ROWS
+    assert run("read", "t", "--output", str(out))["totals"]["records"] == ROWS
     values = pq.read_table(out)["value"].combine_chunks()
     assert sorted(values.field("n").to_pylist()) == [*range(ROWS)]
-    assert run("topics", "configs", "--topic", "t", "--set", "retention.ms=7")["ok"]
+    assert run("topics", "alter-configs", "t", "--set", "retention.ms=7")["ok"]
     assert "retention.ms=7" in run("topics", "list")["rows"][0]["configs"]
     run("topics", "delete", "t", "--yes")
     assert run("topics", "list")["rows"] == []
@@ -286,7 +286,6 @@ def test_the_life_of_a_topic(filled: Place, capsys: pytest.CaptureFixture[str]) 
 
 def test_a_stream_appends_each_batch_once(filled: Place, capsys: pytest.CaptureFixture[str]) -> None:
     source = (
-        "--topic",
         "t",
         "--input",
         str(filled.folder / "in"),
@@ -307,7 +306,7 @@ def test_a_stream_appends_each_batch_once(filled: Place, capsys: pytest.CaptureF
         commit.unlink(missing_ok=True)
     assert filled.call("append", *stream) == 0
     assert [(row["batch"], row["files"]) for row in last_line(capsys)["rows"]] == [(2, 0)]
-    assert filled.call("read", "--topics", "t", "--count", "--json") == 0
+    assert filled.call("read", "t", "--count", "--json") == 0
     assert last_line(capsys)["totals"]["records"] == 2 * ROWS
 
 
@@ -315,7 +314,6 @@ def test_a_batch_that_cannot_be_appended_ends_the_stream(
     filled: Place, capsys: pytest.CaptureFixture[str]
 ) -> None:
     source = (
-        "--topic",
         "t",
         "--input",
         str(filled.folder / "in"),
@@ -333,7 +331,7 @@ def test_a_batch_that_cannot_be_appended_ends_the_stream(
 
 
 def test_people_get_a_table_of_what_was_read(filled_once: Place, capsys: pytest.CaptureFixture[str]) -> None:
-    assert filled_once.call("read", "--topics", "t", "--limit", "2", "--where", "value.n >= 200") == 0
+    assert filled_once.call("read", "t", "--limit", "2", "--where", "value.n >= 200") == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("read: done, records 2")
     assert lines[1].split() == ["partition", "offset", "timestamp", "key", "value", "headers"]
@@ -344,13 +342,16 @@ def test_people_get_a_table_of_what_was_read(filled_once: Place, capsys: pytest.
 
 
 THREADS = [
-    ("append", "--topic", "t", "--key", "k", "--producer", "p", "--sequence", "3", "--input", "IN"),
-    *((job,) for job in ("maintain", "replicate", "merge", "tier", "retain", "snapshot", "vacuum", "verify")),
-    ("bootstrap", "--brokers", "3"),
-    ("recover", "--topics", "t", "--to", "IN"),
+    ("append", "t", "--key", "k", "--producer", "p", "--sequence", "3", "--input", "IN"),
+    *(
+        (job,)
+        for job in ("maintain", "replicate", "merge", "tier", "retain", "snapshot", "vacuum", "verify", "heal")
+    ),
+    ("bootstrap", "3"),
+    ("recover", "t", "--to", "IN"),
     ("elect",),
     ("reassign", "--topics", "t", "--remove", "3"),
-    ("read", "--topics", "t", "--count"),
+    ("read", "t", "--count"),
 ]
 
 
@@ -408,34 +409,34 @@ BAD_CALLS = [
     (("topics", "create", "t"), "TOPIC_ALREADY_EXISTS"),
     (("topics", "create", "u", "--value", "n INTT"), "does not declare a type that a topic can have"),
     (("topics", "create", "u", "--value", "@nix.json"), "cannot be read"),
-    (("topics", "configs", "--topic", "t", "--set", "segment.bytes=x"), "INVALID_CONFIG"),
-    (("topics", "configs", "--topic", "t", "--set", "segment.ms=1", "--unset", "segment.ms"), "set and unset"),
-    (("append", "--topic", "t", "--input", "nix"), "PATH_NOT_FOUND"),
-    (("append", "--topic", "t", "--input", "IN", "--format", "nix"), "DATA_SOURCE_NOT_FOUND"),
-    (("read", "--topics", "t", "--output", "OUT", "--format", "nix"), "DATA_SOURCE_NOT_FOUND"),
-    (("append", "--topic", "t", "--input", "IN", "--key", "nix", "--on-unknown-field", "drop"), "column 'nix'"),
+    (("topics", "alter-configs", "t", "--set", "segment.bytes=x"), "INVALID_CONFIG"),
+    (("topics", "alter-configs", "t", "--set", "segment.ms=1", "--unset", "segment.ms"), "set and unset"),
+    (("append", "t", "--input", "nix"), "PATH_NOT_FOUND"),
+    (("append", "t", "--input", "IN", "--format", "nix"), "DATA_SOURCE_NOT_FOUND"),
+    (("read", "t", "--output", "OUT", "--format", "nix"), "DATA_SOURCE_NOT_FOUND"),
+    (("append", "t", "--input", "IN", "--key", "nix", "--on-unknown-field", "drop"), "column 'nix'"),
     (
-        ("append", "--topic", "t", "--input", "IN", "--key", "k ||", "--on-unknown-field", "drop"),
+        ("append", "t", "--input", "IN", "--key", "k ||", "--on-unknown-field", "drop"),
         "PARSE_SYNTAX_ERROR",
     ),
     (
-        ("append", "--topic", "t", "--input", "IN", "--select", "k", "--on-unknown-field", "drop"),
+        ("append", "t", "--input", "IN", "--select", "k", "--on-unknown-field", "drop"),
         "lacks the declared value columns",
     ),
     (
-        ("append", "--topic", "t", "--input", "IN", "--partition", "n", "--on-unknown-field", "drop"),
+        ("append", "t", "--input", "IN", "--partition", "n", "--on-unknown-field", "drop"),
         "the topic has partitions 0 to 1",
     ),
-    (("append", "--topic", "t", "--input", "IN", "--stream"), "--checkpoint"),
-    (("append", "--topic", "nix", "--input", "IN"), "UNKNOWN_TOPIC_OR_PARTITION"),
-    (("read", "--topics", "t", "--start", "999999"), "OFFSET_OUT_OF_RANGE"),
-    (("read", "--topics", "t", "--partitions", "7"), "UNKNOWN_TOPIC_OR_PARTITION"),
-    (("bootstrap", "--brokers", "9"), "BROKER_ID_NOT_REGISTERED"),
-    (("format", "--brokers", "9"), "BROKER_ID_NOT_REGISTERED"),
-    (("verify", "--discarded", "--heal"), "do not go together"),
+    (("append", "t", "--input", "IN", "--stream"), "--checkpoint"),
+    (("append", "nix", "--input", "IN"), "UNKNOWN_TOPIC_OR_PARTITION"),
+    (("read", "t", "--start", "999999"), "OFFSET_OUT_OF_RANGE"),
+    (("read", "t", "--partitions", "7"), "UNKNOWN_TOPIC_OR_PARTITION"),
+    (("bootstrap", "9"), "BROKER_ID_NOT_REGISTERED"),
+    (("brokers", "add", "9"), "BROKER_ID_NOT_REGISTERED"),
     (("verify", "--discarded", "--deep"), "do not go together"),
-    (("recover", "--topics", "t", "--to", "nix"), "LOG_DIR_NOT_FOUND"),
-    (("recover", "--topics", "t", "--to", "gopher://nix"), "UNSUPPORTED_STORE"),
+    (("verify", "--discarded", "--deep"), "do not go together"),
+    (("recover", "t", "--to", "nix"), "LOG_DIR_NOT_FOUND"),
+    (("recover", "t", "--to", "gopher://nix"), "UNSUPPORTED_STORE"),
 ]
 
 

@@ -40,7 +40,7 @@ def test_spark_reads_the_records_of_a_mirror_at_their_offsets(spark: SparkSessio
         cluster.tier().raise_for_failures()
         cluster.retain().raise_for_failures()
     with pytest.raises(PolicyViolationError, match="stratalog mirror --end"):
-        cluster.append(spark.createDataFrame([("k", b"v")], "key STRING, value BINARY"), "t", key="key")
+        cluster.append("t", spark.createDataFrame([("k", b"v")], "key STRING, value BINARY"), key="key")
 
 
 def test_executors_mirror_what_is_new_in_many_partitions_and_decode_it(

@@ -109,7 +109,7 @@ def test_every_job_does_its_work(place: Site) -> None:
 
     configs = [part for pair in CONFIGS.items() for part in ("--config", "=".join(pair))]
     shape = ("--partitions", "2", "--replication-factor", "2", "--key", "STRING", "--value", "n BIGINT")
-    loader = ("append", "--topic", "t", "--key", "k", "--producer", "p", "--acks", "leader")
+    loader = ("append", "t", "--key", "k", "--producer", "p", "--acks", "leader")
     topic = ("--topics", "t")
     created, *appended = run(
         ("topics", "create", "t", *shape, *configs),
@@ -137,16 +137,16 @@ def test_every_job_does_its_work(place: Site) -> None:
     described, offsets, counted, written, *_ = run(
         ("describe",),
         ("offsets", *topic, "--spec", "earliest-local"),
-        ("read", "--topics", "t", "--count"),
-        ("read", "--topics", "t", "--output", uri("out")),
+        ("read", "t", "--count"),
+        ("read", "t", "--output", uri("out")),
         ("tail", "t", "-n", "3"),
         ("groups", "list"),
         ("transactions", "list"),
         ("elect",),
         ("reassign", *topic, "--replication-factor", "3"),
         ("replicate",),
-        ("fence", "--brokers", "3"),
-        ("fence", "--brokers", "3", "--unfence"),
+        ("brokers", "fence", "3"),
+        ("brokers", "unfence", "3"),
     )
     assert described["replicas"] >= 4
     assert all(row["offset"] > 0 for row in offsets["rows"])
@@ -156,9 +156,9 @@ def test_every_job_does_its_work(place: Site) -> None:
     lost = place.cluster.stores[3]
     lost.delete([stored.name for stored in lost.list("")])
     back, *_, drilled, packed, checked = run(
-        ("bootstrap", "--brokers", "3"),
+        ("bootstrap", "3"),
         ("quorum", "replace-voter", "3"),
-        ("delete_records", "--topic", "t", "--partition", "0", "--offset", "5", "--yes"),
+        ("delete_records", "t", "--before", "0:5", "--yes"),
         ("recover", *topic, "--to", uri("recovered")),
         ("restore", "--drill", "--deep"),
         ("package", "--to", str(place.folder / "again.zip")),
@@ -179,9 +179,8 @@ def test_a_stream_whose_worker_is_killed_copies_every_record_once(place: Site) -
     make_topic(place, "arrived")
     make_topic(place, "copied")
     uri = place.bucket.uri_of
-    into = ("--topic", "arrived", "--input", uri("in"), "--option", "maxFilesPerTrigger=1", "--key", "k")
+    into = ("arrived", "--input", uri("in"), "--option", "maxFilesPerTrigger=1", "--key", "k")
     out_of = (
-        "--topic",
         "copied",
         "--input",
         "arrived",
@@ -236,7 +235,7 @@ def test_an_append_whose_worker_is_killed_ends_as_if_nothing_had_been(place: Sit
         stored = (one.name for store in cluster.stores.values() for one in store.list(""))
         return sum(topic_id in name and name.endswith(".parquet") for name in stored)
 
-    source = ("--topic", "killed", "--input", place.bucket.uri_of("in"), "--acks", "leader", "--json")
+    source = ("killed", "--input", place.bucket.uri_of("in"), "--acks", "leader", "--json")
     named = ("--key", "k", "--partition", f"n % {partitions}", "--producer", "p", "--sequence", "0")
     run = place.start("append", *source, *named)
     wait_for("a file", lambda: files() > 0, [run.process])

@@ -106,7 +106,7 @@ def cluster(spark: SparkSession, folder: Path) -> Cluster:
         frame = spark.createDataFrame(
             [(*row, f"k{number}")], StructType([*VALUE.fields, StructField("k", StringType())])
         )
-        made.append(frame, "t", key="k", headers=F.lit(None)).raise_for_failures()
+        made.append("t", frame, key="k", headers=F.lit(None)).raise_for_failures()
         if number == 1:
             made.tier("t").raise_for_failures()
             for _ in range(2):
@@ -169,7 +169,7 @@ def test_folders_have_odd_names_too(spark: SparkSession, tmp_path: Path) -> None
     file.write_text(file.read_text().replace('"remote"', f'"{tmp_path}/remote"'))
     made = Cluster.format(file, spark)
     made.topics.create("t", partitions=1, replication_factor=1, value="a STRING")
-    made.append(spark.createDataFrame([("b",)], "a STRING"), "t").raise_for_failures()
+    made.append("t", spark.createDataFrame([("b",)], "a STRING")).raise_for_failures()
     assert [row.value.a for row in made.read("t").collect()] == ["b"]
 
 

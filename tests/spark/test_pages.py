@@ -120,7 +120,7 @@ def test_the_names_of_the_delta_page_are_made_and_read(
     cluster = names["cluster"]
     cluster.topics.alter_configs("trips", {"segment.bytes": "1"})  # what is there is old enough for the table
     cluster.tier().raise_for_failures()
-    cluster.append(names["trips"], "trips", key="id").raise_for_failures()
+    cluster.append("trips", names["trips"], key="id").raise_for_failures()
     table, view = blocks("docs/delta.md", "python")
     [statements] = blocks("docs/delta.md", "sql")
     catalog = spark.conf.get("spark.sql.catalog.spark_catalog")

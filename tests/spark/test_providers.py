@@ -63,7 +63,7 @@ def test_executors_ask_for_credentials_themselves(
     cluster = Cluster.format(file, spark, credentials=provider, keeps_short=False)
     cluster.topics.create("t", partitions=2, replication_factor=2)
     frame = spark.range(10_000).selectExpr("cast(id AS STRING) AS value")
-    cluster.append(frame, "t", acks="leader").raise_for_failures()
+    cluster.append("t", frame, acks="leader").raise_for_failures()
     copied = cluster.replicate().raise_for_failures()
     assert sum(int(row["copied_files"]) for row in copied.rows) > 0
     cluster.verify(deep=True).raise_for_failures()
@@ -97,7 +97,7 @@ def test_a_read_is_of_tasks_that_ask_where_spark_s_own_reader_could_not(
         return spark.range(start, start + 100, numPartitions=1).selectExpr(*columns)
 
     def append(start: int) -> None:
-        report = cluster.append(rows(start), "t", partition="p", timestamp="at", order_by=["value.n"])
+        report = cluster.append("t", rows(start), partition="p", timestamp="at", order_by=["value.n"])
         report.raise_for_failures()
 
     for start in (0, 100):
@@ -110,7 +110,7 @@ def test_a_read_is_of_tasks_that_ask_where_spark_s_own_reader_could_not(
     assert early.count() == 200, "its files are in the remote tier now"
     append(200)
     with cluster.transactions.begin("never") as transaction:
-        transaction.append(rows(300), "t", partition="p")
+        transaction.append("t", rows(300), partition="p")
         transaction.abort()
     assert {part.remote for part in cluster.plan_read("t")} == {True, False}
 
@@ -146,7 +146,7 @@ def test_the_latest_snapshots_are_read_by_tasks_that_ask(spark: SparkSession, fi
         rows = spark.range(start, start + 100, numPartitions=1).selectExpr(
             "struct(cast(id AS STRING) AS k) AS key", f"struct({start} AS n) AS value"
         )
-        cluster.append(rows, "t", key="key", value="value").raise_for_failures()
+        cluster.append("t", rows, key="key", value="value").raise_for_failures()
         made = cluster.snapshot("t", by_hand=True, memory_bytes=memory_bytes).raise_for_failures()
         assert made.totals["made"] == 2
         return {(str(n), start) for n in range(start, start + 100)}

@@ -74,7 +74,7 @@ def cluster(spark: SparkSession, folder: Path) -> Cluster:
     )
     for batch in range(BATCHES):
         made.append(
-            source(spark, batch).drop("id"), "t", key="k", partition="p", timestamp="at", order_by=["timestamp"]
+            "t", source(spark, batch).drop("id"), key="k", partition="p", timestamp="at", order_by=["timestamp"]
         )
         if batch == 2:
             made.tier("t").raise_for_failures()
@@ -144,18 +144,18 @@ def test_only_the_files_and_columns_that_are_needed_are_scanned(cluster: Cluster
 def test_a_read_is_pinned_to_the_state_at_planning(cluster: Cluster, spark: SparkSession) -> None:
     """Records that are appended later are not seen, however often the DataFrame is evaluated."""
     cluster.topics.create("pinned", replication_factor=2)
-    cluster.append(spark.sql("SELECT 'a' AS value"), "pinned").raise_for_failures()
+    cluster.append("pinned", spark.sql("SELECT 'a' AS value")).raise_for_failures()
     frame = cluster.read("pinned")
     assert frame.count() == 1
-    cluster.append(spark.sql("SELECT 'b' AS value"), "pinned").raise_for_failures()
+    cluster.append("pinned", spark.sql("SELECT 'b' AS value")).raise_for_failures()
     assert frame.count() == 1
     assert cluster.read("pinned").count() == 2
 
 
 def test_a_read_goes_up_to_the_high_watermark(cluster: Cluster, spark: SparkSession) -> None:
     cluster.topics.create("proved", replication_factor=2)
-    cluster.append(spark.range(3).selectExpr("cast(id AS STRING) AS value"), "proved").raise_for_failures()
-    cluster.append(spark.sql("SELECT 'c' AS value"), "proved", acks="leader").raise_for_failures()
+    cluster.append("proved", spark.range(3).selectExpr("cast(id AS STRING) AS value")).raise_for_failures()
+    cluster.append("proved", spark.sql("SELECT 'c' AS value"), acks="leader").raise_for_failures()
     assert cluster.read("proved").count() == 3
     with pytest.raises(OffsetOutOfRangeError, match="proved-0"):
         cluster.read("proved", 0, 4)
@@ -185,7 +185,7 @@ def test_a_topic_that_was_deleted_and_created_again_begins_anew(cluster: Cluster
     """Protocol, section 1: topics have ids, and the id stands in every path."""
     for word in ("old", "new"):
         cluster.topics.create("reborn", replication_factor=2, configs=TIERED)
-        cluster.append(spark.sql(f"SELECT '{word}' AS value"), "reborn").raise_for_failures()
+        cluster.append("reborn", spark.sql(f"SELECT '{word}' AS value")).raise_for_failures()
         cluster.tier("reborn").raise_for_failures()
         assert [bytes(row.value) for row in cluster.read("reborn").collect()] == [word.encode()]
         if word == "old":
@@ -200,7 +200,7 @@ def test_where_segments_overlap_each_record_is_read_once(cluster: Cluster, spark
     cluster.topics.create("overlapping", replication_factor=1)
     for number in range(6):
         source = spark.range(2).selectExpr(f"concat({number}, '-', id) AS value").coalesce(1)
-        cluster.append(source, "overlapping").raise_for_failures()
+        cluster.append("overlapping", source).raise_for_failures()
     image = cluster.image
     view = image.view(image.topic("overlapping").topic_id, 0)
     assert view.leader is not None

@@ -39,13 +39,13 @@ def cluster(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Cl
         rows = spark.range(20).selectExpr(
             "cast(id % 2 AS INT) AS p", f"concat('{name}-', id) AS city", "id AS people"
         )
-        made.append(rows.coalesce(1), name, partition="p", order_by=["people"]).raise_for_failures()
+        made.append(name, rows.coalesce(1), partition="p", order_by=["people"]).raise_for_failures()
     made.topics.create("big", partitions=1, replication_factor=1, value="n BIGINT, text STRING, more STRING")
     texts = ", ".join(f"sha2(cast(id * 31 + {i} AS STRING), 512)" for i in range(8))
     rows = spark.range(RECORDS).selectExpr(
         "id AS n", f"concat({texts}) AS text", "repeat(concat('m', id % 7), 2000) AS more"
     )
-    made.append(rows.coalesce(1), "big", order_by=["n"]).raise_for_failures()
+    made.append("big", rows.coalesce(1), order_by=["n"]).raise_for_failures()
     return made
 
 
@@ -87,7 +87,7 @@ def test_several_topics_are_one_frame(cluster: Cluster) -> None:
 def test_a_view_is_pinned_and_a_new_one_of_its_name_takes_its_place(cluster: Cluster, spark: SparkSession) -> None:
     cluster.topics.create("seen", partitions=1, replication_factor=1)
     for expected in (1, 2):
-        cluster.append(spark.sql("SELECT 'a' AS value"), "seen").raise_for_failures()
+        cluster.append("seen", spark.sql("SELECT 'a' AS value")).raise_for_failures()
         if expected == 2:
             assert spark.sql("SELECT count(*) FROM seen_now").first() == (1,)
         cluster.create_view("seen_now", "seen")
@@ -199,7 +199,7 @@ def filled(cluster: Cluster, spark: SparkSession, topic: str, **configs: str) ->
     """A topic with six appends, one record each; the plan of offsets 1 to 4."""
     cluster.topics.create(topic, partitions=1, replication_factor=1, configs={**TIERED, **configs})
     for number in range(6):
-        cluster.append(spark.sql(f"SELECT '{number}' AS value"), topic).raise_for_failures()
+        cluster.append(topic, spark.sql(f"SELECT '{number}' AS value")).raise_for_failures()
     return cluster.plan_read(topic, 1, 5)
 
 
@@ -224,7 +224,7 @@ def test_a_plan_gives_the_same_rows_from_the_successors_of_its_files(
         cluster.tier(fate).raise_for_failures()
     for _ in range(2):
         cluster.retain(fate).raise_for_failures()
-    cluster.append(spark.sql("SELECT 'later' AS value"), fate).raise_for_failures()
+    cluster.append(fate, spark.sql("SELECT 'later' AS value")).raise_for_failures()
     assert not all(Path(part.uri.removeprefix("file://")).exists() for part in plan)
     with careless(spark):
         assert read_values(cluster.read(plan)) == EXPECTED
@@ -291,9 +291,9 @@ def test_readers_get_the_same_of_transactions_before_and_after_they_are_merged(
     cluster.topics.create(name, partitions=1, replication_factor=1, configs=configs)
     for value in "abc":
         t = cluster.transactions.begin(name)
-        t.append(spark.sql(f"SELECT '{value}' AS value"), name)
+        t.append(name, spark.sql(f"SELECT '{value}' AS value"))
         t.abort() if value == "b" else t.commit()
-        cluster.append(spark.sql("SELECT '-' AS value"), name).raise_for_failures()
+        cluster.append(name, spark.sql("SELECT '-' AS value")).raise_for_failures()
 
     def found(isolation: str) -> str:
         return "".join(value for _, value in read_values(cluster.read(name, isolation=isolation)))

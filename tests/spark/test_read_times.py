@@ -39,7 +39,7 @@ def cluster(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Cl
             frame = spark.createDataFrame(rows, "n BIGINT, at TIMESTAMP").selectExpr(
                 "n", "at", "cast(n % 2 AS INT) AS p"
             )
-            made.append(frame, topic, partition="p", timestamp="at").raise_for_failures()
+            made.append(topic, frame, partition="p", timestamp="at").raise_for_failures()
             if batch == tiered_after:
                 made.tier(topic).raise_for_failures()
                 for _ in range(2):
@@ -101,7 +101,6 @@ def test_the_job_takes_the_same_words(
     asked = [
         "--cluster",
         str(cluster.file.path),
-        "--topics",
         "both",
         "--start",
         "2013-01-10",

@@ -94,7 +94,7 @@ def test_a_server_that_the_environment_alone_names(spark: SparkSession, named_by
     cluster.topics.create("t", partitions=1, replication_factor=2, configs={**configs, "retention.ms": "-1"})
     for first in (0, 50):
         frame = spark.range(first, first + 50).selectExpr("cast(id AS STRING) AS value")
-        cluster.append(frame, "t").raise_for_failures()
+        cluster.append("t", frame).raise_for_failures()
     for operation in (cluster.replicate, cluster.tier, cluster.retain):
         operation().raise_for_failures()
     assert any(part.remote for part in cluster.plan_read("t"))
@@ -164,7 +164,7 @@ def test_a_log_lives_on_folders_and_buckets_alike(
     )
     for sequence in range(3):
         part = source.where(f"n % 3 = {sequence}")
-        cluster.append(part, "t", key="key", producer="p", sequence=sequence).raise_for_failures()
+        cluster.append("t", part, key="key", producer="p", sequence=sequence).raise_for_failures()
     for operation in (cluster.merge, cluster.replicate, cluster.tier, cluster.retain, cluster.retain):
         operation().raise_for_failures()
 
@@ -186,7 +186,7 @@ def test_a_broker_in_a_bucket_that_lost_everything_comes_back(
     """KIP-903: it is another incarnation; it joins the ISR again after it has copied what is not tiered."""
     cluster.topics.create("t", partitions=1, replication_factor=2)
     frame = spark.range(100).selectExpr("cast(id AS STRING) AS value")
-    cluster.append(frame, "t").raise_for_failures()
+    cluster.append("t", frame).raise_for_failures()
     store = cluster.stores[2]
     store.delete([stored.name for stored in store.list("")])
 

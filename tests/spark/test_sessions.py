@@ -15,6 +15,7 @@ import pytest
 from pyspark.sql.types import DataType
 
 from stratalog import Cluster
+from stratalog.engine.cluster.parts import with_parts
 from stratalog.engine.replication.leader import look_at_leader
 from stratalog.engine.spark.read_errors import unread_file
 from stratalog.engine.spark.runner import SparkRunner
@@ -123,12 +124,12 @@ def test_a_partition_larger_than_memory_is_reduced(cluster: Cluster, spark: Spar
         "state", partitions=1, replication_factor=1, key="STRING", value="n BIGINT", configs=configs
     )
     rows = spark.range(100).selectExpr("id AS n", "cast(id % 7 AS STRING) AS k")
-    cluster.append(rows.coalesce(1), "state", key="k", order_by=["value.n"]).raise_for_failures()
+    cluster.append("state", rows.coalesce(1), key="k", order_by=["value.n"]).raise_for_failures()
     for one in (cluster, cluster.using(spark, runner="threads")):
         one.snapshot("state", by_hand=True, memory_bytes=0).raise_for_failures()
         found = one.read_snapshot("state").selectExpr("key", "value.n").collect()
         assert {row.key: row.n for row in found} == {str(n % 7): n for n in range(93, 100)}
-        cluster.append(rows.limit(0), "state", key="k").raise_for_failures()
+        cluster.append("state", rows.limit(0), key="k").raise_for_failures()
 
 
 # ------------------------------------------------------------------------------------ errors
@@ -138,11 +139,11 @@ def test_a_row_that_is_refused_is_named_and_nothing_is_appended(cluster: Cluster
     topic = topic_of_its_own(cluster, "refused")
     rows = spark.range(30_000).selectExpr("id AS n", "'w' AS word", "cast(id % 3 AS INT) AS p")
     with pytest.raises(InvalidRecordError, match=r"a row's partition is 2, the topic has partitions 0 to 1$"):
-        cluster.append(rows, topic, partition="p")
+        cluster.append(topic, rows, partition="p")
     with pytest.raises(InvalidRecordError, match="column 'k' is not in the DataFrame"):
-        cluster.append(rows, topic, key="k", partition="p")
+        cluster.append(topic, rows, key="k", partition="p")
     with pytest.raises(InvalidRecordError, match=r"unresolved|cannot be resolved"):
-        cluster.append(rows, topic, key="word", partition="p", order_by=["nothing"])
+        cluster.append(topic, rows, key="word", partition="p", order_by=["nothing"])
     assert cluster.read(topic).count() == 0
 
 
@@ -283,10 +284,10 @@ def staying(uri: str, options: StoreOptions, clock: Clock) -> Store:
 
 
 def test_executors_that_may_not_reach_the_storage_are_never_asked_to(spark: SparkSession, tmp_path: Path) -> None:
-    cluster = Cluster.format(write_cluster_file(tmp_path), spark, opener=staying, runner="threads")
+    cluster = with_parts(Cluster, opener=staying).format(write_cluster_file(tmp_path), spark, runner="threads")
     cluster.topics.create("t", partitions=3, replication_factor=2, key="STRING", value="n BIGINT", configs=TIERED)
     rows = spark.range(20_000).selectExpr("20000 - id AS n", "cast(id % 7 AS STRING) AS k")
-    cluster.append(rows, "t", key="k", order_by=["value.n"]).raise_for_failures()
+    cluster.append("t", rows, key="k", order_by=["value.n"]).raise_for_failures()
     for job in (cluster.replicate, cluster.merge, cluster.tier, cluster.maintain):
         job().raise_for_failures()
     assert cluster.verify(deep=True).ok
@@ -295,7 +296,7 @@ def test_executors_that_may_not_reach_the_storage_are_never_asked_to(spark: Spar
     assert len(found) == 20_000
 
     with pytest.raises(Exception, match="the store was to stay here"):
-        cluster.using(spark).append(rows, "t", key="k")
+        cluster.using(spark).append("t", rows, key="k")
     with pytest.raises(InvalidCallError, match=r"runner is 'ray': it is 'spark' or 'threads'"):
         Cluster.open(tmp_path / "cluster.toml", spark, runner="ray")
 

@@ -53,7 +53,7 @@ def append(spark: SparkSession, cluster: Cluster, frame: DataFrame) -> None:
            FROM given"""
     )
     columns = {"key": "key", "value": "value", "timestamp": "at"}
-    cluster.append(rows, "cities", **columns, order_by=["timestamp"]).raise_for_failures()
+    cluster.append("cities", rows, **columns, order_by=["timestamp"]).raise_for_failures()
 
 
 def numbers(spark: SparkSession, keys: int, name: str, at: int, *, gone: bool = False) -> DataFrame:
@@ -121,7 +121,7 @@ def test_a_snapshot_goes_on_where_the_schema_has_grown(
                         'part', CAST(NULL AS STRING)) AS key""",
         "named_struct('name', concat('third-', id), 'people', 0D, 'y', CAST(id AS INT)) AS value",
     )
-    cluster.append(newer, "cities", key="key", value="value").raise_for_failures()
+    cluster.append("cities", newer, key="key", value="value").raise_for_failures()
     cluster.snapshot("cities", by_hand=True, memory_bytes=memory_bytes).raise_for_failures()
     found = {(row.name, row.y) for row in by_key(cluster.read_snapshot("cities")).values()}
     assert found == (
@@ -178,8 +178,8 @@ def put(spark: SparkSession, cluster: Cluster, kind: Kind, first: int, count: in
         )
     )
     cluster.append(
-        rows,
         "t",
+        rows,
         key="key",
         value="value",
         headers="headers",
@@ -241,8 +241,8 @@ def test_a_record_without_a_key_is_refused(spark: SparkSession, cluster: Cluster
         InvalidRecordError, match="the key is null, but the topic keeps the latest record of each key"
     ):
         cluster.append(
-            nobody,
             "cities",
+            nobody,
             key="key",
             value=F.lit(None).cast("struct<name: string, people: double>"),
             partition="partition",
@@ -280,7 +280,7 @@ def test_python_sees_one_batch_at_a_time(spark: SparkSession, tmp_path: Path) ->
     rows = spark.range(records).selectExpr(
         "CAST(CAST(id AS STRING) AS BINARY) AS key", f"CAST(repeat('x', {value_bytes}) AS BINARY) AS value"
     )
-    cluster.append(rows, "t", key="key", value="value").raise_for_failures()
+    cluster.append("t", rows, key="key", value="value").raise_for_failures()
     with worker_peak() as before:
         spark.range(10).mapInArrow(lambda batches: batches, "id long").collect()
     with worker_peak() as peak:

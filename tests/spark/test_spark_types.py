@@ -37,8 +37,8 @@ def test_a_type_that_no_topic_can_hold(cluster: Cluster, spark: SparkSession, na
         )
         for policy in ("fail", "skip"):
             with pytest.raises(InvalidRecordError, match=r"'c(\.x)?'"):
-                cluster.append(frame, topic, on_bad_record=policy)  # type: ignore[arg-type]
+                cluster.append(topic, frame, on_bad_record=policy)  # type: ignore[arg-type]
     cluster.topics.create("narrow", partitions=1, replication_factor=1, value="n BIGINT", if_not_exists=True)
     with pytest.raises(InvalidCallError, match=r"on_unknown_field is 'add': .* cannot hold the type"):
-        cluster.append(frame, "narrow", on_unknown_field="add")
-    assert cluster.append(frame, "narrow", on_unknown_field="drop").totals["dropped_fields"] == 1
+        cluster.append("narrow", frame, on_unknown_field="add")
+    assert cluster.append("narrow", frame, on_unknown_field="drop").totals["dropped_fields"] == 1

@@ -42,7 +42,7 @@ def append(cluster: Cluster, spark: SparkSession, start: int, count: int) -> Non
     frame = spark.range(start, start + count, numPartitions=1).selectExpr(
         "id AS n", "cast(id AS STRING) AS word", "id % 2 AS p"
     )
-    report = cluster.append(frame, "trips", key="word", partition="p", order_by=["value.n"])
+    report = cluster.append("trips", frame, key="word", partition="p", order_by=["value.n"])
     report.raise_for_failures()
 
 
@@ -105,7 +105,9 @@ def test_the_remote_table_is_an_external_table_under_spark_s_and_delta_s_catalog
     """What drops the name leaves the table."""
     for catalog in ("builtin", "org.apache.spark.sql.delta.catalog.DeltaCatalog"):
         spark.conf.set(OWN_CATALOG, catalog)
-        for _ in range(2):
+        cluster.catalog.create_table("logs.trips", "trips")
+        cluster.catalog.create_table("logs.trips", "trips", if_not_exists=True)
+        with pytest.raises(InvalidCallError, match="is there already"):
             cluster.catalog.create_table("logs.trips", "trips")
         count = "SELECT count(*) FROM spark_catalog.logs.trips WHERE control IS NULL"
         assert answer(spark, count)[0][0] >= 40  # type: ignore[operator]
@@ -149,7 +151,7 @@ def test_a_view_of_both_tiers_says_what_a_catalog_cannot_do(
         cluster.catalog.create_view("logs.mine", "trips")
     spark.sql("CREATE TABLE logs.other (n INT) USING parquet")
     with pytest.raises(InvalidCallError, match="is another table than that of topic 'trips'"):
-        cluster.catalog.create_table("logs.other", "trips")
+        cluster.catalog.create_table("logs.other", "trips", if_not_exists=True)
     for name in ("logs.`trips`", "a.b.c.d", ""):
         with pytest.raises(InvalidCallError, match="is no name in a catalog"):
             cluster.catalog.create_table(name, "trips")

@@ -101,7 +101,7 @@ def test_a_stream_of_several_topics_and_into_the_one_that_start_names(
     frame = reader.option("subscribe", f"{topic},{other}").load()
     assert frame.columns == ["topic", "partition", "offset", "timestamp", "key", "value"]
     query = (
-        cluster.records(frame, copy, key="key", value="value")
+        cluster.records(copy, frame, key="key", value="value")
         .writeStream.format("stratalog")
         .option("cluster", str(folder / "cluster.toml"))
         .option("checkpointLocation", str(tmp_path / "checkpoint"))
@@ -213,7 +213,7 @@ def test_batches_of_other_columns_are_refused_by_the_formats_sink(
     frame = source(spark, folder, topic).select("offset", "value")
     writer = frame.writeStream.format("stratalog").option("cluster", str(folder / "cluster.toml"))
     writer = writer.option("topic", topic).option("checkpointLocation", str(tmp_path)).trigger(availableNow=True)
-    assert "cluster.records(df, topic, ...) makes them" in failure(lambda: writer.start().awaitTermination())
+    assert "cluster.records(topic, df, ...) makes them" in failure(lambda: writer.start().awaitTermination())
 
 
 @pytest.mark.skipif(spark_version() >= LIMITS, reason="for versions of Spark that lack something")
@@ -225,7 +225,7 @@ def test_what_this_version_of_spark_lacks_is_refused_when_it_is_used(
     seen = Seen("value.n")
     assert "needs Spark 4.2 or later" in failure(lambda: drain(limited, tmp_path / "limited", seen))
     if spark_version() < SINK:
-        frame = cluster.records(source(spark, folder, topic), topic, key="key", value="value")
+        frame = cluster.records(topic, source(spark, folder, topic), key="key", value="value")
         writer = frame.writeStream.format("stratalog").option("cluster", str(folder / "cluster.toml"))
         writer = writer.option("topic", topic).option("checkpointLocation", str(tmp_path / "sink"))
         assert "use foreachBatch" in failure(lambda: writer.trigger(availableNow=True).start().awaitTermination())

@@ -64,7 +64,7 @@ class Copy:
             )
             stream = frame.writeStream.foreachBatch(writer)
         else:
-            records = self._cluster.records(frame, self.topic, key="key", value="value")
+            records = self._cluster.records(self.topic, frame, key="key", value="value")
             stream = records.writeStream.format("stratalog").option("cluster", str(self._folder / "cluster.toml"))
             stream = stream.option("topic", self.topic).option("producer", producer)
             stream = stream.option("onChangedReplay", on_changed_replay)

@@ -102,7 +102,7 @@ def test_a_job_that_is_killed_copies_every_record_once(
     cluster.topics.create("killed", partitions=2, replication_factor=2, key="STRING", value=VALUE)
     numbers = Numbers(cluster, spark, topic)
     numbers.append(100)
-    argv = ["--cluster", str(folder / "cluster.toml"), "--topic", "killed", "--input", topic, "--key", "key"]
+    argv = ["--cluster", str(folder / "cluster.toml"), "killed", "--input", topic, "--key", "key"]
     argv += ["--format", "stratalog", "--option", "startingOffsets=earliest", "--option", "maxRowsPerTrigger=10"]
     argv += ["--value", "value", "--stream", "--checkpoint", str(tmp_path / "cp"), "--producer", "copy"]
 
@@ -133,7 +133,7 @@ def test_a_query_that_is_stopped_amid_its_batches_copies_every_record_once(
 
     def start(now: bool) -> StreamingQuery:
         frame = source(spark, folder, topic, maxRowsPerTrigger=20).select("value.*", "key")
-        records = cluster.records(frame, "stopped", key="key")
+        records = cluster.records("stopped", frame, key="key")
         writer = records.writeStream.format("stratalog").option("cluster", str(folder / "cluster.toml"))
         writer = writer.option("topic", "stopped").option("checkpointLocation", str(tmp_path))
         return (writer.trigger(availableNow=True) if now else writer).start()

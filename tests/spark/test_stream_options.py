@@ -34,7 +34,7 @@ def cluster(spark: SparkSession, folder: Path) -> Cluster:
         made.topics.create(name, partitions=1, replication_factor=2, key="STRING", value=VALUE)
         rows = spark.range(first, first + 10, numPartitions=1)
         rows = rows.selectExpr("id AS n", "'w' AS word", "'k' AS k", "timestamp_seconds(id) AS at")
-        made.append(rows, name, key="k", timestamp="at", order_by=["timestamp"]).raise_for_failures()
+        made.append(name, rows, key="k", timestamp="at", order_by=["timestamp"]).raise_for_failures()
     return made
 
 
@@ -113,7 +113,7 @@ def test_to_table_is_refused_and_says_what_names_a_topic(
     cluster: Cluster, spark: SparkSession, folder: Path, tmp_path: Path
 ) -> None:
     """Spark tells the sink of a table its folder, and none of its options."""
-    records = cluster.records(stream(spark, folder, subscribe="rides-a"), "rides-b", key="key", value="value")
+    records = cluster.records("rides-b", stream(spark, folder, subscribe="rides-a"), key="key", value="value")
     query = records.writeStream.format("stratalog").option("cluster", str(folder / "cluster.toml"))
     query = query.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True)
     try:

@@ -64,7 +64,7 @@ def test_a_stream_reads_buckets_of_both_tiers_and_writes_down_no_secret(
     )
     for sequence in range(2):
         part = spark.range(sequence * 50, sequence * 50 + 50).selectExpr("id AS n")
-        cluster.append(part, "t", producer="p", sequence=sequence).raise_for_failures()
+        cluster.append("t", part, producer="p", sequence=sequence).raise_for_failures()
         for job in (cluster.tier, cluster.retain):
             job("t").raise_for_failures()
         query = to_its_end(frame.writeStream.foreachBatch(writer), tmp_path / "checkpoint")

@@ -80,7 +80,7 @@ def test_a_task_is_told_its_batch_and_has_all_rows_of_its_partition(
     cluster.topics.create("told", partitions=PARTITIONS, replication_factor=2, key="STRING", value=VALUE)
     spark.dataSource.register(Telling)
     frame = source(spark, folder, "numbers", maxRowsPerTrigger=20)
-    records = cluster.records(frame, "told", key="key", value="value")
+    records = cluster.records("told", frame, key="key", value="value")
     (tmp_path / "told").mkdir()
     query = run(records, "telling", tmp_path / "checkpoint", path=str(tmp_path / "told"))
     told = [json.loads(file.read_text()) for file in sorted((tmp_path / "told").iterdir())]
@@ -97,7 +97,7 @@ def test_a_batch_that_comes_again_is_appended_once(
     cluster.topics.create("again", partitions=PARTITIONS, replication_factor=2, key="STRING", value=VALUE)
     for _ in range(3):
         frame = source(spark, folder, "numbers", maxRowsPerTrigger=20)
-        records = cluster.records(frame, "again", key="key", value="value")
+        records = cluster.records("again", frame, key="key", value="value")
         run(records, "stratalog", tmp_path, cluster=str(folder / "cluster.toml"), topic="again")
         for file in [*(tmp_path / "commits").iterdir()][-1:]:
             file.unlink()

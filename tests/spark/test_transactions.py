@@ -40,11 +40,11 @@ def test_dataframes_are_appended_to_several_topics_or_to_none(spark: SparkSessio
     for topic in ("one", "two"):
         cluster.topics.create(topic, partitions=2, replication_factor=2, value="n BIGINT", configs=TIERED)
     with cluster.transactions.begin("loader") as t:
-        t.append(numbers(spark, 0, 50), "one", key="k")
-        t.append(numbers(spark, 50, 50), "two", key="k")
+        t.append("one", numbers(spark, 0, 50), key="k")
+        t.append("two", numbers(spark, 50, 50), key="k")
         assert seen(cluster, "one", "read_committed") == set()
     t = cluster.transactions.begin("loader")
-    t.append(numbers(spark, 100, 50), "one", key="k")
+    t.append("one", numbers(spark, 100, 50), key="k")
     t.abort()
     for _ in range(2):
         assert seen(cluster, "one", "read_committed") == set(range(50))
@@ -64,7 +64,7 @@ def test_a_snapshot_by_spark_holds_what_one_in_memory_does(spark: SparkSession, 
         for number, commit in enumerate((True, False, True)):
             t = cluster.transactions.begin("loader")
             for topic in ("one", "two"):
-                t.append(numbers(spark, 1000 * merged + 10 * number, 5 + number), topic, key="k")
+                t.append(topic, numbers(spark, 1000 * merged + 10 * number, 5 + number), key="k")
             (t.commit if commit else t.abort)()
         if merged:
             cluster.merge().raise_for_failures()

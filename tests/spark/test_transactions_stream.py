@@ -59,9 +59,9 @@ class Powers:
             if all(key in done and done[key].offset >= end for key, end in ends.items()):
                 return
             n = f.col("value.n")
-            t.append(batch.select(n.alias("n"), (n * n).alias("result")), "squares")
+            t.append("squares", batch.select(n.alias("n"), (n * n).alias("result")))
             self._at("between", batch_id)
-            t.append(batch.select(n.alias("n"), (n * n * n).alias("result")), "cubes")
+            t.append("cubes", batch.select(n.alias("n"), (n * n * n).alias("result")))
             t.commit_offsets("powers", ends)
             self._at("before the commit", batch_id)
         self._at("after the commit", batch_id)
@@ -84,7 +84,7 @@ def test_a_stream_cut_short_anywhere_processes_each_record_once(
     cluster: Cluster, spark: SparkSession, folder: Path, tmp_path: Path
 ) -> None:
     """Spark runs a batch again that is not in its checkpoint, also one whose transaction was committed."""
-    cluster.append(spark.range(35).selectExpr("id AS n"), "raw").raise_for_failures()
+    cluster.append("raw", spark.range(35).selectExpr("id AS n")).raise_for_failures()
     for step, batch in (
         ("between", 0),
         ("after the commit", 0),
@@ -109,7 +109,7 @@ def test_of_two_streams_with_one_transactional_id_the_older_is_fenced(
     cluster: Cluster, spark: SparkSession, folder: Path, tmp_path: Path
 ) -> None:
     """It ends with one clear error, and leaves nothing."""
-    cluster.append(spark.range(100, 105).selectExpr("id AS n"), "raw").raise_for_failures()
+    cluster.append("raw", spark.range(100, 105).selectExpr("id AS n")).raise_for_failures()
     before = len(committed(cluster, "squares"))
 
     def overtaken(at: str, batch_id: int) -> None:

@@ -39,22 +39,22 @@ def test_each_policy_at_every_depth(cluster: Cluster, spark: SparkSession) -> No
     for path, more in WIDER.items():
         one = spark.range(1).selectExpr(*{**WHOLE, **more}.values())
         with pytest.raises(InvalidRecordError, match=f"no field '{path}'"):
-            cluster.append(one, "t")
+            cluster.append("t", one)
     assert cluster.read("t").count() == 0
 
-    report = cluster.append(frame, "t", on_unknown_field="drop").raise_for_failures()
+    report = cluster.append("t", frame, on_unknown_field="drop").raise_for_failures()
     dropped = {one["reason"]: one["records"] for one in report.rows if one["outcome"] == "dropped"}
     assert dropped == {f"no field {path}": 1 for path in WIDER}
     expected = spark.range(1).selectExpr(*WHOLE.values()).collect()
     assert cluster.read("t").select("value.*").collect() == expected
 
     with pytest.raises(InvalidCallError, match=r"cannot grow by the field 'l\.element\.z'"):
-        cluster.append(frame, "t", on_unknown_field="add")
+        cluster.append("t", frame, on_unknown_field="add")
     taken = spark.range(1).selectExpr(*{**WHOLE, **WIDER["nn"], **WIDER["a.z"]}.values())
-    planned = cluster.append(taken, "t", on_unknown_field="add", dry_run=True)
+    planned = cluster.append("t", taken, on_unknown_field="add", dry_run=True)
     assert any("grew" in note for note in planned.notes)
     assert cluster.read("t").select("value.*").columns == ["n", "a", "l", "m"]
-    cluster.append(taken, "t", on_unknown_field="add").raise_for_failures()
+    cluster.append("t", taken, on_unknown_field="add").raise_for_failures()
     assert cluster.read("t").where("value.nn = 2 AND value.a.z = 2").count() == 1
 
 
@@ -64,23 +64,23 @@ def test_columns_that_an_expression_uses_are_no_fields(cluster: Cluster, spark: 
     cluster.topics.create("used", partitions=1, replication_factor=1, key="STRING", value="n BIGINT")
     frame = spark.range(2).selectExpr("id AS n", "id AS k", "id AS other")
     key: Any = F.col("k").cast("string")
-    cluster.append(frame.drop("other"), "used", key=key).raise_for_failures()
+    cluster.append("used", frame.drop("other"), key=key).raise_for_failures()
     with pytest.raises(InvalidRecordError, match="no field 'other'"):
-        cluster.append(frame, "used", key=key)
+        cluster.append("used", frame, key=key)
 
 
 def test_the_sinks_do_the_same(cluster: Cluster, spark: SparkSession, caplog: pytest.LogCaptureFixture) -> None:
     cluster.topics.create("sunk", partitions=1, replication_factor=1, value="n BIGINT, a STRUCT<x: INT>")
     wide = spark.range(1).selectExpr("1L AS n", f"{INNER} AS a", "3L AS extra")
     with pytest.raises(InvalidRecordError, match="no field 'extra'"):
-        cluster.records(wide, "sunk")
+        cluster.records("sunk", wide)
     with caplog.at_level(logging.WARNING):
-        records = cluster.records(wide, "sunk", on_unknown_field="drop")
+        records = cluster.records("sunk", wide, on_unknown_field="drop")
     assert "'a.z' is dropped" in caplog.text
     assert records.selectExpr("value.*").columns == ["n", "a"]
     cluster.topics.alter_configs(None, {"transaction.state.log.replication.factor": "1"})
     with cluster.transactions.begin("loader") as t, pytest.raises(InvalidRecordError, match="no field 'extra'"):
-        t.append(wide, "sunk")
+        t.append("sunk", wide)
 
     rows = spark.range(1).selectExpr("0 AS partition", f"named_struct('n', 1L, 'a', {INNER}) AS value")
     write: Any = rows.write.format("stratalog").mode("append").option("cluster", str(cluster._context.file.path))
@@ -132,13 +132,13 @@ def test_a_running_query_ends_before_it_passes_records_with_a_new_field(
         )
         return sink.option("checkpointLocation", str(tmp_path / checkpoint)).start()
 
-    cluster.append(spark.range(1).selectExpr("1L AS n"), "streamed").raise_for_failures()
+    cluster.append("streamed", spark.range(1).selectExpr("1L AS n")).raise_for_failures()
     query, old = started("c"), started("old", failOnNewFields="false")
     query.processAllAvailable()
     old.processAllAvailable()
     seen.clear()
     wider = spark.range(1).selectExpr("2L AS n", "'w' AS word")
-    cluster.append(wider, "streamed", on_unknown_field="add").raise_for_failures()
+    cluster.append("streamed", wider, on_unknown_field="add").raise_for_failures()
     old.processAllAvailable()
     old.stop()
     assert seen == [{"n": 2}]

@@ -27,7 +27,7 @@ if __name__ == "__main__":
     before = source.load(topic).count()
     cluster = Cluster.open(file, spark, credentials=provider)
     more = spark.range(20_000, 40_000, 1, 2).selectExpr("id AS n", "cast(id % 7 AS STRING) AS k")
-    appended = cluster.append(more, topic, key="k", producer="plain", sequence=0).raise_for_failures()
+    appended = cluster.append(topic, more, key="k", producer="plain", sequence=0).raise_for_failures()
     told = {
         "absent": absent,
         "before": before,

@@ -14,9 +14,10 @@ from typing import Any
 import pytest
 
 from stratalog import Cluster
+from stratalog.engine.cluster.parts import with_parts
 from stratalog.engine.config.key_source import KeySource, key_of_environment
-from stratalog.engine.driver.context import Progress, Silent
 from stratalog.engine.driver.report import OperationFailedError, Report
+from stratalog.engine.driver.tasks import Progress, Silent
 from stratalog.engine.metadata.commands import FenceBroker, UnfenceBroker
 from stratalog.engine.reading.bounds import Bound
 from stratalog.engine.reading.plan import FileRange
@@ -98,13 +99,8 @@ class LiveCluster:
             if on_disk:
                 self.root(broker).mkdir(exist_ok=True)  # a file system may be mounted there
         self.file.write_text("\n".join(lines))
-        self.cluster = Cluster.format(
-            self.file,
-            clock=self.clock,
-            new_id=self.new_id,
-            opener=self.open_root,
-            cluster_key=cluster_key,
-            keeps_short=False,
+        self.cluster = with_parts(Cluster, clock=self.clock, new_id=self.new_id, opener=self.open_root).format(
+            self.file, cluster_key=cluster_key, keeps_short=False
         )
 
     def new_id(self) -> str:
@@ -126,12 +122,11 @@ class LiveCluster:
     ) -> Cluster:
         """Another driver of the same cluster. Only one that ``keeps_short`` works behind its appends. The storage
         goes by the clock of the cluster, whatever the driver's says."""
-        return Cluster.open(
+        return with_parts(
+            Cluster, clock=self.clock if clock is None else clock, new_id=self.new_id, opener=self.open_root
+        ).open(
             self.file,
             progress=progress,
-            clock=self.clock if clock is None else clock,
-            new_id=self.new_id,
-            opener=self.open_root,
             selectors=self.selectors,
             cluster_key=self.cluster_key,
             keeps_short=keeps_short,

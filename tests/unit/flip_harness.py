@@ -20,8 +20,8 @@ from functools import cached_property
 from pathlib import Path
 
 from stratalog import Cluster
-from stratalog.engine.driver.context import LocalTasks
 from stratalog.engine.driver.report import Report
+from stratalog.engine.driver.tasks import LocalTasks
 from stratalog.partitions.errors import CorruptionError
 from stratalog.partitions.listing import DataFile
 from stratalog.partitions.paths import DataName, base_name, parse_name

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from stratalog import Cluster
+from stratalog.engine.cluster.parts import with_parts
 from stratalog.engine.driver.report import Report
 from stratalog.partitions.store import StoreOptions
 from tests.unit.cluster_harness import LiveCluster
@@ -47,15 +48,9 @@ class Heir:
         self.file.write_text("\n".join(lines))
 
     def restore(self, former: str = "c", *, dry_run: bool = False) -> Report:
-        return Cluster.restore(
-            self.file,
-            former,
-            dry_run=dry_run,
-            clock=self.live.clock,
-            new_id=self.live.new_id,
-            opener=self.live.open_root,
-            check=False,
-        )
+        return with_parts(
+            Cluster, clock=self.live.clock, new_id=self.live.new_id, opener=self.live.open_root
+        ).restore(self.file, former, dry_run=dry_run, check=False)
 
     @property
     def untouched(self) -> bool:
@@ -64,13 +59,9 @@ class Heir:
         return not root.list("")
 
     def open(self) -> Cluster:
-        return Cluster.open(
-            self.file,
-            clock=self.live.clock,
-            new_id=self.live.new_id,
-            opener=self.live.open_root,
-            keeps_short=False,
-        )
+        return with_parts(
+            Cluster, clock=self.live.clock, new_id=self.live.new_id, opener=self.live.open_root
+        ).open(self.file, keeps_short=False)
 
     def live_again(self) -> LiveCluster:
         """The harness on the restored cluster."""

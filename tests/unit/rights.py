@@ -62,7 +62,7 @@ RIGHTS = (
     needs("read_snapshot", voters=READ, leader=READ),
     needs("snapshots, metrics", voters=READ, internal=READ),
     needs("transactions.list", voters=READ, internal=READ),
-    needs("transactions.hanging, epochs", voters=READ, leader=READ),
+    needs("transactions.find_hanging, epochs", voters=READ, leader=READ),
     needs("reassignments, plan_replicas", voters=READ),
     needs("discarded", voters=READ, leader=READ, followers=READ, internal=READ),
     needs("recover", voters=READ, leader=READ, followers=READ, internal="l"),

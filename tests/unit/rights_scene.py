@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from stratalog import Cluster
 from stratalog.engine.admin.topics import alter_topic, create_topic
+from stratalog.engine.cluster.parts import with_parts
 from stratalog.engine.driver.report import Report
 from stratalog.engine.upkeep.snapshots.read_snapshot import locate
 from stratalog.partitions.errors import Right, StorageAuthorizationError, StorageError
@@ -121,18 +122,13 @@ def spare(live: Guarded) -> int:
 
 
 def sign(live: Guarded) -> Report:
-    return Cluster.sign(
-        live.file,
-        clock=live.clock,
-        new_id=live.new_id,
-        opener=live.open_root,
-        cluster_key=lambda: b64encode(bytes(32)).decode(),
-        check=False,
+    return with_parts(Cluster, clock=live.clock, new_id=live.new_id, opener=live.open_root).sign(
+        live.file, cluster_key=lambda: b64encode(bytes(32)).decode(), check=False
     )
 
 
 def format_another(live: Guarded) -> Cluster:
-    return Cluster.format(Heir(live).file, clock=live.clock, new_id=live.new_id, opener=live.open_root)
+    return with_parts(Cluster, clock=live.clock, new_id=live.new_id, opener=live.open_root).format(Heir(live).file)
 
 
 def export(live: Guarded, driver: Cluster) -> Report:
@@ -189,8 +185,8 @@ ACTS: Mapping[str, tuple[Act, ...]] = {
         lambda live, driver: driver.transactions.list(),
         lambda live, driver: driver.transactions.describe("x"),
     ),
-    "transactions.hanging, epochs": (
-        lambda live, driver: driver.transactions.hanging(),
+    "transactions.find_hanging, epochs": (
+        lambda live, driver: driver.transactions.find_hanging(),
         lambda live, driver: driver.offset_for_leader_epoch("u", 0, 1),
     ),
     "reassignments, plan_replicas": (
@@ -200,7 +196,7 @@ ACTS: Mapping[str, tuple[Act, ...]] = {
     "discarded": (lambda live, driver: driver.discarded(),),
     "recover": (export,),
     "verify": (lambda live, driver: driver.verify(deep=True),),
-    "drill": (lambda live, driver: driver.drill(opener=live.open_root),),
+    "drill": (lambda live, driver: driver.drill(),),
     "append, acks=leader": (lambda live, driver: live.append("x", "u", acks="leader", driver=driver),),
     "append, acks=all": (lambda live, driver: live.append("x", "u", driver=driver),),
     "groups.commit": (lambda live, driver: driver.groups.commit("g", {("u", 0): 2}),),

@@ -21,6 +21,8 @@ PART_BYTES = 5 * 1024 * 1024
 SIZES = [0, 1, PART_BYTES + 1]
 
 CLOUDS = ("azure", "gcs")
+FILE_SYSTEMS = {"adlfs": "azure", "gcsfs": "gcs"}
+"""Of fsspec, and the server of each."""
 S3 = pytest.mark.s3
 CLOUD = (pytest.mark.s3, pytest.mark.nightly)
 KINDS = [
@@ -28,13 +30,16 @@ KINDS = [
     "file",
     pytest.param("s3", marks=S3),
     pytest.param("s3-multipart", marks=S3),
+    pytest.param("s3fs", marks=S3),
     pytest.param("azure", marks=CLOUD),
     pytest.param("gcs", marks=CLOUD),
+    pytest.param("adlfs", marks=CLOUD),
+    pytest.param("gcsfs", marks=CLOUD),
 ]
 PAIRS = [
     pytest.param(a, b, marks=() if {a, b} <= {"memory", "file"} else CLOUD if {a, b} & set(CLOUDS) else S3)
-    for a, b in itertools.product(["memory", "file", "s3", *CLOUDS], repeat=2)
-    if a not in CLOUDS or b == a or b == "file"
+    for a, b in itertools.product(["memory", "file", "s3", "s3fs", *CLOUDS], repeat=2)
+    if (a not in CLOUDS or b == a or b == "file") and (b != "s3fs" or a in ("file", "s3fs"))
 ]
 """What is copied from where to where; from a cloud to itself and to a folder, the others are like them."""
 
@@ -55,12 +60,22 @@ def open_kind(request: pytest.FixtureRequest, tmp_path: Path) -> OpenKind:
             root = tmp_path / f"root-{number}"
             root.mkdir()
             return open_store(root.as_uri())
-        if kind in CLOUDS:
-            cloud: CloudEndpoint = request.getfixturevalue(f"{kind}_endpoint")
-            return open_store(f"{cloud.root}/contract-{number}", StoreOptions(part_bytes=PART_BYTES))
+        if kind in FILE_SYSTEMS or kind in CLOUDS:
+            cloud: CloudEndpoint = request.getfixturevalue(f"{FILE_SYSTEMS.get(kind, kind)}_endpoint")
+            driver = "fsspec" if kind in FILE_SYSTEMS else None
+            options = StoreOptions(part_bytes=PART_BYTES, driver=driver)
+            return open_store(f"{cloud.root}/contract-{number}", options)
         endpoint: S3Endpoint = request.getfixturevalue("s3_endpoint")
         exclusive = True if kind == "s3-multipart" else None
-        options = StoreOptions(endpoint.url, endpoint.region, part_bytes=PART_BYTES, exclusive_multipart=exclusive)
+        if kind == "s3fs":
+            pytest.importorskip("s3fs")
+        options = StoreOptions(
+            endpoint.url,
+            endpoint.region,
+            part_bytes=PART_BYTES,
+            exclusive_multipart=exclusive,
+            driver="fsspec" if kind == "s3fs" else None,
+        )
         return open_store(f"s3://{endpoint.bucket}/contract-{number}", options)
 
     return opened

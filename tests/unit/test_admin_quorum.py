@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from stratalog import Cluster
+from stratalog.engine.cluster.parts import with_parts
 from stratalog.jobs import quorum as job
 from stratalog.partitions.errors import (
     BrokerUnreachableError,
@@ -41,8 +42,8 @@ def three(tmp_path: Path) -> LiveCluster:
 
 
 def any_voters(live: LiveCluster) -> Cluster:
-    return Cluster.open(
-        live.file, clock=live.clock, new_id=live.new_id, opener=live.open_root, voters_as_logged=True
+    return with_parts(Cluster, clock=live.clock, new_id=live.new_id, opener=live.open_root).open(
+        live.file, voters_as_logged=True
     )
 
 

@@ -19,8 +19,8 @@ from bench.table import Limit, Line, ratio_text, render, speed_line
 from stratalog.engine.metadata.fold import apply
 from stratalog.engine.metadata.image import ClusterImage
 from stratalog.engine.metadata.records import FenceBrokerRecord
+from stratalog.partitions.amounts import parse_size
 from stratalog.partitions.errors import InvalidCallError, StorageError
-from stratalog.partitions.sizes import parse_size
 
 HERE = Path("bench-data")
 

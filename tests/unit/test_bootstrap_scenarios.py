@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from stratalog import Cluster
+from stratalog.engine.cluster.parts import with_parts
 from stratalog.partitions.clock import ManualClock, SystemClock
 from stratalog.partitions.listing import ReplicaLog
 from stratalog.partitions.offsets import FoundOffset, OffsetSpec
@@ -40,7 +41,7 @@ class World:
             lines += ["[[brokers]]", f"id = {broker}", f'log_dir = "b{broker}"']
             (folder / f"b{broker}").mkdir()
         (folder / "cluster.toml").write_text("\n".join(lines))
-        self.cluster = Cluster.format(folder / "cluster.toml", clock=self.clock, opener=open_by_clock)
+        self.cluster = with_parts(Cluster, clock=self.clock, opener=open_by_clock).format(folder / "cluster.toml")
         self.cluster.brokers.fence(1).raise_for_failures()
         configs = {"remote.storage.enable": "true", "segment.ms": str(SEAL_MS), "retention.ms": "-1"}
         self.cluster.topics.create(

@@ -10,7 +10,7 @@ import pytest
 
 from stratalog.engine.brokers.probe import probe_brokers
 from stratalog.engine.driver.report import Report
-from stratalog.jobs import fence as job
+from stratalog.jobs import brokers as job
 from stratalog.partitions.errors import InvalidCallError, UnknownBrokerError
 from stratalog.partitions.paths import BROKER_FILE
 from stratalog.partitions.root import format_root
@@ -336,18 +336,20 @@ def test_describe_tells_the_state_of_every_broker(disks: LiveCluster) -> None:
 @pytest.mark.parametrize(
     ("options", "status", "operation"),
     [
-        (["--dry-run"], 0, "fence"),
-        ([], 0, "fence"),
-        (["--unfence"], 0, "unfence"),
-        (["--decommission", "--yes"], 2, "fence"),
-        (["--unfence", "--decommission"], 2, None),
-        (["--unfence", "--force"], 2, None),
+        (["fence", "2", "--dry-run"], 0, "fence"),
+        (["fence", "2"], 0, "fence"),
+        (["unfence", "2"], 0, "unfence"),
+        (["decommission", "2", "--yes"], 2, "brokers"),
+        (["add", "2"], 2, "brokers"),
+        (["add", "2", "--if-not-exists"], 0, "format"),
+        (["unfence", "2", "--force"], 2, None),
+        (["unfence"], 2, None),
     ],
 )
 def test_the_job_has_one_report_and_status(
     disks: LiveCluster, capsys: pytest.CaptureFixture[str], options: list[str], status: int, operation: str | None
 ) -> None:
-    argv = ["--brokers", "2", "--cluster", str(disks.file), "--json", *options]
+    argv = [*options, "--cluster", str(disks.file), "--json"]
     assert job.main(argv) == status
     if operation is not None:
         report = json.loads(capsys.readouterr().out.splitlines()[-1])

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from stratalog import Cluster
+from stratalog.engine.cluster.parts import with_parts
 from stratalog.engine.state.internal_topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from stratalog.partitions.clock import ManualClock
 from stratalog.partitions.errors import (
@@ -39,7 +40,9 @@ class Roots:
         return self.faults.wrap(uri, self.stores[uri])
 
     def format(self, spark: object = None) -> Cluster:
-        return Cluster.format(self.file, spark, clock=self.clock, new_id=random_id, opener=self.open_root)  # type: ignore[arg-type]
+        return with_parts(Cluster, clock=self.clock, new_id=random_id, opener=self.open_root).format(
+            self.file, spark
+        )  # type: ignore[arg-type]
 
     def names(self) -> list[str]:
         return [stored.name for store in self.stores.values() for stored in store.list("")]
@@ -91,7 +94,7 @@ def test_a_topic_that_lacks_brokers_says_which_were_never_registered(tmp_path: P
     with pytest.raises(StratalogError, match="broker 3: KAFKA_STORAGE_ERROR: b3 is gone"):
         roots.format()
     faults.none()
-    half = Cluster.open(roots.file, clock=roots.clock, opener=roots.open_root)
+    half = with_parts(Cluster, clock=roots.clock, opener=roots.open_root).open(roots.file)
     with pytest.raises(
         InvalidReplicationFactorError, match=r"brokers \[3\] of the cluster file were never registered"
     ):
@@ -137,5 +140,5 @@ def test_what_is_set_stays_when_a_cluster_is_formatted_again(tmp_path: Path) -> 
     live = LiveCluster(tmp_path, brokers=2)
     live.cluster.topics.alter_configs(None, {"offsets.topic.replication.factor": "1"})
     before = dict(live.cluster.image.configs)
-    Cluster.format(live.file, clock=live.clock, new_id=live.new_id, opener=live.open_root)
+    with_parts(Cluster, clock=live.clock, new_id=live.new_id, opener=live.open_root).format(live.file)
     assert dict(live.driver().image.configs) == before

@@ -14,6 +14,7 @@ import pytest
 
 from stratalog import Cluster
 from stratalog.engine.brokers.probe import probe_brokers
+from stratalog.engine.cluster.parts import with_parts
 from stratalog.engine.driver.context import Context
 from stratalog.engine.metadata.commands import RegisterBroker
 from stratalog.engine.metadata.image import ClusterImage
@@ -168,9 +169,9 @@ def test_a_root_that_hangs_is_fenced_after_the_deadline_and_holds_nobody_up(tmp_
     live.cluster.topics.alter_configs(None, {"broker.session.timeout.ms": "2500"})
     faults.before = hang
     try:
-        driver = Cluster.open(
-            live.file, clock=live.clock, new_id=live.new_id, opener=live.open_root, prober=ThreadProber(wait)
-        )
+        driver = with_parts(
+            Cluster, clock=live.clock, new_id=live.new_id, opener=live.open_root, prober=ThreadProber(wait)
+        ).open(live.file)
         probed = probe_brokers(context(driver))
         assert probed.notes == ("broker 2 is fenced: REQUEST_TIMED_OUT: memory://b2: no answer in 2.5 s",)
         assert probed.image.brokers[2].fenced

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterator
 from dataclasses import fields
+from pathlib import Path
 
 import pytest
 
@@ -19,6 +20,8 @@ from stratalog.engine.cluster.topics import Topics
 from stratalog.engine.cluster.transactions import Transactions
 from stratalog.engine.reading.bounds import ReadQuery
 from stratalog.engine.reading.tail import TailOptions
+from stratalog.partitions.errors import InvalidCallError
+from tests.unit.cluster_harness import LiveCluster
 
 GROUPS = {
     "topics": Topics,
@@ -45,6 +48,11 @@ def test_every_method_names_its_arguments_and_says_what_it_does() -> None:
         assert inspect.getdoc(method), name
 
 
+def test_no_method_shows_what_only_tests_and_measurements_replace() -> None:
+    shown = {parameter for _, method in methods() for parameter in inspect.signature(method).parameters}  # type: ignore[arg-type]
+    assert shown & {"clock", "new_id", "opener", "prober"} == set()
+
+
 @pytest.mark.parametrize("name", GROUPS)
 def test_a_group_is_where_it_says_and_shows_how_it_is_used(name: str) -> None:
     assert Core.__annotations__[name] == GROUPS[name].__name__
@@ -59,3 +67,14 @@ def test_what_a_read_and_a_tail_take_has_the_defaults_of_their_options() -> None
         taken = inspect.signature(method).parameters
         defaults = {one.name: one.default for one in fields(options) if one.init and one.name != "topics"}
         assert {name: taken[name].default for name in defaults} == defaults
+
+
+@pytest.mark.parametrize("method", ["append", "produce", "append_batches", "records", "transaction.append"])
+def test_a_call_with_the_data_before_the_topic_is_told_the_order(tmp_path: Path, method: str) -> None:
+    cluster = LiveCluster(tmp_path).cluster
+    door, _, name = method.rpartition(".")
+    with cluster.transactions.begin("x") as transaction, pytest.raises(InvalidCallError) as refused:
+        getattr(transaction if door else cluster, name)({0: []}, "t")
+    assert str(refused.value) == (
+        f"{name} takes the topic first, then the data: {name}('t', ...); its first argument is a dict"
+    )

@@ -49,7 +49,7 @@ def test_what_verify_has_found_stays_until_it_is_seen_gone(live: LiveCluster) ->
     flip(files(live, live.followers()[0])[-1])
     assert found(live) == {}, "no listing shows it"
     assert not live.driver().verify(deep=True).ok
-    assert "verify --deep --heal --topics t" in found(live)["damaged-replicas"]
+    assert "heal --topics t" in found(live)["damaged-replicas"]
     assert live.driver().verify().ok
     assert [*found(live)] == ["damaged-replicas"], "a look at names does not see the bytes"
     assert live.driver().heal(check=False).ok
@@ -89,7 +89,7 @@ def test_a_step_that_failed_by_damage_is_well_as_soon_as_that_is_mended(live: Li
     object_.unlink()
     live.driver().maintain(only=["retain"], check=False)
     failing = found(live)
-    assert "verify --deep --heal --topics t" in failing["upkeep-failing"]
+    assert "heal --topics t" in failing["upkeep-failing"]
     live.driver().heal(check=False).raise_for_failures()
     assert found(live) == {}
 
@@ -135,8 +135,8 @@ def test_a_look_a_day_finds_remote_objects_that_are_not_as_the_table_says(tmp_pa
     else:
         object_.write_bytes(object_.read_bytes()[:-10])
     live.clock.advance_ms(24 * HOUR_MS)
-    live.driver().maintain(check=False, leave_out=["scrub"])
-    assert "verify --deep --heal --topics t" in found(live)["upkeep-failing"]
+    live.driver().maintain(check=False, exclude=["scrub"])
+    assert "heal --topics t" in found(live)["upkeep-failing"]
     live.driver().heal(check=False).raise_for_failures()
     assert found(live) == {}
 
@@ -155,7 +155,7 @@ def test_a_foreign_optimize_is_taken_back_by_the_next_maintain(live: LiveCluster
 def test_a_table_that_nobody_touches_costs_an_idle_run_one_request(live: LiveCluster) -> None:
     for _ in range(4):
         live.clock.advance_ms(10 * 60_000)
-        live.driver().maintain(leave_out=["scrub", "vacuum"]).raise_for_failures()
+        live.driver().maintain(exclude=["scrub", "vacuum"]).raise_for_failures()
     live.driver().maintain(only=["tier"], due=True)
     asked: list[str] = []
     stat = LocalStore.stat

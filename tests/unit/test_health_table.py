@@ -86,7 +86,7 @@ def lost_leader(patient: Patient) -> None:
     for broker in (2, 3):
         patient.live.wipe(broker)
     for broker in (2, 3):
-        patient.job("bootstrap", "--brokers", str(broker))
+        patient.job("bootstrap", str(broker))
 
 
 def another(patient: Patient) -> None:
@@ -99,7 +99,7 @@ def another(patient: Patient) -> None:
 
 def wiped(patient: Patient) -> None:
     patient.live.wipe(3)
-    patient.job("bootstrap", "--brokers", "3")
+    patient.job("bootstrap", "3")
 
 
 def configured(**configs: str) -> Callable[[Patient], None]:
@@ -319,7 +319,7 @@ def long_ago(hours: int) -> Callable[[Patient], None]:
 
 def unscrubbed(patient: Patient) -> None:
     long_ago(200)(patient)
-    patient.job("maintain", "--except", "scrub")
+    patient.job("maintain", "--exclude", "scrub")
 
 
 VOTERS = {"voters": (1, 2, 3)}
@@ -338,16 +338,14 @@ CASES = {
     "out of the ISR": Case("UnderReplicatedPartitions", out_of_isr, do="replicate"),
     "a follower's mount": Case("UnderReplicatedPartitions", away(3), shown="OfflineLogDirectoryCount"),
     "a lagging follower": Case("MaxLag", lagging, do="replicate"),
-    "a file that is cut": Case("damaged-replicas", cut, do="verify --deep --heal"),
-    "a flipped bit, and verify": Case("damaged-replicas", flipped, do="verify --deep --heal"),
-    "flipped bits everywhere": Case("damaged-replicas", flipped_everywhere, do="verify --deep --heal"),
+    "a file that is cut": Case("damaged-replicas", cut, do="heal"),
+    "a flipped bit, and verify": Case("damaged-replicas", flipped, do="heal"),
+    "flipped bits everywhere": Case("damaged-replicas", flipped_everywhere, do="heal"),
     "a mount": Case("OfflineLogDirectoryCount", away(2), do="maintain"),
     "a mount, noticed": Case("OfflineLogDirectoryCount", noticed(away(2)), do="maintain"),
-    "another root": Case("OfflineLogDirectoryCount", another, do="bootstrap --brokers 3"),
-    "fenced by hand": Case("FencedBrokerCount", lambda it: fence(it.live, 3), do="fence --unfence", then=1),
-    "not in the file": Case(
-        "FencedBrokerCount", unnamed, do="fence --decommission --brokers 4", of_cluster={"brokers": 4}
-    ),
+    "another root": Case("OfflineLogDirectoryCount", another, do="bootstrap 3"),
+    "fenced by hand": Case("FencedBrokerCount", lambda it: fence(it.live, 3), do="brokers unfence", then=1),
+    "not in the file": Case("FencedBrokerCount", unnamed, do="brokers decommission 4", of_cluster={"brokers": 4}),
     "not registered": Case("ActiveBrokerCount", unregistered, do="format"),
     "a file in the way": Case("read-only-log-dir", blocked, do="rm"),
     "a full disk": Case("log-dir-used-ratio", full, do="maintain --only merge,retain,vacuum"),
@@ -356,17 +354,17 @@ CASES = {
     "nobody deletes": Case("retention-lag", expired, do="retain"),
     "the leader's folder": Case("lost-log", lost(()), do="replicate"),
     "an older copy": Case("behind-remote", behind, do="replicate", tiered=True),
-    "OPTIMIZE": Case("remote-table", optimized, do="verify --deep --heal", tiered=True),
+    "OPTIMIZE": Case("remote-table", optimized, do="heal", tiered=True),
     "a foreign append": Case("remote-table", written, do="python -c", tiered=True),
     "a slow group": Case("records-lag-max", late_group, do="groups describe g"),
     "a group that stopped": Case("records-lag-max", stopped_group, do="groups describe g"),
     "offsets out of reach": Case("state-unread", unread_group, shown="OfflineLogDirectoryCount"),
-    "offsets damaged everywhere": Case("state-unread", damaged_group, do="verify --deep --heal"),
+    "offsets damaged everywhere": Case("state-unread", damaged_group, do="heal"),
     "a dead transaction": Case("PartitionsWithLateTransactionsCount", abandoned, do="transactions finish"),
     "never maintained": Case("upkeep", long_ago(0), do="maintain"),
     "not maintained": Case("upkeep", long_ago(3), do="maintain"),
     "not scrubbed": Case("upkeep", unscrubbed, do="maintain --only scrub"),
-    "an object that is gone": Case("upkeep-failing", object_gone, do="verify --deep --heal", tiered=True),
+    "an object that is gone": Case("upkeep-failing", object_gone, do="heal", tiered=True),
     "no remote tier": Case("upkeep-failing", retain_fails, do="maintain --only retain", tiered=True),
 }
 

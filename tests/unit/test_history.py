@@ -21,9 +21,9 @@ from stratalog.engine.cluster.jobs import Jobs
 from stratalog.engine.cluster.quorum import Quorum
 from stratalog.engine.cluster.topics import Topics
 from stratalog.engine.cluster.transactions import Transactions
-from stratalog.engine.driver.context import Silent
 from stratalog.engine.driver.origin import operations_log, origin
 from stratalog.engine.driver.running import Heartbeat
+from stratalog.engine.driver.tasks import Silent
 from stratalog.engine.state.internal_topics import OPERATIONS_TOPIC
 from stratalog.engine.state.operations import EVENT_COLUMNS, Event, event_time, from_values, to_batch
 from stratalog.jobs.main import main
@@ -96,7 +96,7 @@ READING = {
     *("Jobs.snapshots", "Jobs.metrics", "Topics.list", "Topics.describe", "Topics.troubled"),
     *("Brokers.list", "Quorum.describe", "Groups.list"),
     *("Groups.committed", "Groups.lag", "Groups.lag_frame", "Groups.lag_metrics", "Transactions.list"),
-    *("Transactions.describe", "Transactions.hanging"),
+    *("Transactions.describe", "Transactions.find_hanging"),
 }
 IN_THE_LOG = {"Transactions.begin"}
 

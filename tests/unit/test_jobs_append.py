@@ -19,7 +19,7 @@ STREAM = ("--stream", "--checkpoint", "c", "--producer", "p")
     [
         (("--producer", ""), "argument --producer: give a name"),
         (("--sequence", "0"), "--sequence needs --producer"),
-        (("--epoch", "0"), "--epoch needs --producer"),
+        (("--producer-epoch", "0"), "--producer-epoch needs --producer"),
         (("--on-changed-replay", "accept"), "--on-changed-replay needs --producer"),
         (("--producer", "p"), "--producer needs --sequence or --stream"),
         (("--stream",), "--stream needs --checkpoint"),
@@ -33,7 +33,7 @@ STREAM = ("--stream", "--checkpoint", "c", "--producer", "p")
 def test_a_wrong_call_is_found_before_anything_is_opened(
     argv: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert append(["--cluster", "none.toml", "--topic", "t", "--input", "in", *argv]) == 2
+    assert append(["--cluster", "none.toml", "t", "--input", "in", *argv]) == 2
     assert said in capsys.readouterr().err
 
 

@@ -28,20 +28,20 @@ run = calls(bootstrap)
 def test_a_broker_is_added_and_takes_the_place_of_another(
     live: LiveCluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run(live, "--brokers", "4", "--add", "--topics", "t", "--json") == 0
+    assert run(live, "4", "--add", "--topics", "t", "--json") == 0
     assert report(capsys)["totals"]["copied_bytes"] == sum(map(len, live.data(2).values()))
     assert live.isr() == {2, 3, 4}
-    assert run(live, "--brokers", "1", "--instead-of", "4") == 0
+    assert run(live, "1", "--instead-of", "4") == 0
     assert live.isr() == {1, 2, 3}
 
 
 @pytest.mark.parametrize(
     "argv",
     [
-        ("--brokers", "4", "--add"),
-        ("--brokers", "3,4", "--instead-of", "2"),
-        ("--brokers", "4", "--instead-of", "x"),
-        ("--brokers", "4", "--add", "--topics", "nobody"),
+        ("4", "--add"),
+        ("3,4", "--instead-of", "2"),
+        ("4", "--instead-of", "x"),
+        ("4", "--add", "--topics", "nobody"),
         ("--add",),
     ],
     ids=" ".join,

@@ -111,7 +111,7 @@ def test_a_topic_is_described_with_where_each_config_comes_from(
     at = ["--cluster", str(live.file)]
     created = ["create", "typed", "--key", "STRING", "--value", "year INT NOT NULL, `air time` DOUBLE"]
     assert topics([*created, "--config", "segment.ms=5000", "--replication-factor", "2", *at]) == 0
-    assert topics(["configs", "--cluster-wide", "--set", "min.insync.replicas=2", *at]) == 0
+    assert topics(["alter-configs", "--cluster-wide", "--set", "min.insync.replicas=2", *at]) == 0
     capsys.readouterr()
     assert topics(["describe", "typed", "--json", *at]) == 0
     found = {row["name"]: (row["value"], row["from"]) for row in report(capsys)["rows"]}

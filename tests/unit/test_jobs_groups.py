@@ -71,15 +71,18 @@ def test_delete(live: LiveCluster, capsys: pytest.CaptureFixture[str]) -> None:
     live.topic("u")
     live.cluster.groups.commit("g", {("u", 0): 0})
     with live.unchanged():
-        assert run(live, "delete-offsets", "g", "--topics", "u", "--dry-run") == 0
+        assert run(live, "delete-offsets", "g", "u", "--dry-run") == 0
         assert run(live, "delete", "g", "--dry-run") == 0
-    assert run(live, "delete-offsets", "g", "--topics", "u", "--yes") == 0
+    assert run(live, "delete-offsets", "g", "u", "--yes") == 0
     assert set(live.driver().groups.committed("g")) == {("t", 0)}
     assert run(live, "delete", "g", "--yes") == 0
     assert live.driver().groups.list().rows == []
     with live.unchanged():
         assert run(live, "delete", "g", "--yes") == 2
     assert "ERROR GROUP_ID_NOT_FOUND: group 'g' does not exist" in capsys.readouterr().err
+    with live.unchanged():
+        assert run(live, "delete", "g", "--yes", "--if-exists") == 0
+    assert "there is no group 'g'" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -91,7 +94,7 @@ def test_delete(live: LiveCluster, capsys: pytest.CaptureFixture[str]) -> None:
         (("describe",), "required: GROUP"),
         (("describe", "g", "--topics", "t"), "unrecognized arguments: --topics"),
         (("delete", "g", "--to-offset", "0"), "unrecognized arguments: --to-offset"),
-        (("delete-offsets", "g"), "required: --topics"),
+        (("delete-offsets", "g"), "required: TOPICS"),
         (("reset-offsets", "g", "--to-latest"), "required: --topics"),
         (("reset-offsets", "g", "--topics", "t"), "one of the arguments --to-earliest --to-latest"),
         (("reset-offsets", "g", "--topics", "t", "--to-offset", "-1"), "numbers of 0 or more"),

@@ -75,7 +75,7 @@ def test_another_name_is_a_bad_call(argv: list[str], said: str, capsys: pytest.C
         ("describe trips", "unrecognized arguments: trips; name topics with --topics A,B"),
         ("describe --topic trips", "unrecognized arguments: --topic trips; did you mean '--topics'?"),
         (
-            "mirror --from k:1 --topics t --thorttle=1MB",
+            "mirror t --from k:1 --thorttle=1MB",
             "unrecognized arguments: --thorttle=1MB; did you mean '--throttle'?",
         ),
         ("groups describe g --topic t", "unrecognized arguments: --topic t; did you mean '--topics'?"),
@@ -138,10 +138,13 @@ def test_usage_says_how_the_job_was_called(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["topics"], "required: COMMAND; it is one of list, describe, create, alter, configs, delete"),
+        (
+            ["topics"],
+            "required: COMMAND; it is one of list, describe, create, create-partitions, alter, alter-configs,",
+        ),
         (["quorum", "--json"], "required: COMMAND; it is one of "),
-        (["read", "--topic", "t"], "did you mean '--topics'?"),
-        (["offsets", "--topic=t"], "did you mean '--topics'?"),
+        (["read", "--topic", "t"], "give TOPICS without an option"),
+        (["offsets", "--topic=t"], "give TOPICS without an option"),
     ],
 )
 def test_a_call_that_lacks_something_is_answered_with_what_it_takes(

@@ -34,11 +34,11 @@ def planned(live: LiveCluster, capsys: pytest.CaptureFixture[str], *argv: str) -
 @pytest.mark.parametrize(
     ("argv", "starts"),
     [
-        (("--topics", "t", "--group", "g"), [2, 3]),
-        (("--topics", "t", "--last", "1"), [3]),
-        (("--topics", "t,trips", "--last", "1"), [3, 3]),
+        (("t", "--group", "g"), [2, 3]),
+        (("t", "--last", "1"), [3]),
+        (("t,trips", "--last", "1"), [3, 3]),
         (("--pattern", "t.*", "--start", "3"), [3, 3]),
-        (("--topics", "t", "--start", "0:1", "--end", "2"), [1]),
+        (("t", "--start", "0:1", "--end", "2"), [1]),
     ],
 )
 def test_what_is_read_can_be_said_in_words(
@@ -50,7 +50,7 @@ def test_what_is_read_can_be_said_in_words(
 
 def test_explain_tells_the_plan_and_reads_nothing(shared: LiveCluster, capsys: pytest.CaptureFixture[str]) -> None:
     with shared.unchanged():
-        assert read(["--cluster", str(shared.file), "--topics", "t", "--last", "2", "--explain", "--json"]) == 0
+        assert read(["--cluster", str(shared.file), "t", "--last", "2", "--explain", "--json"]) == 0
     out = capsys.readouterr().out
     assert out.startswith(shared.cluster.plan_read("t", last=2).explain() + "\n")
     found = json.loads(out.splitlines()[-1])
@@ -60,25 +60,25 @@ def test_explain_tells_the_plan_and_reads_nothing(shared: LiveCluster, capsys: p
 
 def test_nobody_who_reads_the_explanation_on_is_no_error(shared: LiveCluster, tmp_path: Path) -> None:
     with nobody_reads(tmp_path):
-        assert read(["--cluster", str(shared.file), "--topics", "t", "--explain"]) == 0
+        assert read(["--cluster", str(shared.file), "t", "--explain"]) == 0
 
 
 def test_bytes_that_cross_racks_are_told_where_the_readers_rack_is_known(
     shared: LiveCluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    totals = planned(shared, capsys, "--topics", "t", "--client-rack", "far away")["totals"]
+    totals = planned(shared, capsys, "t", "--client-rack", "far away")["totals"]
     assert totals["cross_rack_bytes"] == totals["bytes"] > 0
-    assert "cross_rack_bytes" not in planned(shared, capsys, "--topics", "t")["totals"]
+    assert "cross_rack_bytes" not in planned(shared, capsys, "t")["totals"]
 
 
 def test_what_is_deleted_may_be_left_out_with_a_note(
     live: LiveCluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
     live.cluster.topics.delete_records("t", {0: 3}).raise_for_failures()
-    argv = ("--topics", "t", "--start", "1")
+    argv = ("t", "--start", "1")
     assert read(["--cluster", str(live.file), "--dry-run", *argv]) == 2
     assert "t-0: start 1 is below the log start" in capsys.readouterr().err
-    found = planned(live, capsys, *argv, "--allow-data-loss")
+    found = planned(live, capsys, *argv, "--no-fail-on-data-loss")
     assert found["notes"] == ["t-0: offsets [1, 3) were deleted, and are skipped"]
     assert [row["start"] for row in found["rows"]] == [3]
 
@@ -86,18 +86,18 @@ def test_what_is_deleted_may_be_left_out_with_a_note(
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        ((), "one of the arguments --topics --pattern is required"),
-        (("--topics", "t", "--pattern", "t"), "--pattern: not allowed with argument --topics"),
-        (("--topics", "t", "--last", "2", "--start", "1"), "not allowed with argument"),
-        (("--topics", "t", "--last", "0"), "give a number of 1 or more"),
-        (("--topics", "t", "--isolation", "read_comitted"), "invalid choice: 'read_comitted'"),
-        (("--topics", "trps"), "did you mean 'trips'?"),
-        (("--topics", "t", "--group", "h"), "group 'h' does not exist"),
-        (("--topics", "t", "--format", "csv"), "--format needs --output"),
-        (("--topics", "t", "--option", "a=b"), "--option needs --output"),
-        (("--topics", "t", "--mode", "error", "--count"), "--mode needs --output"),
-        (("--topics", "t", "--count", "--dry-run"), "--count and --dry-run do not go together"),
-        (("--topics", "t", "--count", "--explain"), "--count and --explain do not go together"),
+        ((), "one of the arguments TOPICS --pattern is required"),
+        (("t", "--pattern", "t"), "--pattern: not allowed with argument TOPICS"),
+        (("t", "--last", "2", "--start", "1"), "not allowed with argument"),
+        (("t", "--last", "0"), "give a number of 1 or more"),
+        (("t", "--isolation", "read_comitted"), "invalid choice: 'read_comitted'"),
+        (("trps",), "did you mean 'trips'?"),
+        (("t", "--group", "h"), "group 'h' does not exist"),
+        (("t", "--format", "csv"), "--format needs --output"),
+        (("t", "--option", "a=b"), "--option needs --output"),
+        (("t", "--mode", "error", "--count"), "--mode needs --output"),
+        (("t", "--count", "--dry-run"), "--count and --dry-run do not go together"),
+        (("t", "--count", "--explain"), "--count and --explain do not go together"),
     ],
 )
 def test_a_wrong_call_is_one_line(

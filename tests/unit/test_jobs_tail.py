@@ -199,7 +199,7 @@ def test_committed_records_only(live: LiveCluster, capsys: pytest.CaptureFixture
     assert run(live, "--partitions", "1", "--isolation", "read_committed") == 0
     assert shown(capsys) == ["b"]
     for isolation, end in (("read_uncommitted", 2), ("read_committed", 1)):
-        given = ["--topics", "t", "--isolation", isolation, "--cluster", str(live.file), "--json"]
+        given = ["t", "--isolation", isolation, "--cluster", str(live.file), "--json"]
         assert offsets(given) == 0
         assert report(capsys)["rows"][1]["offset"] == end
     assert run(live, "--isolation", "serializable") == 2

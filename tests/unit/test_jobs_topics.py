@@ -43,13 +43,15 @@ def test_a_topic_that_is_there_is_fine_where_it_may_be(
 def test_a_topic_gets_more_partitions(live: LiveCluster, capsys: pytest.CaptureFixture[str]) -> None:
     for more, added in ((["--dry-run"], 2), ([], 2), ([], 0)):
         capsys.readouterr()
-        assert run(live, "alter", "t", "--partitions", "3", "--json", *more) == 0
+        assert run(live, "create-partitions", "t", "3", "--json", *more) == 0
         report = json.loads(capsys.readouterr().out.splitlines()[-1])
         assert len(report["rows"]) == added
         assert all(row["added"].startswith("partition ") for row in report["rows"])
     assert len(live.cluster.image.topic("t").partitions) == 3
-    assert run(live, "alter", "t", "--partitions", "2") == 2
+    assert run(live, "create-partitions", "t", "2") == 2
     assert "has 3 partitions, and cannot have 2" in capsys.readouterr().err
+    with live.unchanged():
+        assert run(live, "create-partitions", "t", "2", "--if-not-exists") == 0
 
 
 def test_the_report_says_which_fields_were_added(live: LiveCluster, capsys: pytest.CaptureFixture[str]) -> None:
@@ -72,7 +74,6 @@ def test_the_report_says_which_fields_were_added(live: LiveCluster, capsys: pyte
         ((), "topic 't': give the type of its key, or of its value"),
         (("--key", "@wide.json"), "topic 't': its key is binary, which cannot change"),
         (("--value", "@nothing.json"), "nothing.json cannot be read"),
-        (("--partitions", "3", "--key", "@wide.json"), "topic 't': its key is binary, which cannot change"),
     ],
 )
 def test_what_is_no_growth_is_a_bad_call(

@@ -14,6 +14,8 @@ from pathlib import Path
 import pytest
 
 import stratalog
+from stratalog import errors as stratalog_errors
+from stratalog.partitions import errors as errors_of_partitions
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -22,7 +24,7 @@ MAY_IMPORT = {
     "tiering": {"tiering", "partitions"},
     "snapshots": {"snapshots", "partitions"},
     "engine": {"engine", "tiering", "snapshots", "partitions"},
-    "stratalog": {"bridges", "engine", "partitions"},
+    "stratalog": {"bridges", "jobs", "engine", "partitions"},
     "jobs": {"jobs", "stratalog", "engine", "tiering", "snapshots", "partitions"},
     "bridges": {"bridges", "jobs", "stratalog", "engine", "tiering", "snapshots", "partitions"},
     "conf": {"conf"},
@@ -293,3 +295,10 @@ def test_every_name_of_the_door_is_there() -> None:
     assert set(stratalog.__all__) <= set(dir(stratalog))
     with pytest.raises(AttributeError, match="module 'stratalog' has no attribute 'cluster_of'"):
         stratalog.__getattr__("cluster_of")
+
+
+def test_every_error_that_a_caller_may_catch_is_in_one_module() -> None:
+    """All of ``partitions.errors``, and the one of reports."""
+    declared = {name: one for name, one in vars(errors_of_partitions).items() if name.endswith("Error")}
+    named = {name: one for name, one in vars(stratalog_errors).items() if not name.startswith("_")}
+    assert named == {**declared, "OperationFailedError": stratalog.OperationFailedError}

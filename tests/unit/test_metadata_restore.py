@@ -15,7 +15,7 @@ from stratalog.engine.metadata.description import (
 )
 from stratalog.engine.metadata.election_commands import Election, ElectLeaders
 from stratalog.engine.metadata.records import EPOCH_GAP
-from stratalog.engine.metadata.restore_commands import RestoreTopic
+from stratalog.engine.metadata.topic_commands import RestoreTopic
 from stratalog.partitions.errors import (
     CorruptionError,
     InvalidCallError,

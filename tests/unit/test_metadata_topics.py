@@ -11,7 +11,6 @@ from stratalog.engine.metadata.description import describe
 from stratalog.engine.metadata.dump import count_changes
 from stratalog.engine.metadata.image import ClusterImage
 from stratalog.engine.metadata.records import RemoveTopicRecord, TopicRecord, TopicSchemaRecord
-from stratalog.engine.metadata.restore_commands import RestoreTopic
 from stratalog.engine.metadata.topic_commands import (
     AlterConfigs,
     AlterTopic,
@@ -19,6 +18,7 @@ from stratalog.engine.metadata.topic_commands import (
     CreateTopic,
     DeleteTopic,
     PartitionsCreated,
+    RestoreTopic,
     TopicCreated,
 )
 from stratalog.partitions.errors import (

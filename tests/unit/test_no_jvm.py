@@ -26,7 +26,7 @@ ALLOWED = {
     # the description of jobs; those of Spark Connect are described by its server
     "engine/spark/described.py": {"_sc", "setLocalProperty"},
     "engine/spark/given_up.py": {"py4j"},  # the name of a module: how an error of a classic session is told
-    "engine/spark/small_frames.py": {"_jdf"},  # statistics of a plan; without them an append takes the shuffle
+    "engine/spark/frame_tasks.py": {"_jdf"},  # statistics of a plan; without them an append takes the shuffle
     "engine/spark/stream_query.py": {"sparkContext"},  # the id of a query; Spark Connect's is found otherwise
 }
 """By module; each entry is used."""

@@ -21,7 +21,7 @@ from stratalog.partitions.store.reached import Reached
 from stratalog.partitions.store.resolving import resolved
 from stratalog.partitions.store.s3_connection import client_of
 from stratalog.tiering.delta_options import delta_storage_options, storage_options
-from stratalog.tiering.iceberg_options import properties_of
+from stratalog.tiering.iceberg_table import properties_of
 
 PRIVATE = "https://s3.example.org:9000"
 HTTP = "http://127.0.0.1:9000"

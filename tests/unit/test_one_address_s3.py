@@ -14,7 +14,7 @@ from bench.s3_server import ACCESS_KEY, HOST, OTHER_CREDENTIALS, SECRET_KEY, cre
 from stratalog import Cluster
 from stratalog.partitions.store import s3_connection, s3_session
 from stratalog.tiering.delta_options import storage_options
-from stratalog.tiering.iceberg_options import iceberg_properties
+from stratalog.tiering.iceberg_table import iceberg_properties
 from tests.contexts import context_of
 from tests.s3_server import S3Endpoint
 from tests.unit.cluster_harness import TIERED

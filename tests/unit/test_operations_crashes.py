@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from stratalog import Cluster
+from stratalog.engine.cluster.parts import with_parts
 from stratalog.partitions.clock import Clock, ManualClock
 from stratalog.partitions.errors import (
     BrokerUnreachableError,
@@ -120,8 +121,8 @@ class Copy(LiveCluster):
         for uri, files in saved.roots.items():
             for name, data in files.items():
                 self.stores_of[uri].create(name, data)
-        self.cluster = Cluster.open(
-            self.file, clock=self.clock, new_id=self.new_id, opener=self.open_root, keeps_short=False
+        self.cluster = with_parts(Cluster, clock=self.clock, new_id=self.new_id, opener=self.open_root).open(
+            self.file, keeps_short=False
         )
         there = [b for b, store in self.cluster.stores.items() if BROKER_FILE in saved.roots[store.uri]]
         self.cluster.brokers.register(there, trust_copy=True).raise_for_failures()

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from stratalog import Cluster
+from stratalog.engine.cluster.parts import with_parts
 from stratalog.engine.config.key_source import KEY_VARIABLE, key_file
 from stratalog.engine.upkeep.tiering.point import read_description
 from stratalog.jobs import quorum as quorum_job
@@ -40,7 +41,9 @@ def nobody() -> str | None:
 
 
 def without_key(live: LiveCluster) -> Cluster:
-    return Cluster.open(live.file, clock=live.clock, new_id=live.new_id, opener=live.open_root, cluster_key=nobody)
+    return with_parts(Cluster, clock=live.clock, new_id=live.new_id, opener=live.open_root).open(
+        live.file, cluster_key=nobody
+    )
 
 
 def voter_folder(live: LiveCluster, broker: int = 1) -> str:
@@ -60,7 +63,7 @@ def test_a_cluster_with_a_key_lives_as_any_other(tmp_path: Path) -> None:
     for cluster in (live.driver(), without_key(live)):
         assert cluster.verify(deep=True).failures == []
         assert cluster.fetch("t", 0, 0).records.num_rows == 2
-    assert live.cluster.drill(opener=live.open_root).failures == []
+    assert live.cluster.drill().failures == []
 
 
 @pytest.mark.usefixtures("with_key")
@@ -113,15 +116,15 @@ def test_a_key_comes_from_a_file_or_from_a_secret_provider(tmp_path: Path) -> No
     live = LiveCluster(tmp_path)
     mounted = tmp_path / "key"
     with pytest.raises(ClusterKeyError, match="cannot be read"):
-        Cluster.sign(live.file, opener=live.open_root, cluster_key=key_file(mounted))
+        with_parts(Cluster, opener=live.open_root).sign(live.file, cluster_key=key_file(mounted))
     mounted.write_text(f"{TEXT}\n{OTHER_TEXT}\n")
-    Cluster.sign(live.file, opener=live.open_root, cluster_key=key_file(mounted)).raise_for_failures()
-    provided = Cluster.open(live.file, opener=live.open_root, cluster_key=lambda: TEXT)
+    with_parts(Cluster, opener=live.open_root).sign(live.file, cluster_key=key_file(mounted)).raise_for_failures()
+    provided = with_parts(Cluster, opener=live.open_root).open(live.file, cluster_key=lambda: TEXT)
     provided.topics.create("t")
     with pytest.raises(CorruptionError, match="its signature is wrong"):
-        Cluster.open(live.file, opener=live.open_root, cluster_key=lambda: OTHER_TEXT)
+        with_parts(Cluster, opener=live.open_root).open(live.file, cluster_key=lambda: OTHER_TEXT)
     with pytest.raises(ClusterKeyError, match="cannot be signed without a key"):
-        Cluster.sign(live.file, opener=live.open_root, cluster_key=nobody)
+        with_parts(Cluster, opener=live.open_root).sign(live.file, cluster_key=nobody)
 
 
 def test_jobs_take_the_key_from_a_file_and_sign_a_cluster(

@@ -45,7 +45,7 @@ MIRRORS = "stratalog.bridges.kafka."
 BATCHES: dict[int, list[pa.RecordBatch]] = {0: []}
 
 OPERATIONS: dict[str, tuple[str, tuple[Any, ...], dict[str, Any]]] = {
-    "append": ("stratalog.engine.spark.append_frame.append_frame", (None, "t"), {}),
+    "append": ("stratalog.engine.spark.append_frame.append_frame", ("t", None), {}),
     "append_batches": ("stratalog.engine.cluster.producer.append_batches", ("t", BATCHES), {}),
     "produce": ("stratalog.engine.records.produce.produce", ("t", []), {}),
     "maintain": (JOBS + "maintaining.maintain", (), {}),
@@ -107,7 +107,7 @@ LOOKS: dict[str, tuple[str, tuple[Any, ...]]] = {
     "quorum.describe": ("stratalog.engine.cluster.quorum.quorum.describe_quorum", ()),
     "transactions.list": ("stratalog.engine.cluster.transactions.admin.list_transactions", ()),
     "transactions.describe": ("stratalog.engine.cluster.transactions.admin.describe_transaction", ("x",)),
-    "transactions.hanging": ("stratalog.engine.cluster.transactions.admin.hanging_transactions", ()),
+    "transactions.find_hanging": ("stratalog.engine.cluster.transactions.admin.hanging_transactions", ()),
 }
 """What looks; ``Cluster.plan_format`` does before there is a cluster."""
 

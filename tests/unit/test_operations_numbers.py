@@ -133,11 +133,13 @@ def test_a_whole_number_is_a_plain_int_of_its_range() -> None:
 def test_one_broker_is_named_as_several_are(live: LiveCluster) -> None:
     for call in (
         live.cluster.brokers.register,
-        live.cluster.brokers.add,
         live.cluster.brokers.fence,
         live.cluster.brokers.unfence,
     ):
         assert [row["broker"] for row in call(3).rows] == [3]  # type: ignore[operator]
+    with pytest.raises(InvalidCallError, match="broker 3 is in the cluster already"):
+        live.cluster.brokers.add(3)
+    assert live.cluster.brokers.add(3, if_not_exists=True).notes == ["broker 3 is in the cluster already"]
 
 
 @pytest.mark.parametrize("partition", [-1, 2])

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from stratalog import Cluster
+from stratalog.engine.cluster.parts import with_parts
 from stratalog.engine.driver.report import Report
 from stratalog.engine.replication.log_end import LOOK_AGAIN_MS
 from stratalog.partitions.errors import LogDirError
@@ -450,7 +451,9 @@ def test_two_brokers_cannot_have_one_root_under_two_addresses(tmp_path: Path) ->
     brokers = "\n".join(f'[[brokers]]\nid = {broker}\nlog_dir = "b{broker}"\n' for broker in (1, 2))
     file.write_text(f'[cluster]\nid = "c"\nvoters = [1]\n{brokers}')
     with pytest.raises(LogDirError, match="two brokers cannot share a log dir"):
-        Cluster.format(file, opener=lambda uri, options, clock: LocalStore(str(tmp_path / "b1"), clock))
+        with_parts(Cluster, opener=lambda uri, options, clock: LocalStore(str(tmp_path / "b1"), clock)).format(
+            file
+        )
 
 
 def test_a_broker_whose_root_is_anothers_by_now_leaves_the_isr(live: LiveCluster) -> None:

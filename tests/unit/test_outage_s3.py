@@ -19,8 +19,8 @@ from deltalake import DeltaTable
 
 from bench.s3_server import credentials, running_server
 from stratalog import Cluster
-from stratalog.engine.driver.context import LocalTasks
 from stratalog.engine.driver.report import Report
+from stratalog.engine.driver.tasks import LocalTasks
 from stratalog.engine.reading.bounds import Bound
 from stratalog.partitions import paths
 from stratalog.partitions.errors import StorageError, StoreTimeoutError, StratalogError

@@ -14,8 +14,7 @@ import pytest
 
 from stratalog.engine.config.topic_config import CRC32, MURMUR2, PARTITIONERS, SPARK_HASH
 from stratalog.engine.metadata.topic_commands import AlterConfigs, CreateTopic
-from stratalog.engine.records.kafka_hash import crc32_of, murmur2_of
-from stratalog.engine.records.partitioner import partitions_of
+from stratalog.engine.records.partitioner import crc32_of, murmur2_of, partitions_of
 from stratalog.partitions.errors import InvalidConfigError
 from tests.unit.cluster_harness import LiveCluster
 from tests.unit.metadata_harness import Metadata, an_id

@@ -48,7 +48,7 @@ def value_of(found: Spot) -> int:
 
 
 def said(broker: int, offset: int) -> str:
-    return rf"^t-0: offsets \[{offset}, {offset + 1}\) cannot be read: memory://b{broker}/.*; run verify --deep"
+    return rf"^t-0: offsets \[{offset}, {offset + 1}\) cannot be read: memory://b{broker}/.*; run heal"
 
 
 @pytest.mark.parametrize("what", ["page", "footer"])
@@ -118,7 +118,7 @@ def test_a_follower_serves_what_is_damaged_in_the_remote_tier(tmp_path: Path, wh
     bad = remote_spot(live, 0)
     bad.flip(PAGES) if what == "page" else bad.remove()
     kind = CorruptSegmentError if what == "page" else RemoteObjectMissingError
-    with pytest.raises(kind, match=r"^t-0: .*; run verify --deep --heal"):
+    with pytest.raises(kind, match=r"^t-0: .*; run heal"):
         live.driver().fetch("t", 0, 0)
     follower = live.replica(2)
     follower.store.delete([stored.name for _, stored in follower.list().local_starts])
@@ -158,7 +158,7 @@ def test_offsets_of_groups_are_read_from_another_replica(
     bad = Spot(replica.store, replica.log().chain[0].file.object.name)
     bad.flip(value_of(bad) if what == "page" else footer_of(bad))
     assert live.driver().groups.committed("g")["t", 0].offset == 0
-    assert "verify --deep --heal" in caplog.text
+    assert "heal" in caplog.text
     for follower in live.followers(OFFSETS_TOPIC):
         live.wipe(follower)
     with pytest.raises(CorruptSegmentError, match=replica.store.uri):

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from stratalog.engine.reading.stream_offsets import LogBounds, Position, StreamOffsets, planned_range, resume
-from stratalog.engine.reading.subscription import Subscription
+from stratalog.engine.reading.stream_options import Subscription
 from stratalog.partitions.errors import InvalidCallError, LogTruncationError, OffsetOutOfRangeError
 from stratalog.partitions.lineage import Lineage
 from stratalog.partitions.listing import ReplicaLog, parse

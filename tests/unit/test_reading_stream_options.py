@@ -9,11 +9,11 @@ import pytest
 from stratalog.engine.reading.stream_options import (
     SourceOptions,
     Start,
+    Subscription,
     batch_options,
     source_options,
     stream_options,
 )
-from stratalog.engine.reading.subscription import Subscription
 from stratalog.partitions.errors import InvalidCallError
 from stratalog.partitions.isolation import Isolation
 from stratalog.partitions.offsets import OffsetSpec

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from stratalog.engine.reading.stream_offsets import Position, StreamOffsets
-from stratalog.engine.reading.stream_progress import StreamProgress
+from stratalog.engine.reading.stream_source import StreamProgress
 from stratalog.engine.state.group_commits import OffsetAndMetadata
 from stratalog.engine.state.internal_topics import OFFSETS_TOPIC, partition_for
 from stratalog.partitions.errors import InvalidGroupIdError, StorageError

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql.types import LongType, StructField, StructType
 
-from stratalog.engine.reading.stream_progress import StreamProgress
+from stratalog.engine.reading.stream_source import StreamProgress
 from stratalog.partitions.errors import InvalidCallError, OffsetOutOfRangeError, UnknownTopicOrPartitionError
 from tests.contexts import context_of
 from tests.unit.cluster_harness import LiveCluster, rows_of

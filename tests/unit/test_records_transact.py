@@ -396,7 +396,7 @@ def test_a_transaction_hangs_where_an_unclean_election_has_lost_its_marker(tmp_p
     t = live.cluster.transactions.begin("x")
     put(t, {"t-0": "a", "u-0": "c"})
     leader, follower = live.leader(), live.followers()[0]
-    assert live.driver().transactions.hanging().rows == []
+    assert live.driver().transactions.find_hanging().rows == []
     store, folder = live.store(follower), live.replica(follower).folder
     before = {stored.name for stored in store.list(folder)}
     (t.commit if commit else t.abort)()
@@ -407,8 +407,8 @@ def test_a_transaction_hangs_where_an_unclean_election_has_lost_its_marker(tmp_p
     live.cluster.elect("t", unclean=True).raise_for_failures()
     assert live.leader() == follower
     assert seen(live.replica(follower)) == []
-    (row,) = live.driver().transactions.hanging().rows
+    (row,) = live.driver().transactions.find_hanging().rows
     assert (row["topic"], row["transactional_id"], row["first_offset"]) == ("t", "x", 0)
     live.driver().transactions.abort("x").raise_for_failures()
-    assert live.driver().transactions.hanging().rows == []
+    assert live.driver().transactions.find_hanging().rows == []
     assert seen(live.replica(follower)) == (["a"] if commit else [])

@@ -156,7 +156,7 @@ def test_nothing_hangs_in_a_restored_log(tmp_path: Path) -> None:
     live = restored(live)
     assert live.log(live.leader()).log_end == 10
     live.append(["last"]).raise_for_failures()
-    assert live.cluster.transactions.hanging().rows == []
+    assert live.cluster.transactions.find_hanging().rows == []
     assert seen(live.replica(live.leader())) == ["last"]
 
 
@@ -177,7 +177,7 @@ def test_a_topic_that_is_created_anew_meanwhile_is_not_the_transactions(tmp_path
     with pytest.raises(OperationFailedError):
         put(t, {"u-0": "c"})
     t.abort()
-    assert live.driver().transactions.hanging().rows == []
+    assert live.driver().transactions.find_hanging().rows == []
     assert live.seen(UNCOMMITTED) == NOTHING
 
 

@@ -9,8 +9,9 @@ import pytest
 
 from stratalog.engine.config.cluster_config import ClusterConfig
 from stratalog.engine.config.settings import cluster_config
-from stratalog.engine.driver.context import Context, LocalTasks
+from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.remote_quota import copy_throttle, fetch_throttle
+from stratalog.engine.driver.tasks import LocalTasks
 from stratalog.engine.replication.throttle import Throttle
 from tests.contexts import context_of
 from tests.unit.cluster_harness import LiveCluster

@@ -40,6 +40,20 @@ def test_a_failure_says_its_item_once(item: str, message: str, said: str) -> Non
     assert f"FAILED {item}: CODE: {said}" in str(Report("test", [], [Failure(item, "CODE", message)]))
 
 
+def test_a_report_is_a_table_for_programs() -> None:
+    """Whole numbers stay whole where a row lacks them; values of several types are text."""
+    rows = [{"topic": "a", "end": 2**62, "seen": 1}, {"topic": "b", "lag": 0.5, "seen": "never"}]
+    report = Report("describe", rows)
+    assert report.to_arrow().to_pylist() == [
+        {"topic": "a", "end": 2**62, "seen": "1", "lag": None},
+        {"topic": "b", "end": None, "seen": "never", "lag": 0.5},
+    ]
+    frame = report.to_pandas()
+    assert [str(kind) for kind in frame.dtypes] == ["object", "Int64", "object", "float64"]
+    assert frame["end"][0] == 2**62
+    assert Report("describe", ()).to_arrow().num_rows == len(Report("describe", ()).to_pandas()) == 0
+
+
 def said_twice(line: str) -> list[str]:
     """What a line of four words and more says more than once, or where one thing stands twice as a subject."""
     parts = [part.strip() for part in re.split(r"; |: |\. ", line)]

@@ -174,7 +174,7 @@ READS: Mapping[str, Callable[[Cluster], object]] = {
 }
 READS_OF_ALL: Mapping[str, Callable[[Cluster], object]] = {
     "drill": lambda driver: driver.drill().raise_for_failures(),
-    "hanging": lambda driver: driver.transactions.hanging().raise_for_failures(),
+    "hanging": lambda driver: driver.transactions.find_hanging().raise_for_failures(),
     "verify of all": lambda driver: driver.verify(deep=True).raise_for_failures(),
     "health of all": lambda driver: driver.health().raise_for_failures(),
 }

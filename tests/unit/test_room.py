@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from stratalog.partitions.room import Room
+from stratalog.partitions.cache import Room
 
 
 def test_no_more_is_taken_than_there_is_and_everybody_gets_his_turn() -> None:

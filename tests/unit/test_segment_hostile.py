@@ -16,7 +16,7 @@ from stratalog.partitions.paths import DataName
 from stratalog.partitions.records import physical_schema
 from stratalog.partitions.segment import Segment, check_held, read_batches, read_row_group, read_segment
 from stratalog.partitions.segment_check import check_segment, verify_segment
-from stratalog.partitions.segment_tail import check_tail
+from stratalog.partitions.segment_footer import check_tail
 from stratalog.partitions.segment_writer import MOST_RECORD_BYTES, memory_bytes
 from stratalog.partitions.store.local import LocalStore
 from stratalog.partitions.store.memory import MemoryStore

@@ -11,8 +11,7 @@ import pytest
 
 from stratalog.engine.config.cluster_config import CLUSTER_CONFIGS
 from stratalog.engine.config.definition import ConfigDef, Scope
-from stratalog.engine.config.kafka_keys import ABSENT
-from stratalog.engine.config.settings import check_config, cluster_config, reference_toml, topic_config
+from stratalog.engine.config.settings import ABSENT, check_config, cluster_config, reference_toml, topic_config
 from stratalog.engine.config.topic_config import AS_LOCAL, AS_TOTAL, TOPIC_CONFIGS
 from stratalog.partitions.errors import InvalidConfigError
 from stratalog.partitions.retention import UNLIMITED, RetentionLimits

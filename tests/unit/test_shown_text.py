@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stratalog.engine.driver.report import Failure, Report
-from stratalog.jobs import describe, groups, read, tail, topics, transactions, verify
+from stratalog.jobs import brokers, describe, groups, read, tail, topics, transactions, verify
 from stratalog.partitions import errors
 from stratalog.partitions.errors import CorruptSegmentError, InvalidCallError, StratalogError
 from stratalog.partitions.printable import printable
@@ -139,10 +139,10 @@ def live(tmp_path: Path) -> LiveCluster:
         (transactions, ["list"], 0),
         (transactions, ["describe", EVIL], 0),
         (transactions, ["describe", EVIL + "y"], 2),
-        (describe, ["--brokers"], 0),
+        (brokers, ["list"], 0),
         (describe, ["--topics", EVIL], 2),
         (topics, ["create", EVIL], 2),
-        (read, ["--topics", "t", "--explain", "--client-rack", EVIL], 0),
+        (read, ["t", "--explain", "--client-rack", EVIL], 0),
         (tail, ["t", "--client-rack", EVIL], 0),
         (verify, ["--deep"], 1),
     ],

@@ -11,8 +11,7 @@ from pyspark.sql.types import BinaryType, IntegerType, StructField, StructType
 from stratalog import Cluster
 from stratalog.engine.config.key_source import KEY_VARIABLE, key_file
 from stratalog.engine.reading.stream_options import batch_options, stream_options
-from stratalog.engine.spark.batch_sink import BatchSink, batch_sink_options
-from stratalog.engine.spark.batch_source import BatchReader
+from stratalog.engine.spark.batch_sink import BatchReader, BatchSink, batch_sink_options
 from stratalog.engine.spark.stream_source import StreamReader, source_schema
 from stratalog.partitions.errors import ClusterKeyError, CorruptionError
 from tests.unit.harness import batch

@@ -12,6 +12,7 @@ from typing import BinaryIO
 import pytest
 
 from stratalog import Cluster
+from stratalog.engine.cluster.parts import with_parts
 from stratalog.jobs.check_store import main
 from stratalog.partitions.clock import ManualClock, SystemClock
 from stratalog.partitions.errors import StorageError, UnsupportedStoreError
@@ -239,7 +240,7 @@ def test_format_refuses_object_storage_that_lies_and_leaves_nothing_there(
     brokers = (f'[[brokers]]\nid = {n}\nlog_dir = "{uri}"\n' for n, uri in enumerate(roots, start=1))
     file.write_text('[cluster]\nid = "c"\nvoters = [1]\n' + "".join(brokers))
     with pytest.raises(UnsupportedStoreError, match=f"s3://odd/b2 does not keep the rule that {says}"):
-        Cluster.format(file, clock=CLOCK, opener=lambda uri, _options, _clock: roots[uri])
+        with_parts(Cluster, clock=CLOCK, opener=lambda uri, _options, _clock: roots[uri]).format(file)
     assert [list(each.walk("")) for each in roots.values()] == [[], []]
 
 

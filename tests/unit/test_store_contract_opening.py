@@ -127,6 +127,8 @@ def test_options_hold_no_secret() -> None:
         "retries",
         "part_bytes",
         "exclusive_multipart",
+        "driver",
+        "file_system",
         "bytes_with_name",
         "resolved",
     }

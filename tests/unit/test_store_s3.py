@@ -8,6 +8,9 @@ from __future__ import annotations
 import hashlib
 import pickle
 import random
+import socket
+import struct
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -35,6 +38,7 @@ from tests.s3_server import HOST, free_ports
 PART_BYTES = 5 * 1024 * 1024
 RETRIES = 2
 TIMEOUT_S = 0.5
+DRIVER: str | None = None
 
 
 class ScriptedServer:
@@ -134,6 +138,14 @@ def obey_and_lose_the_answer(request: Handler) -> None:
     request.close_connection = True
 
 
+def obey_and_break(request: Handler) -> None:
+    """Carry the request out, and break the connection as a machine does that crashes."""
+    request.scripted.objects[request.path] = request.body
+    request.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    request.connection.close()
+    request.close_connection = True
+
+
 def garble(request: Handler) -> None:
     """Fail in a language that is not S3's, as a proxy on the way does."""
     request.answer(502, body=b"<html>Bad gateway")
@@ -179,9 +191,19 @@ def scripted_server() -> Iterator[ScriptedServer]:
             thread.join()
 
 
+@pytest.fixture(params=[None, "fsspec"], ids=["botocore", "s3fs"], autouse=True)
+def driver(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every promise is that of both clients."""
+    if request.param is not None:
+        pytest.importorskip("s3fs")
+    monkeypatch.setattr(sys.modules[__name__], "DRIVER", request.param)
+
+
 def store_on(url: str) -> S3Store:
     """A store that loses its patience soon, and whose back-off takes no time."""
-    options = StoreOptions(url, "us-east-1", timeout_s=TIMEOUT_S, retries=RETRIES, part_bytes=PART_BYTES)
+    options = StoreOptions(
+        url, "us-east-1", timeout_s=TIMEOUT_S, retries=RETRIES, part_bytes=PART_BYTES, driver=DRIVER
+    )
     return S3Store("bucket", "prefix", options, ManualClock(), rng=random.Random(1))
 
 
@@ -203,7 +225,7 @@ def test_the_key_of_encryption_goes_with_every_request_that_makes_an_object(serv
             obey(request)
 
     server.script = [begin_an_upload]
-    options = StoreOptions(server.url, "us-east-1", part_bytes=PART_BYTES, kms_key_id="arn:key")
+    options = StoreOptions(server.url, "us-east-1", part_bytes=PART_BYTES, kms_key_id="arn:key", driver=DRIVER)
     store = S3Store("bucket", "prefix", options, ManualClock())
     assert store.create("name", b"data")
     staged = store.stage_writer("large")
@@ -234,7 +256,8 @@ class TestCreate:
         assert store.read("name") == b"data"
 
     @pytest.mark.parametrize(
-        "behaviour", [pytest.param(stall, marks=pytest.mark.slow), busy, garble, obey_and_lose_the_answer]
+        "behaviour",
+        [pytest.param(stall, marks=pytest.mark.slow), busy, garble, obey_and_lose_the_answer, obey_and_break],
     )
     def test_without_any_answer_the_outcome_is_unknown(
         self, server: ScriptedServer, behaviour: Callable[[Handler], None]

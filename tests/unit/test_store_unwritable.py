@@ -61,11 +61,11 @@ def test_each_answer_of_the_system_has_its_code_its_sentence_and_its_remedy(
 @pytest.mark.parametrize(
     ("full", "said"),
     [
-        (False, "Remount it read-write, or run `stratalog fence --brokers 2` so that other replicas lead"),
+        (False, "Remount it read-write, or run `stratalog brokers fence 2` so that other replicas lead"),
         (
             True,
             "Remount it read-write, move partitions away (`stratalog reassign`), or run "
-            "`stratalog fence --brokers 2` so that other replicas lead",
+            "`stratalog brokers fence 2` so that other replicas lead",
         ),
     ],
 )

@@ -67,7 +67,7 @@ def test_a_leader_that_takes_no_writes_resigns_and_the_append_goes_on_elsewhere(
     (note,) = [note for note in report.notes if "leaves the ISR" in note]
     assert note.startswith(f"t-0: broker {before} leaves the ISR, broker {live.leader()} leads: cannot create ")
     assert os.strerror(number) in note
-    assert f"`stratalog fence --brokers {before}`" in note
+    assert f"`stratalog brokers fence {before}`" in note
     assert len(broken.refused) == FAILED_CREATES
     live.append("d", driver=live.driver()).raise_for_failures()
     assert live.read() == {0: list("abcd")}
@@ -126,7 +126,7 @@ def test_where_nobody_else_takes_writes_the_append_fails_by_name_and_no_isr_shri
     failed = the_failure(live.append("c"))
     assert failed.startswith("t-0: KAFKA_STORAGE_ERROR: cannot create ")
     assert "Read-only file system. Remount it read-write" in failed
-    assert f"`stratalog fence --brokers {leader}`" in failed
+    assert f"`stratalog brokers fence {leader}`" in failed
     assert (live.leader(), live.isr()) == (leader, {1, 2, 3})
 
 
@@ -283,6 +283,6 @@ def check_named(live: LiveCluster, said: str) -> None:
     (told,) = [one for one in live.cluster.health().findings if one.kind in kinds]
     assert told.subjects == ("broker 2",)
     assert said in told.what
-    assert "stratalog fence --brokers 2" in told.what
+    assert "stratalog brokers fence 2" in told.what
     if "Read-only" in said:
         assert told.do == f"mount -o remount,rw {live.root(2)}"

@@ -21,8 +21,8 @@ from stratalog.partitions.merge import Run
 from stratalog.partitions.store import StoreOptions
 from stratalog.tiering import foreign_commits
 from stratalog.tiering.copier import upload
+from stratalog.tiering.delta_table import hand_over
 from stratalog.tiering.foreign_commits import parse_commit
-from stratalog.tiering.handover import hand_over
 from stratalog.tiering.remote_change import Rebuilt
 from stratalog.tiering.remote_objects import find_litter
 from tests.unit.foreign_table import delta, listed, offsets, ours, spans

@@ -11,9 +11,8 @@ from stratalog.partitions.clock import ManualClock
 from stratalog.partitions.errors import InconsistentClusterIdError, OutcomeUnknownError
 from stratalog.partitions.lineage import Lineage
 from stratalog.partitions.store import Store, StoreOptions, open_store
-from stratalog.tiering.delta_table import DeltaTopicTable
+from stratalog.tiering.delta_table import DeltaTopicTable, hand_over
 from stratalog.tiering.divergence import Histories, Present
-from stratalog.tiering.handover import hand_over
 from tests.s3_server import S3Endpoint
 from tests.unit.harness import SCHEMA
 from tests.unit.tiering_harness import OURS, segment, table_in, uploaded

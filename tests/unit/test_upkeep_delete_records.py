@@ -175,7 +175,7 @@ def test_the_cleanup_policy_of_the_metadata_log_is_snapshot(
 ) -> None:
     """KIP-630, "Topic configuration": "The __cluster_metadata topic will have a cleanup.policy value of snapshot.
     This configuration can only be read"; to write it is a wrong call."""
-    at = ["configs", "--cluster", str(disks.file), "--json", "--topic", "__cluster_metadata"]
+    at = ["alter-configs", "--cluster", str(disks.file), "--json", "__cluster_metadata"]
     assert topics(at) == 0
     assert json.loads(capsys.readouterr().out)["rows"] == [
         {"config": "cleanup.policy", "value": "snapshot", "changed": False}
@@ -293,7 +293,7 @@ def test_the_job_takes_kafkas_own_file(disks: LiveCluster, capsys: pytest.Captur
 
 
 def test_the_job_takes_one_partition_by_words(disks: LiveCluster) -> None:
-    assert job(["--cluster", str(disks.file), "--topic", "t", "--partition", "0", "--offset", "-1", "--yes"]) == 0
+    assert job(["--cluster", str(disks.file), "t", "--before", "0:latest", "--yes"]) == 0
     assert disks.read() == {}
 
 
@@ -304,8 +304,11 @@ def test_a_wrong_call_of_the_job_changes_nothing(disks: LiveCluster, capsys: pyt
     garbage = disks.folder / "garbage.json"
     garbage.write_text('{"partitions": [{"topic": "t"}]}')
     for argv, says in (
-        ([], "no records are named"),
-        (["--topic", "t"], "--topic, --partition and --offset go together"),
+        ([], "one of the arguments TOPIC --offset-json-file is required"),
+        (["t"], "no records are named"),
+        (["t", "--before", "0=1"], "write offsets by partition as 0:1000,1:latest"),
+        (["t", "--before", "0:1,0:2"], "named twice"),
+        (["--before", "0:1", "--offset-json-file", str(garbage)], "do not go together"),
         (["--offset-json-file", str(disks.folder / "none.json")], "cannot be read"),
         (["--offset-json-file", str(garbage)], "is not in the format of"),
         (["--offset-json-file", offsets_file(disks, ("t", 0, 1), version=2)], "has version 2"),

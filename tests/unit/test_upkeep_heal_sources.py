@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from stratalog.engine.driver.context import Silent
+from stratalog.engine.driver.tasks import Silent
 from stratalog.engine.metadata.election_commands import Election, ElectLeaders
 from stratalog.engine.metadata.partition_commands import AlterPartition
 from stratalog.engine.replicas.in_sync import adding, without

@@ -289,7 +289,7 @@ def test_what_was_truncated_is_exported_with_all_columns(tmp_path: Path, out: Pa
         ("t", 0, epoch, 2, 3),
         ("t", 0, epoch, 3, 4),
     ]
-    assert "cluster.append(spark.read.parquet(" in manifest["how"][0]
+    assert 'cluster.append("t", spark.read.parquet(' in manifest["how"][0]
     assert any("append them again" in note for note in report.notes)
 
 

@@ -75,7 +75,7 @@ def test_a_dry_run_says_what_is_due_and_changes_nothing(live: LiveCluster) -> No
 
 def test_steps_can_be_chosen_and_left_out(live: LiveCluster) -> None:
     assert list(outcomes(live.cluster.maintain(only=["tier", "replicate"]))) == ["replicate", "tier"]
-    assert "scrub" not in outcomes(live.cluster.maintain(leave_out="scrub"))
+    assert "scrub" not in outcomes(live.cluster.maintain(exclude="scrub"))
     with pytest.raises(InvalidCallError, match="'compact' is no step of maintain; the steps are replicate, elect"):
         live.cluster.maintain(only=["compact"])
 
@@ -102,7 +102,7 @@ def test_a_run_that_is_cut_off_leaves_the_rest_to_the_next_one(
         monkeypatch.setattr(maintaining, name, slow(getattr(maintaining, name)))
     began: list[str] = []
     for _ in range(20):
-        found = live.cluster.maintain(**budget, leave_out=["snapshot", "scrub", "elect"]).raise_for_failures()
+        found = live.cluster.maintain(**budget, exclude=["snapshot", "scrub", "elect"]).raise_for_failures()
         others = [row for row in found.rows if row["step"] != "replicate" and row["requests"]]
         assert len(others) <= 1
         began += [str(row["step"]) for row in others]
@@ -240,5 +240,5 @@ def test_the_job(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         assert maintain_job([*at, "--budget-requests", "many"]) == 2
     capsys.readouterr()
     limits = ["--budget-bytes", "1GiB", "--budget-requests", "5000"]
-    assert maintain_job([*at, "--once", "--except", "scrub, vacuum", "--budget", "5m", *limits]) == 0
+    assert maintain_job([*at, "--once", "--exclude", "scrub, vacuum", "--budget", "5m", *limits]) == 0
     assert printed(capsys)["totals"] == {"steps": "replicate elect merge tier retain snapshot"}

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from stratalog import Report
-from stratalog.engine.driver.context import Context, LocalTasks
+from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.stored_schedule import load_stored
+from stratalog.engine.driver.tasks import LocalTasks
 from stratalog.engine.upkeep.maintenance import maintain as maintaining
 from stratalog.engine.upkeep.maintenance.sweep import sweep
 from stratalog.engine.upkeep.memory.times import LONGEST_MS, decode
@@ -50,7 +51,7 @@ def settle(live: LiveCluster) -> None:
     """Until a run has nothing to do: what one has done, the next one looks at once more."""
     for _ in range(4):
         live.clock.advance_ms(5 * MINUTE_MS)
-        live.cluster.maintain(leave_out=["vacuum", "scrub"]).raise_for_failures()
+        live.cluster.maintain(exclude=["vacuum", "scrub"]).raise_for_failures()
 
 
 def idle_requests(folder: Path, partitions: int) -> int:
@@ -153,7 +154,7 @@ def test_retain_is_due_when_another_driver_has_tiered(tmp_path: Path) -> None:
     live.fill(["a", "b"])
     for _ in range(3):
         live.clock.advance_ms(5 * MINUTE_MS)
-        live.cluster.maintain(leave_out=["tier", "vacuum", "scrub"]).raise_for_failures()
+        live.cluster.maintain(exclude=["tier", "vacuum", "scrub"]).raise_for_failures()
     assert len(settled(live, "retain")) == 1
     live.driver().tier().raise_for_failures()
     assert settled(live, "retain") == set()
@@ -195,7 +196,7 @@ def test_what_is_not_due_has_nothing_to_do(tmp_path: Path, seed: int) -> None:
     passed = 0
     for _ in range(12):
         _something(rng, live)
-        live.cluster.maintain(leave_out=["vacuum", "scrub"]).raise_for_failures()
+        live.cluster.maintain(exclude=["vacuum", "scrub"]).raise_for_failures()
         live.clock.advance_ms(rng.choice((0, 31_000, 2 * MINUTE_MS, 7 * MINUTE_MS)))
         for step, run in STEPS.items():
             keys = settled(live, step)

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from stratalog import Cluster
+from stratalog.engine.cluster.parts import with_parts
 from stratalog.engine.metadata.description import describe
 from stratalog.engine.metadata.partition_commands import AdvanceLogStart, LogStart
 from stratalog.engine.metadata.records import EPOCH_GAP
@@ -302,7 +303,7 @@ def test_a_selector_that_a_backup_names_is_a_name_to_the_restored_cluster(
 @pytest.mark.slow
 def test_brokers_that_hold_something_else_are_left_alone(live: LiveCluster) -> None:
     heir = Heir(live)
-    other = Cluster.format(heir.file, clock=live.clock, new_id=live.new_id, opener=live.open_root)
+    other = with_parts(Cluster, clock=live.clock, new_id=live.new_id, opener=live.open_root).format(heir.file)
     other.topics.create("mine", partitions=1, replication_factor=1)
     with live.unchanged(), pytest.raises(InvalidCallError, match="has topics of its own, mine"):
         heir.restore()

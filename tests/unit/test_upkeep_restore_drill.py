@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
 from stratalog.engine.metadata.description import describe
-from stratalog.engine.upkeep.restoring.drill import compare
+from stratalog.engine.upkeep.restoring.drill import DrillRow, compare
 from stratalog.engine.upkeep.restoring.plan import RestoredPartition
 from stratalog.partitions.errors import CorruptionError
 from tests.contexts import context_of
@@ -27,12 +26,12 @@ def live(tmp_path: Path) -> LiveCluster:
 def test_a_drill_tells_what_would_be_lost_and_changes_nothing(live: LiveCluster) -> None:
     live.clock.advance_ms(5000)
     with live.unchanged():
-        report = live.cluster.drill(opener=live.open_root, deep=True)
+        report = live.cluster.drill(deep=True)
     wanted = ("partition", "log_end", "high_watermark", "lost_records", "lost_ms", "compared_records")
     assert rows_of(report, *wanted) == [(0, 6, 8, 2, 5000, 8), (1, 0, 0, 0, 0, 0)]
     assert [report.totals[name] for name in ("records", "lost_records", "lost_ms")] == [6, 2, 5000]
     live.cluster.tier().raise_for_failures()
-    after = live.cluster.drill(opener=live.open_root).raise_for_failures().totals
+    after = live.cluster.drill().raise_for_failures().totals
     assert (after["lost_records"], after["lost_ms"]) == (0, 0)
 
 
@@ -50,7 +49,7 @@ def test_a_topic_with_snapshots_is_restored_whole_and_empty(tmp_path: Path) -> N
     live.cluster.tier().raise_for_failures()
     log_start = live.replicas().view.log_start_offset
     assert log_start == 3
-    report = live.cluster.drill(opener=live.open_root, deep=True).raise_for_failures()
+    report = live.cluster.drill(deep=True).raise_for_failures()
     assert rows_of(report, "log_end", "lost_records", "deleted_records_back") == [(0, 4, 0), (1, 0, 0)]
     copy = restored(live)
     for operation in (copy.cluster.verify, copy.cluster.heal):
@@ -65,7 +64,7 @@ def test_a_partition_of_which_all_was_deleted_is_no_difference(live: LiveCluster
     live.cluster.topics.delete_records("t", {0: -1}).raise_for_failures()
     for _ in range(2):
         live.cluster.retain().raise_for_failures()
-    report = live.cluster.drill(opener=live.open_root, deep=True).raise_for_failures()
+    report = live.cluster.drill(deep=True).raise_for_failures()
     assert rows_of(report, "partition", "log_start", "log_end") == [(0, 8, 8), (1, 0, 0)]
 
 
@@ -80,7 +79,7 @@ def alike(folder: Path, count: int) -> list[LiveCluster]:
     return made
 
 
-def compared(live: LiveCluster, copy: LiveCluster, *, deep: bool = False) -> Mapping[str, object]:
+def compared(live: LiveCluster, copy: LiveCluster, *, deep: bool = False) -> DrillRow:
     topic = next(iter(describe(copy.cluster.image).topics))
     end = copy.log(copy.leader()).high_watermark
     one = RestoredPartition(topic, 0, 0, end, 1, ())
@@ -102,7 +101,7 @@ def test_a_difference_is_a_failure(tmp_path: Path, values: list[str], deep: bool
     one.append(["a", "b", "c"]).raise_for_failures()  # under ids that are equal, and without a digest
     two.append(values).raise_for_failures()
     if difference is None:
-        assert compared(one, two, deep=deep)["compared_records"] == 5
+        assert compared(one, two, deep=deep).compared_records == 5
     else:
         with pytest.raises(CorruptionError, match=difference):
             compared(one, two, deep=deep)
@@ -125,7 +124,7 @@ def test_other_producers_or_epochs_are_a_failure(tmp_path: Path) -> None:
 
 def test_a_drill_names_a_remote_object_that_is_gone(live: LiveCluster) -> None:
     next(live.remote.rglob("0/*.parquet")).unlink()
-    failures = live.cluster.drill(opener=live.open_root).failures
+    failures = live.cluster.drill().failures
     assert [failure.code for failure in failures] == ["REMOTE_OBJECT_MISSING"]
 
 
@@ -133,7 +132,7 @@ def test_a_drill_tells_what_is_newer_than_the_description(live: LiveCluster) -> 
     live.topic("new")
     live.cluster.topics.alter_configs("t", {"segment.bytes": "7"})
     live.cluster.topics.alter_configs(None, {"num.partitions": "4"})
-    notes = live.cluster.drill(opener=live.open_root).notes
+    notes = live.cluster.drill().notes
     assert any("topic new is newer than the description" in note for note in notes)
     assert any("topic t has changed" in note for note in notes)
     assert any("configs of the cluster have changed" in note for note in notes)

@@ -73,7 +73,7 @@ def test_what_was_deleted_by_hand_does_not_come_back_with_a_restore(live: LiveCl
     """DeleteRecords moves a log start as retention does. And the offsets of what is gone are never used again."""
     live.cluster.tier().raise_for_failures()
     live.cluster.topics.delete_records("t", {0: 3}).raise_for_failures()
-    (row, _) = live.cluster.drill(opener=live.open_root).raise_for_failures().rows
+    (row, _) = live.cluster.drill().raise_for_failures().rows
     assert (row["log_start"], row["log_end"], row["deleted_records_back"]) == (3, 8, 0)
 
 

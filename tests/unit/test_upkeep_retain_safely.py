@@ -10,7 +10,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from stratalog.engine.driver.context import Silent
+from stratalog.engine.driver.tasks import Silent
 from stratalog.engine.reading.look import remote_pieces
 from stratalog.partitions.lineage import Lineage
 from stratalog.partitions.listing import DataFile

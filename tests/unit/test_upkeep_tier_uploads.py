@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from stratalog.engine.driver.context import LocalTasks
+from stratalog.engine.driver.tasks import LocalTasks
 from stratalog.engine.upkeep.tiering import uploads
 from stratalog.partitions.errors import CorruptionError, StorageError
 from stratalog.partitions.lineage import Lineage

@@ -99,5 +99,5 @@ def test_without_spark_all_runs_that_does_not_compute_with_it(project: Project) 
     assert len(tailed.stdout.splitlines()) == 2
     for job in ("replicate", "merge", "tier", "retain", "verify", "describe"):
         project.stratalog(job, *given)
-    read = project.stratalog("read", "--topics", "t", *given, status=2)
+    read = project.stratalog("read", "t", *given, status=2)
     assert "ENVIRONMENT_UNUSABLE: read needs Spark, but pyspark is not installed" in read.stderr

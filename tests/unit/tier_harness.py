@@ -10,8 +10,9 @@ from deltalake import DeltaTable
 
 import stratalog.tiering.delta_table
 from stratalog import Cluster
-from stratalog.engine.driver.context import Context, LocalTasks
+from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.report import Report
+from stratalog.engine.driver.tasks import LocalTasks
 from stratalog.partitions.errors import StorageError
 from stratalog.partitions.probing import SerialProber
 from stratalog.partitions.runner import SerialRunner

@@ -12,10 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from stratalog.engine.driver.context import Context
-from stratalog.engine.driver.report import Value
-from stratalog.engine.driver.run import OperationRun
+from stratalog.engine.driver.run import OperationRun, PartitionRow
 from stratalog.engine.metadata.election_commands import Election, ElectLeaders
-from stratalog.engine.metadata.partition_commands import RefusedPartition
 from stratalog.engine.reading.look import check_partitions
 from stratalog.engine.replication.lost_log import (
     begins_again_at,
@@ -29,6 +27,20 @@ from stratalog.engine.upkeep.replication.replicate import replicate
 from stratalog.partitions.errors import CorruptionError, RemoteNotReadyError
 
 
+class KeptRow(PartitionRow, frozen=True, kw_only=True):
+    """A partition of which one history is kept, and the other given up."""
+
+    same_until: int
+    """Offset below which both are the same."""
+    brokers_end: int
+    brokers_high_watermark: int
+    remote_end: int | None
+    keeps: str
+    gives_up: int
+    """Offsets."""
+    outcome: str
+
+
 @dataclass(frozen=True, slots=True)
 class LostLog:
     """A partition without any record that had some."""
@@ -37,21 +49,24 @@ class LostLog:
     unseen: tuple[int, ...]
     """Brokers with a replica that are fenced."""
 
-    def row(self, outcome: str) -> dict[str, Value]:
-        """Its row in the report, with the columns of two histories."""
+    def __str__(self) -> str:
+        return str(self.replicas)
+
+    def row(self, outcome: str) -> KeptRow:
+        """Its row in the report."""
         view = self.replicas.view
         begin = begins_again_at(view)
-        return {
-            "topic": view.topic,
-            "partition": view.partition,
-            "same_until": begin,
-            "brokers_end": 0,
-            "brokers_high_watermark": 0,
-            "remote_end": None,
-            "keeps": "brokers",
-            "gives_up": begin - view.log_start_offset,
-            "outcome": outcome,
-        }
+        return KeptRow(
+            topic=view.topic,
+            partition=view.partition,
+            same_until=begin,
+            brokers_end=0,
+            brokers_high_watermark=0,
+            remote_end=None,
+            keeps="brokers",
+            gives_up=begin - view.log_start_offset,
+            outcome=outcome,
+        )
 
     def note(self) -> str:
         """For the report: what is not in the row."""
@@ -80,15 +95,11 @@ def begin_again(
             Election(*key, lost=True, partition_epoch=each.replicas.view.partition_epoch)
             for key, each in lost.items()
         )
-        for answer in context.metadata.submit(ElectLeaders(elections)):
-            if isinstance(answer, RefusedPartition):
-                run.fail(lost.pop(answer.key).replicas, answer.error)
-    run.rows += [each.row("planned" if run.dry_run else "kept") for each in lost.values()]
+        lost = run.commit(context.metadata, ElectLeaders(elections), lost)
+    run.add(each.row("planned" if run.dry_run else "kept") for each in lost.values())
     run.notes += [each.note() for each in lost.values()]
     if lost and not run.dry_run:
-        report = replicate(context, only=lost.keys())
-        run.failures += report.failures
-        run.notes += report.notes
+        run.absorb(replicate(context, only=lost.keys()))
 
 
 def _look(replicas: PartitionReplicas) -> LostLog | None:

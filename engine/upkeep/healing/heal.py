@@ -22,9 +22,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from stratalog.engine.brokers.probe import probe_brokers
+from stratalog.engine.brokers.probe import probe_first
 from stratalog.engine.driver.context import Context
-from stratalog.engine.driver.report import Failure, Report, Value
+from stratalog.engine.driver.report import Failure, Report
 from stratalog.engine.driver.run import OperationRun
 from stratalog.engine.driver.while_it_changes import while_it_changes
 from stratalog.engine.metadata.election_commands import Election, ElectLeaders
@@ -36,7 +36,7 @@ from stratalog.engine.replicas.mend import mend
 from stratalog.engine.replicas.repair import BadEpoch, BadFile, BadLocalStart, Missing, Repair
 from stratalog.engine.replication.partition import PartitionReplicas
 from stratalog.engine.replication.snapshots import mend as mend_snapshot
-from stratalog.engine.upkeep.healing.plan import HealPlan, plan_heal
+from stratalog.engine.upkeep.healing.plan import HealPlan, HealRow, plan_heal
 from stratalog.engine.upkeep.healing.rebuild import RebuildJob, rebuild_remote
 from stratalog.engine.upkeep.healing.rebuild_plan import plan_rebuilds
 from stratalog.engine.upkeep.healing.tables import put_right, table_row
@@ -47,9 +47,7 @@ from stratalog.engine.upkeep.verification.findings import offsets
 from stratalog.partitions.errors import SourceChangedError, StratalogError
 from stratalog.partitions.identity import TopicIdPartition
 from stratalog.partitions.paths import EpochName, LocalStartName
-from stratalog.partitions.runner import Done, Failed
-
-_ORDER = ("partition", "broker", "start")
+from stratalog.partitions.runner import Failed
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,9 +79,7 @@ def heal(
         image = context.metadata.image()
         context.topics(image, topics)
         if not dry_run:
-            probed = probe_brokers(context)
-            image = probed.image
-            run.notes += probed.notes
+            image = probe_first(context, run)
         chosen = context.topics(image, topics)
         if only is not None:
             topic_ids = {key.topic_id for key in only}
@@ -119,9 +115,9 @@ def heal(
                 run.failures += [Failure.of(f.where, f.error) for f in unmended]
                 run.failures += [Failure.of(one.finding.where, one.finding.error) for one in lacking]
         if dry_run:
-            run.rows += [_row(each, repair, "planned") for each, plan in plans.values() for repair in plan.repairs]
-            run.rows += [job.row("planned") for job in jobs]
-            run.rows += [table_row(image.topics[topic_id], "planned") for topic_id in rewritten]
+            run.add(_row(each, repair, "planned") for each, plan in plans.values() for repair in plan.repairs)
+            run.add(job.row("planned") for job in jobs)
+            run.add(table_row(image.topics[topic_id], "planned") for topic_id in rewritten)
         else:
             if plans:
                 replicas_of = _step_aside(context, plans, run)
@@ -129,11 +125,11 @@ def heal(
                 _rejoin(context, plans, run)
             _mend_snapshots(context, lacking_snapshots, run)
             if jobs:
-                run.rows += rebuild_remote(context, jobs, image.topics, run)
+                run.add(rebuild_remote(context, jobs, image.topics, run))
             put_right(context, rewritten, image.topics, run)
             again = _verify_again(context, touched, run)
             run.notes += remember_look(context, image, found_in(audits) | found_in(again), deep=True)
-    run.rows.sort(key=lambda row: [str(row["topic"]), *(int(row[c] or 0) for c in _ORDER)])
+    run.sort("topic", "partition", "broker", "start")
     run.failures = list(dict.fromkeys(run.failures))
     run.totals["mended"] = sum(row["outcome"] == "mended" for row in run.rows)
     return run.report()
@@ -244,21 +240,15 @@ def _mend(
             mend(job.replicas.replica(repair.broker_id), leader, repair, lambda: _check_aside(context, job))
             done.add(repair)
 
-    context.progress.start("heal", len(jobs), "replicas")
-    for turn in (leading, following):
-        for outcome in context.threads.run(mend_replica, turn):
-            match outcome:
-                case Failed(job, error):
-                    run.notes.append(f"{job} could not be healed: {error.code}: {error}")
-                case Done():
-                    pass
-            context.progress.advance()
-    context.progress.finish()
-    run.rows += [
+    outcomes = (outcome for turn in (leading, following) for outcome in context.threads.run(mend_replica, turn))
+    for outcome in run.watched(outcomes, len(jobs), "replicas"):
+        if isinstance(outcome, Failed):
+            run.notes.append(f"{outcome.item} could not be healed: {outcome.error.code}: {outcome.error}")
+    run.add(
         _row(each, repair, "mended" if repair in done else "left alone")
         for each, plan in plans.values()
         for repair in plan.repairs
-    ]
+    )
 
 
 def _check_aside(context: Context, job: _Job) -> None:
@@ -280,8 +270,7 @@ def _rejoin(
     except StratalogError as error:
         run.fail("replicate", error)
     else:
-        run.notes += report.notes
-        run.failures += report.failures
+        run.absorb(report)
 
 
 def _mend_snapshots(context: Context, lacking: Mapping[TopicIdPartition, list[int]], run: OperationRun) -> None:
@@ -298,18 +287,15 @@ def _mend_snapshots(context: Context, lacking: Mapping[TopicIdPartition, list[in
                 mended = while_it_changes(lambda: mend_snapshot(replicas, replica, replica.log()))  # noqa: B023
             except StratalogError as error:
                 run.notes.append(f"{replicas} on broker {broker}: {error.code}: {error}")
-            run.rows.append(
-                {
-                    "topic": replicas.view.topic,
-                    "partition": replicas.view.partition,
-                    "broker": broker,
-                    "damage": "snapshot" if mended is None else str(mended.name),
-                    "start": None,
-                    "end": None,
-                    "source": None if mended is None else "another replica",
-                    "outcome": "left alone" if mended is None else "mended",
-                }
+            row = HealRow(
+                topic=replicas.view.topic,
+                partition=replicas.view.partition,
+                broker=broker,
+                damage="snapshot" if mended is None else str(mended.name),
+                source=None if mended is None else "another replica",
+                outcome="left alone" if mended is None else "mended",
             )
+            run.add([row])
 
 
 def _verify_again(context: Context, touched: Collection[TopicIdPartition], run: OperationRun) -> Sequence[Audited]:
@@ -323,7 +309,7 @@ def _verify_again(context: Context, touched: Collection[TopicIdPartition], run: 
     return audits
 
 
-def _row(each: Audited, repair: Repair, outcome: str) -> dict[str, Value]:
+def _row(each: Audited, repair: Repair, outcome: str) -> HealRow:
     start: int | None = None
     end: int | None = None
     match repair.damage:
@@ -335,13 +321,13 @@ def _row(each: Audited, repair: Repair, outcome: str) -> dict[str, Value]:
             what = str(EpochName(epoch))
         case BadLocalStart(offset):
             what = str(LocalStartName(offset))
-    return {
-        "topic": each.replicas.view.topic,
-        "partition": each.replicas.view.partition,
-        "broker": repair.broker_id,
-        "damage": what,
-        "start": start,
-        "end": end,
-        "source": repair.sources,
-        "outcome": outcome,
-    }
+    return HealRow(
+        topic=each.replicas.view.topic,
+        partition=each.replicas.view.partition,
+        broker=repair.broker_id,
+        damage=what,
+        start=start,
+        end=end,
+        source=repair.sources,
+        outcome=outcome,
+    )

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from stratalog.engine.driver.context import Context
-from stratalog.engine.driver.report import Failure, Report, Value
-from stratalog.engine.driver.run import OperationRun
+from stratalog.engine.driver.report import Failure, Report
+from stratalog.engine.driver.run import OperationRun, PartitionRow
 from stratalog.engine.metadata.image import ClusterImage
 from stratalog.engine.replicas.former import find_former, truncated_in
 from stratalog.engine.replication.partition import PartitionReplicas, PartitionWork
@@ -17,23 +17,29 @@ from stratalog.partitions.errors import CorruptSegmentError, StratalogError
 from stratalog.partitions.lineage import Lineage
 from stratalog.partitions.listing import ReplicaLog, resolve
 from stratalog.partitions.replica import Replica
-from stratalog.partitions.runner import Done, Failed
 from stratalog.partitions.store import Store
 
 _MAY_COME_BACK = "not yet: it is above the high watermark"
 _NOT_CLOSED = "not yet: vacuum has not found it"
 
 
-@dataclass(frozen=True, slots=True)
-class HistoryWork(PartitionWork):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DiscardedWork(PartitionWork):
     """Look at what the replicas of one partition have discarded."""
 
-    delay_ms: int
-    former: tuple[Replica, ...] = ()
+    brokers: tuple[int, ...]
+    former: tuple[Replica, ...]
     """Replicas that the partition had."""
 
     def stores_used(self) -> Iterable[Store]:
         return [*self.replicas.stores.values(), *(replica.store for replica in self.former)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HistoryWork(DiscardedWork):
+    """List it."""
+
+    delay_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,22 +53,52 @@ class Relic:
     """Whether the folder is a former replica's."""
 
 
-def read_history(work: HistoryWork) -> tuple[list[Relic], list[tuple[int, StratalogError]]]:
-    """The task. A replica that cannot be looked at keeps no other from it."""
-    relics: list[Relic] = []
-    failed: list[tuple[int, StratalogError]] = []
+class RelicRow(PartitionRow, frozen=True, kw_only=True):
+    """A discarded file of one replica, with offsets ``[start, end)``."""
+
+    broker: int
+    file: str
+    epoch: int
+    start: int
+    end: int | None
+    records: int | None
+    bytes: int
+    written: str
+    why: str
+    deletable: str
+
+
+def discarded_files(
+    work: DiscardedWork, failed: list[tuple[int, StratalogError]]
+) -> Iterator[tuple[Replica, Lineage, Sequence[Discarded]]]:
+    """Files that each of the brokers has discarded, or a former replica holds of other histories; and under which
+    lineage. One that cannot be looked at is added to ``failed``, and keeps no other from it.
+    """
     lineage, began_ms = leaders_lineage(work.replicas)
-    for broker in work.replicas.view.replicas:
+    for broker in work.brokers:
         try:
             replica = work.replicas.replica(broker)
-            relics += [_relic(replica, each) for each in discarded(log_under(replica, lineage))]
+            log = log_under(replica, lineage)
         except StratalogError as error:
             failed.append((broker, error))
+        else:
+            yield replica, log.lineage, [*discarded(log)]
     for replica in work.former if lineage.entries else ():
         try:
-            relics += [
-                replace(_relic(replica, each), former=True) for each in truncated_in(replica, lineage, began_ms)
-            ]
+            found = [*truncated_in(replica, lineage, began_ms)]
+        except StratalogError as error:
+            failed.append((replica.broker_id, error))
+        else:
+            yield replica, lineage, found
+
+
+def read_history(work: HistoryWork) -> tuple[list[Relic], list[tuple[int, StratalogError]]]:
+    """The task."""
+    relics: list[Relic] = []
+    failed: list[tuple[int, StratalogError]] = []
+    for replica, _, found in discarded_files(work, failed):
+        try:
+            relics += [_relic(replica, each, former=replica in work.former) for each in found]
         except StratalogError as error:
             failed.append((replica.broker_id, error))
     return relics, failed
@@ -91,11 +127,11 @@ def log_under(replica: Replica, lineage: Lineage) -> ReplicaLog:
     return log
 
 
-def _relic(replica: Replica, each: Discarded) -> Relic:
+def _relic(replica: Replica, each: Discarded, *, former: bool) -> Relic:
     try:
-        return Relic(replica.broker_id, each, replica.footer(each.file).next_offset)
+        return Relic(replica.broker_id, each, replica.footer(each.file).next_offset, former)
     except CorruptSegmentError:  # nothing rests on it; verify --deep names it
-        return Relic(replica.broker_id, each, each.file.name.next_offset)
+        return Relic(replica.broker_id, each, each.file.name.next_offset, former)
 
 
 def history(context: Context, topics: Sequence[str] | None = None) -> Report:
@@ -107,18 +143,11 @@ def history(context: Context, topics: Sequence[str] | None = None) -> Report:
     with context.run("discarded") as run:
         image = context.metadata.image()
         works = _plan(context, image, topics, run)
-        context.progress.start("discarded", len(works), "partitions")
-        for outcome in context.tasks.run(read_history, works):
-            match outcome:
-                case Done(work, (relics, failed)):
-                    run.rows += [_row(work, relic) for relic in relics]
-                    run.failures += [Failure.of(f"{work} on broker {broker}", error) for broker, error in failed]
-                case Failed(work, error):
-                    run.fail(work, error)
-            context.progress.advance()
-        context.progress.finish()
-    run.rows.sort(key=lambda row: (str(row["topic"]), row["partition"], row["broker"], str(row["file"])))
-    run.totals |= {"files": len(run.rows), "bytes": sum(int(row["bytes"] or 0) for row in run.rows)}
+        for work, (relics, failed) in run.each(read_history, works):
+            run.add(_row(work, relic) for relic in relics)
+            run.failures += [Failure.of(f"{work} on broker {broker}", error) for broker, error in failed]
+    run.sort("topic", "partition", "broker", "file")
+    run.totals |= {"files": len(run.rows), "bytes": run.sum("bytes")}
     return run.report()
 
 
@@ -129,32 +158,33 @@ def _plan(
     former = find_former(context, image, [topic.topic_id for topic in chosen], run)
     return [
         HistoryWork(
-            context.replicas(view),
-            context.topic_config(image, topic).file_delete_delay_ms,
-            tuple(former.get(view.key, ())),
+            replicas=context.replicas(view),
+            brokers=view.replicas,
+            former=tuple(former.get(view.key, ())),
+            delay_ms=context.topic_config(image, topic).file_delete_delay_ms,
         )
         for topic in chosen
         for view in image.views(topic.name)
     ]
 
 
-def _row(work: HistoryWork, relic: Relic) -> dict[str, Value]:
+def _row(work: HistoryWork, relic: Relic) -> RelicRow:
     file, name = relic.discarded.file, relic.discarded.file.name
     deletable = relic.discarded.deletable_ms(work.delay_ms)
-    return {
-        "topic": work.replicas.view.topic,
-        "partition": work.replicas.view.partition,
-        "broker": relic.broker_id,
-        "file": str(name),
-        "epoch": name.epoch,
-        "start": name.base_offset,
-        "end": relic.next_offset,
-        "records": None if relic.next_offset is None else relic.next_offset - name.base_offset,
-        "bytes": file.object.size_bytes,
-        "written": _time(file.object.modified_ms),
-        "why": str(relic.discarded.why),
-        "deletable": (_NOT_CLOSED if relic.former else _MAY_COME_BACK) if deletable is None else _time(deletable),
-    }
+    return RelicRow(
+        topic=work.replicas.view.topic,
+        partition=work.replicas.view.partition,
+        broker=relic.broker_id,
+        file=str(name),
+        epoch=name.epoch,
+        start=name.base_offset,
+        end=relic.next_offset,
+        records=None if relic.next_offset is None else relic.next_offset - name.base_offset,
+        bytes=file.object.size_bytes,
+        written=_time(file.object.modified_ms),
+        why=str(relic.discarded.why),
+        deletable=(_NOT_CLOSED if relic.former else _MAY_COME_BACK) if deletable is None else _time(deletable),
+    )
 
 
 def _time(ms: int) -> str:

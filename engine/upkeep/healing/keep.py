@@ -14,18 +14,18 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from stratalog.engine.driver.context import Context
-from stratalog.engine.driver.report import Report, Value
+from stratalog.engine.driver.report import Report
 from stratalog.engine.driver.run import OperationRun
 from stratalog.engine.metadata.election_commands import Election, ElectLeaders
 from stratalog.engine.metadata.image import TopicImage
-from stratalog.engine.metadata.partition_commands import RefusedPartition
 from stratalog.engine.reading.look import check_partitions
 from stratalog.engine.replicas.remote_records import RecordsWork, compare_records
 from stratalog.engine.replication.partition import PartitionReplicas
 from stratalog.engine.replication.remote_end import DivergentRemoteError, LogBehindRemoteError, same_until
-from stratalog.engine.upkeep.healing.begin_again import begin_again
+from stratalog.engine.upkeep.healing.begin_again import KeptRow, begin_again
 from stratalog.engine.upkeep.replication.replicate import replicate
 from stratalog.partitions.errors import InvalidCallError, LogGapError
+from stratalog.partitions.identity import TopicIdPartition
 from stratalog.partitions.lineage import Lineage
 from stratalog.partitions.listing import ReplicaLog
 from stratalog.tiering.bootstrap import auxiliary_state
@@ -61,20 +61,20 @@ class Parted:
         """The segments that leave the table where the brokers' records are kept."""
         return tuple(segment for segment in self.segments if segment.next_offset > self.same)
 
-    def row(self, keep: Side, outcome: str) -> dict[str, Value]:
+    def row(self, keep: Side, outcome: str) -> KeptRow:
         """Its row in the report."""
         lost = (self.same, self.remote_end) if keep == "brokers" else (self.same, self.log.log_end)
-        return {
-            "topic": self.replicas.view.topic,
-            "partition": self.replicas.view.partition,
-            "same_until": self.same,
-            "brokers_end": self.log.log_end,
-            "brokers_high_watermark": self.log.high_watermark,
-            "remote_end": self.remote_end,
-            "keeps": keep,
-            "gives_up": max(0, lost[1] - lost[0]),
-            "outcome": outcome,
-        }
+        return KeptRow(
+            topic=self.replicas.view.topic,
+            partition=self.replicas.view.partition,
+            same_until=self.same,
+            brokers_end=self.log.log_end,
+            brokers_high_watermark=self.log.high_watermark,
+            remote_end=self.remote_end,
+            keeps=keep,
+            gives_up=max(0, lost[1] - lost[0]),
+            outcome=outcome,
+        )
 
 
 def keep_one(
@@ -101,7 +101,7 @@ def keep_one(
             done = _keep_remote(context, parted, run) if side == "remote" else _keep_brokers(context, parted, run)
         else:
             done = parted
-        run.rows += [each.row(side, "planned" if dry_run else "kept") for each in done]
+        run.add(each.row(side, "planned" if dry_run else "kept") for each in done)
         if side == "brokers":
             begin_again(context, topics, partitions, run)
     run.totals["partitions"] = len(run.rows)
@@ -145,29 +145,20 @@ def _look(look: tuple[PartitionReplicas, RemoteLog]) -> Parted | None:
 
 
 def _keep_remote(context: Context, parted: Sequence[Parted], run: OperationRun) -> list[Parted]:
-    elections: dict[tuple[str, int], tuple[Parted, Election]] = {}
+    elections: list[Election] = []
+    electing: dict[TopicIdPartition, Parted] = {}
     for each in parted:
         view = each.replicas.view
         if each.log.local_start > each.remote_end:
             run.fail(each, _begins_behind(each))
             continue
         epochs = (view.partition_epoch, each.wrote.latest_epoch)
-        election = Election(*view.key, view.leader, partition_epoch=epochs[0], remote_epoch=epochs[1])
-        elections[view.key] = each, election
-    done: list[Parted] = []
-    command = ElectLeaders(tuple(election for _, election in elections.values()))
-    for answer in context.metadata.submit(command) if elections else ():
-        each = elections[answer.key][0]
-        if isinstance(answer, RefusedPartition):
-            run.fail(each, answer.error)
-        else:
-            done.append(each)
+        elections.append(Election(*view.key, view.leader, partition_epoch=epochs[0], remote_epoch=epochs[1]))
+        electing[view.key] = each
+    done = run.commit(context.metadata, ElectLeaders(tuple(elections)), electing)
     if done:
-        keys = {each.replicas.view.key for each in done}
-        report = replicate(context, only=keys)
-        run.failures += report.failures
-        run.notes += report.notes
-    return done
+        run.absorb(replicate(context, only=done.keys()))
+    return [*done.values()]
 
 
 def _keep_brokers(context: Context, parted: Sequence[Parted], run: OperationRun) -> list[Parted]:

@@ -1,11 +1,10 @@
-"""The plan of a heal for a partition: the replicas that step aside first, and the verified file for each damaged
-one. Pure.
+"""The plan of a heal for a partition: the replicas that step aside first, and the good files (``sources``) for
+each damaged one. Pure.
 
 A damaged replica leaves the ISR before it is touched. A damaged leader resigns to a member that was found whole.
 If no member is, and the leader is the last member once the damaged others have left, it stays, and is mended in
-place. Sources are files of which this very run has read every byte, also those that a merged segment hides: if
-that segment is damaged everywhere, they become live as it goes. If some offsets are in no source, nothing of the
-partition is touched.
+place. A file that a merged segment hides becomes live as that segment goes, which is damaged everywhere then. If
+no good file has some of the offsets, nothing of the partition is touched.
 """
 
 from __future__ import annotations
@@ -13,14 +12,29 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
-from stratalog.engine.metadata.image import PartitionView
-from stratalog.engine.replicas.repair import BadEpoch, BadFile, BadLocalStart, Copy, Damage, Missing, Place, Repair
+from stratalog.engine.driver.run import Row
+from stratalog.engine.replicas.repair import BadEpoch, BadFile, BadLocalStart, Copy, Damage, Missing, Repair
+from stratalog.engine.upkeep.healing.sources import GoodFiles, Offsets, cover
 from stratalog.engine.upkeep.verification.audit import Audited
 from stratalog.engine.upkeep.verification.findings import offsets
 from stratalog.engine.upkeep.verification.structure import PartitionStructure, ReplicaStructure
 from stratalog.partitions.errors import CorruptionError, LeaderNotAvailableError, LogGapError
-from stratalog.partitions.listing import is_live
 from stratalog.partitions.paths import DataName
+
+
+class HealRow(Row, frozen=True, kw_only=True):
+    """A damage, with offsets ``[start, end)``, and the outcome."""
+
+    topic: str
+    partition: int | None = None
+    """None: of the topic's remote table."""
+    broker: int | None = None
+    """None: of the remote tier."""
+    damage: str
+    start: int | None = None
+    end: int | None = None
+    source: str | None
+    outcome: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +53,7 @@ class HealPlan:
     repairs: tuple[Repair, ...]
     unmended: tuple[CorruptionError, ...] = ()
     """Damage that stays as it is, with the remedy."""
-    forgotten: tuple[tuple[int, int], ...] = ()
+    forgotten: tuple[Offsets, ...] = ()
     """Offsets without a good copy at and above the log end of the member that leads from now on. All of the ISR
     holds what is committed, so these never were, where it lacks them still when it leads: they are truncated, as
     in any election."""
@@ -69,11 +83,11 @@ def plan_heal(each: Audited) -> HealPlan | None:
                 f"{each.replicas}: its leader, broker {leader_id}, is damaged, and no other member of the "
                 f"ISR was found whole: brokers {sorted(others)} are to be looked at first"
             )
-    sources = _CopySources(each.looked, view, leader, each.good, each.spare)
-    forgotten: set[tuple[int, int]] = set()
+    sources = _CopySources(each, each.looked, leader)
+    forgotten: set[Offsets] = set()
     unread = {broker for broker, damage in damages if isinstance(damage, BadEpoch) and damage.needed}
     repairs: list[Repair] = []
-    holes: list[tuple[int, int]] = []
+    holes: list[Offsets] = []
     unmended: list[CorruptionError] = []
     lost_starts = {broker for broker, damage in damages if isinstance(damage, BadLocalStart)}
     for broker, damage in damages:
@@ -126,7 +140,7 @@ def _fit_to_lead(each: Audited) -> list[int]:
     ]
 
 
-def _hole(each: Audited, holes: Iterable[tuple[int, int]], damaged: Iterable[int]) -> LogGapError:
+def _hole(each: Audited, holes: Iterable[Offsets], damaged: Iterable[int]) -> LogGapError:
     ranges = ", ".join(offsets(start, end) for start, end in sorted(set(holes)))
     return LogGapError(
         f"{each.replicas}: {ranges}: no good copy is on any replica or in the remote tier; damaged are brokers "
@@ -134,7 +148,7 @@ def _hole(each: Audited, holes: Iterable[tuple[int, int]], damaged: Iterable[int
     )
 
 
-def _unneeded(each: Audited, holes: Iterable[tuple[int, int]], broker: int) -> LogGapError:
+def _unneeded(each: Audited, holes: Iterable[Offsets], broker: int) -> LogGapError:
     ranges = ", ".join(offsets(start, end) for start, end in sorted(set(holes)))
     return LogGapError(
         f"{each.replicas}: {ranges} on broker {broker}, outside the ISR: no good copy is left; run replicate once "
@@ -142,32 +156,21 @@ def _unneeded(each: Audited, holes: Iterable[tuple[int, int]], broker: int) -> L
     )
 
 
-class _CopySources:
-    """The good copies of a partition's files, the best place first."""
+class _CopySources(GoodFiles):
+    """The good files of a partition, for the replicas that lack some."""
 
-    def __init__(
-        self,
-        looked: PartitionStructure,
-        view: PartitionView,
-        leader: int,
-        good: Sequence[Copy],
-        spare: Sequence[Copy],
-    ) -> None:
+    def __init__(self, each: Audited, looked: PartitionStructure, leader: int) -> None:
+        super().__init__(each, looked.lineage, leader)
         self._looks: dict[int, ReplicaStructure] = {look.broker_id: look for look in looked.replicas}
-        self._view = view
+        self._view = each.replicas.view
         self._leader = leader
-        self._ranks: dict[Place, int] = {None: 3}
-        for broker in view.replicas:
-            self._ranks[broker] = 0 if broker == leader else 1 if broker in view.isr else 2
-        self._good = [copy for copy in good if is_live(copy.held.name, looked.lineage, 0)]
-        self._hidden = [copy for copy in spare if is_live(copy.held.name, looked.lineage, 0)]
 
     @property
     def log_end(self) -> int:
         """Of the replica that leads when all have stepped aside."""
         return self._looks[self._leader].end if self._leader in self._looks else 0
 
-    def mend(self, broker: int, damage: Damage, in_place: bool) -> tuple[list[Copy], list[tuple[int, int]]]:
+    def mend(self, broker: int, damage: Damage, in_place: bool) -> tuple[list[Copy], list[Offsets]]:
         """The files that mend a damage, and the offsets that none of them has."""
         match damage:
             case BadEpoch() | BadLocalStart():
@@ -193,10 +196,10 @@ class _CopySources:
         what = f"{self._view.topic}-{self._view.partition}: the local start register on broker {broker}"
         same = [b for b in self._view.replicas if b not in lost and self._starts_at(b) == damage.offset]
         if same:
-            return Repair(broker, damage, (), min(same, key=lambda b: self._ranks[b]))
-        ending = [copy for copy in (*self._good, *self._hidden) if copy.held.end == damage.offset]
+            return Repair(broker, damage, (), min(same, key=self.rank))
+        ending = [copy for copy in (*self.log, *self.hidden) if copy.held.end == damage.offset]
         if ending:
-            return Repair(broker, damage, (), state_of=min(ending, key=lambda copy: self._ranks[copy.place]))
+            return Repair(broker, damage, (), state_of=min(ending, key=lambda copy: self.rank(copy.place)))
         if self._begin(broker) > damage.offset:
             return Repair(broker, damage, (), starts_over=True)
         if not in_place:
@@ -240,31 +243,19 @@ class _CopySources:
 
     def _cover(
         self, broker: int, start: int, end: int, name: DataName | None, in_place: bool
-    ) -> tuple[list[Copy], list[tuple[int, int]]]:
+    ) -> tuple[list[Copy], list[Offsets]]:
         local_start = self._looks[broker].local_start if broker in self._looks else 0
-        live = [c for c in (*self._good, *self._hidden) if c.held.name.merged or c.held.start >= local_start]
-        own = {copy.held.name for copy in self._hidden if copy.place == broker} - {name}
+        live = [c for c in (*self.log, *self.hidden) if c.held.name.merged or c.held.start >= local_start]
+        own = {copy.held.name for copy in self.hidden if copy.place == broker} - {name}
         candidates = [c for c in live if c.place != broker and self._may(c, name, in_place)]
         candidates += [copy for copy in live if copy.place == broker and copy.held.name in own]
 
-        def rank(copy: Copy) -> tuple[bool, bool, int, int]:
+        def preference(copy: Copy) -> tuple[bool, bool, int, int]:
             """The very file first; then what is there already."""
-            return copy.held.name != name, copy.place != broker, self._ranks[copy.place], -copy.held.end
+            return copy.held.name != name, copy.place != broker, self.rank(copy.place), -copy.held.end
 
-        put: list[Copy] = []
-        holes: list[tuple[int, int]] = []
-        position = start
-        while position < end:
-            there = [copy for copy in candidates if copy.held.start <= position < copy.held.end]
-            if there:
-                best = min(there, key=rank)
-                put += [best] if best.place != broker else []
-                position = best.held.end
-            else:
-                following = min((c.held.start for c in candidates if c.held.start > position), default=end)
-                holes.append((position, min(following, end)))
-                position = following
-        return put, holes
+        found, holes = cover(candidates, start, end, preference)
+        return [copy for copy in found if copy.place != broker], holes
 
     def _may(self, copy: Copy, name: DataName | None, in_place: bool) -> bool:
         """The last member of an ISR takes the very file that it had, or what is committed: in the remote tier, or

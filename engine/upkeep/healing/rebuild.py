@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from functools import partial
 
 from stratalog.engine.driver.context import Context
-from stratalog.engine.driver.report import Value
 from stratalog.engine.driver.run import OperationRun
 from stratalog.engine.metadata.image import TopicImage
+from stratalog.engine.upkeep.healing.plan import HealRow
 from stratalog.engine.upkeep.healing.rebuild_plan import RebuildPlan, RebuiltObject
 from stratalog.engine.upkeep.tiering.iceberg import follow
 from stratalog.engine.upkeep.verification.audit import Audited
@@ -48,19 +48,17 @@ class RebuildJob:
     def __str__(self) -> str:
         return f"{self.each.replicas} in the remote tier"
 
-    def row(self, outcome: str) -> dict[str, Value]:
-        """Its line in the report."""
-        view = self.each.replicas.view
-        return {
-            "topic": view.topic,
-            "partition": view.partition,
-            "broker": None,
-            "damage": self.plan.what if self.plan.lost else "missing",
-            "start": self.plan.start,
-            "end": self.plan.end,
-            "source": self.plan.sources,
-            "outcome": outcome,
-        }
+    def row(self, outcome: str) -> HealRow:
+        """Its row in the report."""
+        return HealRow(
+            topic=self.each.replicas.view.topic,
+            partition=self.each.replicas.view.partition,
+            damage=self.plan.what if self.plan.lost else "missing",
+            start=self.plan.start,
+            end=self.plan.end,
+            source=self.plan.sources,
+            outcome=outcome,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,18 +73,16 @@ class _Made:
 
 def rebuild_remote(
     context: Context, jobs: Sequence[RebuildJob], topics: Mapping[str, TopicImage], run: OperationRun
-) -> list[dict[str, Value]]:
+) -> list[HealRow]:
     """Carry the plans out; ``topics`` by topic id. Failures are noted."""
     made: dict[str, list[_Made]] = {}
-    context.progress.start("heal", len(jobs), "remote segments")
-    for outcome in context.threads.run(lambda job: _rebuild(context, job, topics), jobs):
+    outcomes = context.threads.run(lambda job: _rebuild(context, job, topics), jobs)
+    for outcome in run.watched(outcomes, len(jobs), "remote segments"):
         match outcome:
             case Done(job, objects):
                 made.setdefault(job.each.replicas.view.topic_id, []).append(objects)
             case Failed(job, error):
                 run.notes.append(f"{job}: {job.plan.what} could not be rebuilt: {error.code}: {error}")
-        context.progress.advance()
-    context.progress.finish()
     done: set[RebuildPlan] = set()
     for topic_id, made_here in made.items():
         try:

@@ -1,25 +1,25 @@
 """Which files of which replicas stand for an object of the remote tier that is damaged or missing. Pure.
 
-Any file of a replica will do that is of the remote segment's history and of which this very run has read every
-byte: also one that the log has passed or that a merge has hidden, as long as nobody has deleted it. The very
-file is best; else the records are taken from what holds them, in whatever pieces, and from several replicas
-where none has all. A file is never cut at its end, since what it says of the producers holds there: where one
-reaches over the end of the segment, the remote segments behind it are rebuilt together with it. Where one reaches
-over the end of the remote log (a late zombie's merge), the rest of it becomes a remote segment first.
+Any good file of a replica will do (``sources``), as long as nobody has deleted it. The very file is best; else the
+records are taken from what holds them, in whatever pieces, and from several replicas where none has all. A file is
+never cut at its end, since what it says of the producers holds there: where one reaches over the end of the
+segment, the remote segments behind it are rebuilt together with it. Where one reaches over the end of the remote
+log (a late zombie's merge), the rest of it becomes a remote segment first.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from stratalog.engine.replicas.repair import BadFile, Copy, HeldFile
+from stratalog.engine.replicas.repair import BadFile, HeldFile
+from stratalog.engine.upkeep.healing.sources import GoodFiles, Offsets, cover
 from stratalog.engine.upkeep.verification.audit import Audited
 from stratalog.engine.upkeep.verification.findings import Finding, offsets
 from stratalog.partitions import paths
 from stratalog.partitions.errors import LogGapError
 from stratalog.partitions.lineage import Lineage
-from stratalog.partitions.listing import Link, is_live
+from stratalog.partitions.listing import Link
 from stratalog.tiering.remote_segment import RemoteSegment
 
 
@@ -136,15 +136,12 @@ def _gap(each: Audited) -> tuple[Finding, int, int, int] | None:
     return finding, start, log.local_start, log.high_watermark
 
 
-class _ObjectSources:
-    """The good files of the replicas, the best replica first."""
+class _ObjectSources(GoodFiles):
+    """The good files of a partition, for objects of the remote tier."""
 
     def __init__(self, each: Audited, lineage: Lineage) -> None:
-        view = each.replicas.view
-        self._held: dict[int, list[HeldFile]] = {}
-        for broker in sorted(view.replicas, key=lambda b: (b != view.leader, b not in view.isr)):
-            copies: Iterable[Copy] = (copy for copy in (*each.good, *each.spare) if copy.place == broker)
-            self._held[broker] = [copy.held for copy in copies if is_live(copy.held.name, lineage, 0)]
+        super().__init__(each, lineage, each.replicas.view.leader)
+        self._held = self.by_broker
 
     def plan(self, segments: Sequence[RemoteSegment], log_start: int) -> RebuildPlan | None:
         """The plan for the first of these segments, and as many of the others as need be."""
@@ -193,14 +190,10 @@ class _ObjectSources:
         ends = sorted({each for each in held if end <= each <= committed})
         return next((pieces for each in ends if (pieces := self._cover(start, each)) is not None), None)
 
-    def holes(self, start: int, end: int) -> Iterator[tuple[int, int]]:
-        """The offsets of ``[start, end)`` that no file holds."""
-        for held in sorted((held for files in self._held.values() for held in files), key=lambda held: held.start):
-            if start < min(held.start, end):
-                yield start, min(held.start, end)
-            start = max(start, held.end)
-        if start < end:
-            yield start, end
+    def holes(self, start: int, end: int) -> list[Offsets]:
+        """The offsets of ``[start, end)`` that no file of a replica holds."""
+        copies = [copy for copy in (*self.log, *self.hidden) if copy.place is not None]
+        return cover(copies, start, end, lambda copy: -copy.held.end)[1]
 
     def _cover(self, start: int, end: int) -> tuple[RebuiltObject, ...] | None:
         pieces: list[RebuiltObject] = []

@@ -9,45 +9,40 @@ so that running it again is harmless.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from stratalog.engine.driver.context import Context
-from stratalog.engine.driver.report import Failure, Report, Value
-from stratalog.engine.driver.run import OperationRun
+from stratalog.engine.driver.report import Failure, Report
+from stratalog.engine.driver.run import OperationRun, PartitionRow
 from stratalog.engine.metadata.image import ClusterImage
 from stratalog.engine.reading.look import check_partitions
-from stratalog.engine.replicas.former import find_former, truncated_in
-from stratalog.engine.replication.partition import PartitionWork
+from stratalog.engine.replicas.former import find_former
 from stratalog.engine.upkeep.healing.export import Recovered, export, write_manifest
-from stratalog.engine.upkeep.healing.history import leaders_lineage, log_under
+from stratalog.engine.upkeep.healing.history import DiscardedWork, discarded_files
 from stratalog.partitions import paths
-from stratalog.partitions.discarded import Discarded, Truncated, discarded
+from stratalog.partitions.discarded import Truncated
 from stratalog.partitions.errors import InvalidCallError, SourceChangedError, StratalogError
 from stratalog.partitions.lineage import Lineage
 from stratalog.partitions.listing import DataFile
 from stratalog.partitions.paths import DataName
 from stratalog.partitions.replica import Replica
-from stratalog.partitions.runner import Done, Failed
 from stratalog.partitions.segment import Segment
 from stratalog.partitions.segment_check import verify_segment
 from stratalog.partitions.store import Store, open_store
 from stratalog.partitions.store.address import parse_address
 
 
-@dataclass(frozen=True, slots=True)
-class RecoverWork(PartitionWork):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecoverWork(DiscardedWork):
     """Export what the replicas of one partition hold of other histories."""
 
-    brokers: tuple[int, ...]
     cluster_id: str
     target: Store
     dry_run: bool
-    former: tuple[Replica, ...] = ()
-    """Replicas that the partition had."""
 
     def stores_used(self) -> Iterable[Store]:
-        return [*self.replicas.stores.values(), *(replica.store for replica in self.former), self.target]
+        return [*DiscardedWork.stores_used(self), self.target]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +51,20 @@ class Exported:
 
     what: Recovered
     bytes: int | None
+
+
+class ExportedRow(PartitionRow, frozen=True, kw_only=True):
+    """An exported file, with offsets ``[start, end)``."""
+
+    epoch: int
+    start: int
+    end: int
+    records: int
+    bytes: int | None
+    broker: int
+    why: str
+    path: str
+    outcome: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +116,8 @@ def _find(work: RecoverWork) -> tuple[list[_FoundFiles], list[tuple[int, Stratal
     failed: list[tuple[int, StratalogError]] = []
     seen: dict[DataName, _FoundFiles | None] = {}
     damaged: dict[DataName, tuple[int, StratalogError]] = {}
-    for replica, under, each in _truncated(work, failed):
+    files = ((replica, under, one) for replica, under, found in discarded_files(work, failed) for one in found)
+    for replica, under, each in files:
         name = each.file.name
         if name in seen or not isinstance(each.why, Truncated):
             continue
@@ -119,28 +129,6 @@ def _find(work: RecoverWork) -> tuple[list[_FoundFiles], list[tuple[int, Stratal
             damaged[name] = replica.broker_id, error
     failed += [lost for name, lost in damaged.items() if name not in seen]
     return [one for one in seen.values() if one is not None], failed
-
-
-def _truncated(
-    work: RecoverWork, failed: list[tuple[int, StratalogError]]
-) -> Iterator[tuple[Replica, Lineage, Discarded]]:
-    """Files that the replicas have discarded, or former ones hold of other histories; and under which lineage."""
-    lineage, began_ms = leaders_lineage(work.replicas)
-    for broker in work.brokers:
-        try:
-            replica = work.replicas.replica(broker)
-            log = log_under(replica, lineage)
-        except StratalogError as error:
-            failed.append((broker, error))
-        else:
-            yield from ((replica, log.lineage, each) for each in discarded(log))
-    for replica in work.former if lineage.entries else ():
-        try:
-            found = truncated_in(replica, lineage, began_ms)
-        except StratalogError as error:
-            failed.append((replica.broker_id, error))
-        else:
-            yield from ((replica, lineage, each) for each in found)
 
 
 def _verified(replica: Replica, file: DataFile, why: Truncated, log: Lineage) -> _FoundFiles | None:
@@ -191,21 +179,14 @@ def recover(
         works = _plan(context, image, topics, partitions, broker, target, dry_run, run)
         if not dry_run:
             target.check()
-        context.progress.start("recover", len(works), "partitions")
-        for outcome in context.tasks.run(recover_partition, works):
-            match outcome:
-                case Done(work, (exported, lost)):
-                    run.rows += [_row(each, work, dry_run) for each in exported]
-                    run.failures += [Failure.of(f"{work} on broker {b}", error) for b, error in lost]
-                case Failed(work, error):
-                    run.fail(work, error)
-            context.progress.advance()
-        context.progress.finish()
+        for work, (exported, lost) in run.each(recover_partition, works):
+            run.add(_row(each, work, dry_run) for each in exported)
+            run.failures += [Failure.of(f"{work} on broker {b}", error) for b, error in lost]
         run.notes += [_how(target, topic) for topic in sorted({str(row["topic"]) for row in run.rows})]
         if run.rows and not dry_run:
             write_manifest(target, run.notes)
-    run.rows.sort(key=lambda row: str(row["path"]))
-    run.totals |= {"files": len(run.rows), "records": sum(int(row["records"] or 0) for row in run.rows)}
+    run.sort("path")
+    run.totals |= {"files": len(run.rows), "records": run.sum("records")}
     return run.report()
 
 
@@ -239,32 +220,40 @@ def _plan(
             if partitions is None or view.partition in partitions:
                 brokers = tuple(b for b in view.replicas if broker in (None, b))
                 left = tuple(one for one in former.get(view.key, ()) if broker in (None, one.broker_id))
-                works.append(RecoverWork(context.replicas(view), brokers, image.cluster_id, target, dry_run, left))
+                works.append(
+                    RecoverWork(
+                        replicas=context.replicas(view),
+                        brokers=brokers,
+                        former=left,
+                        cluster_id=image.cluster_id,
+                        target=target,
+                        dry_run=dry_run,
+                    )
+                )
     return works
 
 
 def _how(target: Store, topic: str) -> str:
     files = target.uri_of(paths.join(topic, "*", "*", "*.parquet"))
     return (
-        f'to append them again, as new records: cluster.append(spark.read.parquet("{files}"), "{topic}", '
+        f'to append them again, as new records: cluster.append("{topic}", spark.read.parquet("{files}"), '
         'key="key", value="value", headers="headers", timestamp="timestamp", partition="partition"); choose among '
         "the folders epoch-* where several hold the same offsets"
     )
 
 
-def _row(each: Exported, work: RecoverWork, dry_run: bool) -> dict[str, Value]:
+def _row(each: Exported, work: RecoverWork, dry_run: bool) -> ExportedRow:
     what = each.what
-    outcome = "planned" if dry_run else "was there" if each.bytes is None else "exported"
-    return {
-        "topic": what.topic,
-        "partition": what.partition,
-        "epoch": what.epoch,
-        "start": what.base_offset,
-        "end": what.next_offset,
-        "records": what.records,
-        "bytes": each.bytes,
-        "broker": what.broker_id,
-        "why": what.why,
-        "path": work.target.uri_of(what.path),
-        "outcome": outcome,
-    }
+    return ExportedRow(
+        topic=what.topic,
+        partition=what.partition,
+        epoch=what.epoch,
+        start=what.base_offset,
+        end=what.next_offset,
+        records=what.records,
+        bytes=each.bytes,
+        broker=what.broker_id,
+        why=what.why,
+        path=work.target.uri_of(what.path),
+        outcome="planned" if dry_run else "was there" if each.bytes is None else "exported",
+    )

@@ -6,9 +6,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from stratalog.engine.driver.context import Context
-from stratalog.engine.driver.report import Value
 from stratalog.engine.driver.run import OperationRun
 from stratalog.engine.metadata.image import TopicImage
+from stratalog.engine.upkeep.healing.plan import HealRow
 from stratalog.partitions.errors import StratalogError
 
 
@@ -23,18 +23,9 @@ def put_right(
         except StratalogError as error:
             outcome = "left alone"
             run.fail(topics[topic_id].name, error)
-        run.rows.append(table_row(topics[topic_id], outcome))
+        run.add([table_row(topics[topic_id], outcome)])
 
 
-def table_row(topic: TopicImage, outcome: str) -> dict[str, Value]:
-    """The line of a topic's table in the report."""
-    return {
-        "topic": topic.name,
-        "partition": None,
-        "broker": None,
-        "damage": "table rewritten by others",
-        "start": None,
-        "end": None,
-        "source": "remote",
-        "outcome": outcome,
-    }
+def table_row(topic: TopicImage, outcome: str) -> HealRow:
+    """The row of a topic's table."""
+    return HealRow(topic=topic.name, damage="table rewritten by others", source="remote", outcome=outcome)

@@ -41,8 +41,8 @@ from stratalog.engine.config.cluster_config import ClusterConfig
 from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.figures import has_changed
 from stratalog.engine.driver.opening import local_tasks
-from stratalog.engine.driver.report import Failure, Report, Value
-from stratalog.engine.driver.run import OperationRun
+from stratalog.engine.driver.report import Failure, Report
+from stratalog.engine.driver.run import OperationRun, Row
 from stratalog.engine.metadata.image import ClusterImage
 from stratalog.engine.upkeep.maintenance.budget import Budget, Spending
 from stratalog.engine.upkeep.maintenance.due import DueWork
@@ -79,17 +79,31 @@ MakeSnapshots = Callable[[Context, Collection[TopicIdPartition], bool], Report]
 """The step snapshot, for these partitions and the metadata log; whether it is a dry run."""
 
 
+class StepRow(Row, frozen=True, kw_only=True):
+    """A step."""
+
+    step: str
+    outcome: str
+    items: int | None = None
+    """Of a step over partitions those that it was due for; else rows of its own report."""
+    requests: int | None = None
+    read_bytes: int | None = None
+    written_bytes: int | None = None
+    seconds: float | None = None
+    due_in_s: float | None = None
+
+
 def maintain(
     context: Context,
     make_snapshots: MakeSnapshots,
     *,
     only: Collection[str] = (),
-    leave_out: Collection[str] = (),
+    exclude: Collection[str] = (),
     due: bool = False,
     budget: Budget = Budget(),  # noqa: B008 - immutable
     dry_run: bool = False,
 ) -> Report:
-    """Do the steps of ``only`` (all when empty) but those to ``leave_out``. Steps that ``only`` names are done
+    """Do the steps of ``only`` (all when empty) but those to ``exclude``. Steps that ``only`` names are done
     now, for all partitions; with ``due``, and without ``only``, steps are done where they are due. When ``budget``
     is used up, begin nothing but a piece of ``replicate`` and one of another step. A row a step: its outcome, its
     ``items`` (of a step over partitions: those it was due for; else rows of its own report), its cost, and in how
@@ -100,10 +114,10 @@ def maintain(
 
     Raises: InvalidCallError for a step that is not there; errors of reading the metadata.
     """
-    for name in (*only, *leave_out):
+    for name in (*only, *exclude):
         if name not in STEPS:
             raise InvalidCallError(f"{name!r} is no step of maintain; the steps are {', '.join(STEPS)}")
-    chosen = [name for name in STEPS if (not only or name in only) and name not in leave_out]
+    chosen = [name for name in STEPS if (not only or name in only) and name not in exclude]
     with context.run("maintain", dry_run=dry_run) as run:
         work = _Maintenance(context, make_snapshots, budget, run, now=frozenset() if due else frozenset(only))
         rows = {name: work.step(name) for name in work.in_turn(chosen)}
@@ -111,10 +125,14 @@ def maintain(
         if context.operations_log is not None and any(map(has_changed, run.parts)):
             run.parts.append(work.log_ends())
     run.notes = list(dict.fromkeys(run.notes))
-    run.rows += [rows[name] for name in chosen]
-    did = [str(row["step"]) for row in run.rows if row["outcome"] in {"done", "cut off", "failed", "due"}]
+    run.add(rows[name] for name in chosen)
+    did = [name for name in chosen if rows[name].outcome in {"done", "cut off", "failed", "due"}]
     run.totals["steps"] = " ".join(did) or "none"
     return run.report()
+
+
+def _seconds(ms: int) -> float:
+    return round(ms / 1000, 3)
 
 
 class _Maintenance:
@@ -148,18 +166,18 @@ class _Maintenance:
         last = self._kept.present.steps
         return sorted(names, key=lambda name: (name != "replicate", last.get(name, 0)))
 
-    def step(self, name: str) -> dict[str, Value]:
+    def step(self, name: str) -> StepRow:
         """Do one step, if it is due and the budget lasts; its row."""
         if name == "elect" and not self._config.auto_leader_rebalance_enable:
-            return _row(name, "switched off")
+            return StepRow(step=name, outcome="switched off")
         now_ms = self._context.clock.now_ms()
         wait = self._due.wait_ms(name)
         if wait:
-            return _row(name, "not due", due_in_s=wait / 1000)
+            return StepRow(step=name, outcome="not due", due_in_s=_seconds(wait))
         if self._run.dry_run:
             return self._planned(name, now_ms)
         if self._over():
-            return _row(name, "not reached", due_in_s=0.0)
+            return StepRow(step=name, outcome="not reached", due_in_s=0.0)
         with self._context.measured() as measure:
             items, failures, ended = self._do(name)
         self._run.failures += failures
@@ -175,17 +193,26 @@ class _Maintenance:
             self.keep(once=True)
         if name == "replicate":  # which is part of every run: that it was begun can wait for the next step
             self._kept.remember(replace(begun, cut_off=frozenset()))
-        cost = counts.requests, counts.read_bytes, counts.written_bytes, round(measure.seconds, 3)
-        return _row(name, outcome, items=items, cost=cost, due_in_s=due_in_ms / 1000)
+        return StepRow(
+            step=name,
+            outcome=outcome,
+            items=items,
+            requests=counts.requests,
+            read_bytes=counts.read_bytes,
+            written_bytes=counts.written_bytes,
+            seconds=round(measure.seconds, 3),
+            due_in_s=_seconds(due_in_ms),
+        )
 
-    def _planned(self, name: str, now_ms: int) -> dict[str, Value]:
+    def _planned(self, name: str, now_ms: int) -> StepRow:
         """The row of a dry run."""
         items = self._items(name)
         if items != 0:
-            return _row(name, "due", items=items, due_in_s=0.0)
+            return StepRow(step=name, outcome="due", items=items, due_in_s=0.0)
         settled = (one.until_ms[name] for one in self._kept.present.settled.values() if name in one.until_ms)
         next_ms = min((at_ms for at_ms in settled if at_ms > now_ms), default=None)
-        return _row(name, "not due", items=0, due_in_s=None if next_ms is None else (next_ms - now_ms) / 1000)
+        due_in_s = None if next_ms is None else _seconds(next_ms - now_ms)
+        return StepRow(step=name, outcome="not due", items=0, due_in_s=due_in_s)
 
     def _items(self, name: str) -> int | None:
         match name:
@@ -333,24 +360,3 @@ def _without_unavailable(report: Report) -> Report:
     """A preferred leader outside the ISR is no failure here: it is elected when it is back."""
     failures = [one for one in report.failures if one.code != PreferredLeaderNotAvailableError.code]
     return replace(report, failures=failures)
-
-
-def _row(
-    name: str,
-    outcome: str,
-    *,
-    items: int | None = None,
-    cost: tuple[int, int, int, float] | None = None,
-    due_in_s: float | None = None,
-) -> dict[str, Value]:
-    requests, read_bytes, written_bytes, seconds = cost or (None, None, None, None)
-    return {
-        "step": name,
-        "outcome": outcome,
-        "items": items,
-        "requests": requests,
-        "read_bytes": read_bytes,
-        "written_bytes": written_bytes,
-        "seconds": seconds,
-        "due_in_s": None if due_in_s is None else round(due_in_s, 3),
-    }

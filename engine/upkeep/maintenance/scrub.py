@@ -46,15 +46,12 @@ def scrub(
     Raises: errors of reading the metadata.
     """
     if metadata:
-        found = verify(context, [METADATA_TOPIC], deep=True)
-        run.failures += found.failures
-        run.notes += found.notes
+        run.absorb(verify(context, [METADATA_TOPIC], deep=True))
     reached = 0
     for piece in spending.pieces(due, _MOST_PARTITIONS):
         report = heal(context, only=frozenset(piece))
         run.rows += [dict(row) for row in report.rows]
-        run.failures += report.failures
-        run.notes += report.notes
+        run.absorb(report)
         read(piece)
         reached += len(piece)
     run.totals |= {"partitions": reached, "partitions_due": len(due) - reached}

@@ -22,6 +22,7 @@ from typing import TypeVar
 
 from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.report import Report
+from stratalog.engine.driver.run import OperationRun, PartitionRow
 from stratalog.engine.metadata.image import BrokerImage, ClusterImage, TopicImage
 from stratalog.partitions import paths
 from stratalog.partitions.identity import TopicIdPartition
@@ -102,20 +103,28 @@ def _looks(
     return looks
 
 
+class LogEndRow(PartitionRow, frozen=True, kw_only=True):
+    """A partition."""
+
+    log_end: int
+    remote_end: int | None
+
+
 def log_ends(
     image: ClusterImage, looks: Mapping[TopicIdPartition, Look], tiered: Mapping[TopicIdPartition, Entry]
 ) -> Report:
     """The ends of all logs, local and remote, as a sweep saw them: for the history, which tells of lag by them."""
-    rows = [
-        {
-            "topic": image.topics[key.topic_id].name,
-            "partition": key.partition,
-            "log_end": look.log_end,
-            "remote_end": tiered[key].remote_end if key in tiered else None,
-        }
+    run = OperationRun("sweep")
+    run.add(
+        LogEndRow(
+            topic=image.topics[key.topic_id].name,
+            partition=key.partition,
+            log_end=look.log_end,
+            remote_end=tiered[key].remote_end if key in tiered else None,
+        )
         for key, look in looks.items()
-    ]
-    return Report("sweep", rows)
+    )
+    return run.report()
 
 
 def walk(

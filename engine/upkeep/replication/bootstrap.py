@@ -14,24 +14,37 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+import msgspec
+
 from stratalog.engine.brokers.bring_up import format_roots, register_brokers
 from stratalog.engine.brokers.probe import entry
 from stratalog.engine.driver.context import Context
-from stratalog.engine.driver.report import Report, Value
+from stratalog.engine.driver.report import Report
 from stratalog.engine.driver.run import OperationRun
-from stratalog.engine.metadata.partition_commands import RefusedPartition
 from stratalog.engine.metadata.reassignment_commands import AlterPartitionReassignments, Reassignment
 from stratalog.engine.metadata.reassignment_plan import ReplicaChange
 from stratalog.engine.upkeep.replication.reassign import plan_replicas
-from stratalog.engine.upkeep.replication.replicate import replicate
+from stratalog.engine.upkeep.replication.replicate import ReplicatePlanRow, ReplicateRow, replicate
 from stratalog.engine.upkeep.tiering.remote_logs import load_remotes
 from stratalog.partitions.backoff import Backoff
 from stratalog.partitions.errors import InvalidCallError, RemoteNotReadyError
-from stratalog.partitions.identity import TopicPartition
+from stratalog.partitions.identity import TopicIdPartition, TopicPartition
 
 RETRIES = 4
 _BACKOFF = Backoff(first_s=1.0, longest_s=8.0, least=1.0)
 """From Kafka's replica.fetch.backoff.ms on."""
+
+
+class BootstrapPlanRow(ReplicatePlanRow, frozen=True, kw_only=True):
+    """A partition, in a dry run."""
+
+    remote_bytes: int
+
+
+class BootstrapRow(ReplicateRow, frozen=True, kw_only=True):
+    """A partition."""
+
+    remote_bytes: int
 
 
 def bootstrap(
@@ -64,15 +77,17 @@ def bootstrap(
             run.failures += register_brokers(context, brokers, trust_copy=trust_copy).failures
         if change is not None:
             _assign(context, topics, change, run)
-        copied = _replicate(context, topics, brokers, dry_run)
-    remote_bytes = _remote_bytes(context, topics)
-    run.rows += [
-        {**row, "remote_bytes": remote_bytes.get((str(row["topic"]), int(row["partition"] or 0)), 0)}
-        for row in copied.rows
-    ]
-    run.totals |= {**copied.totals, "remote_bytes": sum(int(row["remote_bytes"] or 0) for row in run.rows)}
-    run.failures += copied.failures
-    run.notes += copied.notes
+        rows = _replicate(context, topics, brokers, run)
+    remote_bytes = _remote_bytes(
+        context, topics, run.aside()
+    )  # what fails has failed before: it is not reported again
+    kind = BootstrapPlanRow if dry_run else BootstrapRow
+    run.add(
+        kind(**msgspec.structs.asdict(row), remote_bytes=remote_bytes.get((row.topic, row.partition), 0))
+        for row in rows
+    )
+    run.totals["partitions"] = len(run.rows)
+    run.total("copied_bytes", "avoided_bytes", "remote_bytes")
     return run.report()
 
 
@@ -106,52 +121,58 @@ def _assign(
         Reassignment(image.topic_ids[topic], partition, target=tuple(replicas))
         for (topic, partition), replicas in plan_replicas(context, topics, change).items()
     )
-    if not requests or run.dry_run:
-        return
-    for answer in context.metadata.submit(AlterPartitionReassignments(requests)):
-        if isinstance(answer, RefusedPartition):
-            name = image.topics[answer.topic_id].name
-            run.fail(f"{name}-{answer.partition}", answer.error)
+    if not run.dry_run:
+        names = {
+            TopicIdPartition(one.topic_id, one.partition): f"{image.topics[one.topic_id].name}-{one.partition}"
+            for one in requests
+        }
+        run.commit(context.metadata, AlterPartitionReassignments(requests), names)
 
 
-def _replicate(context: Context, topics: Sequence[str] | None, brokers: Sequence[int], dry_run: bool) -> Report:
+def _replicate(
+    context: Context, topics: Sequence[str] | None, brokers: Sequence[int], run: OperationRun
+) -> Sequence[ReplicateRow | ReplicatePlanRow]:
     """Steps 3 and 4; the failures are those of the last time."""
     began_s = context.clock.monotonic_s()
-    found = replicate(context, topics, brokers=brokers, dry_run=dry_run)
+    report = replicate(context, topics, brokers=brokers, dry_run=run.dry_run)
+    if run.dry_run:
+        run.absorb(report)
+        return [msgspec.convert(row, ReplicatePlanRow) for row in report.rows]
+    rows = _rows(report)
     for retry in range(1, RETRIES + 1):
-        if all(failure.code != RemoteNotReadyError.code for failure in found.failures):
+        if all(failure.code != RemoteNotReadyError.code for failure in report.failures):
             break
+        run.absorb(replace(report, failures=()))
         context.clock.sleep(_BACKOFF.pause_s(retry))
         later_s = context.clock.monotonic_s() - began_s
-        found = _both(found, replicate(context, topics, brokers=brokers), later_s)
-    return found
+        report = replicate(context, topics, brokers=brokers)
+        rows = {key: _after(rows.get(key), row, later_s) for key, row in _rows(report).items()}
+    run.absorb(report)
+    return [*rows.values()]
 
 
-def _both(first: Report, second: Report, later_s: float) -> Report:
+def _rows(report: Report) -> dict[TopicPartition, ReplicateRow]:
+    rows = (msgspec.convert(row, ReplicateRow) for row in report.rows)
+    return {(row.topic, row.partition): row for row in rows}
+
+
+def _after(before: ReplicateRow | None, now: ReplicateRow, later_s: float) -> ReplicateRow:
     """Two runs as one; the second began ``later_s`` seconds after the first."""
-    before = {(row["topic"], row["partition"]): row for row in first.rows}
-    counted = ("copied_files", "copied_bytes", "avoided_bytes")
-    rows: list[dict[str, Value]] = []
-    for now in second.rows:
-        row = dict(now)
-        joined_s = row["joined_s"]
-        if joined_s is not None:
-            row["joined_s"] = round(float(joined_s) + later_s, 3)
-        earlier = before.get((row["topic"], row["partition"]))
-        if earlier is not None:
-            row |= {column: int(row[column] or 0) + int(earlier[column] or 0) for column in counted}
-            row["joined_s"] = row["joined_s"] if earlier["joined_s"] is None else earlier["joined_s"]
-        rows.append(row)
-    sums = {column: sum(int(row[column] or 0) for row in rows) for column in ("copied_bytes", "avoided_bytes")}
-    notes = list(dict.fromkeys([*first.notes, *second.notes]))
-    return replace(second, rows=rows, totals={**second.totals, **sums}, notes=notes)
+    joined_s = None if now.joined_s is None else round(now.joined_s + later_s, 3)
+    if before is None:
+        return msgspec.structs.replace(now, joined_s=joined_s)
+    return msgspec.structs.replace(
+        now,
+        copied_files=before.copied_files + now.copied_files,
+        copied_bytes=before.copied_bytes + now.copied_bytes,
+        avoided_bytes=before.avoided_bytes + now.avoided_bytes,
+        joined_s=joined_s if before.joined_s is None else before.joined_s,
+    )
 
 
-def _remote_bytes(context: Context, topics: Sequence[str] | None) -> dict[TopicPartition, int]:
+def _remote_bytes(context: Context, topics: Sequence[str] | None, run: OperationRun) -> dict[TopicPartition, int]:
     image = context.metadata.image()
-    chosen = context.topics(image, topics)
-    telling = OperationRun("bootstrap")  # what fails has failed before: it is not told again
-    remotes = load_remotes(context, image, chosen, telling)
+    remotes = load_remotes(context, image, context.topics(image, topics), run)
     return {
         (image.topics[topic_id].name, partition): remote.bytes_of(partition)
         for topic_id, remote in remotes.items()

@@ -10,13 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from stratalog.engine.brokers.probe import probe_brokers
+import msgspec
+
+from stratalog.engine.brokers.probe import probe_first
 from stratalog.engine.driver.context import Context
-from stratalog.engine.driver.report import Failure, Report, Value
-from stratalog.engine.driver.run import OperationRun
+from stratalog.engine.driver.report import Report
+from stratalog.engine.driver.run import OperationRun, PartitionRow
 from stratalog.engine.metadata.election_commands import Election, ElectLeaders
 from stratalog.engine.metadata.image import ClusterImage, Incarnation, PartitionView
-from stratalog.engine.metadata.partition_commands import Altered, RefusedPartition
 from stratalog.engine.replicas.taking_writes import all_that_take_no_files
 from stratalog.engine.replication.remote_end import RemoteTail
 from stratalog.engine.upkeep.replication.candidates import (
@@ -31,9 +32,7 @@ from stratalog.engine.upkeep.tiering.remote_logs import load_remotes
 from stratalog.partitions.errors import (
     InvalidCallError,
     PreferredLeaderNotAvailableError,
-    StratalogError,
 )
-from stratalog.partitions.identity import TopicIdPartition
 
 _WAITS = (
     "without its remote log nobody knows where a new leader may begin: bring back the remote tier, or a broker of "
@@ -52,12 +51,25 @@ class _Chosen:
     """The number of acknowledged records that no reachable replica holds, by the greatest high watermark that any
     of them knows. None without such a high watermark; one that only the last members of the ISR knew is lost."""
 
+    def __str__(self) -> str:
+        return str(self.view)
+
     @property
     def election(self) -> Election:
         """The request. An unclean one rests on what was looked at under this very view."""
         view, unclean = self.view, self.candidate is not None
         epoch = view.partition_epoch if unclean else None
         return Election(view.topic_id, view.partition, self.leader, unclean, partition_epoch=epoch)
+
+
+class ElectRow(PartitionRow, frozen=True, kw_only=True):
+    """A partition with another leader."""
+
+    leader_before: int | None
+    leader: int | None
+    leader_epoch: int
+    lost_records_at_least: int | msgspec.UnsetType | None
+    """Of an unclean election."""
 
 
 def elect(
@@ -87,13 +99,11 @@ def elect(
         image = context.metadata.image()
         _views(context, image, topics, partitions, leader)  # a wrong call changes nothing
         if not dry_run:
-            probed = probe_brokers(context)
-            image = probed.image
-            run.notes += probed.notes
+            image = probe_first(context, run)
         views = _views(context, image, topics, partitions, leader)
         if unclean:
             views = [view for view in views if view.leader is None]
-            chosen = _choose_uncleanly(context, image, views, leader, dry_run, run)
+            chosen = _choose_uncleanly(context, image, views, leader, run)
         else:
             by_storage = preferred_leaders(context, image, views, run) if leader is None else {}
             wanted = [
@@ -103,9 +113,9 @@ def elect(
             chosen = [one for one in wanted if one.view.leader != one.leader]
             if not dry_run:
                 chosen = _that_take_files(context, chosen, run)
-        elected = _commit(context, chosen, leader is None and not unclean, dry_run, run)
+        elected = _commit(context, chosen, leader is None and not unclean, run)
         after = image if dry_run else context.metadata.image()
-        run.rows += [_row(one, after, unclean, dry_run) for one in elected]
+        run.add(_row(one, after, unclean, dry_run) for one in elected)
         run.notes += [_note(one, image) for one in elected if one.candidate is not None]
     run.totals["elected"] = len(run.rows)
     if unclean:
@@ -140,9 +150,9 @@ def elect_uncleanly_where_allowed(context: Context, image: ClusterImage) -> tupl
                 views.append(view)
     if not views:
         return image, tuple(notes)
-    tried = OperationRun("elect")
-    chosen = _choose_uncleanly(context, image, views, None, False, tried)
-    elected = _commit(context, chosen, False, False, tried)
+    with context.run("elect") as tried:
+        chosen = _choose_uncleanly(context, image, views, None, tried)
+        elected = _commit(context, chosen, False, tried)
     notes += [_note(one, image) for one in elected]
     notes += [f"{failure.item}: no unclean election: {failure.message}" for failure in tried.failures]
     return context.metadata.image() if elected else image, tuple(notes)
@@ -200,7 +210,6 @@ def _choose_uncleanly(
     image: ClusterImage,
     views: Iterable[PartitionView],
     leader: int | None,
-    dry_run: bool,
     run: OperationRun,
 ) -> list[_Chosen]:
     """Look at the replicas, choose, and (not in a dry run) prepare who was chosen, partitions side by side."""
@@ -210,7 +219,7 @@ def _choose_uncleanly(
         config = context.topic_config(image, image.topics[work.replicas.view.topic_id])
         short_local_logs_last = config.leader_election_short_local_log_last_enable
         best = found.best(work.replicas, leader, short_local_logs_last=short_local_logs_last)
-        if not dry_run:
+        if not run.dry_run:
             prepare(work.replicas, best)
         lost = found.high_watermark - best.log_end
         return _Chosen(work.replicas.view, best.broker_id, best, lost if lost > 0 else None)
@@ -227,7 +236,7 @@ def _candidate_works(
     that began below the end of the remote log would give away offsets a second time.
     """
     topics = {view.topic_id: image.topics[view.topic_id] for view in views}
-    loading = OperationRun("elect")
+    loading = run.aside()
     remotes = load_remotes(context, image, topics.values(), loading)
     run.failures += [replace(failure, message=f"{failure.message}; {_WAITS}") for failure in loading.failures]
     works: list[CandidateWork] = []
@@ -245,54 +254,39 @@ def _candidate_works(
     return works
 
 
-def _commit(
-    context: Context, chosen: Sequence[_Chosen], preferred: bool, dry_run: bool, run: OperationRun
-) -> list[_Chosen]:
+def _commit(context: Context, chosen: Sequence[_Chosen], preferred: bool, run: OperationRun) -> list[_Chosen]:
     """One commit for all. Returns what was carried out."""
-    if not chosen:
-        return []
     elections = [one.election for one in chosen]
     if preferred:  # by its name: it has an error of its own
         elections = [
             Election(one.view.topic_id, one.view.partition) if one.leader == one.view.replicas[0] else one.election
             for one in chosen
         ]
-    command = ElectLeaders(tuple(elections))
-    answers = context.metadata.submit(command, dry_run=dry_run)
-    by_key: dict[TopicIdPartition, _Chosen] = {one.view.key: one for one in chosen}
-    elected: list[_Chosen] = []
-    for answer in answers:
-        one = by_key[answer.key]
-        match answer:
-            case Altered():
-                elected.append(one)
-            case RefusedPartition(_, _, error):
-                run.failures.append(_refused(one, error))
-    return elected
+    by_key = {one.view.key: one for one in chosen}
+    return [*run.commit(context.metadata, ElectLeaders(tuple(elections)), by_key, _hint).values()]
 
 
-def _refused(one: _Chosen, error: StratalogError) -> Failure:
-    hint = ""
+def _hint(one: _Chosen) -> str:
     if one.view.leader is None and one.candidate is None:
-        hint = "; it has no leader: bring back a broker of its ISR, or elect uncleanly and lose what only that had"
-    return Failure(str(one.view), error.code, f"{error}{hint}")
+        return "; it has no leader: bring back a broker of its ISR, or elect uncleanly and lose what only that had"
+    return ""
 
 
-def _row(one: _Chosen, after: ClusterImage, unclean: bool, dry_run: bool) -> dict[str, Value]:
+def _row(one: _Chosen, after: ClusterImage, unclean: bool, dry_run: bool) -> ElectRow:
     view = one.view
     leader: int | None = one.leader
     epoch = view.leader_epoch + 1
     if not dry_run and view.topic_id in after.topics:
         now = after.partition(view.topic_id, view.partition)
         leader, epoch = now.leader, now.leader_epoch
-    row: dict[str, Value] = {
-        "topic": view.topic,
-        "partition": view.partition,
-        "leader_before": view.leader,
-        "leader": leader,
-        "leader_epoch": epoch,
-    }
-    return {**row, "lost_records_at_least": one.lost_at_least} if unclean else row
+    return ElectRow(
+        topic=view.topic,
+        partition=view.partition,
+        leader_before=view.leader,
+        leader=leader,
+        leader_epoch=epoch,
+        lost_records_at_least=one.lost_at_least if unclean else msgspec.UNSET,
+    )
 
 
 def _note(one: _Chosen, image: ClusterImage) -> str:

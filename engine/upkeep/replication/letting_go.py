@@ -169,7 +169,7 @@ def check_stand(work: StandWork) -> tuple[CorruptionError, ...]:
             damaged.append(error)
     if start is None and damaged:
         raise CorruptSegmentError(
-            f"{damaged[0]}; nobody whole would stay: no replica is let go. Run verify --deep --heal, then again"
+            f"{damaged[0]}; nobody whole would stay: no replica is let go. Run heal, then again"
         )
     if start is None:
         start = while_it_changes(partial(_start_of_leader, work.replicas))

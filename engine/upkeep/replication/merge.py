@@ -9,15 +9,14 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from stratalog.engine.driver.context import Context
-from stratalog.engine.driver.report import Failure, Report, Value
-from stratalog.engine.driver.run import NOT_DONE, OperationRun
-from stratalog.engine.driver.turns import Over, in_turns
+from stratalog.engine.driver.report import Failure, Report
+from stratalog.engine.driver.run import NOT_DONE, OperationRun, PartitionRow
+from stratalog.engine.driver.turns import Over
 from stratalog.engine.driver.while_it_changes import while_it_changes
 from stratalog.engine.metadata.image import ClusterImage, PartitionView, TopicImage
-from stratalog.engine.replicas.damaged import replace_leaders
-from stratalog.engine.replication.damage import is_damage_of
+from stratalog.engine.replicas.damaged import under_others
 from stratalog.engine.replication.leader import leader_log, look_at_leader
-from stratalog.engine.replication.partition import PartitionWork
+from stratalog.engine.replication.partition import BoundedWork
 from stratalog.engine.upkeep.tiering.remote_logs import ask_for_logs
 from stratalog.engine.upkeep.tiering.schedule import load_schedule
 from stratalog.partitions.clock import Clock
@@ -31,15 +30,14 @@ from stratalog.partitions.transactions import transactions_of
 
 
 @dataclass(frozen=True, slots=True)
-class MergeWork(PartitionWork):
-    """Merge one partition on its leader. ``from_offset`` is the end of the remote log: no merge crosses it."""
+class MergeWork(BoundedWork):
+    """Merge one partition on its leader. ``from_offset`` is the end of the remote log: no merge crosses it.
+    ``most`` counts segments."""
 
     policy: MergePolicy
     from_offset: int
     compression: str
     clock: Clock
-    most: int | None = None
-    """Segments that this piece of the work makes; None: all."""
     dry_run: bool = False
 
 
@@ -57,8 +55,13 @@ class MergeResult:
     why: str | None
     """Why nothing was to be merged."""
 
+    @property
+    def moved_bytes(self) -> int:
+        """See ``PartDone``."""
+        return self.written_bytes
+
     def after(self, before: MergeResult) -> MergeResult:
-        """Of this piece of the work and of those before it."""
+        """See ``PartDone``."""
         return replace(
             self,
             why=before.why,
@@ -67,6 +70,16 @@ class MergeResult:
             read_bytes=before.read_bytes + self.read_bytes,
             written_bytes=before.written_bytes + self.written_bytes,
         )
+
+
+class MergeRow(PartitionRow, frozen=True, kw_only=True):
+    """A partition."""
+
+    segments: int
+    files: int
+    read_bytes: int
+    written_bytes: int
+    why: str | None
 
 
 def merge_partition(work: MergeWork) -> MergeResult:
@@ -174,80 +187,33 @@ def merge(
     with context.run("merge", dry_run=dry_run) as run:
         image = context.metadata.image()
         works = plan(context, image, topics, only, dry_run, run)
-        context.progress.start("merge", len(works), "partitions")
-        failed = _run(context, works, over, run)
-        if again := [] if dry_run else _under_others(context, failed, run):
-            moved = {work.replicas.view.key for work in again}
-            failed = [one for one in failed if one.item.replicas.view.key not in moved]
-            failed += _run(context, again, over, run)
-        context.progress.finish()
-        down = {failure.item for failure in run.failures}  # topics that were merged as far as was known
-        run.settled = {key: at for key, at in run.settled.items() if image.topics[key.topic_id].name not in down}
+        done, failed = run.in_turns(merge_partition, works, over)
+        errors = [(one.item.replicas.view, one.error) for one in failed if not dry_run]
+        if under := under_others(context, errors, run):
+            again = [
+                replace(one.item, replicas=under[key])
+                for one in failed
+                if (key := one.item.replicas.view.key) in under
+            ]
+            failed = [one for one in failed if one.item.replicas.view.key not in under]
+            done_again, failed_again = run.in_turns(merge_partition, again, over)
+            done, failed = done + done_again, failed + failed_again
+        run.settle((work.replicas.view, result.next_ms) for work, result in done if not result.segments)
         run.failures += [Failure.of(one.item, one.error) for one in failed]
+        run.add(_row(work.replicas.view, result) for work, result in done)
     asked = (view for _, views in context.partitions(image, topics, only) for view in views)
     run.fill(asked, lambda view: _row(view, MergeResult(0, 0, 0, 0, 0, 0, NOT_DONE)))
-    run.totals["segments"] = sum(int(row["segments"] or 0) for row in run.rows)
+    run.total("segments")
     return run.report()
 
 
-def _run(
-    context: Context, works: Sequence[MergeWork], over: Over | None, run: OperationRun
-) -> list[Failed[MergeWork]]:
-    """Adds a row for what was done, and counts what was left. Returns what failed."""
-    failed: list[Failed[MergeWork]] = []
-    done: dict[TopicIdPartition, tuple[PartitionView, MergeResult]] = {}
-
-    def turn(waiting: Sequence[MergeWork], most: int | None) -> list[MergeWork]:
-        left: list[MergeWork] = []
-        for outcome in context.tasks.run(merge_partition, [replace(work, most=most) for work in waiting]):
-            size_bytes = 0
-            match outcome:
-                case Done(work, result):
-                    view = work.replicas.view
-                    done[view.key] = view, result.after(done[view.key][1]) if view.key in done else result
-                    size_bytes = result.written_bytes
-                    if result.left:
-                        left.append(work)
-                case Failed():
-                    failed.append(outcome)
-            context.progress.advance(size_bytes)
-        return left
-
-    if left := in_turns(works, over, turn):
-        run.totals["cut_off"] = int(run.totals.get("cut_off") or 0) + len(left)
-    for view, result in done.values():
-        run.rows.append(_row(view, result))
-        if not result.segments:
-            run.settled[view.key] = result.next_ms
-    return failed
-
-
-def _under_others(context: Context, failed: Sequence[Failed[MergeWork]], run: OperationRun) -> list[MergeWork]:
-    """The work whose leader was found damaged, under those that lead in its place."""
-    damaged = {
-        one.item.replicas.view.key: (one.item.replicas.view, one.error)
-        for one in failed
-        if is_damage_of(one.item.replicas.view.leader, one.error)
-    }
-    replaced = replace_leaders(context, damaged) if damaged else {}
-    if not replaced:
-        return []
-    run.notes += replaced.values()
-    image = context.metadata.image()
-    return [
-        replace(one.item, replicas=context.replicas(image.view(*key)))
-        for one in failed
-        if (key := one.item.replicas.view.key) in replaced and key[0] in image.topics
-    ]
-
-
-def _row(view: PartitionView, done: MergeResult) -> dict[str, Value]:
-    return {
-        "topic": view.topic,
-        "partition": view.partition,
-        "segments": done.segments,
-        "files": done.files,
-        "read_bytes": done.read_bytes,
-        "written_bytes": done.written_bytes,
-        "why": done.why,
-    }
+def _row(view: PartitionView, done: MergeResult) -> MergeRow:
+    return MergeRow(
+        topic=view.topic,
+        partition=view.partition,
+        segments=done.segments,
+        files=done.files,
+        read_bytes=done.read_bytes,
+        written_bytes=done.written_bytes,
+        why=done.why,
+    )

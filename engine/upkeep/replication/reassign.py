@@ -17,12 +17,13 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from stratalog.engine.brokers.probe import probe_brokers
+import msgspec
+
+from stratalog.engine.brokers.probe import probe_first
 from stratalog.engine.driver.context import Context
-from stratalog.engine.driver.report import Failure, Report, Value
-from stratalog.engine.driver.run import OperationRun
+from stratalog.engine.driver.report import Failure, Report
+from stratalog.engine.driver.run import OperationRun, PartitionRow
 from stratalog.engine.metadata.image import ClusterImage, PartitionImage
-from stratalog.engine.metadata.partition_commands import RefusedPartition
 from stratalog.engine.metadata.reassignment_commands import AlterPartitionReassignments, Reassignment
 from stratalog.engine.metadata.reassignment_plan import (
     ReplicaChange,
@@ -52,9 +53,27 @@ class _Planned:
     refused: bool = False
     copied_bytes: int = 0
 
-    @property
-    def name(self) -> str:
+    def __str__(self) -> str:
         return f"{self.topic}-{self.before.partition}"
+
+
+class ReassignRow(PartitionRow, frozen=True, kw_only=True):
+    """A partition of the plan; where it was carried out, with the outcome. Brokers have a space between."""
+
+    replicas_before: str
+    replicas: str
+    joining: str
+    leaving: str
+    state: str | msgspec.UnsetType = msgspec.UNSET
+    leader: int | msgspec.UnsetType | None = msgspec.UNSET
+    copied_bytes: int | msgspec.UnsetType = msgspec.UNSET
+
+
+class CancelRow(PartitionRow, frozen=True, kw_only=True):
+    """A partition that has the replicas again that it had."""
+
+    replicas: str
+    joining_no_more: str
 
 
 def plan_replicas(context: Context, topics: Sequence[str] | None, change: ReplicaChange) -> ReplicaPlan:
@@ -86,9 +105,7 @@ def reassign(
         image = context.metadata.image()
         check_plan(image, plan)
         if not dry_run:
-            probed = probe_brokers(context)
-            image = probed.image
-            run.notes += probed.notes
+            image = probe_first(context, run)
             check_plan(image, plan)
         planned = {
             TopicIdPartition(image.topic_ids[topic], partition): _Planned(
@@ -99,13 +116,13 @@ def reassign(
         if not dry_run and not force:
             _check_stand(context, planned, run)
         targets = {key: one.replicas for key, one in planned.items() if not one.refused}
-        _commit(context, planned, targets, force, dry_run, run, rate)
+        _commit(context, planned, targets, force, run, rate)
         after = image if dry_run else context.metadata.image()
         if not dry_run:
             after = _copy(context, planned, after, run)
             end_throttle(context, after)
             _tell_unfinished(planned, after, run)
-        run.rows += [_row(key, one, after, dry_run) for key, one in planned.items()]
+        run.add(_row(key, one, after, dry_run) for key, one in planned.items())
     run.totals |= {"partitions": len(run.rows), "copied_bytes": sum(one.copied_bytes for one in planned.values())}
     return run.report()
 
@@ -126,19 +143,18 @@ def cancel(context: Context, topics: Sequence[str] | None = None, *, dry_run: bo
             for partition in topic.partitions
             if partition.target
         }
-        _commit(context, planned, dict.fromkeys(planned), False, dry_run, run)
+        cancelled = _commit(context, planned, dict.fromkeys(planned), False, run)
         if planned and not dry_run:
             end_throttle(context, image)
-        run.rows += [
-            {
-                "topic": one.topic,
-                "partition": one.before.partition,
-                "replicas": _brokers(one.replicas),
-                "joining_no_more": _brokers(one.before.joining),
-            }
-            for one in planned.values()
-            if not one.refused
-        ]
+        run.add(
+            CancelRow(
+                topic=one.topic,
+                partition=one.before.partition,
+                replicas=named(one.replicas),
+                joining_no_more=named(one.before.joining),
+            )
+            for one in cancelled
+        )
     run.totals["cancelled"] = len(run.rows)
     return run.report()
 
@@ -154,10 +170,10 @@ def _check_stand(context: Context, planned: dict[TopicIdPartition, _Planned], ru
         one = planned[outcome.item]
         match outcome:
             case Done(_, damaged):
-                run.notes += [f"{one.name}: {error}; run verify --deep --heal" for error in damaged]
+                run.notes += [f"{one}: {error}; run heal" for error in damaged]
             case Failed(_, error):
                 one.refused = True
-                run.fail(one.name, error)
+                run.fail(one, error)
 
 
 def _commit(
@@ -165,20 +181,16 @@ def _commit(
     planned: dict[TopicIdPartition, _Planned],
     targets: dict[TopicIdPartition, tuple[int, ...]] | dict[TopicIdPartition, None],
     force: bool,
-    dry_run: bool,
     run: OperationRun,
     throttled_rate: int | None = None,
-) -> None:
-    """Step 2."""
+) -> list[_Planned]:
+    """Step 2. Returns what was carried out; the others are refused."""
     requests = tuple(Reassignment(*key, target=target, force=force) for key, target in targets.items())
-    if not requests:
-        return
     command = AlterPartitionReassignments(requests, throttled_rate)
-    for answer in context.metadata.submit(command, dry_run=dry_run):
-        if isinstance(answer, RefusedPartition):
-            one = planned[answer.key]
-            one.refused = True
-            run.fail(one.name, answer.error)
+    done = run.commit(context.metadata, command, {key: planned[key] for key in targets})
+    for key in targets.keys() - done.keys():
+        planned[key].refused = True
+    return [*done.values()]
 
 
 def _copy(
@@ -194,9 +206,8 @@ def _copy(
     topics = list(dict.fromkeys(planned[key].topic for key in waiting))
     joining = sorted({broker for now in waiting.values() for broker in now.joining})
     copied = replicate(context, topics, brokers=joining)
-    run.failures += copied.failures
-    run.notes += [note for note in copied.notes if note not in run.notes]
-    by_name = {one.name: one for one in planned.values()}
+    run.absorb(copied)
+    by_name = {str(one): one for one in planned.values()}
     for row in copied.rows:
         one = by_name.get(f"{row['topic']}-{row['partition']}")
         if one is not None:
@@ -215,9 +226,9 @@ def _tell_unfinished(planned: dict[TopicIdPartition, _Planned], image: ClusterIm
             missing = [broker for broker in now.joining if broker not in now.isr]
             run.failures.append(
                 Failure(
-                    one.name,
+                    str(one),
                     IN_PROGRESS,
-                    f"broker {_brokers(missing)} is not in the ISR yet; the next replicate run goes on, "
+                    f"broker {named(missing)} is not in the ISR yet; the next replicate run goes on, "
                     "reassign --cancel takes the partition back",
                 )
             )
@@ -226,17 +237,17 @@ def _tell_unfinished(planned: dict[TopicIdPartition, _Planned], image: ClusterIm
         run.notes.append(f"{elsewhere} partitions are led by another than their preferred replica: run elect")
 
 
-def _row(key: TopicIdPartition, one: _Planned, image: ClusterImage, dry_run: bool) -> dict[str, Value]:
+def _row(key: TopicIdPartition, one: _Planned, image: ClusterImage, dry_run: bool) -> ReassignRow:
     now = _now(image, key)
-    had = goal(one.before) if dry_run else one.before.replicas
-    row: dict[str, Value] = {
-        "topic": one.topic,
-        "partition": one.before.partition,
-        "replicas_before": _brokers(had),
-        "replicas": _brokers(one.replicas),
-        "joining": _brokers(b for b in one.replicas if b not in one.before.original),
-        "leaving": _brokers(b for b in one.before.original if b not in one.replicas),
-    }
+    before = one.before
+    row = ReassignRow(
+        topic=one.topic,
+        partition=before.partition,
+        replicas_before=named(goal(before) if dry_run else before.replicas),
+        replicas=named(one.replicas),
+        joining=named(b for b in one.replicas if b not in before.original),
+        leaving=named(b for b in before.original if b not in one.replicas),
+    )
     if dry_run:
         return row
     if one.refused:
@@ -245,7 +256,8 @@ def _row(key: TopicIdPartition, one: _Planned, image: ClusterImage, dry_run: boo
         state = "changed since"
     else:
         state = "in progress" if now.target else "done"
-    return {**row, "state": state, "leader": None if now is None else now.leader, "copied_bytes": one.copied_bytes}
+    leader = None if now is None else now.leader
+    return msgspec.structs.replace(row, state=state, leader=leader, copied_bytes=one.copied_bytes)
 
 
 def _now(image: ClusterImage, key: TopicIdPartition) -> PartitionImage | None:
@@ -254,5 +266,6 @@ def _now(image: ClusterImage, key: TopicIdPartition) -> PartitionImage | None:
     return None if topic is None else topic.partitions[key[1]]
 
 
-def _brokers(brokers: Iterable[int]) -> str:
+def named(brokers: Iterable[int]) -> str:
+    """The brokers, with a space between."""
     return " ".join(map(str, brokers))

@@ -6,14 +6,16 @@ listings.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from stratalog.engine.config.cluster_config import NO_LIMIT
 from stratalog.engine.driver.context import Context
-from stratalog.engine.driver.report import Failure, Report, Value
+from stratalog.engine.driver.report import Failure, Report
+from stratalog.engine.driver.run import PartitionRow
 from stratalog.engine.replication.partition import PartitionReplicas
 from stratalog.engine.replication.sync import leader_offsets
+from stratalog.engine.upkeep.replication.reassign import named
 from stratalog.engine.upkeep.replication.replicate import plan
 from stratalog.engine.upkeep.replication.syncing import SyncWork
 from stratalog.partitions.errors import StratalogError
@@ -30,6 +32,18 @@ class Behind:
     records: int | None = None
     size_bytes: int | None = None
     error: StratalogError | None = None
+
+
+class NewcomerRow(PartitionRow, frozen=True, kw_only=True):
+    """A newcomer to a partition. Brokers have a space between."""
+
+    replicas: str
+    target: str
+    in_sync: str
+    newcomer: int
+    state: str
+    records_behind: int | None
+    bytes_behind: int | None
 
 
 def list_newcomers(work: SyncWork) -> list[Behind]:
@@ -79,11 +93,11 @@ def reassignments(context: Context, topics: Sequence[str] | None = None) -> Repo
                         for one in found
                         if one.error is not None
                     ]
-            run.rows += [_row(work.replicas, one) for one in found]
-    run.rows.sort(key=lambda row: (str(row["topic"]), row["partition"], row["newcomer"]))
+            run.add(_row(work.replicas, one) for one in found)
+    run.sort("topic", "partition", "newcomer")
     run.totals |= {
         "partitions": len({(row["topic"], row["partition"]) for row in run.rows}),
-        "bytes_behind": sum(int(row["bytes_behind"] or 0) for row in run.rows),
+        "bytes_behind": run.sum("bytes_behind"),
     }
     rate = context.cluster_config(image).follower_replication_throttled_rate
     if rate != NO_LIMIT:
@@ -91,19 +105,19 @@ def reassignments(context: Context, topics: Sequence[str] | None = None) -> Repo
     return run.report()
 
 
-def _row(replicas: PartitionReplicas, behind: Behind) -> dict[str, Value]:
+def _row(replicas: PartitionReplicas, behind: Behind) -> NewcomerRow:
     view = replicas.view
-    return {
-        "topic": view.topic,
-        "partition": view.partition,
-        "replicas": _brokers(view.replicas),
-        "target": _brokers(view.target),
-        "in_sync": _brokers(view.isr),
-        "newcomer": behind.broker_id,
-        "state": _state(replicas, behind.broker_id),
-        "records_behind": behind.records,
-        "bytes_behind": behind.size_bytes,
-    }
+    return NewcomerRow(
+        topic=view.topic,
+        partition=view.partition,
+        replicas=named(view.replicas),
+        target=named(view.target),
+        in_sync=named(view.isr),
+        newcomer=behind.broker_id,
+        state=_state(replicas, behind.broker_id),
+        records_behind=behind.records,
+        bytes_behind=behind.size_bytes,
+    )
 
 
 def _state(replicas: PartitionReplicas, broker: int) -> str:
@@ -112,7 +126,3 @@ def _state(replicas: PartitionReplicas, broker: int) -> str:
     if broker in replicas.view.isr:
         return "in sync"
     return "being added" if broker in replicas.view.adding else "joining"
-
-
-def _brokers(brokers: Iterable[int]) -> str:
-    return " ".join(map(str, brokers))

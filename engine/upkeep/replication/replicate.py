@@ -21,11 +21,11 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from stratalog.engine.brokers.probe import probe_brokers
+from stratalog.engine.brokers.probe import probe_first
 from stratalog.engine.config.cluster_config import NO_LIMIT
 from stratalog.engine.driver.context import Context
-from stratalog.engine.driver.report import Failure, Report, Value
-from stratalog.engine.driver.run import OperationRun
+from stratalog.engine.driver.report import Failure, Report
+from stratalog.engine.driver.run import OperationRun, PartitionRow
 from stratalog.engine.metadata.image import ClusterImage, PartitionView, TopicImage
 from stratalog.engine.metadata.partition_commands import MarkWritten, WrittenUpTo
 from stratalog.engine.metadata.reassignment_commands import THROTTLED_RATE, EndThrottle
@@ -67,6 +67,28 @@ from stratalog.tiering.remote_log import RemoteLog
 _ROUNDS = 6
 
 
+class ReplicatePlanRow(PartitionRow, frozen=True, kw_only=True):
+    """A partition, in a dry run."""
+
+    leader: int | None
+    followers: str
+
+
+class ReplicateRow(PartitionRow, frozen=True, kw_only=True):
+    """A partition."""
+
+    leader: int | None
+    isr: str
+    log_end: int
+    high_watermark: int
+    copied_files: int
+    copied_bytes: int
+    avoided_bytes: int
+    """A follower that begins at the leader's first local offset would have copied these too."""
+    joined_s: float | None
+    """When followers joined the ISR, in seconds from the beginning."""
+
+
 def replicate(
     context: Context,
     topics: Sequence[str] | None = None,
@@ -92,15 +114,14 @@ def replicate(
         for broker in brokers or ():
             image.broker(broker)
         if not dry_run:
-            probed = probe_brokers(context, image)
-            image, elected = elect_uncleanly_where_allowed(context, probed.image)
-            run.notes += [*probed.notes, *elected]
+            image, elected = elect_uncleanly_where_allowed(context, probe_first(context, run, image))
+            run.notes += elected
         works = plan(context, image, topics, only, brokers, run, throttled_s)
         if dry_run:
-            run.rows += [_planned(work) for work in works]
+            run.add(map(_planned, works))
         else:
             states = _run(context, works, brokers, over, run)
-            run.rows += [_row(state) for state in states]
+            run.add(map(_row, states))
             run.failures += [failure for state in states for failure in state.failures]
             run.notes += [note for state in states for note in state.notes]
             _mark_written(context, states)
@@ -109,8 +130,8 @@ def replicate(
             cut_off = sum(bool(state.cut_off) for state in states)
             if any(work.replicas.view.target for work in works):
                 end_throttle(context, image)
-    copied, avoided = (_total(run.rows, column) for column in ("copied_bytes", "avoided_bytes"))
-    run.totals |= {"partitions": len(run.rows), "copied_bytes": copied, "avoided_bytes": avoided}
+    run.totals["partitions"] = len(run.rows)
+    run.total("copied_bytes", "avoided_bytes")
     if cut_off:
         run.totals["cut_off"] = cut_off
     return run.report()
@@ -252,19 +273,18 @@ def _again(
     run: OperationRun,
 ) -> list[SyncWork]:
     """The work that remains under a fresh view. (One that is no other than the stale one helps nobody.)"""
-    probed = probe_brokers(context)
-    run.notes += probed.notes
+    image = probe_first(context, run)
     remaining: list[SyncWork] = []
     for work in works:
         key = work.replicas.view.key
         state = states[key]
         if not state.again:
             continue
-        if key[0] not in probed.image.topics:
+        if key[0] not in image.topics:
             state.begin(state.replicas)
             state.notes.append(f"{state.replicas}: the topic was deleted meanwhile")
             continue
-        view = probed.image.view(*key)
+        view = image.view(*key)
         if view != work.replicas.view:
             replicas = context.replicas(view)
             state.begin(replicas)
@@ -450,30 +470,23 @@ def _expand(
         state.again = state.again or (held_back and state.has_min_isr)
 
 
-def _total(rows: Sequence[Mapping[str, Value]], column: str) -> int:
-    return sum(value for row in rows if isinstance(value := row.get(column), int))
+def _planned(work: SyncWork) -> ReplicatePlanRow:
+    view = work.replicas.view
+    followers = " ".join(map(str, work.followers))
+    return ReplicatePlanRow(topic=view.topic, partition=view.partition, leader=view.leader, followers=followers)
 
 
-def _planned(work: SyncWork) -> dict[str, Value]:
-    return {
-        "topic": work.replicas.view.topic,
-        "partition": work.replicas.view.partition,
-        "leader": work.replicas.view.leader,
-        "followers": " ".join(map(str, work.followers)),
-    }
-
-
-def _row(state: Progressed) -> dict[str, Value]:
+def _row(state: Progressed) -> ReplicateRow:
     view = state.replicas.view
-    return {
-        "topic": view.topic,
-        "partition": view.partition,
-        "leader": view.leader,
-        "isr": " ".join(map(str, view.isr)),
-        "log_end": state.log_end,
-        "high_watermark": state.high_watermark,
-        "copied_files": state.copied_files,
-        "copied_bytes": state.copied_bytes,
-        "avoided_bytes": state.avoided_bytes,
-        "joined_s": None if state.joined_s is None else round(state.joined_s, 3),
-    }
+    return ReplicateRow(
+        topic=view.topic,
+        partition=view.partition,
+        leader=view.leader,
+        isr=" ".join(map(str, view.isr)),
+        log_end=state.log_end,
+        high_watermark=state.high_watermark,
+        copied_files=state.copied_files,
+        copied_bytes=state.copied_bytes,
+        avoided_bytes=state.avoided_bytes,
+        joined_s=None if state.joined_s is None else round(state.joined_s, 3),
+    )

@@ -16,8 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from stratalog.engine.replication.append import replicate
-from stratalog.engine.replication.damage import check_whole
-from stratalog.engine.replication.hidden import covered
+from stratalog.engine.replication.damage import check_whole, covered
 from stratalog.engine.replication.log_end import names_in
 from stratalog.engine.upkeep.replication.merge import MergeWork, merge_partition
 from stratalog.partitions.agreed_time import agreed_ms

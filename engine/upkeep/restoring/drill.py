@@ -20,29 +20,42 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
+
 from stratalog.engine.brokers.format import format_cluster
 from stratalog.engine.config.cluster_file import ClusterFile
 from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.opening import OpenStore
-from stratalog.engine.driver.report import Failure, Report, Value
+from stratalog.engine.driver.report import Report
 from stratalog.engine.metadata.description import describe
 from stratalog.engine.reading.fetch import fetch
 from stratalog.engine.reading.look import PartitionState, look
 from stratalog.engine.state.internal_topics import INTERNAL_TOPICS
-from stratalog.engine.upkeep.restoring.plan import RestoredPartition, RestorePlan, plan_restore
-from stratalog.engine.upkeep.restoring.restore import bring_back, totals
+from stratalog.engine.upkeep.restoring.plan import RestoredPartition, RestorePlan, RestoreRow, plan_restore
+from stratalog.engine.upkeep.restoring.restore import bring_back
 from stratalog.engine.upkeep.verification.verify import verify
 from stratalog.partitions.clock import Clock
 from stratalog.partitions.errors import CorruptionError
 from stratalog.partitions.lineage import Lineage
 from stratalog.partitions.merge import oldest_by
-from stratalog.partitions.runner import Done, Failed
 from stratalog.partitions.store import Store, StoreOptions
 from stratalog.partitions.store.read_only import ReadOnlyStore
 from stratalog.tiering.plan import waiting_since_ms
 
 PIECE_BYTES = 16 * 1024 * 1024
 """So much of a partition is compared at once."""
+
+
+class DrillRow(RestoreRow, frozen=True, kw_only=True):
+    """A partition after the restore, beside the living one."""
+
+    high_watermark: int
+    """Of the living one."""
+    lost_records: int
+    lost_ms: int
+    """The age of the first of them."""
+    deleted_records_back: int
+    compared_records: int
 
 
 def read_only_remote(context: Context, opener: OpenStore) -> OpenStore:
@@ -87,41 +100,26 @@ def drill(context: Context, opener: OpenStore, *, deep: bool = False) -> Report:
 
 
 def _drill(context: Context, plan: RestorePlan, copy: Callable[[], Context], *, deep: bool = False) -> Report:
-    failures = [*plan.failures]
-    rows: list[dict[str, Value]] = []
-    notes = [*plan.notes]
     restore_s = 0.0
-    with context.measured() as measure:
-        notes += _not_described(context, plan)
-        if not failures:
+    with context.run("restore --drill") as run:
+        run.failures += plan.failures
+        run.notes += [*plan.notes, *_not_described(context, plan)]
+        if not run.failures:
             copied = copy()
             restored = bring_back(copied, plan)
             restore_s = restored.seconds
-            failures += restored.failures
+            run.failures += restored.failures
             if deep:
-                failures += verify(copied, deep=True).failures
-        if not failures:
-            for outcome in context.threads.run(lambda one: compare(context, copied, one, deep), plan.partitions):
-                match outcome:
-                    case Done(_, row):
-                        rows.append(row)
-                    case Failed(one, error):
-                        failures.append(Failure.of(one, error))
-    rows.sort(key=lambda row: (str(row["topic"]), row["partition"]))
-    return Report(
-        operation="restore --drill",
-        rows=rows,
-        failures=failures,
-        totals={
-            **totals(plan),
-            "lost_records": sum(int(row["lost_records"] or 0) for row in rows),
-            "lost_ms": max((int(row["lost_ms"] or 0) for row in rows), default=0),
-            "restore_s": round(restore_s, 3),
-        },
-        seconds=measure.seconds,
-        counts=measure.counts,
-        notes=notes,
-    )
+                run.failures += verify(copied, deep=True).failures
+        if not run.failures:
+            compared = context.threads.run(lambda one: compare(context, copied, one, deep), plan.partitions)
+            run.add(row for _, row in run.done(compared))
+    run.sort("topic", "partition")
+    run.totals |= plan.totals
+    run.total("lost_records")
+    run.totals["lost_ms"] = max((int(row["lost_ms"] or 0) for row in run.rows), default=0)
+    run.totals["restore_s"] = round(restore_s, 3)
+    return run.report()
 
 
 def _not_described(context: Context, plan: RestorePlan) -> Iterator[str]:
@@ -141,7 +139,7 @@ def _not_described(context: Context, plan: RestorePlan) -> Iterator[str]:
             yield f"topic {topic.name} has changed since it was described: the next tier run writes it down"
 
 
-def compare(living: Context, copied: Context, one: RestoredPartition, deep: bool) -> dict[str, Value]:
+def compare(living: Context, copied: Context, one: RestoredPartition, deep: bool) -> DrillRow:
     """The row of a partition. Raises: CorruptionError for a difference; errors of reading either."""
     name, partition = one.topic.name, one.partition
     (before,), (after,) = (look(context, name, [partition])[1] for context in (living, copied))
@@ -170,14 +168,14 @@ def compare(living: Context, copied: Context, one: RestoredPartition, deep: bool
         local = max(start, before.positions.local_start)
         if deep and local < end:
             compared += _same(living, copied, one, local, end)
-    return {
-        **one.row,
-        "high_watermark": before.positions.high_watermark,
-        "lost_records": max(0, before.positions.high_watermark - end),
-        "lost_ms": _lost_ms(living, before, end),
-        "deleted_records_back": max(0, min(before.positions.log_start, end) - after.positions.log_start),
-        "compared_records": compared,
-    }
+    return DrillRow(
+        **msgspec.structs.asdict(one.row),
+        high_watermark=before.positions.high_watermark,
+        lost_records=max(0, before.positions.high_watermark - end),
+        lost_ms=_lost_ms(living, before, end),
+        deleted_records_back=max(0, min(before.positions.log_start, end) - after.positions.log_start),
+        compared_records=compared,
+    )
 
 
 def _lost_ms(living: Context, before: PartitionState, end: int) -> int:

@@ -13,6 +13,7 @@ from stratalog.engine.config.definition import Scope
 from stratalog.engine.config.settings import check_config, topic_config
 from stratalog.engine.config.topic_config import TopicConfig
 from stratalog.engine.driver.report import Failure, Value
+from stratalog.engine.driver.run import PartitionRow
 from stratalog.engine.metadata.description import ClusterDescription, PartitionDescription, TopicDescription
 from stratalog.engine.state.internal_topics import INTERNAL_TOPICS, OPERATIONS_TOPIC
 from stratalog.engine.upkeep.tiering.point import read_description
@@ -28,6 +29,17 @@ from stratalog.tiering.remote_segment import RemoteSegment
 
 if TYPE_CHECKING:
     from stratalog.tiering.delta_table import DeltaTopicTable
+
+
+class RestoreRow(PartitionRow, frozen=True, kw_only=True):
+    """A partition after the restore."""
+
+    log_start: int
+    log_end: int
+    records: int
+    remote_bytes: int
+    replicas: int | msgspec.UnsetType = msgspec.UNSET
+    """Where it is restored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,16 +60,16 @@ class RestoredPartition:
         return f"{self.topic.name}-{self.partition}"
 
     @property
-    def row(self) -> dict[str, Value]:
+    def row(self) -> RestoreRow:
         """For a report."""
-        return {
-            "topic": self.topic.name,
-            "partition": self.partition,
-            "log_start": self.log_start,
-            "log_end": self.log_end,
-            "records": self.log_end - self.log_start,
-            "remote_bytes": sum(segment.size_bytes for segment in self.segments),
-        }
+        return RestoreRow(
+            topic=self.topic.name,
+            partition=self.partition,
+            log_start=self.log_start,
+            log_end=self.log_end,
+            records=self.log_end - self.log_start,
+            remote_bytes=sum(segment.size_bytes for segment in self.segments),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +86,17 @@ class RestorePlan:
     """The losses."""
     failures: tuple[Failure, ...]
     """Items that cannot be restored; with any of them, nothing is restored."""
+
+    @property
+    def totals(self) -> dict[str, Value]:
+        """For a report."""
+        rows = [one.row for one in self.partitions]
+        return {
+            "topics": len(self.topics),
+            "partitions": len(rows),
+            "records": sum(row.records for row in rows),
+            "remote_bytes": sum(row.remote_bytes for row in rows),
+        }
 
 
 FAR_AHEAD = 10**15

@@ -10,7 +10,7 @@
        producers (``candidates``); followers follow
 Every step may be repeated: a restore that stopped is run again.
 
-Why another cluster id: the id in the properties of a table is what fences (``stratalog.tiering.handover``). Why
+Why another cluster id: the id in the properties of a table is what fences (``stratalog.tiering.delta_table``). Why
 the same topic ids: a table, its folder and the files in it belong to a topic id, and the history goes on in them.
 Tiered records come back, all below the high watermark. Everything else is lost, and so is all that only brokers
 hold: offsets of consumer groups, the state of transactions, records of topics that are not tiered, snapshots.
@@ -27,12 +27,12 @@ from stratalog.engine.config.cluster_file import ClusterFile
 from stratalog.engine.config.settings import topic_config
 from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.opening import OpenStore
-from stratalog.engine.driver.report import Failure, Report, Value
+from stratalog.engine.driver.report import Report
+from stratalog.engine.driver.run import OperationRun
 from stratalog.engine.metadata.description import ClusterDescription, PartitionDescription, TopicDescription
 from stratalog.engine.metadata.image import ClusterImage, TopicImage
 from stratalog.engine.metadata.records import EPOCH_GAP
-from stratalog.engine.metadata.restore_commands import RestoreTopic
-from stratalog.engine.metadata.topic_commands import AlterConfigs
+from stratalog.engine.metadata.topic_commands import AlterConfigs, RestoreTopic
 from stratalog.engine.state.internal_topics import OPERATIONS_TOPIC
 from stratalog.engine.upkeep.replication.elect import elect
 from stratalog.engine.upkeep.replication.replicate import replicate
@@ -71,7 +71,7 @@ def restore(
     remote = opener(file.remote, file.remote_storage, clock)
     plan = plan_restore(file, remote, former, clock, key)
     if plan.failures or dry_run:
-        return replace(_planned(plan), dry_run=dry_run)
+        return _planned(plan, dry_run)
     context = heir()
 
     def take_over_and_bring_back() -> Report:
@@ -80,8 +80,8 @@ def restore(
             take_over(context, plan, former)
             # The commits of the former cluster until it lost the tables belong to the history, too.
             latest = plan_restore(file, remote, former, clock, key)
-            report = _planned(latest) if latest.failures else bring_back(context, latest)
-        return replace(report, dry_run=False, seconds=measure.seconds, counts=measure.counts)
+            report = _planned(latest, False) if latest.failures else bring_back(context, latest)
+        return replace(report, seconds=measure.seconds, counts=measure.counts)
 
     return around(context, take_over_and_bring_back)
 
@@ -120,7 +120,7 @@ def check_target(image: ClusterImage, plan: RestorePlan) -> None:
 
 def take_over(context: Context, plan: RestorePlan, former: str) -> None:
     """Steps 3 and 4. Raises: as ``hand_over``."""
-    from stratalog.tiering.handover import hand_over  # here: it loads delta-rs
+    from stratalog.tiering.delta_table import hand_over  # here: it loads delta-rs
 
     remote = context.remote_store("a cluster is restored from the remote tier")
     description = restored_description(plan, context.file.cluster_id)
@@ -142,18 +142,15 @@ def bring_back(context: Context, plan: RestorePlan) -> Report:
 
     Raises: what a command is refused with.
     """
-    failures: list[Failure] = []
-    with context.measured() as measure:
+    with context.run("restore") as run:
         context.metadata.submit(AlterConfigs(None, dict(plan.description.configs)))
-        factors: dict[str, int] = {}
-        for topic in plan.topics:
-            factors[topic.name] = context.metadata.submit(RestoreTopic(topic))
-        names = [topic.name for topic in plan.topics]
-        if names:
-            failures += elect(context, names, unclean=True).failures
-            failures += replicate(context, names).failures
-    rows = [{**one.row, "replicas": factors[one.topic.name]} for one in plan.partitions]
-    notes = [
+        factors = {topic.name: context.metadata.submit(RestoreTopic(topic)) for topic in plan.topics}
+        if names := list(factors):
+            run.failures += elect(context, names, unclean=True).failures
+            run.failures += replicate(context, names).failures
+    run.add(msgspec.structs.replace(one.row, replicas=factors[one.topic.name]) for one in plan.partitions)
+    run.totals |= plan.totals
+    run.notes += [
         *plan.notes,
         *(
             f"{topic.name} has {factors[topic.name]} replicas, not {topic.replication_factor}: there are no more "
@@ -162,23 +159,14 @@ def bring_back(context: Context, plan: RestorePlan) -> Report:
             if factors[topic.name] < topic.replication_factor
         ),
     ]
-    return Report("restore", rows, failures, totals(plan), False, measure.seconds, measure.counts, notes)
+    return run.report()
 
 
-def _planned(plan: RestorePlan) -> Report:
-    """The report of a dry run."""
-    rows = [one.row for one in plan.partitions]
-    return Report("restore", rows, plan.failures, totals(plan), True, notes=plan.notes)
-
-
-def totals(plan: RestorePlan) -> dict[str, Value]:
-    """Of a report."""
-    return {
-        "topics": len(plan.topics),
-        "partitions": len(plan.partitions),
-        "records": sum(one.log_end - one.log_start for one in plan.partitions),
-        "remote_bytes": sum(segment.size_bytes for one in plan.partitions for segment in one.segments),
-    }
+def _planned(plan: RestorePlan, dry_run: bool) -> Report:
+    """The report of a restore that changes nothing: it is a dry run, or cannot be done."""
+    run = OperationRun("restore", dry_run, failures=[*plan.failures], notes=[*plan.notes], totals=plan.totals)
+    run.add(one.row for one in plan.partitions)
+    return run.report()
 
 
 def as_image(topic: TopicDescription) -> TopicImage:

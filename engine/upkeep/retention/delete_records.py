@@ -17,7 +17,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from stratalog.engine.driver.context import Context
-from stratalog.engine.driver.report import Failure, Report, Value
+from stratalog.engine.driver.report import Failure, Report
+from stratalog.engine.driver.run import PartitionRow
 from stratalog.engine.metadata.image import ClusterImage
 from stratalog.engine.metadata.partition_commands import AdvanceLogStart, LogStart, RefusedPartition
 from stratalog.engine.reading.positions import spec_of
@@ -42,6 +43,13 @@ HIGH_WATERMARK = -1
 _ATTEMPTS = 5
 
 
+class DeleteRecordsRow(PartitionRow, frozen=True, kw_only=True):
+    """A partition, and where its log starts then."""
+
+    low_watermark: int | None
+    deleted_records: int
+
+
 @dataclass(frozen=True, slots=True)
 class _Start:
     """Where the log of a partition starts, and is to start."""
@@ -63,7 +71,7 @@ def delete_records(
         (topic, whole(number, f"topic {topic!r}: partition")): _offset(offset, f"{topic}-{number}: offset")
         for (topic, number), offset in before.items()
     }
-    rows: dict[TopicPartition, dict[str, Value]] = {}
+    rows: dict[TopicPartition, DeleteRecordsRow] = {}
     refused: dict[TopicPartition, StratalogError] = {}
     waiting = dict(wanted)
     with context.run("delete_records", dry_run=dry_run) as run:
@@ -82,9 +90,9 @@ def delete_records(
             if not waiting:
                 break
         run.failures += [Failure.of(f"{topic}-{number}", error) for (topic, number), error in refused.items()]
-        if not dry_run and any(row["deleted_records"] for row in rows.values()):
+        if not dry_run and any(row.deleted_records for row in rows.values()):
             run.failures += _describe(context, {topic for topic, _ in rows})
-    run.rows += [rows.get(one) or _row(one, None) for one in wanted]
+    run.add(rows.get(one) or _row(one, None) for one in wanted)
     return run.report()
 
 
@@ -157,14 +165,8 @@ def _describe(context: Context, topics: Iterable[str]) -> list[Failure]:
     return []
 
 
-def _row(one: TopicPartition, start: _Start | None) -> dict[str, Value]:
+def _row(one: TopicPartition, start: _Start | None) -> DeleteRecordsRow:
     """``start`` None: of a partition that has failed, whose log start is not known."""
-    if start is None:
-        return {"topic": one[0], "partition": one[1], "low_watermark": None, "deleted_records": 0}
-    low_watermark = max(start.present, start.wanted.log_start_offset)
-    return {
-        "topic": one[0],
-        "partition": one[1],
-        "low_watermark": low_watermark,
-        "deleted_records": low_watermark - start.present,
-    }
+    low_watermark = None if start is None else max(start.present, start.wanted.log_start_offset)
+    deleted = 0 if start is None or low_watermark is None else low_watermark - start.present
+    return DeleteRecordsRow(topic=one[0], partition=one[1], low_watermark=low_watermark, deleted_records=deleted)

@@ -14,15 +14,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 
 from stratalog.engine.driver.compared_clocks import removal_time
 from stratalog.engine.driver.context import Context
-from stratalog.engine.driver.report import Failure, Report, Value
-from stratalog.engine.driver.run import NOT_DONE, OperationRun
-from stratalog.engine.driver.turns import Over, in_turns
+from stratalog.engine.driver.report import Failure, Report
+from stratalog.engine.driver.run import NOT_DONE, OperationRun, PartitionRow
+from stratalog.engine.driver.turns import Over
 from stratalog.engine.metadata.image import ClusterImage, PartitionView, TopicImage
-from stratalog.engine.metadata.partition_commands import AdvanceLogStart, LogStart, RefusedPartition
+from stratalog.engine.metadata.partition_commands import AdvanceLogStart, LogStart
 from stratalog.engine.upkeep.retention.remote import Expiry, remote_parts
 from stratalog.engine.upkeep.retention.tasks import (
     Dropped,
@@ -40,7 +39,20 @@ from stratalog.partitions.identity import TopicIdPartition
 from stratalog.partitions.runner import Done, Failed
 from stratalog.tiering.remote_segment import RemoteSegment
 
-_COUNTED = ("deleted_files", "deleted_bytes", "remote_removed", "remote_removed_bytes")
+
+class RetainRow(PartitionRow, frozen=True, kw_only=True):
+    """A partition."""
+
+    log_start: int
+    local_starts: str
+    """By broker."""
+    remote_removed: int
+    """Segments."""
+    remote_removed_bytes: int
+    deleted_files: int
+    """On brokers."""
+    deleted_bytes: int
+    why: str | None
 
 
 def retain(
@@ -70,7 +82,6 @@ def retain(
         }  # topics that have failed are not tried again below
         chosen = [topic for topic in chosen if topic.topic_id in sound]
         wanted = _wanted(context, works, now_ms, run)
-        next_ms = {key: found.next_ms for key, (_, found) in wanted.items()}
         log_starts = {
             key: found.log_start
             for key, (work, found) in wanted.items()
@@ -81,28 +92,23 @@ def retain(
             decided -= _commit_log_starts(context, wanted, log_starts, run)
         image = context.metadata.image()
         removed = Expiry(context, image, log_starts, decided, run).run(chosen)
-        again = _plan(
-            context, image, chosen, only, now_ms, OperationRun("retain", dry_run)
-        )  # what fails has failed above
+        again = _plan(context, image, chosen, only, now_ms, run.aside())  # what fails has failed above
         works = [work for work in again if work.replicas.view.key in wanted]
-        context.progress.start("retain", len(works), "partitions")
-        for work, dropped in _drop(context, works, over, run):
-            key = work.replicas.view.key
-            run.rows.append(_row(work.replicas.view, dropped, log_starts, removed, wanted[key][1].why))
+        done, failed = run.in_turns(drop, works, over)
+        run.failures += [Failure.of(one.item, one.error) for one in failed]
+        until_ms: list[tuple[PartitionView, int]] = []
+        for work, dropped in done:
+            view = work.replicas.view
+            run.add([_row(view, dropped, log_starts, removed, wanted[view.key][1].why)])
             run.failures += [Failure.of(where, error) for where, error in dropped.failed]
             bad = _still_bad(context, image, work, dropped.bad)
             run.failures += [Failure.of(f"{work} in the remote tier", error) for error in bad]
             if now_ms is not None and not dropped.failed and not dropped.bad and not dropped.left:
-                run.settled[key] = min(next_ms[key], dropped.next_ms)
-                if key in removed:  # their objects go later
-                    run.settled[key] = min(run.settled[key], now_ms + work.delay_ms)
-        context.progress.finish()
-    failed = {failure.item for failure in run.failures}
-    run.settled = {
-        key: at
-        for key, at in run.settled.items()
-        if at and not {image.topics[key.topic_id].name, str(wanted[key][0])} & failed
-    }
+                next_ms = min(wanted[view.key][1].next_ms, dropped.next_ms)
+                if view.key in removed:  # their objects go later
+                    next_ms = min(next_ms, now_ms + work.delay_ms)
+                until_ms += [(view, next_ms)] if next_ms else []
+    run.settle(until_ms)
     nothing = Dropped((), 0, 0, (), {})
     run.fill(
         (view for _, views in asked for view in views if view.topic_id in image.topics),
@@ -110,34 +116,8 @@ def retain(
     )
     run.failures = list(dict.fromkeys(run.failures))
     run.notes = list(dict.fromkeys(run.notes))
-    run.totals |= {column: sum(int(row[column] or 0) for row in run.rows) for column in _COUNTED}
+    run.total("deleted_files", "deleted_bytes", "remote_removed", "remote_removed_bytes")
     return run.report()
-
-
-def _drop(
-    context: Context, works: Sequence[RetainWork], over: Over | None, run: OperationRun
-) -> list[tuple[RetainWork, Dropped]]:
-    """Step 4; of partitions that fail, what was done before."""
-    done: dict[TopicIdPartition, tuple[RetainWork, Dropped]] = {}
-
-    def turn(waiting: Sequence[RetainWork], most: int | None) -> list[RetainWork]:
-        left: list[RetainWork] = []
-        for outcome in context.tasks.run(drop, [replace(work, most=most) for work in waiting]):
-            size_bytes = 0
-            match outcome:
-                case Done(work, dropped):
-                    key, size_bytes = work.replicas.view.key, dropped.deleted_bytes
-                    done[key] = work, dropped.after(done[key][1]) if key in done else dropped
-                    if dropped.left:
-                        left.append(work)
-                case Failed(work, error):
-                    run.fail(work, error)
-            context.progress.advance(size_bytes)
-        return left
-
-    if left := in_turns(works, over, turn):
-        run.totals["cut_off"] = len(left)
-    return list(done.values())
 
 
 def _still_bad(
@@ -172,12 +152,8 @@ def _plan(
     def ask(topic: TopicImage) -> dict[int, RemoteRetention]:
         return remote_parts(context, topic, run)
 
-    for outcome in ask_remote(context, ask, tiered):
-        match outcome:
-            case Done(topic, found):
-                parts[topic.topic_id] = found
-            case Failed(topic, error):
-                run.fail(topic.name, error)
+    for topic, found in run.done(ask_remote(context, ask, tiered), lambda topic: topic.name):
+        parts[topic.topic_id] = found
     works = []
     for topic, views in context.partitions(image, [topic.name for topic in present], only):
         config, remote = configs[topic.topic_id], parts.get(topic.topic_id, {})
@@ -247,12 +223,10 @@ def _commit_log_starts(
     changes = tuple(
         LogStart(*key, start, wanted[key][0].replicas.view.leader_epoch) for key, start in log_starts.items()
     )
-    refused: set[TopicIdPartition] = set()
-    for answer in context.metadata.submit(AdvanceLogStart(changes)):
-        if isinstance(answer, RefusedPartition):
-            refused.add(answer.key)
-            del log_starts[answer.key]
-            run.fail(wanted[answer.key][0], answer.error)
+    works = {key: wanted[key][0] for key in log_starts}
+    refused = works.keys() - run.commit(context.metadata, AdvanceLogStart(changes), works)
+    for key in refused:
+        del log_starts[key]
     if any(wanted[key][0].tiered for key in log_starts):  # a restore must not bring back what is below them
         run.failures += describe_first(context, context.metadata.image())
     return refused
@@ -264,17 +238,17 @@ def _row(
     log_starts: dict[TopicIdPartition, int],
     removed: dict[TopicIdPartition, list[RemoteSegment]],
     why_kept: str | None,
-) -> dict[str, Value]:
+) -> RetainRow:
     expired = removed.get(view.key, ())
     something = expired or dropped.deleted or view.key in log_starts
-    return {
-        "topic": view.topic,
-        "partition": view.partition,
-        "log_start": log_starts.get(view.key, view.log_start_offset),
-        "local_starts": " ".join(f"{broker}:{start}" for broker, start in dropped.local_starts),
-        "remote_removed": len(expired),
-        "remote_removed_bytes": sum(segment.size_bytes for segment in expired),
-        "deleted_files": dropped.deleted,
-        "deleted_bytes": dropped.deleted_bytes,
-        "why": None if something else dropped.why or why_kept,
-    }
+    return RetainRow(
+        topic=view.topic,
+        partition=view.partition,
+        log_start=log_starts.get(view.key, view.log_start_offset),
+        local_starts=" ".join(f"{broker}:{start}" for broker, start in dropped.local_starts),
+        remote_removed=len(expired),
+        remote_removed_bytes=sum(segment.size_bytes for segment in expired),
+        deleted_files=dropped.deleted,
+        deleted_bytes=dropped.deleted_bytes,
+        why=None if something else dropped.why or why_kept,
+    )

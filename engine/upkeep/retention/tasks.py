@@ -21,10 +21,9 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from stratalog.engine.driver.while_it_changes import while_it_changes
-from stratalog.engine.replication.damage import check_whole
-from stratalog.engine.replication.hidden import covered
+from stratalog.engine.replication.damage import check_whole, covered
 from stratalog.engine.replication.leader import look_at_leader
-from stratalog.engine.replication.partition import PartitionWork
+from stratalog.engine.replication.partition import BoundedWork
 from stratalog.engine.replication.snapshots import latest_snapshot, newest_id, usable_snapshot
 from stratalog.partitions.agreed_time import agreed_ms
 from stratalog.partitions.amounts import span_text
@@ -68,8 +67,9 @@ class RemoteRetention:
 
 
 @dataclass(frozen=True, slots=True)
-class RetainWork(PartitionWork):
-    """One partition: its replicas_of, limits, and what is remote."""
+class RetainWork(BoundedWork):
+    """One partition: its replicas, limits, and what is remote. ``most`` counts the remote segments that each
+    replica begins to rely upon."""
 
     total: RetentionLimits
     local: RetentionLimits
@@ -80,8 +80,6 @@ class RetainWork(PartitionWork):
     now_ms: int | None
     """The time for records; None: none expires by time, and the limits have none (``agreed_time``)."""
     dry_run: bool
-    most: int | None = None
-    """Remote segments that each replica begins to rely upon in this piece of the work; None: all."""
     snapshots: bool = False
     """cleanup.policy=snapshot: no limit moves the log start, and local starts stay below a snapshot's end."""
 
@@ -137,8 +135,13 @@ class Dropped:
     why: str | None = None
     """Why the last of them has let nothing go, for another reason than that of ``Wanted``."""
 
+    @property
+    def moved_bytes(self) -> int:
+        """See ``stratalog.engine.driver.run.PartDone``."""
+        return self.deleted_bytes
+
     def after(self, before: Dropped) -> Dropped:
-        """Of this piece of the work and of those before it."""
+        """See ``stratalog.engine.driver.run.PartDone``."""
         return replace(
             self,
             deleted=before.deleted + self.deleted,

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from stratalog.engine.driver.compared_clocks import compared_clocks
 from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.report import Report
-from stratalog.engine.driver.run import OperationRun
+from stratalog.engine.driver.run import OperationRun, Row
 from stratalog.engine.metadata.image import ClusterImage, TopicImage
 from stratalog.engine.upkeep.retention.snapshot_tables import doomed_in, tables_in
 from stratalog.engine.upkeep.retention.sweep import special_files, sweep_roots
@@ -41,6 +41,15 @@ from stratalog.tiering.remote_objects import RemoteObjects, TopicLitter, find_li
 DAY_MS = 24 * 60 * 60 * 1000
 _LOG_RETENTION_MS = 30 * DAY_MS
 """delta.logRetentionDuration of our tables."""
+
+
+class VacuumRow(Row, frozen=True, kw_only=True):
+    """Files that go from one place for one reason."""
+
+    where: str
+    why: str
+    files: int
+    bytes: int
 
 
 def vacuum(
@@ -63,10 +72,7 @@ def vacuum(
                 run.fail("remote tier", error)
         if topics is None:
             work.brokers()
-    run.totals |= {
-        "deleted_files": sum(int(row["files"] or 0) for row in run.rows),
-        "deleted_bytes": sum(int(row["bytes"] or 0) for row in run.rows),
-    }
+    run.totals |= {"deleted_files": run.sum("files"), "deleted_bytes": run.sum("bytes")}
     return run.report()
 
 
@@ -239,4 +245,4 @@ class _Vacuum:
             self._tell(what, why, files, sizes[why])
 
     def _tell(self, where: str, why: str, files: int, size_bytes: int) -> None:
-        self.run.rows.append({"where": where, "why": str(why), "files": files, "bytes": size_bytes})
+        self.run.add([VacuumRow(where=where, why=why, files=files, bytes=size_bytes)])

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from msgspec import UNSET, UnsetType
+
 from stratalog.engine.config.settings import topic_config
 from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.metrics import GEN_LATENCY, LAG, SIZE
-from stratalog.engine.driver.report import Failure, Value
+from stratalog.engine.driver.report import Failure
+from stratalog.engine.driver.run import PartitionRow, Row
 from stratalog.engine.quorum.upkeep import SnapshotState, Upkeep, due, keep_up, snapshot_state
 from stratalog.partitions.paths import METADATA_TOPIC
 from stratalog.snapshots.snapshot_id import EMPTY
@@ -53,30 +56,59 @@ def metadata_failures(done: Upkeep) -> list[Failure]:
     return found + [Failure.of(one.voter, error) for one in done.voters for error in one.damaged]
 
 
-def metadata_row(kept: MetadataUpkeep, dry_run: bool) -> dict[str, Value]:
+class GaugeRow(Row, frozen=True, kw_only=True):
+    """A metric of a partition, as it is now."""
+
+    metric: str
+    topic: str
+    partition: int
+    value: int
+
+
+class SnapshotRow(
+    PartitionRow, frozen=True, kw_only=True, rename={"size_bytes": SIZE, "lag": LAG, "gen_latency_ms": GEN_LATENCY}
+):
+    """A partition, or the metadata log. Its metrics are named as KIP-630 names them."""
+
+    outcome: str
+    snapshot: str | UnsetType | None = UNSET
+    """Its end offset and epoch."""
+    records: int | UnsetType | None = UNSET
+    size_bytes: int | UnsetType | None = UNSET
+    lag: int | UnsetType | None = UNSET
+    gen_latency_ms: float | UnsetType | None = UNSET
+    log_start: int | UnsetType = UNSET
+    copied_bytes: int | UnsetType = UNSET
+    deleted: int | UnsetType = UNSET
+    """Snapshots."""
+    expired: int | UnsetType = UNSET
+    """Records written for what has expired."""
+    published: bool | UnsetType = UNSET
+    why: str | UnsetType | None = UNSET
+
+
+def metadata_row(kept: MetadataUpkeep, dry_run: bool) -> SnapshotRow:
     """The run as a row of the report of ``stratalog.engine.upkeep.snapshots.snapshot``."""
     looked, done = kept.looked, kept.done
     latest = None if looked.latest == EMPTY else str(looked.latest)
     made = None if done is None else done.made
-    row: dict[str, Value] = {
-        "topic": METADATA_TOPIC,
-        "partition": 0,
-        "outcome": _outcome(kept),
-        "snapshot": latest if done is None else f"{done.snapshot.end_offset}-{done.snapshot.epoch}",
-        "records": None if made is None else made.records,
-        SIZE: looked.size_bytes if done is None else done.size_bytes,
-        LAG: looked.lag if done is None else 0,
-        GEN_LATENCY: None if made is None else round(made.ms, 1),
-        "log_start": looked.log_start if done is None else max(looked.log_start, done.log_start),
-    }
-    if not dry_run:
-        copies = 0 if done is None else sum(one.copied for one in done.voters)
-        row["copied_bytes"] = 0 if done is None else copies * done.size_bytes
-        row["deleted"] = 0 if done is None else sum(one.deleted for one in done.voters)
-        row["expired"] = 0
-        row["published"] = False
-    row["why"] = kept.wait
-    return row
+    copies = 0 if done is None else sum(one.copied for one in done.voters)
+    return SnapshotRow(
+        topic=METADATA_TOPIC,
+        partition=0,
+        outcome=_outcome(kept),
+        snapshot=latest if done is None else f"{done.snapshot.end_offset}-{done.snapshot.epoch}",
+        records=None if made is None else made.records,
+        size_bytes=looked.size_bytes if done is None else done.size_bytes,
+        lag=looked.lag if done is None else 0,
+        gen_latency_ms=None if made is None else round(made.ms, 1),
+        log_start=looked.log_start if done is None else max(looked.log_start, done.log_start),
+        copied_bytes=UNSET if dry_run else 0 if done is None else copies * done.size_bytes,
+        deleted=UNSET if dry_run else 0 if done is None else sum(one.deleted for one in done.voters),
+        expired=UNSET if dry_run else 0,
+        published=UNSET if dry_run else False,
+        why=kept.wait,
+    )
 
 
 def _outcome(kept: MetadataUpkeep) -> str:
@@ -87,13 +119,13 @@ def _outcome(kept: MetadataUpkeep) -> str:
     return "there already" if kept.done.made is None else "made"
 
 
-def metadata_gauges(context: Context) -> list[dict[str, Value]]:
+def metadata_gauges(context: Context) -> list[GaugeRow]:
     """SnapshotSizeBytes and SnapshotLag of the metadata log, as rows of ``Cluster.metrics``.
 
     Raises: NoMajorityError and other RetriableError kinds; CorruptionError kinds.
     """
     looked = snapshot_state(context.metadata.with_log(lambda log: log.committed_log()))
     return [
-        {"metric": metric, "topic": METADATA_TOPIC, "partition": 0, "value": value}
+        GaugeRow(metric=metric, topic=METADATA_TOPIC, partition=0, value=value)
         for metric, value in ((SIZE, looked.size_bytes), (LAG, looked.lag))
     ]

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 
 from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.metrics import LAG, LOAD_LATENCY, SIZE
-from stratalog.engine.driver.report import Report, Value
-from stratalog.engine.driver.run import OperationRun
+from stratalog.engine.driver.report import Report
+from stratalog.engine.driver.run import OperationRun, PartitionRow
 from stratalog.engine.driver.while_it_changes import while_it_changes
 from stratalog.engine.metadata.image import ClusterImage, TopicImage
 from stratalog.engine.replication.leader import look_at_leader
 from stratalog.engine.replication.partition import PartitionReplicas, PartitionWork
 from stratalog.engine.replication.snapshots import checkpoints_of, newest_id, usable_snapshot
-from stratalog.engine.upkeep.snapshots.metadata import metadata_gauges
+from stratalog.engine.upkeep.snapshots.metadata import GaugeRow, metadata_gauges
 from stratalog.engine.upkeep.snapshots.snapshot import snapshot_topics
 from stratalog.partitions.clock import Clock
 from stratalog.partitions.errors import LogGapError, StratalogError
@@ -107,6 +107,16 @@ def locate(
     return topic_image, sorted(found, key=lambda located: located.partition)
 
 
+class ListedSnapshotRow(PartitionRow, frozen=True, kw_only=True):
+    """A snapshot of a replica."""
+
+    broker: int
+    end_offset: int
+    epoch: int
+    size_bytes: int
+    lag: int
+
+
 def list_snapshots(context: Context, topics: Sequence[str] | None = None) -> Report:
     """Every snapshot of every replica of the topics (of all with snapshots when None), as a table: nothing is
     verified. A replica that cannot be read is a failure in the report.
@@ -122,16 +132,16 @@ def list_snapshots(context: Context, topics: Sequence[str] | None = None) -> Rep
                 except StratalogError as error:
                     run.fail(f"{replicas} on broker {broker}", error)
                     continue
-                run.rows += (
-                    {
-                        "topic": replicas.view.topic,
-                        "partition": replicas.view.partition,
-                        "broker": broker,
-                        "end_offset": name.end_offset,
-                        "epoch": name.epoch,
-                        "size_bytes": stored.size_bytes,
-                        "lag": log.high_watermark - name.end_offset,
-                    }
+                run.add(
+                    ListedSnapshotRow(
+                        topic=replicas.view.topic,
+                        partition=replicas.view.partition,
+                        broker=broker,
+                        end_offset=name.end_offset,
+                        epoch=name.epoch,
+                        size_bytes=stored.size_bytes,
+                        lag=log.high_watermark - name.end_offset,
+                    )
                     for name, stored in checkpoints_of(log)
                 )
     run.totals["snapshots"] = len(run.rows)
@@ -147,11 +157,12 @@ def metrics(context: Context) -> Report:
         gauges = _gauges(context, context.metadata.image(), run)
         gauges += metadata_gauges(context)
         run.rows += context.snapshot_metrics.rows()
-        run.rows += sorted(gauges, key=lambda row: (str(row["metric"]), str(row["topic"]), row["partition"]))
+        gauges.sort(key=lambda row: (row.metric, row.topic, row.partition))
+        run.add(gauges)
     return run.report()
 
 
-def _gauges(context: Context, image: ClusterImage, run: OperationRun) -> list[dict[str, Value]]:
+def _gauges(context: Context, image: ClusterImage, run: OperationRun) -> list[GaugeRow]:
     def look(replicas: PartitionReplicas) -> tuple[int, int]:
         log = replicas.leader.log()
         latest = newest_id(log)
@@ -159,11 +170,11 @@ def _gauges(context: Context, image: ClusterImage, run: OperationRun) -> list[di
             return 0, log.high_watermark
         return dict(checkpoints_of(log))[latest.name].size_bytes, log.high_watermark - latest.end_offset
 
-    found: list[dict[str, Value]] = []
+    found: list[GaugeRow] = []
     chosen = context.replicas_of(image, snapshot_topics(context, image, None))
     for replicas, gauges in run.done(context.threads.run(look, chosen)):
         found += (
-            {"metric": name, "topic": replicas.view.topic, "partition": replicas.view.partition, "value": value}
+            GaugeRow(metric=name, topic=replicas.view.topic, partition=replicas.view.partition, value=value)
             for name, value in zip((SIZE, LAG), gauges, strict=True)
         )
     return found

@@ -26,12 +26,15 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import TypeVar
 
-from stratalog.engine.brokers.probe import probe_brokers
+from msgspec import UNSET
+
+from stratalog.engine.brokers.probe import probe_first
 from stratalog.engine.driver.compared_clocks import compared_clocks, removal_time
-from stratalog.engine.driver.context import Context, TaskRunner
-from stratalog.engine.driver.metrics import GEN_LATENCY, LAG, SIZE
-from stratalog.engine.driver.report import Failure, Report, Value
+from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.metrics import GEN_LATENCY
+from stratalog.engine.driver.report import Failure, Report
 from stratalog.engine.driver.run import OperationRun
+from stratalog.engine.driver.tasks import TaskRunner
 from stratalog.engine.metadata.image import ClusterImage, TopicImage
 from stratalog.engine.metadata.partition_commands import AdvanceLogStart, LogStart, RefusedPartition
 from stratalog.engine.metadata.protection import is_protected
@@ -39,7 +42,12 @@ from stratalog.engine.records.coordinator import end_overdue
 from stratalog.engine.records.groups import forget_expired
 from stratalog.engine.state.internal_topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, without_metadata
 from stratalog.engine.state.keyed import FORMATS
-from stratalog.engine.upkeep.snapshots.metadata import keep_metadata_short, metadata_failures, metadata_row
+from stratalog.engine.upkeep.snapshots.metadata import (
+    SnapshotRow,
+    keep_metadata_short,
+    metadata_failures,
+    metadata_row,
+)
 from stratalog.engine.upkeep.snapshots.partition import (
     PartitionSnapshot,
     SnapshotPlan,
@@ -124,9 +132,7 @@ def snapshot(
         snapshot_topics(context, image, topics)
         works = _works(context, image, topics, only, by_hand, memory_bytes)
         if works and not dry_run:
-            probed = probe_brokers(context)
-            run.notes += probed.notes
-            works = _works(context, probed.image, topics, only, by_hand, memory_bytes)
+            works = _works(context, probe_first(context, run), topics, only, by_hand, memory_bytes)
         states = {work.replicas.view.key: _State(work) for work in works}
         if dry_run:
             _plan(context, states, run)
@@ -135,17 +141,16 @@ def snapshot(
         for state in states.values():
             damaged = state.planned.damaged if state.planned is not None else ()
             run.notes += [f"{state.work}: passed over a damaged snapshot: {what}" for what in damaged]
-        run.rows += [_row(state, dry_run) for state in states.values()]
-        failed = {failure.item for failure in run.failures}
+        run.add(_row(state, dry_run) for state in states.values())
         later_ms = context.clock.now_ms() + EXPIRY_MS
-        run.settled |= {key: later_ms for key, state in states.items() if _is_settled(state, failed)}
+        run.settle((state.work.replicas.view, later_ms) for state in states.values() if _is_settled(state))
         if with_metadata:
-            run.rows.append(_metadata(context, run, by_hand=by_hand))
+            run.add([_metadata(context, run, by_hand=by_hand)])
     run.totals |= {"partitions": len(run.rows), "made": sum(row["outcome"] == "made" for row in run.rows)}
     return run.report()
 
 
-def _is_settled(state: _State, failed: Collection[str]) -> bool:
+def _is_settled(state: _State) -> bool:
     """Whether a snapshot stands for all of the partition, wherever it is wanted: time alone brings no other."""
     planned, spread, cleaned = state.planned, state.spread, state.cleaned
     return (
@@ -155,7 +160,6 @@ def _is_settled(state: _State, failed: Collection[str]) -> bool:
         and not (planned.damaged or state.expired)
         and (spread is not None and not spread.failed)
         and (cleaned is None or not cleaned.failed)
-        and not {str(state.work), state.work.replicas.view.topic} & set(failed)
     )
 
 
@@ -207,13 +211,13 @@ def _works(
     return works
 
 
-def _metadata(context: Context, run: OperationRun, *, by_hand: bool) -> dict[str, Value]:
+def _metadata(context: Context, run: OperationRun, *, by_hand: bool) -> SnapshotRow:
     """Step 8."""
     try:
         kept = keep_metadata_short(context, by_hand=by_hand, dry_run=run.dry_run)
     except StratalogError as error:
         run.fail(METADATA_TOPIC, error)
-        return {"topic": METADATA_TOPIC, "partition": 0, "outcome": "failed"}
+        return SnapshotRow(topic=METADATA_TOPIC, partition=0, outcome="failed")
     if kept.done is not None:
         run.failures += metadata_failures(kept.done)
     return metadata_row(kept, run.dry_run)
@@ -378,31 +382,29 @@ def _clean(context: Context, states: Sequence[_State], run: OperationRun) -> Non
         run.failures += [Failure.of(f"{state.work} on broker {broker}", error) for broker, error in cleaned.failed]
 
 
-def _row(state: _State, dry_run: bool) -> dict[str, Value]:
+def _row(state: _State, dry_run: bool) -> SnapshotRow:
     view, planned, made, spread = state.work.replicas.view, state.planned, state.made, state.spread
     latest = EMPTY if planned is None else planned.latest
     if made is not None:
         latest = made.snapshot_id
     elif spread is not None:
         latest = spread.latest
-    row: dict[str, Value] = {
-        "topic": view.topic,
-        "partition": view.partition,
-        "outcome": _outcome(state, dry_run),
-        "snapshot": None if latest == EMPTY else str(latest),
-        "records": None if made is None else made.records,
-        SIZE: None if spread is None else spread.size_bytes,
-        LAG: _lag(planned, spread),
-        GEN_LATENCY: None if made is None else round(made.ms, 1),
-        "log_start": view.log_start_offset,
-    }
-    if not dry_run:
-        row["copied_bytes"] = 0 if spread is None else spread.copied_bytes
-        row["deleted"] = 0 if state.cleaned is None else state.cleaned.deleted
-        row["expired"] = state.expired
-        row["published"] = state.published
-    row["why"] = None if planned is None else planned.wait
-    return row
+    return SnapshotRow(
+        topic=view.topic,
+        partition=view.partition,
+        outcome=_outcome(state, dry_run),
+        snapshot=None if latest == EMPTY else str(latest),
+        records=None if made is None else made.records,
+        size_bytes=None if spread is None else spread.size_bytes,
+        lag=_lag(planned, spread),
+        gen_latency_ms=None if made is None else round(made.ms, 1),
+        log_start=view.log_start_offset,
+        copied_bytes=UNSET if dry_run else 0 if spread is None else spread.copied_bytes,
+        deleted=UNSET if dry_run else 0 if state.cleaned is None else state.cleaned.deleted,
+        expired=UNSET if dry_run else state.expired,
+        published=UNSET if dry_run else state.published,
+        why=None if planned is None else planned.wait,
+    )
 
 
 def _lag(planned: SnapshotPlan | None, spread: Spread | None) -> int | None:

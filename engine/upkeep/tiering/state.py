@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from stratalog.engine.config.topic_config import TopicConfig
 from stratalog.engine.driver.context import Context
-from stratalog.engine.driver.report import Value
+from stratalog.engine.driver.run import PartitionRow
 from stratalog.engine.metadata.image import TopicImage
 from stratalog.engine.replication.partition import PartitionReplicas
 from stratalog.engine.upkeep.tiering.tasks import PlannedUploads
@@ -71,6 +71,25 @@ class TopicTiering:
             image = context.metadata.image()
             self.table.ensure(_schema(image.topics.get(self.topic.topic_id, self.topic)))
             self.ready = True
+
+
+class TierRow(PartitionRow, frozen=True, kw_only=True):
+    """A partition."""
+
+    uploaded_files: int
+    uploaded_bytes: int
+    planned_bytes: int | None
+    remote_end: int | None
+    pending_bytes: int | None
+    """Bytes that are not due yet."""
+    backlog_bytes: int | None
+    """Bytes that are due, and not in the remote tier."""
+    backlog_ms: int
+    """The age of the oldest of them."""
+    attempts: int
+    """Runs since the last one that did not fail."""
+    failing_ms: int
+    why: str | None
 
 
 def _schema(topic: TopicImage) -> pa.Schema:
@@ -171,25 +190,25 @@ class PartitionTiering:
         )
         return msgspec.structs.replace(done, due_ms=now_ms) if self.is_cut_off else done
 
-    def row(self, after: Entry, now_ms: int) -> dict[str, Value]:
-        """Its line in the report."""
+    def row(self, after: Entry, now_ms: int) -> TierRow:
+        """Its row in the report."""
         plan = None if self.planned is None else self.planned.plan
         backlog = self.backlog
         oldest_ms = min((link.file.object.modified_ms for run in backlog for link in run.links), default=now_ms)
-        return {
-            "topic": self.replicas.view.topic,
-            "partition": self.replicas.view.partition,
-            "uploaded_files": self.made,
-            "uploaded_bytes": sum(uploaded.copied_bytes for uploaded in self.committed),
-            "planned_bytes": None if plan is None else plan.size_bytes,
-            "remote_end": self.remote_end,
-            "pending_bytes": None if self.planned is None else self.planned.pending_bytes,
-            "backlog_bytes": None if plan is None else sum(run.size_bytes for run in backlog),
-            "backlog_ms": max(0, now_ms - oldest_ms),
-            "attempts": after.attempts,
-            "failing_ms": max(0, now_ms - after.failing_since_ms) if after.attempts else 0,
-            "why": None if self.planned is None or self.error is not None else self.planned.why,
-        }
+        return TierRow(
+            topic=self.replicas.view.topic,
+            partition=self.replicas.view.partition,
+            uploaded_files=self.made,
+            uploaded_bytes=sum(uploaded.copied_bytes for uploaded in self.committed),
+            planned_bytes=None if plan is None else plan.size_bytes,
+            remote_end=self.remote_end,
+            pending_bytes=None if self.planned is None else self.planned.pending_bytes,
+            backlog_bytes=None if plan is None else sum(run.size_bytes for run in backlog),
+            backlog_ms=max(0, now_ms - oldest_ms),
+            attempts=after.attempts,
+            failing_ms=max(0, now_ms - after.failing_since_ms) if after.attempts else 0,
+            why=None if self.planned is None or self.error is not None else self.planned.why,
+        )
 
 
 def histories(context: Context, of: TopicTiering, parts: Iterable[PartitionTiering]) -> Histories:

@@ -20,11 +20,10 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 
 from stratalog.engine.driver.context import Context
-from stratalog.engine.driver.report import Failure, Report, Value
+from stratalog.engine.driver.report import Failure, Report
 from stratalog.engine.driver.run import OperationRun
 from stratalog.engine.metadata.image import ClusterImage
-from stratalog.engine.replicas.damaged import replace_leaders
-from stratalog.engine.replication.damage import is_damage_of
+from stratalog.engine.replicas.damaged import under_others
 from stratalog.engine.upkeep.tiering.iceberg import follow
 from stratalog.engine.upkeep.tiering.point import describe_first
 from stratalog.engine.upkeep.tiering.remote_logs import ask_remote
@@ -75,7 +74,7 @@ def tier(
         run.notes += dict.fromkeys(note for of in tiered.values() for note in of.notes)
         if not dry_run:
             _upload(context, image, parts, over, run)
-            _upload_from_others(context, parts, over, run)
+            _upload_from_others(context, image, parts, over, run)
             _let_go(context, parts, run)
             _follow(context, parts, run, every=not due and only is None)
         now_ms = context.clock.now_ms()
@@ -83,17 +82,13 @@ def tier(
         if parts and not dry_run:
             why = save_schedule(context, image, kept, leader_epochs, after)
             run.notes += [] if why is None else [f"when partitions are due next is not remembered: {why}"]
-        run.rows += [part.row(after[part.key], now_ms) for part in parts]
+        run.add(part.row(after[part.key], now_ms) for part in parts)
         run.settled |= {part.key: part.quiet_until_ms for part in parts if part.quiet_until_ms}
         next_ms = schedule.updated(after).next_due_ms(chosen)
     run.failures += [Failure.of(part, part.error) for part in parts if part.error is not None and not part.excused]
-    run.rows.sort(key=lambda row: (str(row["topic"]), row["partition"]))
-    run.totals |= {
-        "uploaded_files": _total(run.rows, "uploaded_files"),
-        "uploaded_bytes": _total(run.rows, "uploaded_bytes"),
-        "backlog_bytes": _total(run.rows, "backlog_bytes"),
-        "next_ms": None if next_ms is None else max(0, next_ms - now_ms),
-    }
+    run.sort("topic", "partition")
+    run.total("uploaded_files", "uploaded_bytes", "backlog_bytes")
+    run.totals["next_ms"] = None if next_ms is None else max(0, next_ms - now_ms)
     if cut_off := 0 if dry_run else sum(part.is_cut_off for part in parts):
         run.totals["cut_off"] = cut_off
     return run.report()
@@ -236,24 +231,22 @@ def _upload(
 
 
 def _upload_from_others(
-    context: Context, parts: Sequence[PartitionTiering], over: Callable[[], bool] | None, run: OperationRun
+    context: Context,
+    image: ClusterImage,
+    parts: Sequence[PartitionTiering],
+    over: Callable[[], bool] | None,
+    run: OperationRun,
 ) -> None:
     """Leaders that were found damaged on the way resign; the other uploads come from those that lead then.
     Where nobody else can lead, the partition has failed.
     """
-    damaged = {
-        part.replicas.view.key: (part.replicas.view, part.error)
-        for part in parts
-        if part.error is not None and is_damage_of(part.replicas.view.leader, part.error)
-    }
-    replaced = replace_leaders(context, damaged) if damaged else {}
-    if not replaced:
+    failed = [(part.replicas.view, part.error) for part in parts if part.error is not None]
+    under = under_others(context, failed, run)
+    again = [part for part in parts if part.key in under]
+    if not again:
         return
-    run.notes += replaced.values()
-    image = context.metadata.image()
-    again = [part for part in parts if part.key in replaced and part.key[0] in image.topics]
     for part in again:
-        part.begin_again(context.replicas(image.view(*part.key)))
+        part.begin_again(under[part.key])
     _plan_once(context, again, False)
     _upload(context, image, again, over, run)
 
@@ -281,7 +274,3 @@ def _follow(context: Context, parts: Sequence[PartitionTiering], run: OperationR
     changed = [part.of for part in parts if every or part.committed or (part.planned and part.planned.foreign)]
     for of in {id(of): of for of in changed if of.table is not None}.values():
         follow(context, of.topic, of.config, run)
-
-
-def _total(rows: Iterable[dict[str, Value]], column: str) -> int:
-    return sum(int(row[column] or 0) for row in rows)

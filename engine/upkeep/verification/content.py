@@ -53,7 +53,7 @@ class ReadWork:
         return str(self.replicas.replica(self.place))
 
     def stores_used(self) -> Iterable[Store]:
-        """See ``stratalog.engine.driver.context.Work``."""
+        """See ``stratalog.engine.driver.tasks.Work``."""
         return [self.store]
 
     def __str__(self) -> str:

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from stratalog.engine.driver.context import Context
-from stratalog.engine.driver.report import Failure, Value
+from stratalog.engine.driver.report import Failure
+from stratalog.engine.driver.run import PartitionRow
 from stratalog.engine.quorum.batch import KIND, decode_batch
 from stratalog.engine.quorum.checkpoints import verify_checkpoint
 from stratalog.engine.quorum.damage import check_voter
@@ -33,7 +34,18 @@ from stratalog.snapshots.snapshot_id import SnapshotId
 from stratalog.snapshots.start_offset import check_invariant
 
 
-def verify_metadata(context: Context, *, deep: bool) -> tuple[dict[str, Value], list[Failure]]:
+class VerifyRow(PartitionRow, frozen=True, kw_only=True):
+    """A partition; of the metadata log, its voters are the replicas."""
+
+    replicas: int
+    """Those that were looked at."""
+    files: int
+    bytes: int
+    remote_files: int
+    findings: int
+
+
+def verify_metadata(context: Context, *, deep: bool) -> tuple[VerifyRow, list[Failure]]:
     """The row of the metadata log, and what is wrong with it.
 
     Raises: NoMajorityError and other RetriableError kinds; CorruptionError kinds when it cannot be read at all.
@@ -41,7 +53,7 @@ def verify_metadata(context: Context, *, deep: bool) -> tuple[dict[str, Value], 
     return context.metadata.with_log(lambda log: _check(log, deep))
 
 
-def _check(log: MetadataLog, deep: bool) -> tuple[dict[str, Value], list[Failure]]:
+def _check(log: MetadataLog, deep: bool) -> tuple[VerifyRow, list[Failure]]:
     state = log.committed_log().state
     failures: list[Failure] = []
     voters = files = size_bytes = 0
@@ -57,15 +69,15 @@ def _check(log: MetadataLog, deep: bool) -> tuple[dict[str, Value], list[Failure
         voters, files = voters + 1, files + len(stored)
         size_bytes += sum(one.size_bytes for one in stored)
         failures += [Failure.of(voter, error) for error in _wrong(log, listing, state, deep)]
-    row: dict[str, Value] = {
-        "topic": METADATA_TOPIC,
-        "partition": 0,
-        "replicas": voters,
-        "files": files,
-        "bytes": size_bytes,
-        "remote_files": 0,
-        "findings": len(failures),
-    }
+    row = VerifyRow(
+        topic=METADATA_TOPIC,
+        partition=0,
+        replicas=voters,
+        files=files,
+        bytes=size_bytes,
+        remote_files=0,
+        findings=len(failures),
+    )
     return row, failures
 
 

@@ -52,7 +52,7 @@ class RemoteWork(PartitionWork):
     dropped was remote by then); None where it cannot be relied on."""
 
     def stores_used(self) -> Iterable[Store]:
-        """See ``stratalog.engine.driver.context.Work``."""
+        """See ``stratalog.engine.driver.tasks.Work``."""
         return [self.part.store]
 
 

@@ -12,12 +12,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from stratalog.engine.driver.context import Context
-from stratalog.engine.driver.report import Report, Value
+from stratalog.engine.driver.report import Report
 from stratalog.engine.state.internal_topics import INTERNAL_TOPICS, without_metadata
 from stratalog.engine.upkeep.memory.kept_times import METADATA_LOG
 from stratalog.engine.upkeep.memory.looks import remember_look
 from stratalog.engine.upkeep.verification.audit import Audited, audit, failures_of, found_in, notes_of, rewrites_of
-from stratalog.engine.upkeep.verification.metadata import verify_metadata
+from stratalog.engine.upkeep.verification.metadata import VerifyRow, verify_metadata
 
 
 def verify(context: Context, topics: Sequence[str] | None = None, *, deep: bool = False) -> Report:
@@ -36,34 +36,34 @@ def verify(context: Context, topics: Sequence[str] | None = None, *, deep: bool 
         run.notes += [f"{image.topics[topic_id].name}: {said}" for topic_id, said in rewrites_of(audits).items()]
         run.notes += notes_of(audits)
         looked = [_row(each) for each in audits if each.looked is not None]
-        run.rows += [
+        run.add(
             row
             for row in looked
-            if topics is not None or row["topic"] not in INTERNAL_TOPICS or row["files"] or row["findings"]
-        ]
+            if topics is not None or row.topic not in INTERNAL_TOPICS or row.files or row.findings
+        )
         if with_metadata:
             row, wrong = verify_metadata(context, deep=deep)
-            run.rows.append(row)
+            run.add([row])
             run.failures += wrong
             found[METADATA_LOG] = wrong
         run.notes += remember_look(context, image, found, deep=deep)
     run.totals |= {
         "partitions": len(looked),
-        "bytes": sum(int(row["bytes"] or 0) for row in run.rows),
+        "bytes": run.sum("bytes"),
         "findings": len(run.failures),
     }
     return run.report()
 
 
-def _row(each: Audited) -> dict[str, Value]:
+def _row(each: Audited) -> VerifyRow:
     assert each.looked is not None
     looks = each.looked.replicas
-    return {
-        "topic": each.replicas.view.topic,
-        "partition": each.replicas.view.partition,
-        "replicas": len(looks),
-        "files": sum(len(look.live) + len(look.bad) for look in looks),
-        "bytes": sum(held.size_bytes for look in looks for held in look.live),
-        "remote_files": len(each.cold),
-        "findings": len(failures_of([each])),
-    }
+    return VerifyRow(
+        topic=each.replicas.view.topic,
+        partition=each.replicas.view.partition,
+        replicas=len(looks),
+        files=sum(len(look.live) + len(look.bad) for look in looks),
+        bytes=sum(held.size_bytes for look in looks for held in look.live),
+        remote_files=len(each.cold),
+        findings=len(failures_of([each])),
+    )

@@ -1,0 +1,118 @@
+"""What readers of committed records need to know before they read: which transactions were aborted, and which are
+still open where the tier, or a run of its segments without a hole, ends.
+
+The transaction index of a segment names the aborted transactions whose marker is in it. The snapshot of producers
+names those that are open at its end. A record that may belong to an open transaction is unclear: its marker is
+where the tier does not lead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from stratalog.bridges.kafka_tier.indexes import (
+    AbortedTransaction,
+    parse_open_transactions,
+    parse_transaction_index,
+)
+from stratalog.bridges.kafka_tier.layout import IndexKind, OpenSegment
+from stratalog.bridges.kafka_tier.plan import SegmentRange, TierPartition, Unclear, within
+from stratalog.bridges.kafka_tier.reading import KnownTransactions
+from stratalog.partitions.errors import RetriableError, StratalogError
+
+Opener = Callable[[SegmentRange], OpenSegment]
+
+
+@dataclass(frozen=True, slots=True)
+class CommittedPlan:
+    """A plan that ends, run by run, where all transactions have ended."""
+
+    plan: TierPartition
+    transactions: dict[str, KnownTransactions]
+    """By segment id."""
+
+
+def committed(plan: TierPartition, opened: Opener, start: int | None, end: int | None) -> CommittedPlan:
+    """The plan for readers of committed records at the offsets ``[start, end)``; None is no bound.
+
+    Raises: StorageError kinds. A damaged index makes offsets unclear, and raises nothing.
+    """
+    pieces: list[SegmentRange] = []
+    unclear = list(plan.unclear)
+    transactions: dict[str, KnownTransactions] = {}
+    for run in plan.runs():
+        if not within(run, start, end):
+            continue
+        certain, why = _certain_end(run, opened)
+        if certain < run[-1].end:
+            unclear.append(Unclear(plan.topic, plan.partition, certain, run[-1].end, why))
+        kept = [replace(piece, end=min(piece.end, certain)) for piece in run if piece.start < certain]
+        aborted, damaged = _aborted(run, start, opened)
+        if damaged is not None:
+            unclear.append(Unclear(plan.topic, plan.partition, run[0].start, certain, damaged))
+            continue
+        for at, piece in enumerate(kept):
+            if not within([piece], start, end):
+                continue
+            segment = piece.segment
+            before = _open_at_end(run[at - 1], opened) if at and piece.start == segment.start_offset else None
+            mine = [one for one in aborted if one.last_offset >= segment.start_offset]
+            transactions.setdefault(
+                segment.segment_id,
+                KnownTransactions(
+                    tuple(one for one in mine if one.first_offset <= segment.end_offset),
+                    before if isinstance(before, dict) else None,
+                ),
+            )
+        pieces += kept
+    ordered = tuple(sorted(unclear, key=lambda one: one.start))
+    return CommittedPlan(replace(plan, pieces=tuple(pieces), unclear=ordered), transactions)
+
+
+def _certain_end(run: Sequence[SegmentRange], opened: Opener) -> tuple[int, str]:
+    """Before which offset all transactions of the run have ended in it, and why not later.
+
+    A snapshot that cannot be used leaves its segment out, and the one before it is asked.
+    """
+    why = ""
+    for piece in reversed(run):
+        found = _open_at_end(piece, opened)
+        if isinstance(found, dict):
+            if not found:
+                return piece.end, why
+            producer, first = min(found.items(), key=lambda one: one[1])
+            opened_by = f"the transaction of producer {producer} from offset {first} on has not ended in the tier"
+            return max(run[0].start, min(first, piece.end)), "; ".join(filter(None, (opened_by, why)))
+        why = found
+    return run[0].start, why
+
+
+def _open_at_end(piece: SegmentRange, opened: Opener) -> dict[int, int] | str:
+    """The transactions open at the end of a piece, or why they are not known."""
+    if piece.end != piece.segment.next_offset:
+        return f"segment {piece.segment.segment_id} is read up to offset {piece.end} only, where no snapshot is"
+    try:
+        return parse_open_transactions(opened(piece).index(IndexKind.PRODUCER_SNAPSHOT), piece.segment)
+    except RetriableError:
+        raise
+    except StratalogError as error:
+        return str(error)
+
+
+def _aborted(
+    run: Sequence[SegmentRange], start: int | None, opened: Opener
+) -> tuple[list[AbortedTransaction], str | None]:
+    """The aborted transactions whose markers the run has from ``start`` on, and what is wrong with an index."""
+    found: list[AbortedTransaction] = []
+    for piece in run:
+        if piece.segment.txn_index_empty or (start is not None and piece.end <= start):
+            continue
+        try:
+            its = parse_transaction_index(opened(piece).index(IndexKind.TRANSACTION), piece.segment)
+        except RetriableError:
+            raise
+        except StratalogError as error:
+            return [], str(error)
+        found += [one for one in its if piece.start <= one.last_offset < piece.end]
+    return found, None

@@ -1,0 +1,100 @@
+"""How a storage plugin of Kafka lays a remote segment out: the interface, and the layouts by name.
+
+KIP-405 defines no format: a plugin (RemoteStorageManager) may cut, compress and encrypt. A layout turns the
+metadata of a segment into an ``OpenSegment``, which has the bytes of the log and the indexes that the broker gave
+to the plugin. Two ship: ``local`` (Kafka's LocalTieredStorage) and ``aiven`` (Aiven's tiered storage for Apache
+Kafka). An installed package offers another by an entry point in the group ``stratalog.kafka_tier_layouts``: a
+function that takes ``LayoutOptions`` and returns a ``RemoteSegmentLayout``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from importlib.metadata import entry_points
+from typing import Protocol
+
+from stratalog.bridges.kafka_tier.segment import RemoteLogSegment
+from stratalog.partitions.errors import InvalidCallError
+from stratalog.partitions.spelling import did_you_mean
+from stratalog.partitions.store import Store
+
+GROUP = "stratalog.kafka_tier_layouts"
+MOST_INDEX_BYTES = 64 * 1024 * 1024
+"""Kafka's indexes have 10 MiB by default (``segment.index.bytes``)."""
+
+
+class IndexKind(StrEnum):
+    """Kafka's RemoteStorageManager.IndexType."""
+
+    OFFSET = "offset"
+    TIMESTAMP = "timestamp"
+    PRODUCER_SNAPSHOT = "producerSnapshot"
+    LEADER_EPOCH = "leaderEpoch"
+    TRANSACTION = "transaction"
+
+
+class OpenSegment(Protocol):
+    """A segment whose form is known. It can be pickled: tasks read it."""
+
+    @property
+    def size_bytes(self) -> int:
+        """The bytes of the log."""
+        ...
+
+    def read(self, start: int, end: int) -> bytes:
+        """The bytes ``[start, end)`` of the log, fewer only at its end.
+
+        Raises: SourceChangedError for an object that is gone; CorruptionError; StorageError kinds.
+        """
+        ...
+
+    def index(self, kind: IndexKind) -> bytes:
+        """The bytes of an index; empty for a transaction index that does not exist. Raises: as ``read``."""
+        ...
+
+
+class RemoteSegmentLayout(Protocol):
+    """How a plugin lays segments out."""
+
+    name: str
+
+    def objects(self, segment: RemoteLogSegment) -> Mapping[str, str]:
+        """The names of the segment's objects in the store, by what they are."""
+        ...
+
+    def open(self, store: Store, segment: RemoteLogSegment) -> OpenSegment:
+        """Find out the form of a segment; reads no record.
+
+        Raises: InvalidCallError for a version, codec or key that the layout does not know; SourceChangedError
+            for an object that is gone; CorruptionError; StorageError kinds.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class LayoutOptions:
+    """What a layout may need to know beside the metadata."""
+
+    prefix: str = ""
+    """What the plugin puts before each name, as it is."""
+    keys: Mapping[str, bytes] = field(default_factory=dict, repr=False)
+    """Private keys by their ids, in PEM or DER."""
+
+
+def open_layout(name: str, options: LayoutOptions) -> RemoteSegmentLayout:
+    """The layout of that name. Raises: InvalidCallError for an unknown one, or for options that it refuses."""
+    from stratalog.bridges.kafka_tier.aiven import AivenLayout
+    from stratalog.bridges.kafka_tier.local import LocalTieredStorageLayout
+
+    known: dict[str, Callable[[], Callable[[LayoutOptions], RemoteSegmentLayout]]] = {
+        "local": lambda: LocalTieredStorageLayout,
+        "aiven": lambda: AivenLayout,
+    }
+    for point in entry_points(group=GROUP):
+        known.setdefault(point.name, point.load)
+    if name not in known:
+        hint = did_you_mean(name, known) or f": use one of {', '.join(sorted(known))}"
+        raise InvalidCallError(f"unknown layout {name!r} of remote segments{hint}")
+    return known[name]()(options)

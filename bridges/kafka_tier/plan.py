@@ -1,0 +1,150 @@
+"""Which segments are read for a range of a partition, and which offsets are unclear. Pure.
+
+A segment counts where its upload has finished, its deletion has not begun, its messages do not contradict one
+another, and its leader epochs are those of the present history. Uploads may overlap: after a change of leader the
+new one uploads again. The walk goes from offset to offset and takes, wherever it is, the segment that leads
+farthest. Offsets that no segment leads over are unclear, and the reason is said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from stratalog.bridges.kafka_tier.lineage import LeaderEpochs
+from stratalog.bridges.kafka_tier.segment import RemoteLogSegment, SegmentState
+
+_WHY = {
+    SegmentState.COPY_SEGMENT_STARTED: "its upload has not finished",
+    SegmentState.DELETE_SEGMENT_STARTED: "its deletion has begun",
+    SegmentState.DELETE_SEGMENT_FINISHED: "it was deleted",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentRange:
+    """Offsets ``[start, end)`` that are read from one segment."""
+
+    segment: RemoteLogSegment
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Unclear:
+    """Offsets ``[start, end)`` of a partition that the tier does not answer for."""
+
+    topic: str
+    partition: int
+    start: int
+    end: int
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition} offsets [{self.start}, {self.end}): {self.reason}"
+
+
+@dataclass(frozen=True, slots=True)
+class TierPartition:
+    """What is read of a partition, by offset, and what is unclear of ``[start, end)``."""
+
+    topic: str
+    partition: int
+    epochs: LeaderEpochs
+    start: int
+    end: int
+    pieces: tuple[SegmentRange, ...]
+    unclear: tuple[Unclear, ...]
+    left_out: tuple[str, ...] = ()
+    """Segments that do not count, each with the reason."""
+
+    def runs(self) -> list[tuple[SegmentRange, ...]]:
+        """The pieces, divided where offsets are missing."""
+        found: list[list[SegmentRange]] = []
+        for piece in self.pieces:
+            if found and found[-1][-1].end == piece.start:
+                found[-1].append(piece)
+            else:
+                found.append([piece])
+        return [tuple(run) for run in found]
+
+
+def within(pieces: Sequence[SegmentRange], start: int | None, end: int | None) -> list[SegmentRange]:
+    """The parts of the pieces at the offsets ``[start, end)``; None is no bound."""
+    cut = [
+        replace(
+            piece,
+            start=piece.start if start is None else max(piece.start, start),
+            end=piece.end if end is None else min(piece.end, end),
+        )
+        for piece in pieces
+    ]
+    return [piece for piece in cut if piece.start < piece.end]
+
+
+def plan_partition(
+    topic: str,
+    partition: int,
+    segments: Sequence[RemoteLogSegment],
+    contradictory: Mapping[str, str],
+    epochs: LeaderEpochs,
+    log_start: int | None = None,
+) -> TierPartition:
+    """The plan of all that the tier has. ``log_start``: where the log starts, if that is known; records below it
+    were deleted, even if a segment still has them."""
+    good: list[SegmentRange] = []
+    bad: list[tuple[RemoteLogSegment, str]] = []
+    for segment in segments:
+        if segment.segment_id in contradictory:
+            bad.append((segment, f"its metadata contradict themselves: {contradictory[segment.segment_id]}"))
+        elif segment.state is not SegmentState.COPY_SEGMENT_FINISHED:
+            bad.append((segment, _WHY[segment.state]))
+        elif ranges := epochs.ranges_of(segment):
+            good += [SegmentRange(segment, start, end) for start, end in ranges]
+            if ranges != [(segment.start_offset, segment.next_offset)]:
+                bad.append((segment, "a part of it is of an abandoned history"))
+        else:
+            bad.append((segment, "it is of an abandoned history"))
+    present = [one for one, _ in bad if one.state < SegmentState.DELETE_SEGMENT_FINISHED and epochs.ranges_of(one)]
+    firsts = [piece.start for piece in good] + [one.start_offset for one in present]
+    lasts = [piece.end for piece in good] + [epochs.ranges_of(one)[-1][1] for one in present]
+    start = min(firsts, default=0) if log_start is None else log_start
+    end = max([start, *lasts])
+    pieces, unclear = _walk(topic, partition, sorted(good, key=lambda p: (p.start, p.end)), bad, start, end)
+    left_out = tuple(f"{one}: {why}" for one, why in bad)
+    return TierPartition(topic, partition, epochs, start, end, tuple(pieces), tuple(unclear), left_out)
+
+
+def _walk(
+    topic: str,
+    partition: int,
+    good: Sequence[SegmentRange],
+    bad: Sequence[tuple[RemoteLogSegment, str]],
+    start: int,
+    end: int,
+) -> tuple[list[SegmentRange], list[Unclear]]:
+    pieces: list[SegmentRange] = []
+    unclear: list[Unclear] = []
+    at, next_one, best = start, 0, None
+    while at < end:
+        while next_one < len(good) and good[next_one].start <= at:
+            if best is None or good[next_one].end > best.end:
+                best = good[next_one]
+            next_one += 1
+        if best is not None and best.end > at:
+            pieces.append(SegmentRange(best.segment, at, min(best.end, end)))
+            at = best.end
+            continue
+        until = min(good[next_one].start if next_one < len(good) else end, end)
+        unclear.append(Unclear(topic, partition, at, until, _reason(bad, at, until)))
+        at = until
+    return pieces, unclear
+
+
+def _reason(bad: Sequence[tuple[RemoteLogSegment, str]], start: int, end: int) -> str:
+    said = [
+        f"segment {one.segment_id}: {why}"
+        for one, why in bad
+        if one.start_offset < end and one.next_offset > start
+    ]
+    return "; ".join(said[:3]) if said else "no segment has them whose upload has finished"

@@ -1,0 +1,259 @@
+"""Reads a range of one segment: what a task does. Batches are checked as they come; a few megabytes are in memory.
+
+Offsets have to follow one another without a gap: Kafka tiers no compacted topics. Each batch has to be of the
+leader epoch that the history has at its offset. A reader of committed records compares the transaction index with
+the markers that it sees.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from stratalog.bridges.kafka_tier.batches import KafkaBatch, batch_bytes, batches_of, decompressed
+from stratalog.bridges.kafka_tier.columns import RECORDS, decode
+from stratalog.bridges.kafka_tier.indexes import AbortedTransaction, OffsetIndex, parse_offset_index
+from stratalog.bridges.kafka_tier.layout import IndexKind, OpenSegment
+from stratalog.bridges.kafka_tier.lineage import LeaderEpochs
+from stratalog.bridges.kafka_tier.plan import SegmentRange
+from stratalog.partitions.errors import CorruptionError, LogGapError
+from stratalog.partitions.lookup import TimeRange
+
+READ_BYTES = 4 * 1024 * 1024
+GROUP_BYTES = 8 * 1024 * 1024
+GROUP_RECORDS = 1 << 17
+_ABORT, _COMMIT = 0, 1
+
+
+@dataclass(frozen=True, slots=True)
+class KnownTransactions:
+    """What is known of the transactions around a piece, for readers of committed records."""
+
+    aborted: tuple[AbortedTransaction, ...]
+    """Of the whole run of segments that the piece is in."""
+    open_before: Mapping[int, int] | None
+    """Those open where the segment begins: first offsets by producer id. None where that is not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class TierTask:
+    """The part of a piece that one task reads."""
+
+    opened: OpenSegment
+    piece: SegmentRange
+    epochs: LeaderEpochs
+    transactions: KnownTransactions | None = None
+    """None: records of all transactions are read."""
+    times: TimeRange | None = None
+
+    @property
+    def topic(self) -> str:
+        """Its topic."""
+        return self.piece.segment.topic
+
+    @property
+    def partition(self) -> int:
+        """Its partition."""
+        return self.piece.segment.partition
+
+
+def read_task(task: TierTask) -> Iterator[pa.RecordBatch]:
+    """The records of a task, as columns of ``RECORDS``.
+
+    Raises: CorruptionError and LogGapError for a segment that contradicts itself or its metadata;
+        InvalidCallError for a format that is not known here; SourceChangedError for one that is gone; StorageError
+        kinds. Each names topic, partition and segment.
+    """
+    what = str(task.piece.segment)
+    markers = None if task.transactions is None else _Markers(task, task.transactions)
+    group: list[KafkaBatch] = []
+    size = records = 0
+    for batch in _batches(task, what):
+        if markers is not None:
+            markers.see(batch)
+        if batch.control or (markers is not None and markers.aborted(batch)):
+            continue
+        group.append(decompressed(batch, what))
+        size, records = size + len(group[-1].payload), records + batch.records
+        if size >= GROUP_BYTES or records >= GROUP_RECORDS:
+            yield from _rows(task, group, what)
+            group, size, records = [], 0, 0
+    if group:
+        yield from _rows(task, group, what)
+    if markers is not None:
+        markers.finish()
+
+
+def _rows(task: TierTask, group: list[KafkaBatch], what: str) -> Iterator[pa.RecordBatch]:
+    rows = decode(group, task.piece.start, task.piece.end, what)
+    if task.times is not None:
+        rows = rows.filter(_of_times(rows, task.times))
+    if rows.num_rows:
+        yield rows
+
+
+def _of_times(rows: pa.RecordBatch, times: TimeRange) -> pa.Array:
+    micros = rows.column("timestamp").cast(pa.int64())
+    chosen = pc.is_valid(micros)
+    if times.start_us is not None:
+        chosen = pc.and_kleene(chosen, pc.greater_equal(micros, times.start_us))
+    if times.end_us is not None:
+        chosen = pc.and_kleene(chosen, pc.less(micros, times.end_us))
+    return pc.fill_null(chosen, False)
+
+
+def _batches(task: TierTask, what: str) -> Iterator[KafkaBatch]:
+    """The batches of a task, each compared with what it has to be."""
+    segment, start, end = task.piece.segment, task.piece.start, task.piece.end
+    position, expected, landed = _begin(task)
+    rest = b""
+    while expected < end:
+        data = rest + task.opened.read(position + len(rest), position + len(rest) + READ_BYTES)
+        if len(data) == len(rest):
+            raise CorruptionError(f"{what}: its log ends at byte {position + len(data)}, before offset {end}")
+        whole = 0
+        for batch in batches_of(data, position, what):
+            whole = batch.position - position + (batch_bytes(data, batch.position - position, position, what) or 0)
+            if landed is not None:
+                if not batch.base_offset <= landed <= batch.last_offset:
+                    raise CorruptionError(
+                        f"{what}: its offset index leads to byte {batch.position} for offset {landed}, where the "
+                        f"batch of offsets {batch.base_offset} to {batch.last_offset} is"
+                    )
+                expected, landed = batch.base_offset, None
+            if batch.base_offset != expected:
+                raise LogGapError(
+                    f"{what}: the batch at byte {batch.position} begins at offset {batch.base_offset}, and not at "
+                    f"{expected}: batches are missing, or the topic was compacted once; read this range "
+                    "through the brokers"
+                )
+            expected = batch.last_offset + 1
+            if expected <= start:
+                continue
+            epoch = task.epochs.epoch_at(batch.base_offset)
+            if epoch != batch.leader_epoch:
+                raise CorruptionError(
+                    f"{what}: the batch at offset {batch.base_offset} is of leader epoch {batch.leader_epoch}, "
+                    f"and the history has epoch {epoch} there"
+                )
+            yield batch
+            if expected >= end:
+                break
+        data, position = data[whole:], position + whole
+        rest = data
+    if end == segment.next_offset and expected != end:
+        raise CorruptionError(f"{what}: its last batch ends at offset {expected}, behind its last one")
+
+
+def _begin(task: TierTask) -> tuple[int, int, int | None]:
+    """Where to begin: the byte, and either the offset expected there, or one that the batch there has to have."""
+    segment = task.piece.segment
+    if task.piece.start > segment.start_offset:
+        entry = offset_index(task.opened, task.piece).before(task.piece.start)
+        if entry is not None:
+            return entry[1], segment.start_offset, entry[0]
+    return 0, segment.start_offset, None
+
+
+def offset_index(opened: OpenSegment, piece: SegmentRange) -> OffsetIndex:
+    """The offset index of the piece's segment. Raises: as ``OpenSegment.index``, ``parse_offset_index``."""
+    return parse_offset_index(opened.index(IndexKind.OFFSET), piece.segment)
+
+
+@dataclass(slots=True)
+class _Markers:
+    """The transactions of a task's offsets: which were aborted, and whether the markers say the same."""
+
+    task: TierTask
+    known: KnownTransactions
+    by_producer: dict[int, list[AbortedTransaction]] = field(init=False)
+    by_marker: dict[tuple[int, int], AbortedTransaction] = field(init=False)
+    open_now: dict[int, int] | None = field(init=False)
+    seen_from: int | None = None
+    seen_to: int = 0
+    aborts: set[tuple[int, int]] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.by_producer = {}
+        for one in sorted(self.known.aborted, key=lambda one: one.last_offset):
+            self.by_producer.setdefault(one.producer_id, []).append(one)
+        self.by_marker = {(one.producer_id, one.last_offset): one for one in self.known.aborted}
+        at_start = self.task.piece.start == self.task.piece.segment.start_offset
+        before = self.known.open_before
+        self.open_now = dict(before) if at_start and before is not None else None
+
+    def aborted(self, batch: KafkaBatch) -> bool:
+        """Whether the records of the batch were aborted."""
+        if not batch.transactional:
+            return False
+        its = self.by_producer.get(batch.producer_id, [])
+        at = bisect_right(its, batch.base_offset, key=lambda one: one.last_offset)
+        return at < len(its) and its[at].first_offset <= batch.base_offset
+
+    def see(self, batch: KafkaBatch) -> None:
+        """Raises: CorruptionError where a marker and the index contradict each other."""
+        if self.seen_from is None:
+            self.seen_from = batch.base_offset
+        self.seen_to = batch.last_offset + 1
+        if not batch.transactional:
+            return
+        if not batch.control:
+            if self.open_now is not None:
+                self.open_now.setdefault(batch.producer_id, batch.base_offset)
+            return
+        what = str(self.task.piece.segment)
+        first = None if self.open_now is None else self.open_now.pop(batch.producer_id, -1)
+        kind = _marker(batch, what)
+        entry = self.by_marker.get((batch.producer_id, batch.base_offset))
+        if entry is not None:
+            self.aborts.add((batch.producer_id, batch.base_offset))
+        said = None if entry is None else entry.first_offset
+        if kind == _COMMIT and entry is not None:
+            raise self._lies(f"says that the transaction committed at offset {batch.base_offset} was aborted")
+        if kind == _ABORT and first is not None and (said if said is not None else -1) != first:
+            has = "no transaction" if said is None else f"a transaction from {said}"
+            raise self._lies(
+                f"has {has} for the abort at offset {batch.base_offset}, "
+                + (f"whose first record is at {first}" if first >= 0 else "which has no record")
+            )
+
+    def finish(self) -> None:
+        """Raises: CorruptionError for a transaction of the index whose marker is not where the index says."""
+        if self.seen_from is None:
+            return
+        for one in self.known.aborted:
+            inside = self.seen_from <= one.last_offset < self.seen_to
+            if inside and (one.producer_id, one.last_offset) not in self.aborts:
+                raise self._lies(f"names a marker at offset {one.last_offset}, where there is none")
+
+    def _lies(self, why: str) -> CorruptionError:
+        return CorruptionError(f"{self.task.piece.segment}: its transaction index {why}")
+
+
+def _marker(batch: KafkaBatch, what: str) -> int:
+    """Whether a control batch ends its transaction by a commit or an abort."""
+    rows = decode([decompressed(batch, what)], batch.base_offset, batch.last_offset + 1, what)
+    key = rows.column("key")[0].as_py() if rows.num_rows else None
+    if key is None or len(key) < 4 or (kind := int.from_bytes(key[2:4], "big")) not in (_ABORT, _COMMIT):
+        raise CorruptionError(
+            f"{what}: the marker at offset {batch.base_offset} is neither of a commit nor an abort"
+        )
+    return kind
+
+
+def schema_of_task() -> pa.Schema:
+    """``topic`` and ``partition`` before the columns of ``RECORDS``."""
+    return pa.schema([pa.field("topic", pa.string()), pa.field("partition", pa.int32()), *RECORDS])
+
+
+def rows_of_task(task: TierTask) -> Iterator[pa.RecordBatch]:
+    """As ``read_task``, with topic and partition."""
+    schema = schema_of_task()
+    for rows in read_task(task):
+        topic = pa.repeat(pa.scalar(task.topic), rows.num_rows)
+        partition = pa.repeat(pa.scalar(task.partition, pa.int32()), rows.num_rows)
+        yield pa.RecordBatch.from_arrays([topic, partition, *rows.columns], schema=schema)

@@ -1,0 +1,407 @@
+"""The tier of a Kafka cluster as a log that is only read: ``KafkaTier``."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+import pyarrow as pa
+
+from stratalog.bridges.kafka_tier.committed import committed
+from stratalog.bridges.kafka_tier.indexes import parse_leader_epochs
+from stratalog.bridges.kafka_tier.layout import (
+    IndexKind,
+    LayoutOptions,
+    OpenSegment,
+    RemoteSegmentLayout,
+    open_layout,
+)
+from stratalog.bridges.kafka_tier.lineage import LeaderEpochs
+from stratalog.bridges.kafka_tier.metadata_log import messages_of
+from stratalog.bridges.kafka_tier.plan import SegmentRange, TierPartition, Unclear, plan_partition, within
+from stratalog.bridges.kafka_tier.reading import (
+    KnownTransactions,
+    TierTask,
+    offset_index,
+    rows_of_task,
+    schema_of_task,
+)
+from stratalog.bridges.kafka_tier.segment import RemoteLogSegment, SegmentState
+from stratalog.bridges.kafka_tier.segment_states import SegmentStates, folded
+from stratalog.bridges.kafka_tier.times import end_at, may_hold, start_of_times
+from stratalog.engine.driver.report import Report
+from stratalog.engine.reading.bounds import Bound, ReadQuery
+from stratalog.engine.reading.positions import FirstAt
+from stratalog.partitions.errors import (
+    CorruptionError,
+    InvalidCallError,
+    LogGapError,
+    UnknownTopicOrPartitionError,
+)
+from stratalog.partitions.isolation import Isolation, isolation_of
+from stratalog.partitions.offsets import OffsetSpec
+from stratalog.partitions.printable import printable
+from stratalog.partitions.runner import ThreadRunner, values
+from stratalog.partitions.spelling import did_you_mean
+from stratalog.partitions.store import Store, StoreOptions, open_store
+from stratalog.partitions.store.read_only import ReadOnlyStore
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+Key = tuple[str, int]
+Epochs = Sequence[tuple[int, int]]
+TASK_BYTES = 64 * 1024 * 1024
+"""Of a segment, in one task. A segment has up to 1 GiB by default."""
+_THREADS = 8
+_DDL = (
+    "topic string, partition int, offset long, timestamp timestamp, timestampType int, key binary, value binary, "
+    "headers array<struct<key: string, value: binary>>, leaderEpoch int"
+)
+_NO_OPTIONS = StoreOptions()
+
+
+@dataclass(frozen=True, slots=True)
+class TierPlan:
+    """What a read does: its tasks, and what it cannot answer for."""
+
+    tasks: tuple[TierTask, ...]
+    unclear: tuple[Unclear, ...]
+    """Offsets among those asked for that the tier does not answer for."""
+    notes: tuple[str, ...]
+    """What the tier does not answer for beside them, before its first or behind its last certain offset."""
+
+    def __add__(self, other: TierPlan) -> TierPlan:
+        return TierPlan(self.tasks + other.tasks, self.unclear + other.unclear, self.notes + other.notes)
+
+
+@dataclass(slots=True)
+class KafkaTier:
+    """The segments that the brokers of a Kafka cluster have uploaded, read without the brokers.
+
+        tier = KafkaTier.open("s3://bucket", layout="aiven", prefix="tier/", metadata="/backup/kafka-logs")
+        tier.read(spark, "trips", start=FirstAt("2026-06-01"), end=FirstAt("2026-06-02")).show()
+
+    It writes nothing. What it cannot prove it does not read: such offsets are named, with the reason.
+    """
+
+    store: Store
+    layout: RemoteSegmentLayout
+    states: SegmentStates
+    epochs: Mapping[Key, Epochs] = field(default_factory=dict)
+    log_starts: Mapping[Key, int] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    """What the metadata do not say."""
+    _opened: dict[str, OpenSegment] = field(default_factory=dict, repr=False)
+
+    @classmethod
+    def open(
+        cls,
+        address: str,
+        *,
+        layout: str,
+        metadata: str,
+        prefix: str = "",
+        keys: Mapping[str, str | Path | bytes] | None = None,
+        epochs: Mapping[Key, Epochs] | None = None,
+        log_starts: Mapping[Key, int] | None = None,
+        storage: StoreOptions = _NO_OPTIONS,
+    ) -> Self:
+        """The tier at ``address``, a folder or a bucket. ``metadata`` is the folder or bucket with the log of
+        ``__remote_log_metadata``: a broker's log folder, or a copy of it. ``prefix`` is put before names, as the
+        plugin does; ``keys`` are the plugin's private keys by their ids, as files or bytes.
+
+        ``epochs`` has, by topic and partition, the leader epochs of the present history with their first offsets
+        (a broker's ``leader-epoch-checkpoint``). Without them, those of the newest segment count.
+        ``log_starts`` has the offsets at which logs start; without them they start with their first segment.
+
+        Raises: InvalidCallError for an unknown layout, a key that is none, metadata that are not there or of an
+            unknown version; CorruptionError, LogGapError for damaged metadata; StorageError kinds.
+        """
+        given = {name: key if isinstance(key, bytes) else _file(name, key) for name, key in (keys or {}).items()}
+        opened = open_layout(layout, LayoutOptions(prefix, given))
+        notes: list[str] = []
+        source = ReadOnlyStore(open_store(metadata, storage, what="metadata"))
+        states = folded(messages_of(source, notes))
+        store = ReadOnlyStore(open_store(address, storage, what="address"))
+        tier = cls(store, opened, states, dict(epochs or {}), dict(log_starts or {}), tuple(notes))
+        tier._check_names()
+        return tier
+
+    def _check_names(self) -> None:
+        for key in [*self.epochs, *self.log_starts]:
+            self._topic_id(key[0])
+
+    def topics(self) -> list[str]:
+        """The names of the topics of which segments are known."""
+        return sorted({one.topic for one in self.states.segments.values()})
+
+    def describe(self) -> Report:
+        """Each partition: the offsets that the tier has, and those that are unclear, with the reason."""
+        rows: list[dict[str, str | int | None]] = []
+        for topic in self.topics():
+            for partition in self._partitions(topic):
+                plan = self._plan_of(topic, partition)
+                sizes = {piece.segment.segment_id: piece.segment.size_bytes for piece in plan.pieces}
+                rows.append(
+                    {
+                        "topic": topic,
+                        "partition": partition,
+                        "start": plan.start,
+                        "end": plan.end,
+                        "segments": len(sizes),
+                        "bytes": sum(sizes.values()),
+                        "left_out": len(plan.left_out),
+                        "unclear": "; ".join(str(one) for one in plan.unclear) or None,
+                    }
+                )
+        return Report("describe tier", rows, notes=self.notes)
+
+    def plan(
+        self,
+        topics: str | Sequence[str],
+        *,
+        start: Bound = None,
+        end: Bound = None,
+        partitions: Sequence[int] | None = None,
+        isolation: Isolation | str = Isolation.READ_UNCOMMITTED,
+    ) -> TierPlan:
+        """The plan of a read. Opens every segment that it takes, and reads no record; bounds that are ``FirstAt``
+        take a part of a segment each.
+
+        Raises: UnknownTopicOrPartitionError; InvalidCallError, also for a form of a segment that the layout does
+            not know; CorruptionError; SourceChangedError; StorageError kinds.
+        """
+        names = [topics] if isinstance(topics, str) else list(topics)
+        query = ReadQuery(topics=names, start=start, end=end, partitions=partitions, isolation=isolation)
+        found = TierPlan((), (), self.notes)
+        for topic in names:
+            for partition in self._chosen(topic, partitions):
+                found += self._planned(topic, partition, query)
+        return found
+
+    def _planned(self, topic: str, partition: int, query: ReadQuery) -> TierPlan:
+        plan = self._plan_of(topic, partition)
+        named = {name: of.get(topic, {}) for name, of in query.named(list(query.topics)).items()}
+        low = self._place(plan, named.get("start", {}).get(partition, query.first), "start")
+        high = self._place(plan, named.get("end", {}).get(partition, query.until), "end")
+        transactions: Mapping[str, KnownTransactions] = {}
+        if isolation_of(query.isolation) is Isolation.READ_COMMITTED:
+            certain = committed(plan, self.opened, low, high)
+            plan, transactions = certain.plan, certain.transactions
+        missed = [one for one in plan.unclear if _inside(one, plan, low, high)]
+        beside = [str(one) for one in plan.unclear if one not in missed and _open_ended(one, plan, low, high)]
+        if low is not None and low < (until := min(plan.start, plan.start if high is None else high)):
+            missed.append(Unclear(topic, partition, low, until, "the tier begins behind them"))
+        if high is not None and high > (since := max(plan.end, plan.end if low is None else low)):
+            missed.append(Unclear(topic, partition, since, high, "the tier ends before them"))
+        pieces = [piece for piece in within(plan.pieces, low, high) if may_hold(piece.segment, query.times)]
+        values(ThreadRunner(_THREADS).run(self.opened, pieces))
+        tasks: list[TierTask] = []
+        for piece in pieces:
+            opened, known = self.opened(piece), transactions.get(piece.segment.segment_id)
+            part = replace(piece, start=start_of_times(opened, piece, query.times))
+            if part.start < part.end:
+                tasks += _split(TierTask(opened, part, plan.epochs, known, query.times))
+        return TierPlan(tuple(tasks), tuple(missed), tuple(beside))
+
+    def read(
+        self,
+        spark: SparkSession,
+        topics: str | Sequence[str],
+        *,
+        start: Bound = None,
+        end: Bound = None,
+        partitions: Sequence[int] | None = None,
+        isolation: Isolation | str = Isolation.READ_UNCOMMITTED,
+        fail_on_data_loss: bool = True,
+    ) -> DataFrame:
+        """The records as a DataFrame: ``topic, partition, offset, timestamp, timestampType, key, value, headers,
+        leaderEpoch``. Tasks of the session read, each a part of a segment. It works on classic sessions and on
+        Spark Connect.
+
+        ``start`` and ``end`` are offsets, offsets by partition, ``FirstAt(time)``, or times: then the records of
+        these times. An open end is the last offset that is certain; what lies behind it is a warning, and so is
+        what lies before an open start. Offsets that are unclear in between raise LogGapError; without
+        ``fail_on_data_loss`` they are left out with a warning.
+
+        Raises: LogGapError; as ``plan``.
+        """
+        plan = self._certain(topics, start, end, partitions, isolation, fail_on_data_loss)
+        if not plan.tasks:
+            return spark.createDataFrame([], _DDL)
+        works = _packed(plan.tasks)
+        numbers = spark.range(0, len(works), 1, len(works))
+        return numbers.mapInArrow(partial(_rows_of_works, works), _DDL)
+
+    def read_arrow(
+        self,
+        topics: str | Sequence[str],
+        *,
+        start: Bound = None,
+        end: Bound = None,
+        partitions: Sequence[int] | None = None,
+        isolation: Isolation | str = Isolation.READ_UNCOMMITTED,
+        fail_on_data_loss: bool = True,
+    ) -> pa.RecordBatchReader:
+        """As ``read``, in this process, without Spark. The records of a partition come in the order of offsets."""
+        plan = self._certain(topics, start, end, partitions, isolation, fail_on_data_loss)
+        rows = (rows for task in plan.tasks for rows in rows_of_task(task))
+        return pa.RecordBatchReader.from_batches(schema_of_task(), rows)
+
+    def _certain(
+        self,
+        topics: str | Sequence[str],
+        start: Bound,
+        end: Bound,
+        partitions: Sequence[int] | None,
+        isolation: Isolation | str,
+        fail_on_data_loss: bool,
+    ) -> TierPlan:
+        plan = self.plan(topics, start=start, end=end, partitions=partitions, isolation=isolation)
+        said = [str(one) for one in plan.unclear]
+        if said and fail_on_data_loss:
+            more = "" if len(said) <= 3 else f" (and {len(said) - 3} more)"
+            raise LogGapError(
+                f"the tier does not answer for {'; '.join(said[:3])}{more}: read these through the brokers, or "
+                "leave them out by fail_on_data_loss=False"
+            )
+        for note in [*said, *plan.notes]:
+            warnings.warn(printable(f"left out: {note}"), stacklevel=3)
+        return plan
+
+    # ------------------------------------------------------------------------------ one partition
+
+    def opened(self, piece: SegmentRange) -> OpenSegment:
+        """The segment of a piece; it is opened once."""
+        segment = piece.segment
+        if segment.segment_id not in self._opened:
+            self._opened[segment.segment_id] = self.layout.open(self.store, segment)
+        return self._opened[segment.segment_id]
+
+    def _topic_id(self, topic: str) -> str:
+        ids = self.states.topic_ids(topic)
+        alive = {one: when for one, when in ids.items() if self._alive(one)} or ids
+        if not alive:
+            known = self.topics()
+            raise UnknownTopicOrPartitionError(
+                f"topic {topic!r} has no segments in the tier{did_you_mean(topic, known)}"
+            )
+        return max(alive, key=lambda one: alive[one])
+
+    def _alive(self, topic_id: str) -> bool:
+        """Whether a topic of that id has a segment that is not deleted: a name may have had several ids."""
+        deleted = SegmentState.DELETE_SEGMENT_FINISHED
+        its = [one for one in self.states.segments.values() if one.topic_id == topic_id]
+        return any(one.state is not deleted for one in its)
+
+    def _partitions(self, topic: str) -> list[int]:
+        topic_id = self._topic_id(topic)
+        return sorted({one.partition for one in self.states.segments.values() if one.topic_id == topic_id})
+
+    def _chosen(self, topic: str, partitions: Sequence[int] | None) -> list[int]:
+        known = self._partitions(topic)
+        if partitions is None:
+            return known
+        if missing := sorted(set(partitions) - set(known)):
+            raise UnknownTopicOrPartitionError(f"topic {topic!r} has no segments of its partitions {missing}")
+        return sorted(set(partitions))
+
+    def _plan_of(self, topic: str, partition: int) -> TierPartition:
+        segments = self.states.of(self._topic_id(topic), partition)
+        epochs = self._epochs_of(topic, partition, segments)
+        start = self.log_starts.get((topic, partition))
+        return plan_partition(topic, partition, segments, self.states.contradictory, epochs, start)
+
+    def _epochs_of(self, topic: str, partition: int, segments: Sequence[RemoteLogSegment]) -> LeaderEpochs:
+        """Those given, or those of the finished segment with the newest epoch."""
+        if (given := self.epochs.get((topic, partition))) is not None:
+            return LeaderEpochs(tuple((int(epoch), int(start)) for epoch, start in given))
+        finished = [one for one in segments if one.state is SegmentState.COPY_SEGMENT_FINISHED]
+        if not finished:
+            return LeaderEpochs(segments[0].leader_epochs if segments else ((0, 0),))
+        newest = max(finished, key=lambda one: (one.leader_epochs[-1][0], one.end_offset))
+        data = self.opened(SegmentRange(newest, newest.start_offset, newest.next_offset)).index(
+            IndexKind.LEADER_EPOCH
+        )
+        epochs = LeaderEpochs(parse_leader_epochs(data, newest))
+        if epochs.ranges_of(newest) != [(newest.start_offset, newest.next_offset)]:
+            raise CorruptionError(f"{newest}: its leader epochs are not those of its metadata")
+        return epochs
+
+    def _place(self, plan: TierPartition, bound: object, name: str) -> int | None:
+        match bound:
+            case None:
+                return None
+            case int() if not isinstance(bound, OffsetSpec):
+                return bound
+            case FirstAt():
+                return end_at(plan, self.opened, bound.timestamp_us)
+        raise InvalidCallError(
+            f"{name} = {bound!r}: of a tier, give an offset, a time, FirstAt(time), offsets by partition, or None"
+        )
+
+
+def _file(name: str, path: str | Path) -> bytes:
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise InvalidCallError(f"key {name!r} cannot be read from {path}: {error.strerror}") from error
+
+
+def _inside(one: Unclear, plan: TierPartition, low: int | None, high: int | None) -> bool:
+    """Whether a reader of ``[low, high)`` misses these offsets. Before the first and behind the last piece, only
+    one who asks for them does."""
+    first = plan.pieces[0].start if plan.pieces else plan.end
+    last = plan.pieces[-1].end if plan.pieces else plan.start
+    begin = first if low is None else low
+    end = last if high is None else high
+    return one.start < end and one.end > begin
+
+
+def _open_ended(one: Unclear, plan: TierPartition, low: int | None, high: int | None) -> bool:
+    """Whether these offsets lie where a reader has named no bound."""
+    before = not plan.pieces or one.end <= plan.pieces[0].start
+    return low is None if before else high is None
+
+
+def _split(task: TierTask) -> Iterator[TierTask]:
+    """Tasks of about ``TASK_BYTES``, divided where the offset index has entries."""
+    piece = task.piece
+    if piece.segment.size_bytes <= TASK_BYTES * 3 // 2:
+        yield task
+        return
+    index = offset_index(task.opened, piece)
+    start, from_byte = piece.start, (index.before(piece.start) or (0, 0))[1]
+    for offset, position in zip(index.offsets.tolist(), index.positions.tolist(), strict=True):
+        if position - from_byte >= TASK_BYTES and start < offset < piece.end:
+            yield replace(task, piece=replace(piece, start=start, end=offset))
+            start, from_byte = offset, position
+    yield replace(task, piece=replace(piece, start=start))
+
+
+def _packed(tasks: Sequence[TierTask]) -> list[list[TierTask]]:
+    """Small tasks together: a task of Spark for each list."""
+    found: list[list[TierTask]] = []
+    room = 0
+    for task in tasks:
+        size = min(task.piece.segment.size_bytes, TASK_BYTES)
+        if not found or size > room:
+            found.append([])
+            room = TASK_BYTES // 2
+        found[-1].append(task)
+        room -= size
+    return found
+
+
+def _rows_of_works(
+    works: Sequence[Sequence[TierTask]], batches: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        for number in batch.column(0).to_pylist():
+            for task in works[number]:
+                yield from rows_of_task(task)

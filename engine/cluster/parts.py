@@ -1,0 +1,42 @@
+"""The parts of the machine that a cluster uses: time, ids, storage, probes. A test, a simulation or a measurement
+opens a cluster with other ones, by ``with_parts``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeVar
+
+from stratalog.engine.driver.opening import OpenStore
+from stratalog.partitions.clock import Clock, SystemClock
+from stratalog.partitions.identity import NewId, random_id
+from stratalog.partitions.probing import Prober
+from stratalog.partitions.store import open_store
+
+if TYPE_CHECKING:
+    from stratalog.engine.cluster import Cluster
+
+    C = TypeVar("C", bound=Cluster)
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterParts:
+    """The parts of one kind of cluster. ``prober`` None: threads."""
+
+    clock: Clock = field(default_factory=SystemClock)
+    new_id: NewId = random_id
+    opener: OpenStore = open_store
+    prober: Prober | None = None
+
+
+def with_parts(
+    door: type[C],
+    *,
+    clock: Clock | None = None,
+    new_id: NewId = random_id,
+    opener: OpenStore = open_store,
+    prober: Prober | None = None,
+) -> type[C]:
+    """``door``, with other parts: ``with_parts(Cluster, clock=clock).open(file)``."""
+    parts = ClusterParts(clock if clock is not None else SystemClock(), new_id, opener, prober)
+    return type(door.__name__, (door,), {"_parts": parts, "__doc__": door.__doc__, "__module__": door.__module__})

@@ -1,0 +1,77 @@
+"""The tasks of an operation, one per partition: the runner, here or on executors, and the listener to progress."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Protocol, TypeVar
+
+from stratalog.partitions.runner import Outcome, ThreadRunner
+from stratalog.partitions.store import Store, StoreCounts
+
+
+class Progress(Protocol):
+    """A listener to an operation's progress: a known number of items, and the bytes of each. Only the tasks, which
+    list the logs, know how many bytes there are in all."""
+
+    def start(self, operation: str, items: int, unit: str) -> None:
+        """Work on ``items`` items begins; ``unit`` is their plural."""
+        ...
+
+    def advance(self, size_bytes: int = 0) -> None:
+        """One more item is done, with ``size_bytes`` bytes."""
+        ...
+
+    def finish(self) -> None:
+        """The work has ended."""
+        ...
+
+
+class Silent:
+    """Discards progress."""
+
+    def start(self, operation: str, items: int, unit: str) -> None: ...
+
+    def advance(self, size_bytes: int = 0) -> None: ...
+
+    def finish(self) -> None: ...
+
+
+class Work(Protocol):
+    """An item that can travel to an executor and says which stores it uses there."""
+
+    def stores_used(self) -> Iterable[Store]:
+        """The stores whose requests count as the item's."""
+        ...
+
+
+W = TypeVar("W", bound=Work)
+R = TypeVar("R")
+
+
+def _one(_: object) -> int:
+    return 1
+
+
+class TaskRunner(Protocol):
+    """Runs work keyed by partition, maybe elsewhere, and counts what it asked of stores there."""
+
+    counts: StoreCounts
+
+    @property
+    def processes(self) -> int:
+        """How many processes work at once: among them what limits all of them is shared out."""
+        ...
+
+    def run(
+        self, function: Callable[[W], R], items: Iterable[W], weigh: Callable[[W], int] = _one
+    ) -> Iterator[Outcome[W, R]]: ...
+
+
+class LocalTasks(ThreadRunner):
+    """Tasks in threads of this process, where the stores count for themselves."""
+
+    processes = 1
+
+    def __init__(self, threads: int) -> None:
+        super().__init__(threads)
+        self.counts = StoreCounts()

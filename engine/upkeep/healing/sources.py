@@ -1,0 +1,62 @@
+"""The truth of a range of offsets: the good files of a partition, and those that together hold the range. Pure.
+
+A file is good if this run has read every byte of it, and if it is of the leader's history. Whether the log uses
+it, a merge has hidden it, or the log start has passed it, makes no difference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from stratalog.engine.replicas.repair import Copy, HeldFile, Place
+from stratalog.engine.upkeep.verification.audit import Audited
+from stratalog.partitions.lineage import Lineage
+from stratalog.partitions.listing import is_live
+
+Offsets = tuple[int, int]
+"""``[start, end)``."""
+
+
+class GoodFiles:
+    """The good files of a partition, which ``leader`` leads."""
+
+    def __init__(self, each: Audited, lineage: Lineage, leader: int | None) -> None:
+        view = each.replicas.view
+        self.log = [copy for copy in each.good if is_live(copy.held.name, lineage, 0)]
+        self.hidden = [copy for copy in each.spare if is_live(copy.held.name, lineage, 0)]
+        self._ranks: dict[Place, int] = {None: 3}
+        for broker in view.replicas:
+            self._ranks[broker] = 0 if broker == leader else 1 if broker in view.isr else 2
+
+    def rank(self, place: Place) -> int:
+        """The order in which places are asked: leader, ISR, other replicas, remote tier."""
+        return self._ranks[place]
+
+    @property
+    def by_broker(self) -> dict[int, list[HeldFile]]:
+        """The files of each replica, in the order of ``rank``."""
+        brokers = sorted((broker for broker in self._ranks if broker is not None), key=self.rank)
+        copies = [*self.log, *self.hidden]
+        return {broker: [copy.held for copy in copies if copy.place == broker] for broker in brokers}
+
+
+def cover(
+    copies: Iterable[Copy], start: int, end: int, preference: Callable[[Copy], Any]
+) -> tuple[list[Copy], list[Offsets]]:
+    """Copies that together hold ``[start, end)``: at each offset the one with the least ``preference``, up to its
+    end. And the offsets that no copy holds.
+    """
+    candidates = list(copies)
+    found: list[Copy] = []
+    holes: list[Offsets] = []
+    position = start
+    while position < end:
+        if there := [copy for copy in candidates if copy.held.start <= position < copy.held.end]:
+            found.append(min(there, key=preference))
+            position = found[-1].held.end
+        else:
+            following = min((copy.held.start for copy in candidates if copy.held.start > position), default=end)
+            holes.append((position, min(following, end)))
+            position = following
+    return found, holes

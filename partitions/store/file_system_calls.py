@@ -1,0 +1,107 @@
+"""File systems of fsspec as their own calls show them: opened in each process, called with a deadline.
+
+The retries of adlfs and gcsfs are switched off. A file system that sends a request again by itself reports its own
+object as that of somebody else, and nobody counts the request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Mapping
+from typing import Any
+
+from fsspec import AbstractFileSystem
+
+from stratalog.partitions.clock import Clock
+from stratalog.partitions.errors import InvalidCallError, Right, StratalogError
+from stratalog.partitions.store.credentials import function_named
+from stratalog.partitions.store.object_loop import of_this_process, wait_for
+from stratalog.partitions.store.protocol import StoreOptions
+from stratalog.partitions.store.requests import FailedAttempt, Requests, Wording, is_full
+
+_ACTIONS: Mapping[Right, str] = {"list": "list", "read": "read", "create": "write", "delete": "delete"}
+_NOT_OF_STORAGE = (TypeError, AttributeError, NameError, StratalogError)
+"""Errors of code, which another attempt does not help."""
+
+
+class FileSystem:
+    """A file system of this process."""
+
+    def __init__(self, fs: AbstractFileSystem) -> None:
+        self.fs = fs
+        self.name = f"{type(fs).__module__}.{type(fs).__qualname__}"
+
+    def call(self, method: str, deadline_s: float, *arguments: Any, **named: Any) -> Any:
+        """The result of a method of fsspec.
+
+        Raises: TimeoutError; as the file system.
+        """
+        if self.fs.async_impl:
+            return wait_for(getattr(self.fs, f"_{method}")(*arguments, **named), deadline_s, self.fs.loop)
+        return wait_for(asyncio.to_thread(getattr(self.fs, method), *arguments, **named), deadline_s)
+
+
+def open_file_system(root: str, options: StoreOptions) -> FileSystem:
+    """The file system for the root at that address; ``options`` are resolved ones.
+
+    Raises: UnsupportedStoreError, InvalidCallError; NoCredentialsFoundError; as a caller's own function.
+    """
+    if options.file_system is not None:
+        found = function_named(options.file_system)(root, options.endpoint_url)
+        if not isinstance(found, AbstractFileSystem):
+            raise InvalidCallError(f"{options.file_system} returned no file system of fsspec")
+        return FileSystem(found)
+    if root.startswith("gs://"):
+        from stratalog.partitions.store.object_gcs import open_gcsfs
+
+        return FileSystem(open_gcsfs(options))
+    from stratalog.partitions.store.object_azure import open_adlfs
+
+    return FileSystem(open_adlfs(options))
+
+
+class FileSystemRequests(Requests):
+    """Calls of a file system, by the rules of all requests."""
+
+    wording = Wording(frozenset(), frozenset(), _ACTIONS, "give them to the file system")
+
+    def __init__(self, root: str, options: StoreOptions, clock: Clock, rng: random.Random) -> None:
+        super().__init__(options, clock, rng)
+        self._root = root
+
+    def client(self) -> FileSystem:
+        """Raises: UnsupportedStoreError, InvalidCallError."""
+        key = ("fsspec", self._root, self.options)
+        return of_this_process(key, lambda: open_file_system(self._root, self.options), self.credentials_number())
+
+    def failure_of(self, error: Exception) -> FailedAttempt | None:
+        said = type(error).__name__  # its text may hold an address, and that a signature
+        if isinstance(error, _NOT_OF_STORAGE):
+            return None
+        if isinstance(error, TimeoutError):
+            return FailedAttempt(f"no answer within {self.options.timeout_s:g} s", timed_out=True)
+        status = status_of(error)
+        if isinstance(error, FileNotFoundError | IsADirectoryError):
+            status = 404
+        elif isinstance(error, FileExistsError):
+            status = 412
+        elif isinstance(error, PermissionError):
+            status = 403
+        if not status:
+            return FailedAttempt(said)
+        passing = (status >= 500 or status in (408, 429)) and not is_full(status, "")
+        return FailedAttempt(f"{status} {said}", status, str(status), passing)
+
+
+def status_of(error: BaseException) -> int:
+    """The status of HTTP in an error of a client, or in what caused it; 0 where it has none."""
+    for each in (error, error.__cause__):
+        response = getattr(each, "response", None)
+        if isinstance(response, Mapping):  # botocore
+            return int(response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
+        for name in ("status_code", "status", "code"):  # azure, aiohttp, gcsfs
+            found = getattr(each, name, None)
+            if isinstance(found, int):
+                return found
+    return 0

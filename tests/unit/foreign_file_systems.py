@@ -1,0 +1,101 @@
+"""File systems of fsspec as users bring them (``file_system`` of a storage table), honest and lying ones."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from typing import Any, ClassVar
+
+from fsspec import AbstractFileSystem
+from fsspec.implementations.memory import MemoryFileSystem
+
+
+class Honest(MemoryFileSystem):  # type: ignore[misc]
+    """In memory; fsspec's own looks whether a name is taken, and then writes."""
+
+    store: ClassVar[dict[str, Any]] = {}
+    pseudo_dirs: ClassVar[list[str]] = [""]
+    lock = threading.Lock()
+
+    def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **_: Any) -> None:
+        with self.lock:
+            if mode == "create" and self._strip_protocol(path) in self.store:
+                raise FileExistsError(path)
+            super().pipe_file(path, value)
+
+    def cat_file(self, path: str, start: int | None = None, end: int | None = None, **_: Any) -> bytes:
+        """fsspec's own readers of one file share its position."""
+        found = self.store.get(self._strip_protocol(path))
+        if found is None:
+            raise FileNotFoundError(path)
+        return bytes(found.getvalue()[start:end])
+
+    def exists(self, path: str, **_: Any) -> bool:
+        return self._strip_protocol(path) in self.store
+
+
+class Overwriting(Honest):
+    """Takes no notice of the mode, as obstore's door of fsspec."""
+
+    store: ClassVar[dict[str, Any]] = {}
+    pseudo_dirs: ClassVar[list[str]] = [""]
+
+    def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **_: Any) -> None:
+        super().pipe_file(path, value)
+
+
+class Looking(Honest):
+    """Looks whether the name is taken, and then writes, as fsspec's default does."""
+
+    store: ClassVar[dict[str, Any]] = {}
+    pseudo_dirs: ClassVar[list[str]] = [""]
+
+    def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **_: Any) -> None:
+        if mode == "create" and self.exists(path):
+            raise FileExistsError(path)
+        time.sleep(0.01)
+        super().pipe_file(path, value)
+
+
+def honest(root: str, endpoint_url: str | None) -> AbstractFileSystem:
+    return _in_memory(Honest, endpoint_url)
+
+
+def overwriting(root: str, endpoint_url: str | None) -> AbstractFileSystem:
+    return _in_memory(Overwriting, endpoint_url)
+
+
+def looking(root: str, endpoint_url: str | None) -> AbstractFileSystem:
+    return _in_memory(Looking, endpoint_url)
+
+
+def deaf(root: str, endpoint_url: str | None) -> AbstractFileSystem:
+    """Takes no notice of the server that it is given."""
+    return Honest(skip_instance_cache=True)
+
+
+def s3fs_as_it_comes(root: str, endpoint_url: str | None) -> AbstractFileSystem:
+    import s3fs
+
+    return s3fs.S3FileSystem(endpoint_url=endpoint_url, skip_instance_cache=True)
+
+
+def obstore_door(root: str, endpoint_url: str | None) -> AbstractFileSystem:
+    from obstore.fsspec import FsspecStore
+
+    return FsspecStore(
+        "s3",
+        endpoint=endpoint_url,
+        region="us-east-1",
+        access_key_id=os.environ["AWS_ACCESS_KEY_ID"],
+        secret_access_key=os.environ["AWS_SECRET_ACCESS_KEY"],
+        client_options={"allow_http": True},
+        skip_instance_cache=True,
+    )
+
+
+def _in_memory(kind: type[Honest], endpoint_url: str | None) -> AbstractFileSystem:
+    if (endpoint_url or "").startswith("http://127.0.0.1"):
+        raise NotImplementedError("no server")
+    return kind(skip_instance_cache=True)

@@ -1,0 +1,137 @@
+"""File systems of fsspec that a user brings: honest ones work, and lying ones are refused by their names."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+from stratalog.engine.config.storage_tables import StorageTables
+from stratalog.partitions.clock import SystemClock
+from stratalog.partitions.errors import InvalidCallError, UnsupportedStoreError
+from stratalog.partitions.identity import random_id
+from stratalog.partitions.store import Store, StoreOptions, open_store
+from stratalog.partitions.store.checking import PART_BYTES, QUICK, StoreCheck
+from stratalog.partitions.store.racing import race_in_threads
+from tests.cloud_servers import CloudEndpoint
+from tests.s3_server import S3Endpoint
+from tests.unit.store_kinds import CLOUD, FILE_SYSTEMS, S3
+
+pytest.importorskip("fsspec")
+HERE = "tests.unit.foreign_file_systems:"
+
+
+def opened(function: str, endpoint_url: str | None = "https://nowhere.example.org") -> Store:
+    options = StoreOptions(
+        endpoint_url,
+        "us-east-1",
+        part_bytes=PART_BYTES,
+        retries=1,
+        driver="fsspec",
+        file_system=HERE + function,
+    )
+    return open_store(f"s3://bucket/{function}", options)
+
+
+def broken(store: Store) -> dict[str, str]:
+    """The rules that are broken, and how."""
+    check = StoreCheck(store, store, race_in_threads, SystemClock(), random_id, QUICK)
+    return {each.rule: each.says for each in check.verdicts() if not each.kept}
+
+
+def test_an_honest_file_system_keeps_the_rules_and_travels_by_its_name() -> None:
+    store = opened("honest")
+    assert broken(store) == {}
+    assert store.create("name", b"0123456789")
+    copy: Store = pickle.loads(pickle.dumps(store))
+    assert copy.read("name", 2, 5) == b"234"
+    assert not copy.create("name", b"later")
+    assert [each.name for each in copy.list("")] == ["name"]
+    copy.delete(["name"])
+    StoreCheck(store, store, race_in_threads, SystemClock(), random_id, QUICK).must_hold()
+
+
+@pytest.mark.parametrize(
+    ("function", "says"),
+    [
+        ("overwriting", r'Overwriting\.pipe_file\(mode="create"\) overwrites'),
+        ("looking", r'Looking\.pipe_file\(mode="create"\) looks whether a name is taken, and then writes'),
+        ("deaf", r"Honest sent nothing to the endpoint_url"),
+    ],
+)
+def test_a_file_system_that_does_not_create_exclusively_is_refused_by_its_name(function: str, says: str) -> None:
+    store = opened(function)
+    with pytest.raises(UnsupportedStoreError, match=f"{says}.*use another file system, or none"):
+        StoreCheck(store, store, race_in_threads, SystemClock(), random_id, QUICK).must_hold()
+
+
+@S3
+def test_s3fs_as_it_comes_repeats_its_own_request_and_is_refused(s3_endpoint: S3Endpoint) -> None:
+    pytest.importorskip("s3fs")
+    found = broken(_on(s3_endpoint, "s3fs_as_it_comes"))
+    assert list(found) == ["a creation is sent once"]
+    assert "s3fs.core.S3FileSystem sent one creation" in found["a creation is sent once"]
+
+
+@S3
+def test_a_door_of_fsspec_that_overwrites_without_a_word_is_refused(s3_endpoint: S3Endpoint) -> None:
+    pytest.importorskip("obstore")
+    with pytest.raises(
+        UnsupportedStoreError, match=r"FsspecStore\.pipe_file\(mode=\"create\"\) overwrites a name"
+    ):
+        _on(s3_endpoint, "obstore_door").check()
+
+
+@pytest.mark.parametrize(
+    "kind", [pytest.param("s3fs", marks=S3), *(pytest.param(k, marks=CLOUD) for k in FILE_SYSTEMS)]
+)
+@pytest.mark.slow
+def test_those_that_are_named_keep_every_rule(kind: str, request: pytest.FixtureRequest) -> None:
+    pytest.importorskip(kind)
+    options = StoreOptions(part_bytes=PART_BYTES, driver="fsspec")
+    if kind == "s3fs":
+        s3: S3Endpoint = request.getfixturevalue("s3_endpoint")
+        root, options = (
+            f"s3://{s3.bucket}",
+            StoreOptions(s3.url, s3.region, part_bytes=PART_BYTES, driver="fsspec"),
+        )
+    else:
+        cloud: CloudEndpoint = request.getfixturevalue(f"{FILE_SYSTEMS[kind]}_endpoint")
+        root = cloud.root
+    assert broken(open_store(f"{root}/checked-{kind}", options)) == {}
+
+
+def _on(endpoint: S3Endpoint, function: str) -> Store:
+    options = StoreOptions(
+        endpoint.url, endpoint.region, part_bytes=PART_BYTES, driver="fsspec", file_system=HERE + function
+    )
+    return open_store(f"s3://{endpoint.bucket}/{function}", options)
+
+
+class TestTables:
+    def test_the_driver_is_that_of_the_kind_or_of_a_root(self) -> None:
+        tables = StorageTables({"s3": {"driver": "fsspec"}})
+        assert tables.options("s3://b/x").driver == "fsspec"
+        assert tables.options("gs://b/x").driver is None
+        own = tables.options("gs://b/x", {"driver": "fsspec", "file_system": "ops.lake:file_system"})
+        assert own.file_system == "ops.lake:file_system"
+
+    @pytest.mark.parametrize(
+        ("table", "says"),
+        [
+            ({"file_system": "ops.lake:open"}, 'needs driver = "fsspec"'),
+            ({"driver": "fsspec", "file_system": "key=secret"}, "names a function"),
+            (
+                {"driver": "fsspec", "file_system": "ops.lake:open", "credentials": "ops.vault:keys"},
+                "finds its own credentials",
+            ),
+        ],
+    )
+    def test_what_cannot_be_is_refused(self, table: dict[str, str], says: str) -> None:
+        with pytest.raises(InvalidCallError, match=says):
+            StorageTables({"s3": table}).options("s3://b/x")
+
+    def test_a_file_in_a_bucket_names_no_function(self) -> None:
+        tables = StorageTables({}, names_providers=False)
+        with pytest.raises(InvalidCallError, match="names no function to import"):
+            tables.options("s3://b/x", {"driver": "fsspec", "file_system": "ops.lake:open"})
