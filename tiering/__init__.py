@@ -14,6 +14,7 @@ KIP-405's pieces, and their counterparts here
     leftovers of failed copies      ``remote_objects``: which objects of a folder are litter
     none: others write the table    ``foreign_commits``: their effect on the remote log
     none: a name that is taken      ``copier``: compares its object with the bytes of an upload
+    none: another history           ``same_records``: where leader and remote log hold other records
     none: an object was damaged     ``rebuilder``: rebuilt from a replica, under a new name
     its list of topic-partitions    ``schedule``: when each is due, and what failed, since when
     remote log index                none: Parquet's own statistics and page index, and the footer

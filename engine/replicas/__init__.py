@@ -4,6 +4,7 @@
     damaged            makes a damaged leader resign
     taking_writes      makes a leader resign whose root takes no writes
     behind_remote      lets a leader continue from the end of the remote log when its whole ISR is behind it
+    remote_records     compares a leader's records with those of its remote log
     repair, registers  the kinds of damage of a replica and their repairs; the content of its registers
     mend               carries out repairs
     former             folders of replicas that a broker no longer has

@@ -7,17 +7,21 @@ operator.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from stratalog.engine.driver.context import Context
 from stratalog.engine.metadata.election_commands import Election, ElectLeaders
 from stratalog.engine.metadata.image import PartitionView
 from stratalog.engine.metadata.partition_commands import Altered, RefusedPartition
+from stratalog.engine.replicas.remote_records import RecordsWork, compare_records
 from stratalog.engine.replication.damage import check_whole, uncommitted_epoch
 from stratalog.engine.replication.remote_end import DivergentRemoteError, LogBehindRemoteError, same_until
 from stratalog.partitions.errors import CorruptionError, RetriableError, StratalogError
 from stratalog.partitions.identity import TopicIdPartition
 from stratalog.partitions.runner import Done, Failed
+from stratalog.tiering.remote_log import RemoteLog
+
+_RECOVER = "recover --keep remote --dry-run shows both; without --dry-run it keeps the remote log"
 
 Behind = Mapping[TopicIdPartition, tuple[PartitionView, LogBehindRemoteError]]
 """Partitions whose leaders are behind their remote logs, by view, with the error."""
@@ -30,16 +34,28 @@ def go_on_from_remote(
     Returns a note for each elected partition, and an error for each one that is unsafe.
     """
     refused: dict[TopicIdPartition, StratalogError] = {}
-    elections: list[Election] = []
-    for outcome in context.threads.run(lambda key: _check_others(context, *behind[key]), list(behind)):
-        key = outcome.item
-        view, error = behind[key]
-        match outcome:
+    prefixes: list[TopicIdPartition] = []
+    for checked in context.threads.run(lambda key: _check_others(context, *behind[key]), list(behind)):
+        match checked:
             case Done():
+                prefixes.append(checked.item)
+            case Failed(key, why):
+                refused[key] = why
+    elections: list[Election] = []
+    for compared in context.tasks.run(compare_records, _records_works(context, prefixes, behind, refused)):
+        key = compared.item.replicas.view.key
+        view, error = behind[key]
+        match compared:
+            case Done(_, None):
                 assert error.wrote is not None
                 remote_epoch = error.wrote.latest_epoch
                 elections.append(
                     Election(*key, view.leader, partition_epoch=view.partition_epoch, remote_epoch=remote_epoch)
+                )
+            case Done(_, first):
+                refused[key] = DivergentRemoteError(
+                    f"{error}. But from offset {first} on the two hold other records, under the same leader "
+                    f"epochs: {_RECOVER}"
                 )
             case Failed(_, why):
                 refused[key] = why
@@ -56,6 +72,32 @@ def go_on_from_remote(
             case RefusedPartition(_, _, why):
                 refused[answer.key] = why
     return notes, refused
+
+
+def _records_works(
+    context: Context,
+    keys: Iterable[TopicIdPartition],
+    behind: Behind,
+    refused: dict[TopicIdPartition, StratalogError],
+) -> list[RecordsWork]:
+    """Comparisons of all records that these leaders hold of remote segments, before they give up their own.
+    Partitions whose remote log cannot be read go to ``refused``.
+    """
+    logs: dict[str, RemoteLog] = {}
+    works: list[RecordsWork] = []
+    for key in keys:
+        view, _ = behind[key]
+        replicas = context.replicas(view)
+        assert replicas.remote is not None
+        try:
+            log = logs[view.topic_id] = logs.get(view.topic_id) or replicas.remote.read()
+        except StratalogError as error:
+            refused[key] = error
+            continue
+        works.append(
+            RecordsWork(replicas, replicas.remote.store, replicas.remote.folder, log.of_partition(view.partition))
+        )
+    return works
 
 
 def _check_others(context: Context, view: PartitionView, error: LogBehindRemoteError) -> None:
@@ -98,5 +140,5 @@ def _check_others(context: Context, view: PartitionView, error: LogBehindRemoteE
             raise DivergentRemoteError(
                 f"{error}. But broker {broker} knows that the high watermark reached "
                 f"{log.claimed_high_watermark}, and its log is the same as the remote one only up to {same}: "
-                "recover --keep remote --dry-run shows both; without --dry-run it keeps the remote log"
+                f"{_RECOVER}"
             )

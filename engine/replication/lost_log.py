@@ -8,6 +8,10 @@ would assign offsets a second time.
 If another member of the ISR has the log, it leads (``stratalog.engine.replicas.damaged``). If the remote log has
 records, the leader continues from its end (``remote_end``). Otherwise an operator lets the log begin again at the
 last known offset (``recover --keep brokers``).
+
+The metadata know an offset up to which there were records, not the last one: it is noted when there are twice as
+many, so that appends cost no commit of the metadata. To know the last one would take a commit for each append. So
+whether there were records behind the known offset is unknown, and every answer says so.
 """
 
 from __future__ import annotations
@@ -38,6 +42,14 @@ def begins_again_at(view: PartitionView) -> int:
     return max(view.log_start_offset, view.written_to)
 
 
+def unknown_behind(view: PartitionView) -> str:
+    """For people: what is not known of a log that begins again."""
+    return (
+        f"whether there were records from offset {begins_again_at(view)} on is not known; if so, their offsets "
+        "are given again"
+    )
+
+
 def lost_log(replicas: PartitionReplicas) -> LogLostError:
     """The error for a lost log."""
     view, leader = replicas.view, replicas.leader
@@ -48,7 +60,7 @@ def lost_log(replicas: PartitionReplicas) -> LogLostError:
         f"{view}: it had records, the high watermark reached {view.written_to} or more, and {leader} has none of "
         f"them: its files are gone.{remote} Nothing is appended. Run replicate: a member of the ISR that has them "
         "then leads. Where no replica has them, recover --keep brokers --dry-run shows what is lost; without "
-        f"--dry-run it lets the log begin again, at offset {begins_again_at(view)}",
+        f"--dry-run it lets the log begin again, at offset {begins_again_at(view)}: {unknown_behind(view)}",
         broker_id=leader.broker_id,
     )
 

@@ -6,12 +6,14 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from stratalog import Cluster
-from stratalog.engine.replicas import damaged
+from stratalog.engine.replicas import damaged, remote_records
 from stratalog.partitions.errors import RetriableError
+from stratalog.tiering import same_records
 from tests.unit.cluster_harness import TIERED, LiveCluster, codes, rows_of
 
 KEPT = {**TIERED, "local.retention.bytes": "-2"}
@@ -61,6 +63,15 @@ class PutBack(LiveCluster):
             for folder in self.root(broker).glob("*/t-*"):
                 shutil.rmtree(folder)
         return self.fresh()
+
+    def merge(self) -> None:
+        """Merge all that the brokers have, whether the remote tier answers or not."""
+        many = {"segment.bytes": "1000000", "segment.merge.min.files": "2"}
+        self.cluster.topics.alter_configs("t", many)
+        self.cluster.merge("t", check=False)
+        self.cluster.topics.alter_configs("t", {"segment.bytes": "1"})
+        log = self.log(self.leader())
+        assert len(log.chain) == 1, log
 
     def fresh(self) -> Cluster:
         """Another driver, from now on that of the appends."""
@@ -132,8 +143,8 @@ def test_a_whole_member_that_nobody_saw_before_is_no_damage_and_leads_then(
 class Unasked(PutBack):
     """Its drivers append where the remote tier does not answer, as they may."""
 
-    def append_unasked(self, *values: str) -> None:
-        """Appends while the remote tier is away."""
+    def append_unasked(self, *values: str, merged: bool = False) -> None:
+        """Appends while the remote tier is away; ``merged``: all that the brokers have is one file then."""
         away = self.folder / "away"
         self.remote.rename(away)
         self.remote.write_text("no folder")
@@ -141,6 +152,8 @@ class Unasked(PutBack):
             report = self.append([value])
             report.raise_for_failures()
         assert any("it is unknown whether" in note for note in report.notes)
+        if merged:
+            self.merge()
         self.remote.unlink()
         away.rename(self.remote)
 
@@ -205,6 +218,41 @@ def test_a_person_says_which_history_counts(parted: Unasked, keep: str, gives_up
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("keep", "gives_up", "left"),
+    [
+        ("remote", 2, [f"v{number}" for number in range(10)]),
+        ("brokers", 5, [*["v0", "v1", "v2", "v3", "v4", "a", "b"]]),
+    ],
+)
+def test_records_under_the_same_leader_epochs_are_not_given_up_without_a_person(
+    tmp_path: Path, keep: str, gives_up: int, left: list[str]
+) -> None:
+    """The metadata was put back, too: both have one leader epoch. The brokers hold less than the remote log."""
+    live = Unasked(tmp_path, 3)
+    live.add(*range(5))
+    live.copy()
+    live.add(*range(5, 10))
+    live.cluster.tier().raise_for_failures()
+    live.put_back()
+    live.append_unasked("a", "b")
+    driver = live.fresh()
+    assert codes(live.append(["c"])) == {"LOG_BEHIND_REMOTE": 1}
+    report = driver.replicate(check=False)
+    assert "DIVERGENT_REMOTE_LOG" in codes(report)
+    assert any("from offset 5 on the two hold other records" in failure.message for failure in report.failures)
+    with live.unchanged():
+        plan = driver.recover("t", keep=keep, dry_run=True)
+    assert rows_of(plan, "same_until", "brokers_end", "remote_end", "gives_up") == [(5, 7, 10, gives_up)]
+    assert rows_of(driver.recover("t", keep=keep), "outcome") == [("kept",)]
+    live.append(["z"]).raise_for_failures()
+    assert live.read() == {0: [*left, "z"]}
+    driver.tier().raise_for_failures()
+    driver.replicate().raise_for_failures()
+    driver.verify(deep=True).raise_for_failures()
+
+
+@pytest.mark.slow
 def test_a_sound_remote_object_is_never_outvoted(tmp_path: Path) -> None:
     """Other records at the same offsets, in files of the same names: three replicas agree, and the remote log
     is as sound as they are."""
@@ -223,3 +271,65 @@ def test_a_sound_remote_object_is_never_outvoted(tmp_path: Path) -> None:
     after = live.in_remote()
     assert {name for name in before if name.endswith(".parquet")} <= after.keys()
     assert all(after[name] == before[name] for name in before if name.endswith(".parquet"))
+
+
+MERGED = {"the remote log": (True, False), "the brokers": (False, True), "both": (True, True)}
+"""Who has merged the records: the remote log, the brokers."""
+
+
+@pytest.fixture
+def compared(monkeypatch: pytest.MonkeyPatch) -> list[int | None]:
+    """What comparisons of records have found."""
+    found: list[int | None] = []
+
+    def first_difference(*given: Any) -> int | None:
+        found.append(same_records.first_difference(*given))
+        return found[-1]
+
+    monkeypatch.setattr(remote_records, "first_difference", first_difference)
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("merged", MERGED)
+def test_other_records_are_found_in_whatever_files_they_are(
+    tmp_path: Path, merged: str, compared: list[int | None]
+) -> None:
+    in_remote, on_brokers = MERGED[merged]
+    live = Unasked(tmp_path, 3)
+    live.add(*range(5))
+    live.copy()
+    live.add(*range(5, 10))
+    if in_remote:
+        live.merge()
+    live.cluster.tier().raise_for_failures()
+    before = live.in_remote()
+    live.put_back()
+    live.append_unasked("v5", *"bcdefg", merged=on_brokers)
+    driver = live.fresh()
+    for report in (driver.verify(deep=True), driver.heal("t", check=False)):
+        assert "CORRUPT_SEGMENT" in codes(report)
+        assert any("from offset 6 on its leader" in failure.message for failure in report.failures), report
+    driver.maintain(check=False)
+    assert 6 in compared
+    segments = [name for name in before if name.endswith(".parquet")]
+    assert {name: live.in_remote()[name] for name in segments} == {name: before[name] for name in segments}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("merged", MERGED)
+def test_the_same_records_in_other_files_are_no_finding(
+    tmp_path: Path, merged: str, compared: list[int | None]
+) -> None:
+    in_remote, on_brokers = MERGED[merged]
+    live = Unasked(tmp_path, 3)
+    live.add(*range(6))
+    live.copy()
+    if in_remote:
+        live.merge()
+    live.cluster.tier().raise_for_failures()
+    live.put_back()
+    if on_brokers:
+        live.append_unasked("v6", merged=True)
+    live.fresh().verify(deep=True).raise_for_failures()
+    assert set(compared) == {None}

@@ -94,6 +94,27 @@ def test_a_person_lets_it_begin_again_where_it_was_known_to_end(tmp_path: Path, 
     assert written_to(live) == 6
 
 
+@pytest.mark.parametrize("appended", [0, 1, 4])
+def test_every_answer_says_that_what_was_behind_the_known_offset_is_unknown(tmp_path: Path, appended: int) -> None:
+    """The metadata note an offset when there are twice as many: what came since then cannot be told from nothing,
+    and gets its offsets again."""
+    live = written(tmp_path)
+    live.fill([f"w{number}" for number in range(appended)])
+    live.cluster.replicate().raise_for_failures()
+    assert written_to(live) == 5
+    lose(live)
+    unknown = "whether there were records from offset 5 on is not known; if so, their offsets are given again"
+    assert unknown in the_failure(live.append(["too early"]))
+    (finding,) = [row for row in live.cluster.health().rows if row["finding"] == "lost-log"]
+    assert unknown in str(finding["what"])
+    for dry_run in (True, False):
+        report = live.cluster.recover("t", keep="brokers", dry_run=dry_run)
+        assert any(unknown in note and "at least up to offset 5" in note for note in report.notes)
+    live.append(["new"]).raise_for_failures()
+    assert live.log(live.leader()).local_start == 5
+    assert live.read() == {0: ["new"]}
+
+
 def test_an_append_that_comes_late_to_a_lost_folder_is_in_nobodys_way(tmp_path: Path) -> None:
     """A driver that knows the end of the log writes once more before it looks. It is refused, and its file stays
     in a folder that nobody reads any more."""

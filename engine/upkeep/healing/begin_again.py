@@ -19,6 +19,7 @@ from stratalog.engine.replication.lost_log import (
     begins_again_at,
     has_remote_records,
     is_lost,
+    unknown_behind,
     with_remote_asked,
 )
 from stratalog.engine.replication.partition import PartitionReplicas
@@ -72,8 +73,8 @@ class LostLog:
         view = self.replicas.view
         unseen = "".join(f"; broker {broker} is fenced, and was not looked at" for broker in self.unseen)
         return (
-            f"{view}: no replica has a record of it, and it had some: up to offset {view.written_to}, "
-            f"or more, which is not known. Its log begins again at {begins_again_at(view)}{unseen}"
+            f"{view}: no replica has a record of it, and it had some: at least up to offset {view.written_to}. "
+            f"Its log begins again at {begins_again_at(view)}: {unknown_behind(view)}{unseen}"
         )
 
 

@@ -19,6 +19,7 @@ from stratalog.engine.driver.run import OperationRun
 from stratalog.engine.metadata.election_commands import Election, ElectLeaders
 from stratalog.engine.metadata.image import TopicImage
 from stratalog.engine.reading.look import chosen_views
+from stratalog.engine.replicas.remote_records import RecordsWork, compare_records
 from stratalog.engine.replication.partition import PartitionReplicas
 from stratalog.engine.replication.remote_end import DivergentRemoteError, LogBehindRemoteError, same_until
 from stratalog.engine.upkeep.healing.begin_again import KeptRow, begin_again
@@ -135,7 +136,9 @@ def _look(look: tuple[PartitionReplicas, RemoteLog]) -> Parted | None:
         assert tail.last is not None
         wrote = auxiliary_state(tail.store, tail.folder, tail.last).lineage
         same = same_until(wrote, tail.last.next_offset, log, replicas.view.log_start_offset)
-        return Parted(replicas, log, wrote, remote.of_partition(replicas.view.partition), same)
+        segments = remote.of_partition(replicas.view.partition)
+        first = compare_records(RecordsWork(replicas, tail.store, tail.folder, segments))
+        return Parted(replicas, log, wrote, segments, same if first is None else min(same, first))
     return None
 
 

@@ -5,7 +5,8 @@
    (``remote``)
 2. partitions where something was found that is not sure are looked at again: two looks in a row must say it
 3. with ``deep``, tasks, one a group of files: every byte against its checksums (``content``)
-4. copies of one file must be equal (``findings``)
+4. copies of one file must be equal (``findings``); and of remote segments that the leader has in other files, or
+   in other bytes, all records (``stratalog.engine.replicas.remote_records``)
 5. findings under a view that has passed say nothing: such partitions begin again
 """
 
@@ -18,17 +19,19 @@ from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.report import Failure
 from stratalog.engine.driver.run import OperationRun
 from stratalog.engine.metadata.image import ClusterImage, PartitionView, TopicImage
+from stratalog.engine.replicas.remote_records import RecordsWork, compare_records
 from stratalog.engine.replicas.repair import BadFile, Copy, HeldFile
 from stratalog.engine.replication.partition import PartitionReplicas
 from stratalog.engine.upkeep.tiering.remote_logs import ask_remote
 from stratalog.engine.upkeep.verification.content import ReadWork, groups_of, read_files
-from stratalog.engine.upkeep.verification.findings import Finding, odd_copies
+from stratalog.engine.upkeep.verification.findings import Finding, odd_copies, other_records
 from stratalog.engine.upkeep.verification.remote import RemotePartition, RemoteWork, check_remote
 from stratalog.engine.upkeep.verification.structure import PartitionStructure, StructureWork, partition_structure
-from stratalog.partitions.errors import RemoteObjectMissingError, StaleMetadataError
+from stratalog.partitions.errors import CorruptionError, RemoteObjectMissingError, StaleMetadataError
 from stratalog.partitions.identity import TopicIdPartition
 from stratalog.partitions.runner import Done, Failed
 from stratalog.partitions.store import Store
+from stratalog.tiering.remote_file import remote_file
 
 _ROUNDS = 5
 """How often a partition is looked at whose view, or of which what is found, keeps changing."""
@@ -278,6 +281,7 @@ def _read(context: Context, audits: Mapping[TopicIdPartition, Audited]) -> None:
                 found += [Copy(work.place, work.store, held, crc32) for held, crc32 in read.good]
         context.progress.advance(work.size_bytes)
     context.progress.finish()
+    compared = [one for each in audits.values() if (one := _records_work(each)) is not None]
     for each in audits.values():
         for copy, agreed, error in list(odd_copies(each.good, each.replicas.view.leader)):
             held, where = copy.held, f"{each.replicas} in the remote tier"
@@ -287,6 +291,45 @@ def _read(context: Context, audits: Mapping[TopicIdPartition, Audited]) -> None:
             each.findings.append(Finding(where, error, copy.place, damage))
             # Nobody is to copy it, nor, while it is not known which of them is right, any other of that name.
             each.good = [one for one in each.good if one != copy and (agreed or one.held.name != held.name)]
+    _compare_records(context, audits, compared)
+
+
+def _compare_records(
+    context: Context, audits: Mapping[TopicIdPartition, Audited], works: Sequence[RecordsWork]
+) -> None:
+    """Step 4, of records."""
+    for outcome in context.tasks.run(compare_records, works):
+        each = audits[outcome.item.replicas.view.key]
+        where = f"{each.replicas} in the remote tier"
+        match outcome:
+            case Failed(_, CorruptionError()):
+                pass  # the pass over all bytes has told what is damaged
+            case Failed(_, error):
+                each.findings.append(Finding(where, error))
+            case Done(work, first) if first is not None:
+                each.findings.append(Finding(where, other_records(str(work), first, each.replicas.view.leader)))
+                # Nobody is to copy either side while it is not known which of them is right.
+                each.good = [copy for copy in each.good if copy.held.end <= first]
+
+
+def _records_work(each: Audited) -> RecordsWork | None:
+    """Of the remote segments that the leader has in other files, or in other bytes of a merged one."""
+    remote, leader = each.remote, each.replicas.view.leader
+    if remote is None or each.looked is None or leader is None:
+        return None
+    mine = {_content(copy) for copy in each.good if copy.place == leader}
+    appends = {copy.held.name for copy in each.good if copy.place == leader and not copy.held.name.merged}
+    others = {
+        copy.held.file.object.name
+        for copy in each.good
+        if copy.place is None and _content(copy) not in mine and copy.held.name not in appends
+    }
+    segments = tuple(one for one in remote.segments if remote_file(remote.folder, one).object.name in others)
+    return RecordsWork(each.replicas, remote.store, remote.folder, segments) if segments else None
+
+
+def _content(copy: Copy) -> tuple[int, int, int]:
+    return copy.held.start, copy.held.end, copy.content
 
 
 def _groups(each: Audited) -> Iterator[ReadWork]:

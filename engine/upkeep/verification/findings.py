@@ -60,6 +60,14 @@ def foreign_file(store: Store, stored: StoredObject) -> CorruptSegmentError:
     return CorruptSegmentError(f"{store.uri_of(stored.name)} is {what}")
 
 
+def other_records(partition: str, first: int, leader: int | None) -> CorruptSegmentError:
+    """The error of a leader and a remote log that hold other records from an offset on."""
+    return CorruptSegmentError(
+        f"{partition}: from offset {first} on its leader, broker {leader}, and its remote log hold other records "
+        f"under the same leader epochs{_REMOTE_DIFFERS}"
+    )
+
+
 def offsets(start: int, end: int) -> str:
     """How messages name a range."""
     return f"offsets [{start}, {end})"
@@ -73,7 +81,8 @@ def odd_copies(copies: Iterable[Copy], leader: Place) -> Iterator[tuple[Copy, bo
     The object of the remote tier is never outvoted: its own checksums hold, and all replicas may have been
     put back from an older copy. Where the replicas agree on something else, nobody can tell either.
 
-    A merged segment of the remote tier is no copy: the same records may have been encoded there by themselves.
+    A merged segment of the remote tier is no copy: the same records may have been encoded there by themselves, so
+    they are compared as records (``audit``).
     """
     by_name: dict[DataName, list[Copy]] = {}
     for copy in copies:

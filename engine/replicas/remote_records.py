@@ -1,0 +1,42 @@
+"""The task that compares a leader's records with those of its remote log, offset by offset."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from stratalog.engine.replication.partition import PartitionWork
+from stratalog.partitions.errors import SourceChangedError
+from stratalog.partitions.store import Store
+from stratalog.tiering.remote_segment import RemoteSegment
+from stratalog.tiering.same_records import first_difference
+
+_ATTEMPTS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class RecordsWork(PartitionWork):
+    """Compare all that both sides hold of some remote segments, in order."""
+
+    store: Store
+    folder: str
+    segments: tuple[RemoteSegment, ...]
+
+    def stores_used(self) -> Iterable[Store]:
+        """See ``stratalog.engine.driver.context.Work``."""
+        return [self.replicas.leader.store, self.store]
+
+
+def compare_records(work: RecordsWork) -> int | None:
+    """The task: the first offset with other records on the two sides; None where they have the same.
+
+    Raises: as ``first_difference``; errors of listing the leader.
+    """
+    leader = work.replicas.leader
+    for _ in range(_ATTEMPTS):
+        log = leader.log(anew=True)
+        try:
+            return first_difference(leader.store, log, work.store, work.folder, work.segments)
+        except SourceChangedError as error:  # a merge or retention took a file away
+            changed = error
+    raise SourceChangedError(f"{work}: its files change faster than they can be compared; try again: {changed}")

@@ -1,0 +1,61 @@
+"""Where a leader's log and remote segments hold other records at the same offsets, whatever files they are in.
+
+Leader epochs tell two histories apart, but not where brokers were put back together with their metadata: then an
+epoch is used again for other records. Names and checksums do not tell either where one side was merged. So the
+records themselves are compared: timestamps, keys, values, headers. The log adds other columns, which follow from
+them or, like the outcome of a transaction, are only known in a merged file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from stratalog.partitions.digest import row_hashes
+from stratalog.partitions.listing import DataFile, Link, ReplicaLog
+from stratalog.partitions.records import RECORD_COLUMNS
+from stratalog.partitions.segment import read_row_groups
+from stratalog.partitions.store.protocol import Store
+from stratalog.tiering.divergence import readable
+from stratalog.tiering.remote_file import remote_file
+from stratalog.tiering.remote_segment import RemoteSegment
+
+
+def first_difference(
+    leader: Store, log: ReplicaLog, remote: Store, folder: str, segments: Iterable[RemoteSegment]
+) -> int | None:
+    """The first offset at which the leader's ``log`` and the ``segments``, in order, hold other records; None
+    where they hold the same, or one side has nothing. Segments of other leader epochs are not looked at.
+
+    Raises: CorruptSegmentError; SourceChangedError when a file of the log is gone; StorageError.
+    """
+    for segment, agreed in readable(segments, log.lineage):
+        links = [link for link in log.chain if segment.base_offset < link.end and link.start < agreed]
+        if not links:
+            continue
+        start, end = max(segment.base_offset, links[0].start), min(agreed, links[-1].end)
+        for first, records in _records(remote, remote_file(folder, segment), start, end):
+            differs = _differs(leader, links, first, row_hashes(records))
+            if differs is not None:
+                return differs
+    return None
+
+
+def _differs(leader: Store, links: Sequence[Link], first: int, theirs: npt.NDArray[np.uint64]) -> int | None:
+    """The first offset at which the leader has another record than these from ``first`` on. Records that its files
+    lack are damage, and no difference."""
+    for link in links:
+        start, end = max(first, link.start), min(first + len(theirs), link.end)
+        for at, records in _records(leader, link.file, start, end) if start < end else ():
+            mine = row_hashes(records)
+            differs = np.flatnonzero(mine != theirs[at - first : at - first + len(mine)])
+            if len(differs):
+                return at + int(differs[0])
+    return None
+
+
+def _records(store: Store, file: DataFile, start: int, end: int) -> Iterator[tuple[int, pa.Table]]:
+    return read_row_groups(store, file, start, end, [*RECORD_COLUMNS])
