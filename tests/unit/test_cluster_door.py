@@ -36,15 +36,18 @@ GROUPS = {
 def methods() -> Iterator[tuple[str, object]]:
     for door in (Cluster, *GROUPS.values()):
         for name, method in inspect.getmembers(door, callable):
-            if not name.startswith("_"):
+            if not name.startswith("_") and method.__name__ != "absent":  # of a bridge that is not installed
                 yield f"{door.__name__}.{name}", method
 
 
 def test_every_method_names_its_arguments_and_says_what_it_does() -> None:
+    """But the options of a stream, which are those of its format, as Spark's own ``load`` takes them."""
     hidden = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     for name, method in methods():
         parameters = inspect.signature(method).parameters.values()  # type: ignore[arg-type]
-        assert [str(one) for one in parameters if one.kind in hidden] == [], name
+        unnamed = [str(one) for one in parameters if one.kind in hidden]
+        streams = name in ("Cluster.for_each_batch", "Cluster.for_each_live_batch")
+        assert unnamed == (["**options: 'object'"] if streams else []), name
         assert inspect.getdoc(method), name
 
 
