@@ -38,7 +38,7 @@ ON_S3 = (10, 1_000)
 TRIED_EVERY_S = 0.2
 NOTE = (
     "Seconds from the command on. Requests are those to brokers and remote; on folders a listing is two scans, "
-    "hence two. The S3 server is on the same machine, and takes a part of its cores. In a bucket that is farther "
+    "hence two. The S3 server runs on the same machine and shares its cores. In a bucket that is farther "
     "away 16 requests are on their way at once, and the time is about requests x latency / 16."
 )
 

@@ -68,12 +68,13 @@ class Kafka:
         what their consumer groups have committed (``groups``). Topics that are not here are made, with
         ``replication_factor``; of an ``archive`` records stay when the source's go. ``rename`` gives topics other
         names here, by their names there; later runs know them. ``throttle_bytes_per_s`` bounds the copying;
-        no further piece is begun after ``budget_s``. Any number of mirrors may run. Where much is new, the
+        no further piece is begun after ``budget_s``. Any number of mirrors may run. If there is much new data, the
         executors of the cluster's session read and append.
 
-        Values are bytes, or decoded: ``value_format`` is ``avro``, ``confluent-avro``, ``json`` or ``protobuf``,
-        and ``schema_file`` one of Avro; with a type as DDL; with descriptors, of which ``message`` is one. Bytes
-        that are not of the schema are kept in ``value._undecoded``, and counted.
+        Values stay bytes unless ``value_format`` is given: ``avro``, ``confluent-avro``, ``json`` or ``protobuf``.
+        ``schema_file`` is then an Avro schema, a type as DDL (json), or a descriptor set (protobuf), in which
+        ``message`` names the type. Bytes that do not match the schema are kept in ``value._undecoded`` and
+        counted.
 
         See ``stratalog.bridges.mirror.mirror``.
 

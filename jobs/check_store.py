@@ -28,7 +28,7 @@ from stratalog.partitions.store.racing import race_in_processes
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("url", metavar="URL", help="an existing folder, or an address in object storage")
     parser.add_argument("--endpoint-url", metavar="URL", help="endpoint of your own server")
-    parser.add_argument("--region", metavar="NAME", help="region of S3")
+    parser.add_argument("--region", metavar="NAME", help="S3 region")
     parser.add_argument(
         "--exclusive-multipart",
         action="store_true",

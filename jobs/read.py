@@ -70,7 +70,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_client_rack(parser)
     add_dry_run(parser, "list the files that would be scanned; needs no Spark")
-    parser.add_argument("--explain", action="store_true", help="as --dry-run, in a readable form with sums")
+    parser.add_argument(
+        "--explain", action="store_true", help="like --dry-run, but as a readable summary with totals"
+    )
     what = parser.add_mutually_exclusive_group()
     what.add_argument(
         "--limit", metavar="N", type=count, default=_SHOWN, help=f"show N records (default: {_SHOWN})"

@@ -67,7 +67,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     begin.add_argument("--group", metavar="NAME", help="begin at the offsets of a consumer group")
     parser.add_argument("--partitions", metavar="N,M", type=numbers, help="only these (default: all)")
     parser.add_argument("--max-messages", metavar="N", type=count, help="end after N records")
-    parser.add_argument("--timeout", metavar="TIME", type=duration, help="end when no record comes for TIME: 30s")
+    parser.add_argument(
+        "--timeout", metavar="TIME", type=duration, help="stop after TIME without a new record, such as 30s"
+    )
     parser.add_argument(
         "--auto-offset-reset",
         choices=RESETS,

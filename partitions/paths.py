@@ -342,7 +342,7 @@ def remote_segment_path(partition: int, name: DataName, rebuilt: int = 0) -> str
 
 
 def parse_remote_segment_path(path: str) -> tuple[int, DataName, int] | None:
-    """``(partition, name, rebuilt)`` of a segment in the remote tier, or None when it is no segment."""
+    """``(partition, name, rebuilt)`` of a remote segment, or None if the path is not a segment."""
     folder, _, last = path.rpartition("/")
     partition, slash, rebuilt = folder.partition("/")
     name = parse_name(last)

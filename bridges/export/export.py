@@ -101,7 +101,7 @@ class _ExportedTopic:
         ranges, times = self._planned()
         topic = PREFIX + self.export_name
         if len(topic) > _LONGEST_NAME:
-            raise InvalidTopicError(f"{topic!r} is too long for a topic of Kafka: give a shorter --name")
+            raise InvalidTopicError(f"{topic!r} is too long for a Kafka topic name: choose a shorter --name")
         if self.options.dry_run:
             for partition, (start, end) in sorted(ranges.items()):
                 self.run.rows.append({"topic": self.here.name, "partition": partition, "start": start, "end": end})

@@ -42,8 +42,8 @@ def check_gap(topic: str, piece: ExportPiece) -> None:
     for start, records in _runs(piece):
         if (gap := records[0].offset - start) > MOST_GAP:
             raise OffsetsNotKeptError(
-                f"{topic}-{piece.partition}: {gap} offsets from {start} on have no record, and each would have to "
-                f"be taken there, of {MOST_GAP} at most; export at new offsets: --new-offsets"
+                f"{topic}-{piece.partition}: {gap} offsets from {start} have no record, and Kafka would need a "
+                f"record at each; the limit is {MOST_GAP}: export at new offsets with --new-offsets"
             )
 
 

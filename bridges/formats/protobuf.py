@@ -81,7 +81,7 @@ def _struct(message: Descriptor, above: tuple[str, ...]) -> Any:
         for field in message.fields
     ]
     if not fields:
-        raise InvalidCallError(f"{message.full_name} has no fields: a column has some")
+        raise InvalidCallError(f"{message.full_name} has no fields, and a struct column needs at least one")
     return {"type": "struct", "fields": fields}
 
 

@@ -45,7 +45,9 @@ def add_source(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--schema", metavar="FILE", help="an Avro schema; for json a type as DDL; for protobuf a descriptor set"
     )
-    parser.add_argument("--message", metavar="NAME", help="the message type of the values, among the descriptors")
+    parser.add_argument(
+        "--message", metavar="NAME", help="with --format protobuf: the values' message type in the descriptor set"
+    )
 
 
 def add_run(parser: argparse.ArgumentParser) -> None:

@@ -1,8 +1,8 @@
 """Records of many batches at once, as columns of Arrow: numpy follows the lengths, Arrow copies the bytes.
 
 The place of a record is known only when the length of the one before it is. So step ``k`` reads the ``k``-th
-record of *every* batch of a group, as one operation on arrays. Where few batches are left that have so many
-records, plain Python follows the rest of their lengths, which is faster then; it reads lengths, and no records.
+record of *every* batch of a group, as one operation on arrays. Once only a few batches still have
+records left, plain Python walks their remaining lengths, which is faster then. It reads lengths, not records.
 
 Keys and values are slices of the decompressed bytes. All slices and the gaps between them are one Arrow array over
 these bytes, without a copy, and ``take`` picks the columns from it.

@@ -146,7 +146,7 @@ def _batches(task: TierTask, what: str) -> Iterator[KafkaBatch]:
         data, position = data[whole:], position + whole
         rest = data
     if end == segment.next_offset and expected != end:
-        raise CorruptionError(f"{what}: its last batch ends at offset {expected}, behind its last one")
+        raise CorruptionError(f"{what}: its batches end before offset {expected}, but its metadata says {end}")
 
 
 def _begin(task: TierTask) -> tuple[int, int, int | None]:

@@ -97,7 +97,7 @@ class KafkaTier:
     epochs: Mapping[Key, Epochs] = field(default_factory=dict)
     log_starts: Mapping[Key, int] = field(default_factory=dict)
     brokers: SourceBrokers | None = None
-    """Those of a running cluster; None: the metadata's files are all that there is."""
+    """The brokers of a running source cluster; None if only the metadata files are available."""
     notes: tuple[str, ...] = ()
     """Gaps in the metadata, if any."""
     _opened: dict[str, OpenSegment] = field(default_factory=dict, repr=False)

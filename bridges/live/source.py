@@ -128,7 +128,7 @@ class LiveSource(StreamSource):
         if isinstance(at, int) and not isinstance(at, OffsetSpec):
             if at > boundary.end:
                 raise OffsetOutOfRangeError(
-                    f"{self._topic}-{partition}: startingOffsets says {at}, and records end at {boundary.end}"
+                    f"{self._topic}-{partition}: startingOffsets {at} is past the end of the log ({boundary.end})"
                 )
             return at
         found = list_offsets(self._context, self._topic, at).get(partition)

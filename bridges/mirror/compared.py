@@ -135,8 +135,8 @@ def _same(one: pa.Array, other: pa.Array) -> np.ndarray:
 
 
 def _data_of(records: pa.RecordBatch) -> Iterator[tuple[str, bytes]]:
-    """All that the records are, of each column apart: what comes in two pieces is the same as in one. Null differs
-    from nothing."""
+    """The records' full content, column by column; splitting a batch in two gives the same bytes. A null differs
+    from an empty value."""
     yield "offset", offsets_of(records).tobytes()
     yield "timestamp", _numbers(records.column("timestamp").cast(pa.int64()), -1)
     for name in ("key", "value"):

@@ -14,7 +14,7 @@ from stratalog.partitions.identity import TopicPartition
 
 
 class InconsistentTopicIdError(InvalidCallError):
-    """A topic has another id than it had: it was deleted, and made again under its name."""
+    """A topic's id has changed: it was deleted and created again under the same name."""
 
     code = "INCONSISTENT_TOPIC_ID"
 

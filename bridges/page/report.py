@@ -28,13 +28,13 @@ class StatePage:
     html: str
     """A whole document, which loads nothing."""
     health: HealthReport
-    """The part on top of it."""
+    """The health report at the top of the page."""
     file: ClusterFile
 
     def save(self, target: str | os.PathLike[str]) -> str:
         """Write the page to a file, or to an address such as ``s3://bucket/report.html``, in the place of an older
-        one: readers see that or this. An address is reached as the cluster file says for its kind of storage.
-        Returns where it is.
+        one: readers see that or this. For an address, the connection settings are
+        those of the cluster file for that kind of storage. Returns the place.
 
         Raises: InvalidCallError for a place that cannot be written or is inside a root of the cluster;
             StorageError kinds for a bucket.

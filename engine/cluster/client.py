@@ -66,11 +66,11 @@ class Client(Producer):
         reader is (else as ``client.rack`` says). ``fail_on_data_loss=False``: deleted records that were asked
         for are left out, with a warning.
 
-        As times, ``start`` and ``end`` bound the records' timestamps, ``[start, end)``, whatever the order of the
-        log: ``read("flights", "2013-01-10", "2013-01-11")`` are the flights of that day. Files without any are not
-        planned; a record without a timestamp is of no time. Text is ISO 8601, UTC where it names no zone; a
-        ``datetime`` has to have one. Kafka's look-up is ``FirstAt(time)``: all from the first record on that is so
-        late, whatever their times.
+        If ``start`` and ``end`` are times, they select records by timestamp in ``[start, end)``, regardless of log
+        order: ``read("flights", "2013-01-10", "2013-01-11")`` returns that day's flights. Files without such
+        records are not planned; a record without a timestamp is never selected. Text is ISO 8601, in UTC if it
+        names no zone; a ``datetime`` must have one. ``FirstAt(time)`` is Kafka's lookup: it reads from the first
+        record at or after ``time``, whatever the timestamps that follow.
 
         ``isolation="read_committed"``: only records of no transaction, or of a committed one, up to the last
         stable offset; the default is Kafka's, ``read_uncommitted``.

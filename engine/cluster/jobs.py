@@ -107,8 +107,8 @@ class Jobs:
 
     @operation("health", leaves_event=False)
     def health(self) -> HealthReport:
-        """All that needs somebody: a row a finding, with its severity (``error``: a person, now), since
-        when, and the command that mends it; figures by Kafka's names in ``totals``. Errors are failures of the
+        """Everything that needs attention, one finding per row: its severity (``error``: act now), since when, and
+        the command that fixes it. ``totals`` has figures under Kafka's names. Errors are failures of the
         report. It only reads, and costs one listing of each broker. See ``stratalog.engine.health``.
 
             cluster.health().raise_for_failures()
@@ -260,7 +260,7 @@ class Jobs:
 
         Args:
             brokers: the brokers to set up: 2, or 2,3; an empty folder alone may be a volume that is not mounted
-            add: give these brokers replicas of all partitions of the topics that they lack
+            add: give these brokers a replica of every partition of the topics that they do not hold yet
             instead_of: give the one broker all replicas of this broker, which loses them
             trust_copy: assert that these roots hold everything ever acknowledged to them: they were moved as they
                 were, not restored from an older copy; acknowledged records are lost if this is wrong

@@ -41,8 +41,8 @@ def health(context: Context) -> HealthReport:
 
 
 def examine(context: Context) -> Examined:
-    """All that needs somebody: a row a finding, the most urgent first. Those that need a person are
-    failures of the report, too, and so is what could not be looked at. ``totals`` are the figures, with Kafka's
+    """Everything that needs attention, one finding per row, the most urgent first. Errors are failures of the
+    report, too, and so is what could not be looked at. ``totals`` are the figures, with Kafka's
     names where Kafka has them. Nothing is written.
 
     Raises: as ``look``.

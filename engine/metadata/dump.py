@@ -3,8 +3,8 @@
 A snapshot replaces the log up to its end (KIP-630, "Overview"), so an image loaded from one equals the image
 folded from the log. Its records may differ from those of the log (KIP-630, "Snapshot Format"): they contain the
 values of ``stratalog.engine.metadata.image`` themselves. So no field is forgotten, nothing is derived twice, and
-loading is decoding. Two kinds of record are the log's own: ``VotersRecord`` comes first, and a ``ConfigRecord``
-sets each config of the cluster.
+loading is decoding. Two record types are taken from the log unchanged: ``VotersRecord``, which comes first,
+and one ``ConfigRecord`` per cluster config.
 """
 
 from __future__ import annotations

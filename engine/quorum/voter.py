@@ -46,7 +46,7 @@ def position_of(name: DataName | CheckpointName) -> Position:
 
 @dataclass(frozen=True, slots=True)
 class VoterLook:
-    """The names on a voter at one look. The quorum's decisions depend on names alone."""
+    """The file names on a voter, from a single listing. The quorum's decisions depend on names alone."""
 
     voter: Voter
     claims: tuple[int, ...]
@@ -207,9 +207,9 @@ class Voter:
             )
 
     def claim(self, epoch: int, claimant: str) -> bool:
-        """Whether ``claimant`` has claimed ``epoch`` here, now or before. A claim below a greater one may have
-        been deleted, and made again by another driver: it is useless to both, as both list the voter afterwards,
-        and see the greater one.
+        """Whether ``claimant`` has claimed ``epoch`` here, now or before. A claim lower than another may be
+        deleted and then created again by a second driver. That is harmless: both drivers list the voter
+        afterwards, see the higher claim, and cannot use theirs.
 
         Raises: StorageError and other RetriableError kinds.
         """

@@ -28,7 +28,7 @@ class RecordsWork(PartitionWork):
 
 
 def compare_records(work: RecordsWork) -> int | None:
-    """The task: the first offset with other records on the two sides; None where they have the same.
+    """The task. Returns the first offset at which the two sides differ, or None if they match.
 
     Raises: as ``first_difference``; errors of listing the leader.
     """

@@ -172,8 +172,8 @@ def _typed(
 
 
 def _time(frame: DataFrame, column: ColumnOrName, what: str) -> Column:
-    """A timestamp. Numbers are refused, as their unit is ambiguous: seconds for Spark, milliseconds in Kafka. So
-    is text, as invalid text would become null, the present time, in a session without ANSI mode.
+    """A timestamp. Numbers are refused, as their unit is ambiguous: seconds for Spark, milliseconds in Kafka. Text
+    is refused too: without ANSI mode invalid text would become null, and null means the present time.
     """
     expression = _named(frame, column, f"{what}: timestamp")
     given = frame.select(expression.alias("c")).schema[0].dataType.simpleString()

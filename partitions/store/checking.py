@@ -194,8 +194,8 @@ class StoreCheck:
             )
         if times > 1:
             raise BrokenRuleError(
-                f"{file_system} sent one creation {times} times where no answer came: it would take its own "
-                "object for somebody else's, after its deadline. Switch its retries off"
+                f"{file_system} sent the same create request {times} times when it got no answer: a retry "
+                "could mistake its own object for someone else's. Switch its retries off"
             )
         return f"{file_system} sent one that got no answer once"
 
@@ -291,10 +291,10 @@ class StoreCheck:
         self._create(self._store, here, data)
         staged = self._store.stage_copy(self._store, self._listed_object(self._store, here), there)
         if staged.crc32 != isal_zlib.crc32(data):
-            raise BrokenRuleError("the checksum that was told of a copy is not that of the bytes")
+            raise BrokenRuleError("the checksum reported for a copy does not match its bytes")
         if not staged.commit() or self._other.read(there) != data:
             raise BrokenRuleError("a copy has other bytes than what was copied")
-        return "with the checksum that was told"
+        return "with the checksum that the server reported"
 
     def _clocks(self) -> str:
         before_ms = self._clock.now_ms()

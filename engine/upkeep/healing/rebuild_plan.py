@@ -123,7 +123,7 @@ def plan_rebuilds(each: Audited) -> tuple[list[RebuildPlan], list[Lacking]]:
 def _gap(each: Audited) -> tuple[Finding, int, int, int] | None:
     """The offsets between the end of the remote log and the beginning of the leader's, which has passed them (an
     older copy of the remote tier was put back), as they were found; and up to where the log is committed. None
-    where nothing is remote: then it is not the one that it was.
+    if the remote log is empty: it is not the original remote tier then.
     """
     remote, log = each.remote, None if each.looked is None else each.looked.leader_log
     finding = next((f for f in each.findings if f.broker_id is None and isinstance(f.error, LogGapError)), None)

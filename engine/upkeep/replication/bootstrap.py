@@ -62,8 +62,8 @@ def bootstrap(
     gets those of that other one, which then has none. With ``trust_copy`` nothing is formatted, and the roots are
     registered as what they are copies of.
 
-    The report says per partition ``copied_bytes``; ``avoided_bytes``, which the leader holds too and a follower
-    that begins at the leader's first local offset would have copied besides; ``remote_bytes``, which lie in the
+    The report says per partition ``copied_bytes``; ``avoided_bytes``, local bytes of the leader that a
+    follower starting at the leader's first local offset would have copied as well; ``remote_bytes``, in the
     remote tier; and when the followers joined the ISR, in seconds from the beginning.
 
     Raises: as ``format_roots``; InvalidCallError, UnknownTopicOrPartitionError; errors of reading the metadata.

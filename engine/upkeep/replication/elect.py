@@ -212,7 +212,7 @@ def _choose_uncleanly(
     leader: int | None,
     run: OperationRun,
 ) -> list[_Chosen]:
-    """Look at the replicas, choose, and (not in a dry run) prepare who was chosen, partitions side by side."""
+    """For all partitions in parallel: look at the replicas, choose a leader, and prepare it (not in a dry run)."""
 
     def choose(listed: tuple[CandidateWork, Candidates]) -> _Chosen:
         work, found = listed

@@ -240,9 +240,9 @@ def plan_of(work: SnapshotWork, leader: Replica, log: ReplicaLog) -> tuple[Snaps
     first = work.by_hand and not checkpoints_of(log) and leader.topic not in FORMATS
     if latest.end_offset < log.local_start and not first:
         raise LogGapError(
-            f"{leader}: the log starts at offset {log.local_start}, and what usable snapshots stand for ends "
-            f"at {latest.end_offset}. If cleanup.policy was set when the log start had grown already, take "
-            "the first snapshot by hand; else restore one from another replica",
+            f"{leader}: the log starts at offset {log.local_start}, but the latest usable snapshot ends at "
+            f"{latest.end_offset}. If the log start had already advanced when cleanup.policy was set, take the "
+            "first snapshot by hand; otherwise restore one from another replica",
             broker_id=leader.broker_id,
         )
     stable = _stable_end(leader, log)
