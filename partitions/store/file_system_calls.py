@@ -56,6 +56,7 @@ def open_file_system(root: str, options: StoreOptions) -> FileSystem:
         found = function_named(options.file_system)(root, options.endpoint_url)
         if not isinstance(found, AbstractFileSystem):
             raise InvalidCallError(f"{options.file_system} returned no file system of fsspec")
+        _check_uncached(options.file_system, found)
         return FileSystem(found)
     if root.startswith("gs://"):
         from stratalog.partitions.store.object_gcs import open_gcsfs
@@ -64,6 +65,20 @@ def open_file_system(root: str, options: StoreOptions) -> FileSystem:
     from stratalog.partitions.store.object_azure import open_adlfs
 
     return FileSystem(open_adlfs(options))
+
+
+def _check_uncached(function: str, fs: AbstractFileSystem) -> None:
+    """Raises: InvalidCallError for a file system, or one that it wraps, whose cache of listings is on."""
+    if getattr(getattr(fs, "dircache", None), "use_listings_cache", False):
+        raise InvalidCallError(
+            f"{function} returned a {type(fs).__module__}.{type(fs).__qualname__} that caches listings, as fsspec "
+            "does by default: a reader would not see what another driver appends. Create it with "
+            "use_listings_cache=False; if its constructor does not pass that on, set "
+            "fs.dircache.use_listings_cache = False"
+        )
+    for inner in vars(fs).values():
+        if isinstance(inner, AbstractFileSystem):
+            _check_uncached(function, inner)
 
 
 class FileSystemRequests(Requests):

@@ -66,12 +66,23 @@ def test_a_file_system_that_does_not_create_exclusively_is_refused_by_its_name(f
         StoreCheck(store, store, race_in_threads, SystemClock(), random_id, QUICK).must_hold()
 
 
+@pytest.mark.parametrize("function", ["caching", "wrapping"])
+def test_a_file_system_that_caches_listings_is_refused_by_its_name(function: str) -> None:
+    store = opened(function)
+    for call in (store.check, lambda: list(store.list("")), lambda: store.create("name", b"")):
+        with pytest.raises(
+            InvalidCallError,
+            match=rf"foreign_file_systems:{function} returned a .*\.Honest that caches.*use_listings_cache=False",
+        ):
+            call()
+
+
 @S3
 def test_s3fs_as_it_comes_repeats_its_own_request_and_is_refused(s3_endpoint: S3Endpoint) -> None:
     pytest.importorskip("s3fs")
     found = broken(_on(s3_endpoint, "s3fs_as_it_comes"))
     assert list(found) == ["a creation is sent once"]
-    assert "s3fs.core.S3FileSystem sent one creation" in found["a creation is sent once"]
+    assert "s3fs.core.S3FileSystem sent the same create request" in found["a creation is sent once"]
 
 
 @S3
