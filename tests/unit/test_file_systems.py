@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import pickle
 import sys
+import tracemalloc
+import zlib
 
 import pytest
 
 from stratalog.engine.config.storage_tables import StorageTables
 from stratalog.partitions.clock import SystemClock
-from stratalog.partitions.errors import InvalidCallError, UnsupportedStoreError
+from stratalog.partitions.errors import InvalidCallError, StorageError, UnsupportedStoreError
 from stratalog.partitions.identity import random_id
-from stratalog.partitions.store import Store, StoreOptions, open_store
+from stratalog.partitions.store import Store, StoreOptions, file_system, open_store
 from stratalog.partitions.store.checking import PART_BYTES, QUICK, StoreCheck
+from stratalog.partitions.store.file_system import FileSystemStore, StagedInMemory
 from stratalog.partitions.store.racing import race_in_threads
 from tests.cloud_servers import CloudEndpoint
 from tests.s3_server import S3Endpoint
@@ -75,6 +78,44 @@ def test_a_file_system_that_caches_listings_is_refused_by_its_name(function: str
             match=rf"foreign_file_systems:{function} returned a .*\.Honest that caches.*use_listings_cache=False",
         ):
             call()
+
+
+class TestPartsThatWaitInMemory:
+    def staged(self, most_bytes: int, monkeypatch: pytest.MonkeyPatch) -> StagedInMemory:
+        monkeypatch.setattr(file_system, "LARGEST_BYTES", most_bytes)
+        store = opened("honest")
+        assert isinstance(store, FileSystemStore)
+        return store._in_parts("parts")
+
+    def test_a_part_that_comes_again_replaces_the_first(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        staged = self.staged(8, monkeypatch)
+        for index, data in ((1, b"5678"), (0, b"once"), (0, b"1234")):
+            staged.put_part(index, data, zlib.crc32(data))
+        assert staged.size_bytes == 8
+        assert staged.crc32 == zlib.crc32(b"12345678")
+
+    def test_a_part_for_which_there_is_no_room_is_not_kept(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        staged = self.staged(8, monkeypatch)
+        staged.put_part(0, b"1234", 0)
+        for index, data in ((1, b"56789"), (0, b"123456789")):
+            with pytest.raises(StorageError, match="of 8 bytes at most"):
+                staged.put_part(index, data, 0)
+            assert (staged.size_bytes, staged.crc32) == (4, zlib.crc32(b"1234"))
+
+    def test_a_checksum_copies_no_part(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        size_bytes = 8 * 1024 * 1024
+        staged = self.staged(2 * size_bytes, monkeypatch)
+        for index in range(2):
+            staged.put_part(index, bytes(size_bytes), 0)
+        tracemalloc.start()
+        try:
+            assert staged.crc32 == zlib.crc32(bytes(2 * size_bytes))
+            tracemalloc.reset_peak()
+            before = tracemalloc.get_traced_memory()[0]
+            assert staged.crc32
+            assert tracemalloc.get_traced_memory()[1] - before < 100_000
+        finally:
+            tracemalloc.stop()
 
 
 @S3
