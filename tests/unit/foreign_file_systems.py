@@ -36,6 +36,23 @@ class Honest(MemoryFileSystem):  # type: ignore[misc]
         return self._strip_protocol(path) in self.store
 
 
+class Hanging(Honest):
+    """A read hangs until the test ends it."""
+
+    store: ClassVar[dict[str, Any]] = {}
+    pseudo_dirs: ClassVar[list[str]] = [""]
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.end = threading.Event()
+        self.began = 0
+
+    def cat_file(self, path: str, start: int | None = None, end: int | None = None, **_: Any) -> bytes:
+        self.began += 1
+        self.end.wait(60)
+        return b"late"
+
+
 class Overwriting(Honest):
     """Takes no notice of the mode, as obstore's door of fsspec."""
 

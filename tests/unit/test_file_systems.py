@@ -6,6 +6,7 @@ import pickle
 import sys
 import tracemalloc
 import zlib
+from collections.abc import Iterator
 
 import pytest
 
@@ -13,12 +14,14 @@ from stratalog.engine.config.storage_tables import StorageTables
 from stratalog.partitions.clock import SystemClock
 from stratalog.partitions.errors import InvalidCallError, StorageError, UnsupportedStoreError
 from stratalog.partitions.identity import random_id
-from stratalog.partitions.store import Store, StoreOptions, file_system, open_store
+from stratalog.partitions.store import Store, StoreOptions, file_system, file_system_calls, open_store
 from stratalog.partitions.store.checking import PART_BYTES, QUICK, StoreCheck
 from stratalog.partitions.store.file_system import FileSystemStore, StagedInMemory
+from stratalog.partitions.store.file_system_calls import MOST_HUNG, CallsHangError, FileSystem
 from stratalog.partitions.store.racing import race_in_threads
 from tests.cloud_servers import CloudEndpoint
 from tests.s3_server import S3Endpoint
+from tests.unit.foreign_file_systems import Hanging, Honest
 from tests.unit.store_kinds import CLOUD, FILE_SYSTEMS, S3
 
 pytest.importorskip("fsspec")
@@ -116,6 +119,53 @@ class TestPartsThatWaitInMemory:
             assert tracemalloc.get_traced_memory()[1] - before < 100_000
         finally:
             tracemalloc.stop()
+
+
+class TestCallsThatHang:
+    @pytest.fixture
+    def hanging(self) -> Iterator[Hanging]:
+        fs = Hanging(skip_instance_cache=True, use_listings_cache=False)
+        yield fs
+        fs.end.set()
+
+    def hang(self, called: FileSystem, calls: int) -> None:
+        for _ in range(calls):
+            with pytest.raises(TimeoutError):
+                called.call("cat_file", 0.02, "bucket/name")
+
+    def test_each_takes_only_its_own_thread(self, hanging: Hanging) -> None:
+        called = FileSystem(hanging)
+        self.hang(called, MOST_HUNG - 1)
+        assert hanging.began == MOST_HUNG - 1
+        called.call("pipe_file", 5, "bucket/name", b"", mode="overwrite")
+        assert called.call("exists", 5, "bucket/name")
+        other = FileSystem(Honest(skip_instance_cache=True))
+        assert not other.call("exists", 5, "bucket/no name")
+
+    def test_when_too_many_hang_the_next_is_not_made_until_one_ends(
+        self, hanging: Hanging, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(file_system_calls, "MOST_HUNG", 3)
+        called = FileSystem(hanging)
+        self.hang(called, 3)
+        with pytest.raises(CallsHangError, match=r"3 calls of .*\.Hanging still run after their deadline"):
+            called.call("exists", 5, "bucket/name")
+        store = opened("honest")
+        assert isinstance(store, FileSystemStore)
+        monkeypatch.setattr(store._requests, "client", lambda: called)
+        with pytest.raises(StorageError, match="3 calls of"):  # for certain not created
+            store.create("name", b"")
+        assert hanging.began == 3
+        hanging.end.set()
+        called._threads.shutdown()
+        assert called._hung == 0
+
+    def test_an_error_of_the_call_itself_counts_as_no_hung_call(self, hanging: Hanging) -> None:
+        called = FileSystem(hanging)
+        for _ in range(3):
+            with pytest.raises(FileNotFoundError):
+                called.call("info", 5, "bucket/missing")
+        assert called._hung == 0
 
 
 @S3
