@@ -119,7 +119,9 @@ def _batches(task: TierTask, what: str) -> Iterator[KafkaBatch]:
         for batch in batches_of(data, position, what):
             whole = batch.position - position + (batch_bytes(data, batch.position - position, position, what) or 0)
             if landed is not None:
-                if not batch.base_offset <= landed <= batch.last_offset:
+                # An entry of an old broker is that of one append: the position of its first batch, and the
+                # last offset of its last batch.
+                if batch.base_offset > landed:
                     raise CorruptionError(
                         f"{what}: its offset index leads to byte {batch.position} for offset {landed}, where the "
                         f"batch of offsets {batch.base_offset} to {batch.last_offset} is"

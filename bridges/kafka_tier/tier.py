@@ -359,6 +359,8 @@ class KafkaTier:
             case int() if not isinstance(bound, OffsetSpec):
                 return bound
             case FirstAt():
+                if not plan.pieces:
+                    return None  # no record tells the offset of a time, so every offset may be behind it
                 return end_at(plan, self.opened, bound.timestamp_us)
         raise InvalidCallError(
             f"{name} = {bound!r}: of a tier, give an offset, a time, FirstAt(time), offsets by partition, or None"
@@ -374,9 +376,10 @@ def _file(name: str, path: str | Path) -> bytes:
 
 def _inside(one: Unclear, plan: TierPartition, low: int | None, high: int | None) -> bool:
     """Whether a reader of ``[low, high)`` misses these offsets. Before the first and behind the last piece, only
-    one who asks for them does."""
-    first = plan.pieces[0].start if plan.pieces else plan.end
-    last = plan.pieces[-1].end if plan.pieces else plan.start
+    one who asks for them does. Without pieces there is no certain offset to begin or end at, and every reader
+    misses them."""
+    first = plan.pieces[0].start if plan.pieces else plan.start
+    last = plan.pieces[-1].end if plan.pieces else plan.end
     begin = first if low is None else low
     end = last if high is None else high
     return one.start < end and one.end > begin
@@ -384,8 +387,9 @@ def _inside(one: Unclear, plan: TierPartition, low: int | None, high: int | None
 
 def _open_ended(one: Unclear, plan: TierPartition, low: int | None, high: int | None) -> bool:
     """Whether these offsets lie where a reader has named no bound."""
-    before = not plan.pieces or one.end <= plan.pieces[0].start
-    return low is None if before else high is None
+    if not plan.pieces:
+        return False
+    return low is None if one.end <= plan.pieces[0].start else high is None
 
 
 def _split(task: TierTask) -> Iterator[TierTask]:

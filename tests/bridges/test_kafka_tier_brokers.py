@@ -91,13 +91,14 @@ def test_brokers_are_asked_once_whether_they_have_the_history() -> None:
     assert source.topic.asked == [[0]]
 
 
-def test_another_history_makes_all_offsets_unclear() -> None:
+@pytest.mark.parametrize("bounds", [(0, 1375), (0, None), (100, None), (None, 1375), (None, None)])
+def test_another_history_makes_all_offsets_unclear(bounds: tuple[int | None, int | None]) -> None:
     """A second unclean election, of which nothing is tiered."""
     source = Cluster("unclean")
     log = source.topic.logs[0]
     log.epochs, log.end = {0: 0, 2: 500, 4: 900}, 2000
     with pytest.raises(LogGapError, match=r"unclean-0 offsets \[0, 1375\): the brokers have another history"):
-        opened(source).read_arrow("unclean", start=0, end=1375)
+        opened(source).read_arrow("unclean", start=bounds[0], end=bounds[1])
 
 
 def test_either_files_or_brokers_have_the_metadata() -> None:
