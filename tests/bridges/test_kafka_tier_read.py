@@ -346,6 +346,18 @@ def test_a_transaction_index_that_lies_is_named(change: Any, said: str) -> None:
         got(tier, "txn", end=1000, isolation="read_committed")
 
 
+@pytest.mark.parametrize(
+    "change",
+    [lambda data: b"", lambda data: data[34:], lambda data: data[:17] + bytes([data[17] + 6]) + data[18:]],
+    ids=["missing", "without its first entry", "with a later first offset"],
+)
+def test_a_transaction_index_that_lies_is_named_from_the_middle_of_a_segment(change: Any) -> None:
+    """Which transactions are open there is unknown, but a record that the reader has seen belongs to one."""
+    tier, segment = lying(IndexKind.TRANSACTION, 1, change), segment_of(opened(MAIN), "txn", 1)
+    with pytest.raises(CorruptionError, match="the abort at offset 511, whose first record is at"):
+        got(tier, "txn", start=segment.start_offset + 70, end=700, isolation="read_committed")
+
+
 def test_a_transaction_index_of_impossible_entries_makes_offsets_unclear() -> None:
     for change, said in (
         (lambda data: data[:-1], "no multiple of 34"),
@@ -389,6 +401,16 @@ def test_leader_epochs_that_lie_are_named(change: Any, said: str) -> None:
     tier = in_memory(MAIN, lambda one, data: change(data) if one == name else data)
     with pytest.raises(StratalogError, match=said):
         got(tier, "epochs")
+
+
+def test_leader_epochs_are_not_those_of_a_segment_that_does_not_count() -> None:
+    names = opened(MAIN)
+    segment = names.states.of(names._topic_id("plain"), 0)[-1]
+    name = names.layout.objects(segment)[IndexKind.LEADER_EPOCH]
+    tier = in_memory(MAIN, lambda one, data: b"" if one == name else data)
+    tier.states.contradictory[segment.segment_id] = "it is described twice"
+    with pytest.warns(UserWarning, match="contradict themselves: it is described twice"):
+        assert len(got(tier, "plain")) == segment.start_offset
 
 
 def rewritten(data: bytes, number: int, change: Callable[[bytearray], None]) -> bytes:
