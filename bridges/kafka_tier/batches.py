@@ -158,7 +158,7 @@ def _decompressed(data: bytes, codec: str, named: str) -> bytes:
 
 
 def _read(source: pa.NativeFile) -> bytes:
-    """SegmentRange by piece: one read of the most that is allowed would allocate it."""
+    """Piece by piece: one read of the most that is allowed would allocate it."""
     pieces, left = [], MOST_BATCH_BYTES + 1
     while left > 0 and (piece := source.read(min(left, 1 << 20))):
         pieces.append(piece)

@@ -43,6 +43,8 @@ def committed(plan: TierPartition, opened: Opener, start: int | None, end: int |
     transactions: dict[str, KnownTransactions] = {}
     for run in plan.runs():
         if not within(run, start, end):
+            if start is not None and run[-1].end <= start:
+                pieces += run  # nothing of it is read, but it is where an open end may begin
             continue
         certain, why = _certain_end(run, opened)
         if certain < run[-1].end:

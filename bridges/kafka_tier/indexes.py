@@ -25,7 +25,7 @@ _MOST_EPOCHS = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class OffsetIndex:
-    """Offsets, and the position of the batch that has each."""
+    """Offsets, and the position of the batch that has each, or of one before it."""
 
     offsets: npt.NDArray[np.int64]
     positions: npt.NDArray[np.int64]

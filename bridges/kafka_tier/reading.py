@@ -119,7 +119,9 @@ def _batches(task: TierTask, what: str) -> Iterator[KafkaBatch]:
         for batch in batches_of(data, position, what):
             whole = batch.position - position + (batch_bytes(data, batch.position - position, position, what) or 0)
             if landed is not None:
-                if not batch.base_offset <= landed <= batch.last_offset:
+                # An entry of an old broker is that of one append: the position of its first batch, and the
+                # last offset of its last batch.
+                if batch.base_offset > landed:
                     raise CorruptionError(
                         f"{what}: its offset index leads to byte {batch.position} for offset {landed}, where the "
                         f"batch of offsets {batch.base_offset} to {batch.last_offset} is"
@@ -172,7 +174,10 @@ class _Markers:
     known: KnownTransactions
     by_producer: dict[int, list[AbortedTransaction]] = field(init=False)
     by_marker: dict[tuple[int, int], AbortedTransaction] = field(init=False)
-    open_now: dict[int, int] | None = field(init=False)
+    open_now: dict[int, int] = field(init=False)
+    """The first offsets of open transactions, by producer id."""
+    all_known: bool = field(init=False)
+    """Whether ``open_now`` has those from before the task, too; else it has only what the task has seen."""
     seen_from: int | None = None
     seen_to: int = 0
     aborts: set[tuple[int, int]] = field(default_factory=set)
@@ -184,7 +189,8 @@ class _Markers:
         self.by_marker = {(one.producer_id, one.last_offset): one for one in self.known.aborted}
         at_start = self.task.piece.start == self.task.piece.segment.start_offset
         before = self.known.open_before
-        self.open_now = dict(before) if at_start and before is not None else None
+        self.all_known = at_start and before is not None
+        self.open_now = dict(before) if at_start and before is not None else {}
 
     def aborted(self, batch: KafkaBatch) -> bool:
         """Whether the records of the batch were aborted."""
@@ -202,11 +208,10 @@ class _Markers:
         if not batch.transactional:
             return
         if not batch.control:
-            if self.open_now is not None:
-                self.open_now.setdefault(batch.producer_id, batch.base_offset)
+            self.open_now.setdefault(batch.producer_id, batch.base_offset)
             return
         what = str(self.task.piece.segment)
-        first = None if self.open_now is None else self.open_now.pop(batch.producer_id, -1)
+        first = self.open_now.pop(batch.producer_id, None)
         kind = _marker(batch, what)
         entry = self.by_marker.get((batch.producer_id, batch.base_offset))
         if entry is not None:
@@ -214,12 +219,16 @@ class _Markers:
         said = None if entry is None else entry.first_offset
         if kind == _COMMIT and entry is not None:
             raise self._lies(f"says that the transaction committed at offset {batch.base_offset} was aborted")
-        if kind == _ABORT and first is not None and (said if said is not None else -1) != first:
+        if kind == _ABORT and (said != first if self.all_known else self._hides(said, first)):
             has = "no transaction" if said is None else f"a transaction from {said}"
             raise self._lies(
                 f"has {has} for the abort at offset {batch.base_offset}, "
-                + (f"whose first record is at {first}" if first >= 0 else "which has no record")
+                + (f"whose first record is at {first}" if first is not None else "which has no record")
             )
+
+    def _hides(self, said: int | None, first: int | None) -> bool:
+        """Whether a transaction leaves out a record that the task has seen, and that may not be its first one."""
+        return first is not None and (said is None or said > first)
 
     def finish(self) -> None:
         """Raises: CorruptionError for a transaction of the index whose marker is not where the index says."""

@@ -157,8 +157,14 @@ class KafkaTier:
     def describe(self) -> Report:
         """Each partition: the offsets that the tier has, and those that are unclear, with the reason."""
         rows: list[dict[str, str | int | None]] = []
+        notes = list(self.notes)
         for topic in self.topics():
-            for partition in self._partitions(topic):
+            try:
+                partitions = self._partitions(topic)
+            except UnknownTopicOrPartitionError as error:  # the brokers have deleted it
+                notes.append(str(error))
+                continue
+            for partition in partitions:
                 plan = self._plan_of(topic, partition)
                 sizes = {piece.segment.segment_id: piece.segment.size_bytes for piece in plan.pieces}
                 rows.append(
@@ -173,7 +179,7 @@ class KafkaTier:
                         "unclear": "; ".join(str(one) for one in plan.unclear) or None,
                     }
                 )
-        return Report("describe tier", rows, notes=self.notes)
+        return Report("describe tier", rows, notes=tuple(notes))
 
     def plan(
         self,
@@ -240,8 +246,8 @@ class KafkaTier:
 
         ``start`` and ``end`` are offsets, offsets by partition, ``FirstAt(time)``, or times: then the records of
         these times. An open end is the last offset that is certain; what lies behind it is a warning, and so is
-        what lies before an open start. Offsets that are unclear in between raise LogGapError; without
-        ``fail_on_data_loss`` they are left out with a warning.
+        what lies before an open start. Offsets that are unclear in between raise LogGapError, and so does
+        a partition without one certain offset; without ``fail_on_data_loss`` they are left out with a warning.
 
         Raises: LogGapError; as ``plan``.
         """
@@ -299,8 +305,14 @@ class KafkaTier:
 
     def _topic_id(self, topic: str) -> str:
         ids = self.states.topic_ids(topic)
-        if self.brokers is not None and ids and (now := self.brokers.topic_id(topic)) in ids:
-            return now
+        if self.brokers is not None and ids:
+            if (now := self.brokers.topic_id(topic)) in ids:
+                return now
+            raise UnknownTopicOrPartitionError(
+                f"nothing of the topic {topic!r} of the brokers (id {now}) is tiered: the tier has segments of a "
+                f"deleted topic of this name ({', '.join(sorted(ids))}); to read those, open the tier with "
+                "metadata= and without bootstrap="
+            )
         alive = {one: when for one, when in ids.items() if self._alive(one)} or ids
         if not alive:
             known = self.topics()
@@ -340,7 +352,11 @@ class KafkaTier:
         """Those given, or those of the finished segment with the newest epoch."""
         if (given := self.epochs.get((topic, partition))) is not None:
             return LeaderEpochs(tuple((int(epoch), int(start)) for epoch, start in given))
-        finished = [one for one in segments if one.state is SegmentState.COPY_SEGMENT_FINISHED]
+        finished = [
+            one
+            for one in segments
+            if one.state is SegmentState.COPY_SEGMENT_FINISHED and one.segment_id not in self.states.contradictory
+        ]
         if not finished:
             return LeaderEpochs(segments[0].leader_epochs if segments else ((0, 0),))
         newest = max(finished, key=lambda one: (one.leader_epochs[-1][0], one.end_offset))
@@ -359,6 +375,8 @@ class KafkaTier:
             case int() if not isinstance(bound, OffsetSpec):
                 return bound
             case FirstAt():
+                if not plan.pieces:
+                    return None  # no record tells the offset of a time, so every offset may be behind it
                 return end_at(plan, self.opened, bound.timestamp_us)
         raise InvalidCallError(
             f"{name} = {bound!r}: of a tier, give an offset, a time, FirstAt(time), offsets by partition, or None"
@@ -374,9 +392,10 @@ def _file(name: str, path: str | Path) -> bytes:
 
 def _inside(one: Unclear, plan: TierPartition, low: int | None, high: int | None) -> bool:
     """Whether a reader of ``[low, high)`` misses these offsets. Before the first and behind the last piece, only
-    one who asks for them does."""
-    first = plan.pieces[0].start if plan.pieces else plan.end
-    last = plan.pieces[-1].end if plan.pieces else plan.start
+    one who asks for them does. Without pieces there is no certain offset to begin or end at, and every reader
+    misses them."""
+    first = plan.pieces[0].start if plan.pieces else plan.start
+    last = plan.pieces[-1].end if plan.pieces else plan.end
     begin = first if low is None else low
     end = last if high is None else high
     return one.start < end and one.end > begin
@@ -384,8 +403,9 @@ def _inside(one: Unclear, plan: TierPartition, low: int | None, high: int | None
 
 def _open_ended(one: Unclear, plan: TierPartition, low: int | None, high: int | None) -> bool:
     """Whether these offsets lie where a reader has named no bound."""
-    before = not plan.pieces or one.end <= plan.pieces[0].start
-    return low is None if before else high is None
+    if not plan.pieces:
+        return False
+    return low is None if one.end <= plan.pieces[0].start else high is None
 
 
 def _split(task: TierTask) -> Iterator[TierTask]:

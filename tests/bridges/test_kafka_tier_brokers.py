@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Generator, Mapping, Sequence
 
 import pyarrow as pa
@@ -15,7 +16,7 @@ from stratalog.bridges.mirror.source import SourceBounds, SourceRange, SourceRea
 from stratalog.partitions.errors import InvalidCallError, LogGapError, RetriableError, UnknownTopicOrPartitionError
 from stratalog.partitions.identity import TopicPartition
 from tests.bridges.kafka_tier_data import MAIN, Tier, real, rows_of
-from tests.bridges.memory_source import MemorySource
+from tests.bridges.memory_source import OTHER_ID, MemorySource
 from tests.bridges.test_kafka_tier_columns import decoded
 
 pytestmark = real
@@ -82,6 +83,18 @@ def test_brokers_know_where_a_log_starts() -> None:
     assert rows == [row for row in Tier(MAIN).records("delete-records-0") if 777 <= row[0] < 1800]
 
 
+def test_a_topic_that_was_created_again_is_not_the_deleted_one() -> None:
+    source = Cluster("plain")
+    source.topic.topic_id = OTHER_ID
+    tier = opened(source)
+    said = (
+        rf"nothing of the topic 'plain' of the brokers \(id {OTHER_ID}\) is tiered.*open the tier with metadata="
+    )
+    with pytest.raises(UnknownTopicOrPartitionError, match=said):
+        tier.read_arrow("plain")
+    assert any(re.match(said, note) for note in tier.describe().notes)
+
+
 def test_brokers_are_asked_once_whether_they_have_the_history() -> None:
     source = Cluster("unclean")
     tier = opened(source)
@@ -91,13 +104,14 @@ def test_brokers_are_asked_once_whether_they_have_the_history() -> None:
     assert source.topic.asked == [[0]]
 
 
-def test_another_history_makes_all_offsets_unclear() -> None:
+@pytest.mark.parametrize("bounds", [(0, 1375), (0, None), (100, None), (None, 1375), (None, None)])
+def test_another_history_makes_all_offsets_unclear(bounds: tuple[int | None, int | None]) -> None:
     """A second unclean election, of which nothing is tiered."""
     source = Cluster("unclean")
     log = source.topic.logs[0]
     log.epochs, log.end = {0: 0, 2: 500, 4: 900}, 2000
     with pytest.raises(LogGapError, match=r"unclean-0 offsets \[0, 1375\): the brokers have another history"):
-        opened(source).read_arrow("unclean", start=0, end=1375)
+        opened(source).read_arrow("unclean", start=bounds[0], end=bounds[1])
 
 
 def test_either_files_or_brokers_have_the_metadata() -> None:

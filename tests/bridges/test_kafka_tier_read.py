@@ -141,6 +141,35 @@ def test_uploads_that_stopped_half_way_do_not_count() -> None:
             got(tier, topic, end=301)
 
 
+BEGIN = FirstAt(datetime(2001, 1, 1, tzinfo=UTC))
+LATE = FirstAt(datetime(2101, 1, 1, tzinfo=UTC))
+
+
+@pytest.mark.parametrize(
+    ("start", "end"),
+    [(0, 10), (0, None), (100, None), (None, 10), (None, None), (BEGIN, None), (LATE, None), (None, BEGIN)],
+)
+def test_a_partition_without_one_certain_offset_is_not_an_empty_one(start: Any, end: Any) -> None:
+    unfinished = opened(MAIN)
+    for one in unfinished.states.of(unfinished._topic_id("txn"), 0):
+        unfinished.states.segments[one.segment_id] = replace(one, state=SegmentState.COPY_SEGMENT_STARTED)
+    with pytest.raises(LogGapError, match="its upload has not finished"):
+        got(unfinished, "txn", start=start, end=end)
+    with pytest.warns(UserWarning, match="left out: .*its upload has not finished"):
+        assert got(unfinished, "txn", start=start, end=end, fail_on_data_loss=False) == []
+    damaged = lying(IndexKind.TRANSACTION, 1, lambda data: data[:-1])
+    if not isinstance(start, FirstAt) and not isinstance(end, FirstAt):
+        with pytest.raises(LogGapError, match="no multiple of 34"):
+            got(damaged, "txn", start=start, end=end, isolation="read_committed")
+
+
+@pytest.mark.parametrize("isolation", ["read_uncommitted", "read_committed"])
+def test_a_reader_at_the_certain_end_waits_for_uploads(isolation: str) -> None:
+    tier = opened(f"{LOCAL}/half-way/1-killed")
+    with pytest.warns(UserWarning, match=r"left out: stops-in-log-0 offsets \[300, 590\)"):
+        assert got(tier, "stops-in-log", start=300, isolation=isolation) == []
+
+
 def test_an_unclean_election_leaves_two_histories_and_one_counts() -> None:
     data, tier = Tier(MAIN), opened(MAIN)
     present = [row for row in data.records("unclean-0") if row[0] < 1375]
@@ -283,6 +312,24 @@ def test_an_offset_index_that_lies_is_named(kind: IndexKind, change: Any, said: 
         [got(tier, "txn", start=begin, end=begin + 3) for begin in range(start + 1, start + 400, 30)]
 
 
+def test_an_entry_of_the_offset_index_may_span_the_batches_of_an_append() -> None:
+    """Older brokers write one entry for an append: its last offset, and the position of its first batch."""
+    names = opened(MAIN)
+    segment = segment_of(names, "plain", 0)
+    batches = list(batches_of(names.store.read(names.layout.objects(segment)["log"]), 0, "s"))
+    assert len(batches) > 6
+    entries = b"".join(
+        (last.last_offset - segment.start_offset).to_bytes(4, "big") + first.position.to_bytes(4, "big")
+        for first, last in zip(batches[1::3], batches[3::3], strict=False)
+    )
+    tier = lying(IndexKind.OFFSET, 0, lambda data: entries, "plain")
+    records = Tier(MAIN).records("plain-0")
+    for start in range(segment.start_offset, segment.next_offset, 7):
+        assert got(tier, "plain", start=start, end=start + 9) == [
+            row for row in records if start <= row[0] < start + 9
+        ]
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [
@@ -297,6 +344,18 @@ def test_a_transaction_index_that_lies_is_named(change: Any, said: str) -> None:
     tier = lying(IndexKind.TRANSACTION, 1, change)
     with pytest.raises(CorruptionError, match=said):
         got(tier, "txn", end=1000, isolation="read_committed")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [lambda data: b"", lambda data: data[34:], lambda data: data[:17] + bytes([data[17] + 6]) + data[18:]],
+    ids=["missing", "without its first entry", "with a later first offset"],
+)
+def test_a_transaction_index_that_lies_is_named_from_the_middle_of_a_segment(change: Any) -> None:
+    """Which transactions are open there is unknown, but a record that the reader has seen belongs to one."""
+    tier, segment = lying(IndexKind.TRANSACTION, 1, change), segment_of(opened(MAIN), "txn", 1)
+    with pytest.raises(CorruptionError, match="the abort at offset 511, whose first record is at"):
+        got(tier, "txn", start=segment.start_offset + 70, end=700, isolation="read_committed")
 
 
 def test_a_transaction_index_of_impossible_entries_makes_offsets_unclear() -> None:
@@ -342,6 +401,16 @@ def test_leader_epochs_that_lie_are_named(change: Any, said: str) -> None:
     tier = in_memory(MAIN, lambda one, data: change(data) if one == name else data)
     with pytest.raises(StratalogError, match=said):
         got(tier, "epochs")
+
+
+def test_leader_epochs_are_not_those_of_a_segment_that_does_not_count() -> None:
+    names = opened(MAIN)
+    segment = names.states.of(names._topic_id("plain"), 0)[-1]
+    name = names.layout.objects(segment)[IndexKind.LEADER_EPOCH]
+    tier = in_memory(MAIN, lambda one, data: b"" if one == name else data)
+    tier.states.contradictory[segment.segment_id] = "it is described twice"
+    with pytest.warns(UserWarning, match="contradict themselves: it is described twice"):
+        assert len(got(tier, "plain")) == segment.start_offset
 
 
 def rewritten(data: bytes, number: int, change: Callable[[bytearray], None]) -> bytes:
