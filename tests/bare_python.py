@@ -39,7 +39,7 @@ def product_files() -> set[str]:
     """The files of this checkout that an installation has, by their names in a wheel."""
     files = [path for link in _links(ROOT) for path in link.resolve().rglob("*") if path.is_file()]
     parts = {path.relative_to(ROOT).as_posix() for path in files if path.suffix != ".pyc"}
-    return {f"stratalog/{name}" for name in ("__init__.py", "py.typed", *parts)}
+    return {f"stratalog/{name}" for name in ("__init__.py", "errors.py", "py.typed", *parts)}
 
 
 def _links(checkout: Path) -> list[Path]:

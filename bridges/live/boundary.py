@@ -97,8 +97,10 @@ def _boundary(
     end = ends[key[1]]
     if not isinstance(end, FoundOffset):
         raise LeaderNotAvailableError(f"{part}: {end.reason}")
-    # Behind the last record may be gaps of a later epoch, which nobody knows: then there is no epoch to ask for.
-    return Boundary(end.offset, there, None if part.doubted else part.leader_epoch)
+    # No epoch is asked for where nobody knows it: behind gaps of a later epoch, and where a mirror has appended
+    # since the epoch was looked at.
+    known = not part.doubted and end.offset <= part.log_end
+    return Boundary(end.offset, there, part.leader_epoch if known else None)
 
 
 def _topic_there(source: MirrorSource, name_there: str, name: str) -> SourceTopic:

@@ -35,7 +35,7 @@ from stratalog.engine.spark.range_stream import (
 )
 from stratalog.engine.spark.stream_source import check_limits
 from stratalog.engine.spark.versions import LIMITS, spark_version
-from stratalog.partitions.errors import InvalidCallError
+from stratalog.partitions.errors import InvalidCallError, UnknownTopicOrPartitionError
 
 if TYPE_CHECKING or spark_version() < LIMITS:
     _Base = RangeStream
@@ -67,15 +67,16 @@ class LiveRangeStream(_Base):
         return found, progress
 
 
-def _format(source: MirrorSource, topic: str, values: TypedValues | None) -> type[RangeDataSource]:
-    """A format of one query: Spark pickles the class, so that configs of Kafka, which may be secret, are no
-    options that Spark shows.
+def _format(name: str, source: MirrorSource, topic: str, values: TypedValues | None) -> type[RangeDataSource]:
+    """The format of one query, of that name. Spark pickles the class, so that configs of Kafka, which may be
+    secret, are no options that Spark shows.
     """
+    given = name
 
     class LiveDataSource(RangeDataSource):
         @classmethod
         def name(cls) -> str:
-            return f"{FORMAT}-live"
+            return given
 
         def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
             return LiveRangeStream(range_options(self.options), schema, source, topic, values)
@@ -119,6 +120,13 @@ class LiveScan:
 
     def _frame(self, context: Context, spark: SparkSession, ranges: list[StreamRange]) -> DataFrame:
         live = look_live(context, self._source, self._topic, self._values)
+        for one in ranges:
+            if (one.topic, one.topic_id) != (self._topic, live.topic.topic_id):
+                raise UnknownTopicOrPartitionError(
+                    f"the batch is of topic {one.topic!r}, id {one.topic_id}, and {self._topic!r} has the id "
+                    f"{live.topic.topic_id} now: it was deleted and mirrored anew; give the query a new "
+                    "checkpointLocation"
+                )
         plan = plan_live(
             context,
             live,
@@ -150,6 +158,7 @@ def for_each_live_batch(
         )
     check_limits(known)
     look_live(context, source, topic, values)
-    spark.dataSource.register(_format(source, topic, values))
-    frame = spark.readStream.format(f"{FORMAT}-live").options(**given).load()
+    name = f"{FORMAT}-{context.new_id()}"  # one of its own: the session has other queries, of other topics
+    spark.dataSource.register(_format(name, source, topic, values))
+    frame = spark.readStream.format(name).options(**given).load()
     return frame.writeStream.foreachBatch(LiveScan(context, known, source, topic, values, function))

@@ -61,8 +61,7 @@ def open_source(bootstrap: str, configs: Mapping[str, str] | None = None) -> Mir
     ``sasl.*``, ``ssl.*``.
 
     Raises: EnvironmentUnusableError without ``confluent-kafka``; InvalidCallError for a config that it does not
-    take,
-        or that is the mirror's own.
+        take, or that is the mirror's own.
     """
     parse_brokers(bootstrap, "the brokers of the Kafka cluster")
     try:

@@ -281,20 +281,30 @@ class StagedInMemory:
 
     @property
     def crc32(self) -> int:
-        return isal_zlib.crc32(self._joined(self._parts or {}))
+        """That of the parts so far, in the order of their indices."""
+        with self._lock:
+            parts = dict(self._parts or {})
+        crc32 = 0
+        for index in sorted(parts):
+            crc32 = isal_zlib.crc32(parts[index], crc32)
+        return crc32
 
     def put_part(self, index: int, data: bytes, crc32: int) -> None:
-        """Raises: StorageError for more than ``LARGEST_BYTES`` in all."""
+        """A part that comes again replaces the first.
+
+        Raises: StorageError for more than ``LARGEST_BYTES`` in all; then the part is not kept.
+        """
         with self._lock:
             if self._parts is None:
                 raise self._over()
+            size_bytes = self.size_bytes - len(self._parts.get(index, b"")) + len(data)
+            if size_bytes > LARGEST_BYTES:
+                raise StorageError(
+                    f"{self._files.uri}/{self._key}: a file system of fsspec is given whole objects, of "
+                    f"{LARGEST_BYTES:,} bytes at most: use a smaller segment.bytes, or no driver"
+                )
             self._parts[index] = data
-            self.size_bytes += len(data)
-        if self.size_bytes > LARGEST_BYTES:
-            raise StorageError(
-                f"{self._files.uri}/{self._key}: a file system of fsspec is given whole objects, of "
-                f"{LARGEST_BYTES:,} bytes at most: use a smaller segment.bytes, or no driver"
-            )
+            self.size_bytes = size_bytes
 
     def commit(self) -> bool:
         data, files, uri = self._take(), self._files, f"{self._files.uri}/{self._key}"
@@ -310,15 +320,14 @@ class StagedInMemory:
         files.count_written(len(data))
 
     def abort(self) -> None:
-        self._parts = None
+        with self._lock:
+            self._parts = None
 
     def _take(self) -> bytes:
-        if self._parts is None:
-            raise self._over()
-        parts, self._parts = self._parts, None
-        return self._joined(parts)
-
-    def _joined(self, parts: Mapping[int, bytes]) -> bytes:
+        with self._lock:
+            if self._parts is None:
+                raise self._over()
+            parts, self._parts = self._parts, None
         return parts[0] if len(parts) == 1 else b"".join(parts[index] for index in sorted(parts))
 
     def _over(self) -> InvalidCallError:

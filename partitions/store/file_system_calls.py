@@ -6,12 +6,13 @@ object as that of somebody else, and nobody counts the request.
 
 from __future__ import annotations
 
-import asyncio
 import random
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -28,6 +29,14 @@ _ACTIONS: Mapping[Right, str] = {"list": "list", "read": "read", "create": "writ
 _HOST = "127.0.0.1"
 _NOT_OF_STORAGE = (TypeError, AttributeError, NameError, StratalogError)
 """Errors of code, which another attempt does not help."""
+CALLS_AT_ONCE = 32
+"""Calls of a synchronous file system that run at a time, however many others hang."""
+MOST_HUNG = 64
+"""Calls of a synchronous file system that may run on after their deadline. No more are made until one ends."""
+
+
+class CallsHangError(Exception):
+    """A call was not made, because too many earlier ones hang."""
 
 
 class FileSystem:
@@ -36,15 +45,39 @@ class FileSystem:
     def __init__(self, fs: AbstractFileSystem) -> None:
         self.fs = fs
         self.name = f"{type(fs).__module__}.{type(fs).__qualname__}"
+        self._threads = ThreadPoolExecutor(CALLS_AT_ONCE + MOST_HUNG, thread_name_prefix="file-system")
+        self._lock = threading.Lock()
+        self._hung = 0
 
     def call(self, method: str, deadline_s: float, *arguments: Any, **named: Any) -> Any:
         """The result of a method of fsspec.
 
-        Raises: TimeoutError; as the file system.
+        Raises: TimeoutError; CallsHangError; as the file system.
         """
         if self.fs.async_impl:
             return wait_for(getattr(self.fs, f"_{method}")(*arguments, **named), deadline_s, self.fs.loop)
-        return wait_for(asyncio.to_thread(getattr(self.fs, method), *arguments, **named), deadline_s)
+        return self._in_a_thread(partial(getattr(self.fs, method), *arguments, **named), deadline_s)
+
+    def _in_a_thread(self, call: Callable[[], Any], deadline_s: float) -> Any:
+        """As ``call``. Nothing can end a thread: a call that outlives its deadline keeps its own until it ends."""
+        if self._hung >= MOST_HUNG:
+            raise CallsHangError(
+                f"{self._hung} calls of {self.name} still run after their deadline. Give the file system timeouts "
+                "of its own, or restart the process"
+            )
+        running = self._threads.submit(call)
+        try:
+            return running.result(deadline_s)
+        except BaseException:
+            if not running.cancel() and not running.done():
+                with self._lock:
+                    self._hung += 1
+                running.add_done_callback(self._ends)
+            raise
+
+    def _ends(self, _: Future[Any]) -> None:
+        with self._lock:
+            self._hung -= 1
 
 
 def open_file_system(root: str, options: StoreOptions) -> FileSystem:
@@ -56,6 +89,7 @@ def open_file_system(root: str, options: StoreOptions) -> FileSystem:
         found = function_named(options.file_system)(root, options.endpoint_url)
         if not isinstance(found, AbstractFileSystem):
             raise InvalidCallError(f"{options.file_system} returned no file system of fsspec")
+        _check_uncached(options.file_system, found)
         return FileSystem(found)
     if root.startswith("gs://"):
         from stratalog.partitions.store.object_gcs import open_gcsfs
@@ -64,6 +98,20 @@ def open_file_system(root: str, options: StoreOptions) -> FileSystem:
     from stratalog.partitions.store.object_azure import open_adlfs
 
     return FileSystem(open_adlfs(options))
+
+
+def _check_uncached(function: str, fs: AbstractFileSystem) -> None:
+    """Raises: InvalidCallError for a file system, or one that it wraps, whose cache of listings is on."""
+    if getattr(getattr(fs, "dircache", None), "use_listings_cache", False):
+        raise InvalidCallError(
+            f"{function} returned a {type(fs).__module__}.{type(fs).__qualname__} that caches listings, as fsspec "
+            "does by default: a reader would not see what another driver appends. Create it with "
+            "use_listings_cache=False; if its constructor does not pass that on, set "
+            "fs.dircache.use_listings_cache = False"
+        )
+    for inner in vars(fs).values():
+        if isinstance(inner, AbstractFileSystem):
+            _check_uncached(function, inner)
 
 
 class FileSystemRequests(Requests):
@@ -84,6 +132,8 @@ class FileSystemRequests(Requests):
         said = type(error).__name__  # its text may hold an address, and that a signature
         if isinstance(error, _NOT_OF_STORAGE):
             return None
+        if isinstance(error, CallsHangError):
+            return FailedAttempt(str(error), sent=False)
         if isinstance(error, TimeoutError):
             return FailedAttempt(f"no answer within {self.options.timeout_s:g} s", timed_out=True)
         status = status_of(error)

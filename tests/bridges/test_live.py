@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from stratalog.bridges.formats.json_text import JsonValues
 from stratalog.bridges.formats.typed import TypedValues
+from stratalog.bridges.live import boundary
 from stratalog.bridges.live.boundary import LiveTopic, look_live
 from stratalog.bridges.live.frame import LiveWork, read_piece
 from stratalog.bridges.live.plan import LivePlan, plan_live
@@ -400,3 +402,23 @@ def test_available_now_ends_where_both_sides_end_now(live: LiveCluster) -> None:
     source.logs[0].append("d")
     end = of_query.latest(of_query.initial(), None, None)
     assert [position.offset for position in end.partitions.values()] == [3]
+
+
+def test_a_mirror_that_appends_between_two_looks_makes_no_other_history(
+    live: LiveCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The end of the log here is then of a later epoch than the one that was looked at."""
+    source = MemorySource()
+    source.logs[0].append("a")
+    mirrored(live, source)
+    source.logs[0].epoch = 1
+    source.logs[0].append("b")
+    asked = boundary.list_offsets
+
+    def late(*args: Any) -> Any:
+        mirrored(live, source)
+        source.logs[0].append("c")
+        return asked(*args)
+
+    monkeypatch.setattr(boundary, "list_offsets", late)
+    assert offsets(live, plan(live, source)) == {0: [0, 1, 2]}

@@ -185,7 +185,7 @@ def test_what_parquet_has_no_checksum_of_is_checked_when_a_read_is_made(
 def test_the_job_says_that_line(cluster: Cluster, capfd: pytest.CaptureFixture[str]) -> None:
     file = first_file(cluster, "zstd")
     with flipped(file, in_page(file, "offset")):
-        status = job.main(["--cluster", str(cluster.file.path), "--topics", "zstd"])
+        status = job.main(["--cluster", str(cluster.file.path), "zstd"])
     said = [line for line in capfd.readouterr().err.splitlines() if line.startswith("ERROR CORRUPT_SEGMENT: ")]
     assert status == 1
     assert len(said) == 1

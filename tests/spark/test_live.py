@@ -22,7 +22,7 @@ from stratalog.partitions.declared import declared
 from tests.bridges.memory_source import MemorySource
 from tests.contexts import context_of
 from tests.spark.spark_cluster import TIERED, format_cluster
-from tests.spark.streams import limits, to_its_end
+from tests.spark.streams import Seen, limits, to_its_end
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -107,3 +107,20 @@ def test_a_stream_begins_in_the_history_and_goes_over_to_the_source(spark: Spark
     log.start = log.end
     run()
     assert seen.batches[2:] == [[(4, 4), (5, 5)]]
+
+
+@limits
+@pytest.mark.classic("its sources are objects of this process")
+def test_two_streams_of_a_session_read_their_own_topics(spark: SparkSession, tmp_path: Path) -> None:
+    """Also where the second is made before the first has started; a batch of another topic is refused."""
+    cluster: Cluster = format_cluster(spark, tmp_path)
+    made = []
+    for name, values in (("t", "ab"), ("u", "xyz")):
+        source, seen = MemorySource(name=name), Seen("value")
+        source.logs[0].append(*values)
+        mirror(context_of(cluster), source, [name], MirrorOptions(replication_factor=2))
+        given = {"startingOffsets": "earliest"}
+        made.append((for_each_live_batch(context_of(cluster), spark, name, source, None, seen, given), seen))
+    for number, (writer, _) in enumerate(made):
+        to_its_end(writer, tmp_path / f"checkpoint-{number}")
+    assert [seen.all for _, seen in made] == [[b"a", b"b"], [b"x", b"y", b"z"]]

@@ -136,7 +136,7 @@ def test_every_job_does_its_work(place: Site) -> None:
 
     described, offsets, counted, written, *_ = run(
         ("describe",),
-        ("offsets", *topic, "--spec", "earliest-local"),
+        ("offsets", "t", "--spec", "earliest-local"),
         ("read", "t", "--count"),
         ("read", "t", "--output", uri("out")),
         ("tail", "t", "-n", "3"),
@@ -159,7 +159,7 @@ def test_every_job_does_its_work(place: Site) -> None:
         ("bootstrap", "3"),
         ("quorum", "replace-voter", "3"),
         ("delete_records", "t", "--before", "0:5", "--yes"),
-        ("recover", *topic, "--to", uri("recovered")),
+        ("recover", "t", "--to", uri("recovered")),
         ("restore", "--drill", "--deep"),
         ("package", "--to", str(place.folder / "again.zip")),
         ("check_store", uri("checked"), "--endpoint-url", place.endpoint.url),

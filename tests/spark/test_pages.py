@@ -42,7 +42,7 @@ def test_the_code_in_the_tutorial_runs(
 ) -> None:
     """A session, appends, planned reads, upkeep, streams, groups, a transaction."""
     make_cluster_file("docs/tutorial.md", tmp_path)
-    session, append, read, plan, by_format, by_sql, lane, upkeep, streaming, groups, transaction = blocks(
+    session, append, read, plan, by_format, by_sql, lane, upkeep, streaming, scans, groups, transaction = blocks(
         "docs/tutorial.md", "python"
     )
     monkeypatch.chdir(tmp_path)
@@ -96,6 +96,11 @@ def test_the_code_in_the_tutorial_runs(
         availableNow=True
     ).start().awaitTermination()
     assert spark.table("seen").count() == 4
+
+    exec(scans, names)
+    for query in spark.streams.active:
+        query.awaitTermination()
+    assert spark.read.format("delta").load(str(tmp_path / "trips-table")).count() == 4
 
     exec(groups, names)
     assert sum(row.lag for row in names["behind"].collect()) == 4

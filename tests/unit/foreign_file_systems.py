@@ -8,6 +8,7 @@ import time
 from typing import Any, ClassVar
 
 from fsspec import AbstractFileSystem
+from fsspec.implementations.dirfs import DirFileSystem
 from fsspec.implementations.memory import MemoryFileSystem
 
 
@@ -33,6 +34,23 @@ class Honest(MemoryFileSystem):  # type: ignore[misc]
 
     def exists(self, path: str, **_: Any) -> bool:
         return self._strip_protocol(path) in self.store
+
+
+class Hanging(Honest):
+    """A read hangs until the test ends it."""
+
+    store: ClassVar[dict[str, Any]] = {}
+    pseudo_dirs: ClassVar[list[str]] = [""]
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.end = threading.Event()
+        self.began = 0
+
+    def cat_file(self, path: str, start: int | None = None, end: int | None = None, **_: Any) -> bytes:
+        self.began += 1
+        self.end.wait(60)
+        return b"late"
 
 
 class Overwriting(Honest):
@@ -72,19 +90,30 @@ def looking(root: str, endpoint_url: str | None) -> AbstractFileSystem:
 
 def deaf(root: str, endpoint_url: str | None) -> AbstractFileSystem:
     """Takes no notice of the server that it is given."""
+    return Honest(skip_instance_cache=True, use_listings_cache=False)
+
+
+def caching(root: str, endpoint_url: str | None) -> AbstractFileSystem:
+    """With fsspec's defaults."""
     return Honest(skip_instance_cache=True)
+
+
+def wrapping(root: str, endpoint_url: str | None) -> AbstractFileSystem:
+    """Caches nothing itself; the one inside does."""
+    inner = Honest(skip_instance_cache=True)
+    return DirFileSystem("folder", inner, skip_instance_cache=True, use_listings_cache=False)
 
 
 def s3fs_as_it_comes(root: str, endpoint_url: str | None) -> AbstractFileSystem:
     import s3fs
 
-    return s3fs.S3FileSystem(endpoint_url=endpoint_url, skip_instance_cache=True)
+    return s3fs.S3FileSystem(endpoint_url=endpoint_url, skip_instance_cache=True, use_listings_cache=False)
 
 
 def obstore_door(root: str, endpoint_url: str | None) -> AbstractFileSystem:
     from obstore.fsspec import FsspecStore
 
-    return FsspecStore(
+    fs = FsspecStore(
         "s3",
         endpoint=endpoint_url,
         region="us-east-1",
@@ -93,9 +122,11 @@ def obstore_door(root: str, endpoint_url: str | None) -> AbstractFileSystem:
         client_options={"allow_http": True},
         skip_instance_cache=True,
     )
+    fs.dircache.use_listings_cache = False
+    return fs
 
 
 def _in_memory(kind: type[Honest], endpoint_url: str | None) -> AbstractFileSystem:
     if (endpoint_url or "").startswith("http://127.0.0.1"):
         raise NotImplementedError("no server")
-    return kind(skip_instance_cache=True)
+    return kind(skip_instance_cache=True, use_listings_cache=False)

@@ -19,7 +19,7 @@ class ObstoreFiles(AbstractFileSystem):  # type: ignore[misc]
     """The objects of one bucket."""
 
     def __init__(self, store: Any, **_: Any) -> None:
-        super().__init__(skip_instance_cache=True)
+        super().__init__(skip_instance_cache=True, use_listings_cache=False)
         self._objects = store
 
     def info(self, path: str, **_: Any) -> dict[str, Any]:

@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import pickle
 import sys
+import tracemalloc
+import zlib
+from collections.abc import Iterator
 
 import pytest
 
 from stratalog.engine.config.storage_tables import StorageTables
 from stratalog.partitions.clock import SystemClock
-from stratalog.partitions.errors import InvalidCallError, UnsupportedStoreError
+from stratalog.partitions.errors import InvalidCallError, StorageError, UnsupportedStoreError
 from stratalog.partitions.identity import random_id
-from stratalog.partitions.store import Store, StoreOptions, open_store
+from stratalog.partitions.store import Store, StoreOptions, file_system, file_system_calls, open_store
 from stratalog.partitions.store.checking import PART_BYTES, QUICK, StoreCheck
+from stratalog.partitions.store.file_system import FileSystemStore, StagedInMemory
+from stratalog.partitions.store.file_system_calls import MOST_HUNG, CallsHangError, FileSystem
 from stratalog.partitions.store.racing import race_in_threads
 from tests.cloud_servers import CloudEndpoint
 from tests.s3_server import S3Endpoint
+from tests.unit.foreign_file_systems import Hanging, Honest
 from tests.unit.store_kinds import CLOUD, FILE_SYSTEMS, S3
 
 pytest.importorskip("fsspec")
@@ -66,12 +72,108 @@ def test_a_file_system_that_does_not_create_exclusively_is_refused_by_its_name(f
         StoreCheck(store, store, race_in_threads, SystemClock(), random_id, QUICK).must_hold()
 
 
+@pytest.mark.parametrize("function", ["caching", "wrapping"])
+def test_a_file_system_that_caches_listings_is_refused_by_its_name(function: str) -> None:
+    store = opened(function)
+    for call in (store.check, lambda: list(store.list("")), lambda: store.create("name", b"")):
+        with pytest.raises(
+            InvalidCallError,
+            match=rf"foreign_file_systems:{function} returned a .*\.Honest that caches.*use_listings_cache=False",
+        ):
+            call()
+
+
+class TestPartsThatWaitInMemory:
+    def staged(self, most_bytes: int, monkeypatch: pytest.MonkeyPatch) -> StagedInMemory:
+        monkeypatch.setattr(file_system, "LARGEST_BYTES", most_bytes)
+        store = opened("honest")
+        assert isinstance(store, FileSystemStore)
+        return store._in_parts("parts")
+
+    def test_a_part_that_comes_again_replaces_the_first(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        staged = self.staged(8, monkeypatch)
+        for index, data in ((1, b"5678"), (0, b"once"), (0, b"1234")):
+            staged.put_part(index, data, zlib.crc32(data))
+        assert staged.size_bytes == 8
+        assert staged.crc32 == zlib.crc32(b"12345678")
+
+    def test_a_part_for_which_there_is_no_room_is_not_kept(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        staged = self.staged(8, monkeypatch)
+        staged.put_part(0, b"1234", 0)
+        for index, data in ((1, b"56789"), (0, b"123456789")):
+            with pytest.raises(StorageError, match="of 8 bytes at most"):
+                staged.put_part(index, data, 0)
+            assert (staged.size_bytes, staged.crc32) == (4, zlib.crc32(b"1234"))
+
+    def test_a_checksum_copies_no_part(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        size_bytes = 8 * 1024 * 1024
+        staged = self.staged(2 * size_bytes, monkeypatch)
+        for index in range(2):
+            staged.put_part(index, bytes(size_bytes), 0)
+        tracemalloc.start()
+        try:
+            assert staged.crc32 == zlib.crc32(bytes(2 * size_bytes))
+            tracemalloc.reset_peak()
+            before = tracemalloc.get_traced_memory()[0]
+            assert staged.crc32
+            assert tracemalloc.get_traced_memory()[1] - before < 100_000
+        finally:
+            tracemalloc.stop()
+
+
+class TestCallsThatHang:
+    @pytest.fixture
+    def hanging(self) -> Iterator[Hanging]:
+        fs = Hanging(skip_instance_cache=True, use_listings_cache=False)
+        yield fs
+        fs.end.set()
+
+    def hang(self, called: FileSystem, calls: int) -> None:
+        for _ in range(calls):
+            with pytest.raises(TimeoutError):
+                called.call("cat_file", 0.02, "bucket/name")
+
+    def test_each_takes_only_its_own_thread(self, hanging: Hanging) -> None:
+        called = FileSystem(hanging)
+        self.hang(called, MOST_HUNG - 1)
+        assert hanging.began == MOST_HUNG - 1
+        called.call("pipe_file", 5, "bucket/name", b"", mode="overwrite")
+        assert called.call("exists", 5, "bucket/name")
+        other = FileSystem(Honest(skip_instance_cache=True))
+        assert not other.call("exists", 5, "bucket/no name")
+
+    def test_when_too_many_hang_the_next_is_not_made_until_one_ends(
+        self, hanging: Hanging, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(file_system_calls, "MOST_HUNG", 3)
+        called = FileSystem(hanging)
+        self.hang(called, 3)
+        with pytest.raises(CallsHangError, match=r"3 calls of .*\.Hanging still run after their deadline"):
+            called.call("exists", 5, "bucket/name")
+        store = opened("honest")
+        assert isinstance(store, FileSystemStore)
+        monkeypatch.setattr(store._requests, "client", lambda: called)
+        with pytest.raises(StorageError, match="3 calls of"):  # for certain not created
+            store.create("name", b"")
+        assert hanging.began == 3
+        hanging.end.set()
+        called._threads.shutdown()
+        assert called._hung == 0
+
+    def test_an_error_of_the_call_itself_counts_as_no_hung_call(self, hanging: Hanging) -> None:
+        called = FileSystem(hanging)
+        for _ in range(3):
+            with pytest.raises(FileNotFoundError):
+                called.call("info", 5, "bucket/missing")
+        assert called._hung == 0
+
+
 @S3
 def test_s3fs_as_it_comes_repeats_its_own_request_and_is_refused(s3_endpoint: S3Endpoint) -> None:
     pytest.importorskip("s3fs")
     found = broken(_on(s3_endpoint, "s3fs_as_it_comes"))
     assert list(found) == ["a creation is sent once"]
-    assert "s3fs.core.S3FileSystem sent one creation" in found["a creation is sent once"]
+    assert "s3fs.core.S3FileSystem sent the same create request" in found["a creation is sent once"]
 
 
 @S3

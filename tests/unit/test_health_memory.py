@@ -4,7 +4,7 @@ broker that is fenced takes nothing of it along.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -12,10 +12,12 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
+from stratalog import Failure, Report
 from stratalog.engine.driver.stored_schedule import load_stored
+from stratalog.engine.upkeep.memory.runs import remembered
 from stratalog.engine.upkeep.memory.times import decode
 from stratalog.engine.upkeep.replication import merge
-from stratalog.partitions.errors import StorageError, UnknownTopicOrPartitionError
+from stratalog.partitions.errors import SourceChangedError, StorageError, UnknownTopicOrPartitionError
 from stratalog.partitions.paths import MAINTENANCE
 from stratalog.partitions.store import StoredObject
 from stratalog.partitions.store.local import LocalStore
@@ -223,6 +225,32 @@ def test_a_failure_by_hand_stays_until_the_job_has_succeeded_there(live: LiveClu
         live.driver().retain(dry_run=True, check=False)
     assert found(live) == {}
     assert before != live.on_brokers()
+
+
+def test_a_run_that_others_have_disturbed_forgets_no_failure(live: LiveCluster) -> None:
+    """Nobody knows how it would have ended there; the other partitions have succeeded."""
+    live.topic("u")
+    context = context_of(live.driver())
+    context.metadata.image()
+
+    def run(*failures: Failure) -> Callable[[], Report]:
+        return lambda: Report("merge", (), failures)
+
+    remembered(context, "merge", None, run(*(Failure(f"{one}-0", "STORAGE_ERROR", "") for one in "tu")))
+    assert [*found(live)] == ["upkeep-failing"]
+    remembered(context, "merge", None, run(Failure("t-0", SourceChangedError.code, "")))
+    (one,) = live.driver().health().findings
+    assert "t-0" in one.what
+    assert "u-0" not in one.what
+
+    def disturbed() -> Report:
+        raise SourceChangedError("a file is gone")
+
+    with pytest.raises(SourceChangedError):
+        remembered(context, "merge", None, disturbed)
+    assert [*found(live)] == ["upkeep-failing"]
+    remembered(context, "merge", None, run())
+    assert found(live) == {}
 
 
 def test_an_error_that_ends_a_job_is_remembered_and_a_wrong_call_is_not(

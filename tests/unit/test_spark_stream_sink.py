@@ -115,7 +115,7 @@ def test_too_many_rows_for_the_driver_are_refused(live: LiveCluster, monkeypatch
     ],
 )
 def test_other_columns_than_those_of_records_are_refused(live: LiveCluster, fields: list[StructField]) -> None:
-    with pytest.raises(InvalidRecordError, match=r"cluster\.records\(df, topic, \.\.\.\) makes them"):
+    with pytest.raises(InvalidRecordError, match=r"cluster\.records\(topic, df, \.\.\.\) makes them"):
         StreamSink(sink_options({"cluster": "c", "topic": "t"}), StructType(fields))
 
 

@@ -39,7 +39,7 @@ def remembered(
         return act()
     try:
         report = act()
-    except InvalidCallError:
+    except (InvalidCallError, SourceChangedError):  # a wrong call; and one of which nobody knows how it ends
         raise
     except StratalogError as error:
         _remember(context, step, topics, [Failure.of(name, error) for name in topics or (step,)], None)
@@ -52,12 +52,17 @@ def remembered(
 def _remember(
     context: Context, step: str, topics: Sequence[str] | None, failures: Sequence[Failure], some: Report | None
 ) -> list[str]:
+    changed = {one.item.partition(" ")[0] for one in failures if one.code == SourceChangedError.code}
     passed = {SourceChangedError.code} | (DAMAGE if step == VERIFY else frozenset())
     failed = [one for one in failures if one.code not in passed]
     try:
         image = context.metadata.last_known.image  # as the operation has read it: a hint, and no request
         kept = KeptTimes(context, image)
-        run = Ran(step, failed, _tried(image, topics, some), context.clock.now_ms())
+        tried = _tried(image, topics, some)
+        if changed:  # it neither failed nor succeeded there: what failed before stays
+            every = _tried(image, list(image.topic_ids), None) if tried is None else tried
+            tried = {one for one in every or () if one not in changed}
+        run = Ran(step, failed, tried, context.clock.now_ms())
         kept.change(lambda times: times.ran(run))
         why = kept.keep()
     except StratalogError as error:
