@@ -1,9 +1,9 @@
 """Which segments are read for a range of a partition, and which offsets are unclear. Pure.
 
-A segment counts where its upload has finished, its deletion has not begun, its messages do not contradict one
-another, and its leader epochs are those of the present history. Uploads may overlap: after a change of leader the
-new one uploads again. The walk goes from offset to offset and takes, wherever it is, the segment that leads
-farthest. Offsets that no segment leads over are unclear, and the reason is said.
+A segment counts where its upload has finished, its deletion and that of its partition have not begun, its messages
+do not contradict one another, and its leader epochs are those of the present history. Uploads may overlap: after a
+change of leader the new one uploads again. The walk goes from offset to offset and takes, wherever it is, the
+segment that leads farthest. Offsets that no segment leads over are unclear, and the reason is said.
 """
 
 from __future__ import annotations
@@ -86,17 +86,18 @@ def plan_partition(
     topic: str,
     partition: int,
     segments: Sequence[RemoteLogSegment],
-    contradictory: Mapping[str, str],
+    refused: Mapping[str, str],
     epochs: LeaderEpochs,
     log_start: int | None = None,
 ) -> TierPartition:
-    """The plan of all that the tier has. ``log_start``: where the log starts, if that is known; records below it
+    """The plan of all that the tier has. ``refused``: segments that do not count whatever their state is, by id,
+    with the reason. ``log_start``: where the log starts, if that is known; records below it
     were deleted, even if a segment still has them."""
     good: list[SegmentRange] = []
     bad: list[tuple[RemoteLogSegment, str]] = []
     for segment in segments:
-        if segment.segment_id in contradictory:
-            bad.append((segment, f"its metadata contradict themselves: {contradictory[segment.segment_id]}"))
+        if segment.segment_id in refused:
+            bad.append((segment, refused[segment.segment_id]))
         elif segment.state is not SegmentState.COPY_SEGMENT_FINISHED:
             bad.append((segment, _WHY[segment.state]))
         elif ranges := epochs.ranges_of(segment):

@@ -159,6 +159,30 @@ class SegmentStates:
     def _wrong(self, segment_id: str, why: str) -> None:
         self.contradictory.setdefault(segment_id, why)
 
+    def refused(self) -> dict[str, str]:
+        """The segments that do not count whatever their state is: by id, the reason."""
+        found = {
+            one.segment_id: "the deletion of its partition has begun"
+            for one in self.segments.values()
+            if (one.topic_id, one.partition) in self.deleted_partitions
+        }
+        return found | {
+            segment_id: f"its metadata contradict themselves: {why}"
+            for segment_id, why in self.contradictory.items()
+        }
+
+    def notes(self) -> list[str]:
+        """For each partition, the segments that may have records and whose first message is lost."""
+        lost: dict[tuple[str, int], list[str]] = {}
+        for one in self.unknown.values():
+            if one.segment_id not in self.segments and one.state is not SegmentState.DELETE_SEGMENT_FINISHED:
+                lost.setdefault((one.topic, one.partition), []).append(one.segment_id)
+        return [
+            f"the metadata topic has no description of these segments of {topic}-{partition}, so "
+            f"their offsets are unknown: {', '.join(sorted(ids)[:3])}{', ...' if len(ids) > 3 else ''}"
+            for (topic, partition), ids in sorted(lost.items())
+        ]
+
     def topic_ids(self, topic: str) -> dict[str, int]:
         """The ids that a name has had, each with the time of its last upload (ms)."""
         found: dict[str, int] = {}

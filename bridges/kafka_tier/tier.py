@@ -142,7 +142,8 @@ class KafkaTier:
             source = ReadOnlyStore(open_store(str(metadata), storage, what="metadata"))
             states = folded(messages_of(source, notes))
         store = ReadOnlyStore(open_store(address, storage, what="address"))
-        tier = cls(store, opened, states, dict(epochs or {}), dict(log_starts or {}), brokers, tuple(notes))
+        said = (*notes, *states.notes())
+        tier = cls(store, opened, states, dict(epochs or {}), dict(log_starts or {}), brokers, said)
         tier._check_names()
         return tier
 
@@ -323,9 +324,9 @@ class KafkaTier:
 
     def _alive(self, topic_id: str) -> bool:
         """Whether a topic of that id has a segment that is not deleted: a name may have had several ids."""
-        deleted = SegmentState.DELETE_SEGMENT_FINISHED
+        deleted, partitions = SegmentState.DELETE_SEGMENT_FINISHED, self.states.deleted_partitions
         its = [one for one in self.states.segments.values() if one.topic_id == topic_id]
-        return any(one.state is not deleted for one in its)
+        return any(one.state is not deleted and (topic_id, one.partition) not in partitions for one in its)
 
     def _partitions(self, topic: str) -> list[int]:
         topic_id = self._topic_id(topic)
@@ -345,18 +346,15 @@ class KafkaTier:
         start = self.log_starts.get((topic, partition))
         if start is None and self.brokers is not None:
             start = self.brokers.log_start((topic, partition))
-        plan = plan_partition(topic, partition, segments, self.states.contradictory, epochs, start)
+        plan = plan_partition(topic, partition, segments, self.states.refused(), epochs, start)
         return plan if self.brokers is None else self.brokers.confirmed(plan)
 
     def _epochs_of(self, topic: str, partition: int, segments: Sequence[RemoteLogSegment]) -> LeaderEpochs:
         """Those given, or those of the finished segment with the newest epoch."""
         if (given := self.epochs.get((topic, partition))) is not None:
             return LeaderEpochs(tuple((int(epoch), int(start)) for epoch, start in given))
-        finished = [
-            one
-            for one in segments
-            if one.state is SegmentState.COPY_SEGMENT_FINISHED and one.segment_id not in self.states.contradictory
-        ]
+        refused, done = self.states.refused(), SegmentState.COPY_SEGMENT_FINISHED
+        finished = [one for one in segments if one.state is done and one.segment_id not in refused]
         if not finished:
             return LeaderEpochs(segments[0].leader_epochs if segments else ((0, 0),))
         newest = max(finished, key=lambda one: (one.leader_epochs[-1][0], one.end_offset))

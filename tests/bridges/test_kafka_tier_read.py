@@ -14,6 +14,7 @@ import pytest
 from stratalog.bridges.kafka_tier.batches import batches_of
 from stratalog.bridges.kafka_tier.layout import IndexKind
 from stratalog.bridges.kafka_tier.segment import RemoteLogSegment, SegmentState
+from stratalog.bridges.kafka_tier.segment_states import PartitionDeletion
 from stratalog.bridges.kafka_tier.tier import KafkaTier
 from stratalog.engine.reading.positions import FirstAt
 from stratalog.partitions.clock import ManualClock
@@ -190,6 +191,21 @@ def test_a_topic_made_again_under_its_name_is_the_newer_one() -> None:
     tier = opened(MAIN)
     assert len(tier.states.topic_ids("gone")) == 2
     assert tier._topic_id("gone") == Tier(MAIN).truth("gone")["topicId"]
+
+
+def test_a_partition_whose_deletion_has_begun_does_not_count() -> None:
+    tier = opened(MAIN)
+    tier.states.apply(PartitionDeletion(tier._topic_id("plain"), "plain", 0, 0))
+    with pytest.raises(LogGapError, match=r"plain-0 offsets \[0, .*the deletion of its partition has begun"):
+        got(tier, "plain")
+    assert got(tier, "plain", 1)
+    newer = tier._topic_id("gone")
+    for partition in tier._partitions("gone"):
+        tier.states.apply(PartitionDeletion(newer, "gone", partition, 0))
+    [older] = tier.states.topic_ids("gone").keys() - {newer}
+    alive = tier.states.of(older, 0)[0]
+    tier.states.segments[alive.segment_id] = replace(alive, state=SegmentState.COPY_SEGMENT_FINISHED)
+    assert tier._topic_id("gone") == older
 
 
 def test_bounds_are_offsets_by_partition_or_for_all() -> None:

@@ -264,6 +264,11 @@ def test_the_states_of_a_segment_follow_one_another_as_in_kafka() -> None:
     for numbers in ((1, 0), (3,), (1, 3), (1, 2, 1), (1, 2, 3, 1)):
         assert ID in states(*numbers).contradictory
     assert OTHER in folded([SegmentUpdate(ID, "t", 0, OTHER, FINISHED, None)]).unknown
+    assert folded([SegmentUpdate(ID, "t", 3, OTHER, FINISHED, None)]).notes() == [
+        "the metadata topic has no description of these segments of t-3, so their offsets are unknown: " + OTHER
+    ]
+    gone = SegmentUpdate(ID, "t", 3, OTHER, SegmentState.DELETE_SEGMENT_FINISHED, None)
+    assert folded([gone]).notes() == []
     assert folded([PartitionDeletion(ID, "t", 0, 0)]).deleted_partitions == {(ID, 0)}
     moved = folded([segment_of(), SegmentUpdate(OTHER, "t", 0, ID, FINISHED, None)])
     assert "another partition" in moved.contradictory[ID]
