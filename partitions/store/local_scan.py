@@ -77,11 +77,13 @@ def _scan(root: RootFolder, descriptor: int, folder: str, device: int, depth: in
         raise CrowdedFolderError(
             os.path.join(root.path, folder), "folders inside each other without end: move them out of there"
         )
+    seen: set[str] = set()
     with os.scandir(descriptor) as entries:
         for entry in entries:
             name = folder + entry.name
-            if name == STAGING_FOLDER:
+            if name == STAGING_FOLDER or name in seen:  # tmpfs may begin again beside a writer
                 continue
+            seen.add(name)
             if not entry.is_dir(follow_symlinks=False):
                 yield name, entry
             else:
@@ -110,7 +112,7 @@ def scan_behind(root: RootFolder, folder: str, after: str) -> list[Seen]:
         return []
     try:
         with os.scandir(descriptor) as entries:
-            names = [entry.name for entry in islice(entries, MOST_NAMES + 1)]
+            names = {entry.name for entry in islice(entries, MOST_NAMES + 1)}
         behind = sorted(name for name in names if name > after)
         check_crowd(root, folder, len(names), sum(not paths.may_be_ours(name) for name in behind))
         device = os.fstat(descriptor).st_dev

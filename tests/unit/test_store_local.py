@@ -288,6 +288,28 @@ class TestSettling:
         found = listed(LocalStore(str(root)), "")
         assert {getattr(one, "name", one) for one in found} == {"b"}
 
+    @pytest.mark.parametrize("listed", [LocalStore.list, LocalStore.names, LocalStore.walk])
+    def test_a_scan_that_begins_again_shows_each_name_once(
+        self,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        listed: Callable[[LocalStore, str], Iterable[object]],
+    ) -> None:
+        """As one of tmpfs may do, beside somebody who writes into the folder."""
+        for name in "ab":
+            (tmp_path / name).touch()
+        real = os.scandir
+
+        @contextmanager
+        def twice(folder: int) -> Iterator[Iterator[os.DirEntry[str]]]:
+            with real(folder) as entries:
+                found = list(entries)
+            yield iter([*found, *found])
+
+        monkeypatch.setattr(os, "scandir", twice)
+        found = [getattr(one, "name", one) for one in listed(LocalStore(str(tmp_path)), "")]
+        assert sorted(map(str, found)) == ["a", "b"]
+
 
 class TestCopyFile:
     @pytest.mark.parametrize("size", [0, 1, BUFFER_BYTES, BUFFER_BYTES + 1, 3 * BUFFER_BYTES + 7])
