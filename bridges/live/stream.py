@@ -30,6 +30,7 @@ from stratalog.engine.spark.range_stream import (
     BatchFunction,
     RangeDataSource,
     RangeStream,
+    kept_active_session,
     range_options,
     ranges_of,
 )
@@ -115,8 +116,8 @@ class LiveScan:
         if self._opened is None:
             given = self._options
             self._opened = open_driver(given.cluster, given.credentials, given.cluster_key_file)
-        frame = self._frame(self._opened, batch.sparkSession, ranges)
-        self._function(frame, batch_id)
+        with kept_active_session():
+            self._function(self._frame(self._opened, batch.sparkSession, ranges), batch_id)
 
     def _frame(self, context: Context, spark: SparkSession, ranges: list[StreamRange]) -> DataFrame:
         live = look_live(context, self._source, self._topic, self._values)

@@ -8,6 +8,7 @@ ranges. A batch that runs again has the same ranges, whatever became of the file
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -124,6 +125,18 @@ def ranges_of(batch: DataFrame) -> list[StreamRange]:
     ]
 
 
+@contextmanager
+def kept_active_session() -> Iterator[None]:
+    """PySpark remembers, for the whole process, the session that last made a DataFrame of rows. A batch has a
+    session of its own, in which nothing is registered: it must not stay there when the batch is over.
+    """
+    before = SparkSession._activeSession
+    try:
+        yield
+    finally:
+        SparkSession._activeSession = before
+
+
 class BatchScan:
     """Calls a function with each batch as a scan. Spark Connect runs it in a process of its own on the server's
     machine, where it opens the cluster again, with the key of that process's environment.
@@ -150,7 +163,8 @@ class BatchScan:
             given = self._options
             self._opened = open_driver(given.cluster, given.credentials, given.cluster_key_file)
         plan = plan_of_ranges(self._opened, ranges, self._options)
-        self._function(read_frame(self._opened, batch.sparkSession, plan), batch_id)
+        with kept_active_session():
+            self._function(read_frame(self._opened, batch.sparkSession, plan), batch_id)
 
 
 def for_each_batch(

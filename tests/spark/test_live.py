@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from pyspark.errors import StreamingQueryException
+from pyspark.sql import SparkSession
 
 from stratalog import Cluster
 from stratalog.bridges.formats.json_text import JsonValues
@@ -25,7 +26,7 @@ from tests.spark.spark_cluster import TIERED, format_cluster
 from tests.spark.streams import Seen, limits, to_its_end
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
 
 pytestmark = pytest.mark.spark
 VALUES = TypedValues(JsonValues(declared("id LONG")))
@@ -123,4 +124,5 @@ def test_two_streams_of_a_session_read_their_own_topics(spark: SparkSession, tmp
         made.append((for_each_live_batch(context_of(cluster), spark, name, source, None, seen, given), seen))
     for number, (writer, _) in enumerate(made):
         to_its_end(writer, tmp_path / f"checkpoint-{number}")
+    assert SparkSession.getActiveSession() is spark, "a batch's own session is over"
     assert [seen.all for _, seen in made] == [[b"a", b"b"], [b"x", b"y", b"z"]]
