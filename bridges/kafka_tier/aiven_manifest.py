@@ -82,14 +82,14 @@ class Encryption:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """Where the bytes of a segment are."""
+    """Places of a segment's bytes in its object."""
 
     size_bytes: int
-    """Of the log, as the broker wrote it."""
+    """Size of the log, as the broker wrote it."""
     chunk_bytes: int
-    """Of the log, in each chunk but the last."""
+    """Bytes of the log in each chunk but the last."""
     stored_sizes: Sequence[int]
-    """Of the chunks in the object, one behind the other."""
+    """Sizes of the chunks, in their order in the object."""
     indexes: Mapping[IndexKind, tuple[int, int]]
     """Position and size in the object of indexes."""
     compressed: bool

@@ -18,10 +18,10 @@ from stratalog.partitions.errors import CorruptionError, InvalidCallError
 
 HEADER_BYTES = 61
 MOST_BATCH_BYTES = 64 * 1024 * 1024
-"""Of a batch as it is stored, and decompressed. Kafka's ``max.message.bytes`` is 1 MiB by default."""
+"""The largest batch, both stored and decompressed. Kafka's ``max.message.bytes`` is 1 MiB by default."""
 MOST_BATCH_RECORDS = 1 << 20
 _PREFIX_BYTES = 12
-"""Of the offset and the length, which the length does not count."""
+"""Size of the offset and length fields, which the length does not count."""
 _CRC_FROM = 21
 _HEADER = struct.Struct(">qiibIhiqqqhii")
 _CODECS = {0: None, 1: "gzip", 2: "snappy", 3: "lz4", 4: "zstd"}

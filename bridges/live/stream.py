@@ -6,7 +6,7 @@ reaches by then, of Kafka from there on. Its checkpoint is one set of offsets, w
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from pyspark.sql import DataFrame, SparkSession
@@ -28,11 +28,10 @@ from stratalog.engine.reading.stream_source import StreamProgress
 from stratalog.engine.spark.range_stream import (
     FORMAT,
     BatchFunction,
+    BatchScan,
     RangeDataSource,
     RangeStream,
-    kept_active_session,
     range_options,
-    ranges_of,
 )
 from stratalog.engine.spark.stream_source import check_limits
 from stratalog.engine.spark.versions import LIMITS, spark_version
@@ -85,8 +84,8 @@ def _format(name: str, source: MirrorSource, topic: str, values: TypedValues | N
     return LiveDataSource
 
 
-class LiveScan:
-    """Calls a function with each batch as a live read. See ``stratalog.engine.spark.range_stream.BatchScan``."""
+class LiveScan(BatchScan):
+    """Calls a function with each batch as a live read."""
 
     def __init__(
         self,
@@ -97,29 +96,15 @@ class LiveScan:
         values: TypedValues | None,
         function: BatchFunction,
     ) -> None:
-        self._opened: Context | None = context
-        self._options = options
+        super().__init__(context, options, function)
         self._source, self._topic, self._values = source, topic, values
-        self._function = function
 
-    def __getstate__(self) -> dict[str, object]:
-        return {**self.__dict__, "_opened": None}
+    def frame_of(self, context: Context, spark: SparkSession, ranges: Sequence[StreamRange]) -> DataFrame:
+        """The records of the ranges, from the side that has them now.
 
-    def __call__(self, batch: DataFrame, batch_id: int) -> None:
-        """Read the ranges of ``batch``, and call the function.
-
-        Raises: as ``look_live``, ``plan_live``, ``live_frame``, and what the function raises.
+        Raises: UnknownTopicOrPartitionError for ranges of another topic; as ``look_live``, ``plan_live`` and
+            ``live_frame``.
         """
-        ranges = ranges_of(batch)
-        if not ranges:
-            return
-        if self._opened is None:
-            given = self._options
-            self._opened = open_driver(given.cluster, given.credentials, given.cluster_key_file)
-        with kept_active_session():
-            self._function(self._frame(self._opened, batch.sparkSession, ranges), batch_id)
-
-    def _frame(self, context: Context, spark: SparkSession, ranges: list[StreamRange]) -> DataFrame:
         live = look_live(context, self._source, self._topic, self._values)
         for one in ranges:
             if (one.topic, one.topic_id) != (self._topic, live.topic.topic_id):

@@ -153,8 +153,8 @@ class BatchScan:
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
         """Read the ranges of ``batch`` and call the function; not for a batch without records.
 
-        Raises: as ``plan_of_ranges`` and ``read_frame``, and what the function raises; the query ends, and its
-            next run has the same batch again.
+        Raises: as ``frame_of``, and what the function raises; the query ends, and its next run has the same batch
+            again.
         """
         ranges = ranges_of(batch)
         if not ranges:
@@ -162,9 +162,12 @@ class BatchScan:
         if self._opened is None:
             given = self._options
             self._opened = open_driver(given.cluster, given.credentials, given.cluster_key_file)
-        plan = plan_of_ranges(self._opened, ranges, self._options)
         with kept_active_session():
-            self._function(read_frame(self._opened, batch.sparkSession, plan), batch_id)
+            self._function(self.frame_of(self._opened, batch.sparkSession, ranges), batch_id)
+
+    def frame_of(self, context: Context, spark: SparkSession, ranges: Sequence[StreamRange]) -> DataFrame:
+        """The records of the ranges, of which there are some. Raises: as ``plan_of_ranges`` and ``read_frame``."""
+        return read_frame(context, spark, plan_of_ranges(context, ranges, self._options))
 
 
 def for_each_batch(

@@ -17,6 +17,7 @@ from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from stratalog.bridges.kafka_tier.layout import LayoutOptions, RemoteSegmentLayout, open_layout
 from stratalog.bridges.kafka_tier.metadata_log import messages_of
 from stratalog.bridges.kafka_tier.segment_states import SegmentStates, folded
+from stratalog.bridges.kafka_tier.tier import KafkaTier
 from stratalog.partitions.store import Store, open_store
 
 DATA = Path(__file__).resolve().parents[3] / "shared" / "kafka-tier"
@@ -140,3 +141,16 @@ def batch_bytes(
     data[0:8] = base_offset.to_bytes(8, "big")
     data[12:16] = epoch.to_bytes(4, "big")
     return bytes(data)
+
+
+def opened(folder: str, **options: Any) -> KafkaTier:
+    """The tier of a folder, with its metadata and keys; ``options`` are more of ``KafkaTier.open``."""
+    tier = Tier(folder)
+    return KafkaTier.open(
+        f"{tier.path}/tier",
+        layout=tier.layout_name,
+        metadata=f"{tier.path}/remote-log-metadata",
+        prefix=tier.options.prefix,
+        keys=dict(tier.options.keys),
+        **options,
+    )

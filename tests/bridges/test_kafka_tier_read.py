@@ -27,21 +27,9 @@ from stratalog.partitions.errors import (
     UnknownTopicOrPartitionError,
 )
 from stratalog.partitions.store.memory import MemoryStore
-from tests.bridges.kafka_tier_data import AIVEN, FOLDERS, LOCAL, MAIN, Row, Tier, real, rows_of
+from tests.bridges.kafka_tier_data import AIVEN, FOLDERS, LOCAL, MAIN, Row, Tier, opened, real, rows_of
 
 pytestmark = real
-
-
-def opened(folder: str, **options: Any) -> KafkaTier:
-    tier = Tier(folder)
-    return KafkaTier.open(
-        f"{tier.path}/tier",
-        layout=tier.layout_name,
-        metadata=f"{tier.path}/remote-log-metadata",
-        prefix=tier.options.prefix,
-        keys=dict(tier.options.keys),
-        **options,
-    )
 
 
 def got(tier: KafkaTier, topic: str, partition: int = 0, **bounds: Any) -> list[Row]:

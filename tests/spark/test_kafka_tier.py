@@ -6,24 +6,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from stratalog.bridges.kafka_tier.tier import KafkaTier
-from tests.bridges.kafka_tier_data import AIVEN, MAIN, Row, Tier, real
+from tests.bridges.kafka_tier_data import AIVEN, MAIN, Row, Tier, opened, real
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 pytestmark = [pytest.mark.spark, pytest.mark.connect, real]
-
-
-def opened(folder: str) -> KafkaTier:
-    tier = Tier(folder)
-    return KafkaTier.open(
-        f"{tier.path}/tier",
-        layout=tier.layout_name,
-        metadata=f"{tier.path}/remote-log-metadata",
-        prefix=tier.options.prefix,
-        keys=dict(tier.options.keys),
-    )
 
 
 def rows_of(frame: DataFrame) -> list[Row]:
