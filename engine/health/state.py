@@ -82,6 +82,8 @@ class GroupsFound:
     lags: Mapping[tuple[str, str], int]
     """By group and topic, those that are known."""
     figures: Mapping[str, int | None]
+    groups: Mapping[str, GroupState]
+    """By name, those that could be read."""
 
 
 def group_findings(context: Context, sight: Sight, run: OperationRun) -> GroupsFound:
@@ -112,7 +114,7 @@ def group_findings(context: Context, sight: Sight, run: OperationRun) -> GroupsF
         "records-lag-max-ms": None if unknown else max(0, sight.now_ms - oldest_ms),
     }
     old = [one for one in _too_old(sight, since) if one.subject not in named]
-    return GroupsFound([*unread, *many, *old], told, figures)
+    return GroupsFound([*unread, *many, *old], told, figures, groups)
 
 
 def _too_many(
