@@ -19,6 +19,7 @@ from typing import Any, NoReturn
 from stratalog.engine.config.file_place import CREDENTIALS_VARIABLE
 from stratalog.engine.config.key_source import KEY_VARIABLE
 from stratalog.engine.reading.positions import SPECS, FirstAt, Spec, named_or_time, spec_of, time_of
+from stratalog.jobs.tables import add_sort
 from stratalog.partitions.amounts import parse_size
 from stratalog.partitions.errors import InvalidCallError
 from stratalog.partitions.isolation import Isolation
@@ -180,8 +181,8 @@ def add_common(parser: argparse.ArgumentParser, defaults: Mapping[str, object] |
 
 def commands_of(parser: argparse.ArgumentParser) -> Callable[..., argparse.ArgumentParser]:
     """A function that adds a subcommand by name and description, and returns its parser (``reads``: the
-    subcommand changes nothing). Each has the options of every job and ``--dry-run``. The namespace holds the
-    name as ``command``.
+    subcommand changes nothing, and has ``--sort``). Each has the options of every job and ``--dry-run``. The
+    namespace holds the name as ``command``.
     """
     commands = parser.add_subparsers(dest="command", required=True, metavar=_COMMAND)
 
@@ -189,6 +190,8 @@ def commands_of(parser: argparse.ArgumentParser) -> Callable[..., argparse.Argum
         added = commands.add_parser(name, help=doc, description=doc, allow_abbrev=False)
         add_common(added)
         add_dry_run(added, "no effect: this command only reads" if reads else "check only, change nothing")
+        if reads:
+            add_sort(added)
         return added
 
     return command
