@@ -179,6 +179,12 @@ def test_options_that_would_show_records_to_anyone_are_refused(given: dict[str, 
         PageOptions(**given)
 
 
+def test_another_address_of_loopback_is_one_of_its_names() -> None:
+    access = Access(80, loopback=True, token=None, secure=False, host="127.0.0.2")
+    assert access.calls_us({"host": "127.0.0.2:80"})
+    assert not access.calls_us({"host": "127.0.0.3:80"})
+
+
 def test_a_token_or_certificates_of_readers_allow_any_address() -> None:
     PageOptions(listen="0.0.0.0:8080", token=TOKEN)
     PageOptions(listen="0.0.0.0:8080", tls_cert="cert.pem", tls_client_ca="ca.pem")

@@ -31,12 +31,15 @@ class Access:
     token: str | None = field(repr=False)
     secure: bool
     """Whether the page is served by TLS."""
+    host: str = "127.0.0.1"
+    """Where it listens."""
     session: str = field(default_factory=lambda: secrets.token_urlsafe(32), repr=False)
 
     def calls_us(self, headers: Mapping[str, str]) -> bool:
         """Whether a request gives this host one of its own names. Any name beyond loopback."""
         host = headers.get("host", "").lower()
-        return not self.loopback or host in {*_NAMES, *(f"{name}:{self.port}" for name in _NAMES)}
+        names = (*_NAMES, self.host)
+        return not self.loopback or host in {*names, *(f"{name}:{self.port}" for name in names)}
 
     def is_foreign(self, headers: Mapping[str, str]) -> bool:
         """Whether a page of another site has made its browser ask."""

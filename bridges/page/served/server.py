@@ -87,9 +87,10 @@ class PageServer:
             self._http = HttpServer(answers, host, port, tls)
         except OSError as error:
             raise InvalidCallError(f"{options.listen}: cannot listen there: {error.strerror or error}") from error
-        access = Access(self._http.port, is_loopback(host), options.token, options.tls_cert is not None)
-        answers.app = Answers(access, self._current, Lookups(context))
         shown_host = f"[{host}]" if ":" in host else host
+        secure = options.tls_cert is not None
+        access = Access(self._http.port, is_loopback(host), options.token, secure, shown_host)
+        answers.app = Answers(access, self._current, Lookups(context))
         self.url = f"{'http' if tls is None else 'https'}://{shown_host}:{self._http.port}/"
         """Where it listens; the token is not part of it."""
         if self._every_s is not None:
