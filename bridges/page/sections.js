@@ -233,8 +233,8 @@ function worst(levels) {
   return levels.reduce((a, b) => (RANK[b] > RANK[a] ? b : a), "ok");
 }
 
-// Findings that the state says itself are not said again.
-const STATED = ["OfflinePartitionsCount", "UnderMinIsrPartitionCount", "UnderReplicatedPartitions"];
+// Findings that the state says itself are not said again, nor is the broker that is away.
+const STATED = ["OfflinePartitionsCount", "UnderMinIsrPartitionCount", "UnderReplicatedPartitions", "OfflineLogDirectoryCount"];
 
 function state(level, text, findings = []) {
   const more = new Set(findings.map((number) => content.health.findings[number].kind).filter((kind) => !STATED.includes(kind)));
