@@ -76,11 +76,8 @@ def pinned_jars(pins: str = JARS) -> Sequence[Path]:
 
 
 def with_delta() -> bool:
-    """Whether the pinned Delta has a build for the installed pyspark.
-
-    Raises: EnvironmentUnusableError if pyspark is not installed.
-    """
-    return _versions()["spark.minor"] in WITH_DELTA
+    """Whether the pinned Delta has a build for the pyspark that Python imports."""
+    return ".".join(pyspark_version().split(".")[:2]) in WITH_DELTA
 
 
 def session_jars(folder: Path) -> Sequence[Path]:
@@ -146,11 +143,17 @@ def class_path(folder: Path, pins: str = JARS, of: str = "") -> str:
     return os.pathsep.join(str(folder / jar) for jar in pinned_jars(pins) if of in ("", jar.parts[0]))
 
 
+def pyspark_version() -> str:
+    """The version of the pyspark that Python imports. Raises: ImportError without one."""
+    from pyspark.version import __version__
+
+    return __version__
+
+
 def _versions() -> Mapping[str, str]:
     """The versions that the pins of ``conf`` leave open, taken from the installed pyspark."""
     hadoop = Path(_shipped_jar("hadoop-client-api")).stem.rpartition("-")[2]
-    from pyspark.version import __version__ as spark
-
+    spark = pyspark_version()
     return {"spark": spark, "spark.minor": ".".join(spark.split(".")[:2]), "hadoop": hadoop}
 
 

@@ -39,6 +39,9 @@ from stratalog.partitions.store.protocol import StoreOptions
 
 _LOG = logging.getLogger(__name__)
 
+_EXTENSIONS, _DELTA = "spark.sql.extensions", "io.delta."
+_CATALOG, _DELTA_CATALOG = "spark.sql.catalog.spark_catalog", "org.apache.spark.sql.delta."
+
 _NOISE = (b"WARNING: Using incubator modules",)
 """Lines that the JVM itself prints about Spark's flags on every start, which log4j cannot suppress."""
 
@@ -217,8 +220,13 @@ def _submitted_session(app_name: str, settings: Mapping[str, str]) -> SparkSessi
         os.environ["PYSPARK_PYTHON"] = sys.executable
         if "spark.sql.shuffle.partitions" not in submitted:
             chosen["spark.sql.shuffle.partitions"] = str(max(4, 2 * cores))
-    extensions = submitted.get("spark.sql.extensions", chosen.get("spark.sql.extensions", ""))
-    for extension in filter(None, extensions.split(",")):
+    extensions = submitted.get(_EXTENSIONS, chosen.get(_EXTENSIONS, "")).split(",")
+    if not with_delta():  # the file that spark-submit read names Delta, whatever the version of Spark
+        extensions = [each for each in extensions if not each.strip().startswith(_DELTA)]
+        chosen[_EXTENSIONS] = ",".join(extensions)
+        if submitted.get(_CATALOG, "").startswith(_DELTA_CATALOG):
+            chosen[_CATALOG] = "builtin"
+    for extension in filter(None, extensions):
         _require_class(extension.strip())
     conf = SparkConf().setAppName(submitted.get("spark.app.name") or app_name)
     conf.setAll(list((chosen | dict(settings)).items()))
@@ -231,11 +239,6 @@ def _require_class(name: str) -> None:
     try:
         jvm.java.lang.Thread.currentThread().getContextClassLoader().loadClass(name)
     except Py4JError as error:
-        if not with_delta():
-            raise EnvironmentUnusableError(
-                f"Delta has no build for Spark {pyspark.__version__}, so {name} cannot be loaded: start "
-                "spark-submit with --conf spark.sql.extensions= --conf spark.sql.catalog.spark_catalog=builtin"
-            ) from error
         raise EnvironmentUnusableError(
             f"spark-submit was started without the jar of {name}: in a checkout run `make setup`, then start "
             "spark-submit in the project's root with --properties-file conf/spark-defaults.conf; otherwise pass "

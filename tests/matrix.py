@@ -110,7 +110,7 @@ def environment(platform: Platform, python: str) -> Path:
         shutil.rmtree(folder, ignore_errors=True)
         subprocess.run([python, "-m", "venv", folder], check=True)
         subprocess.run([*pip, "install", *platform.packages], check=True)
-        subprocess.run([*pip, "install", f"{ROOT}[{EXTRAS}]"], check=True)
+        subprocess.run([*pip, "install", "-e", f"{ROOT}[{EXTRAS}]"], check=True)  # or spark-submit runs old code
         made.write_text(wanted)
     listed = subprocess.run([*pip, "freeze"], check=True, capture_output=True, text=True).stdout.split("\n")
     moved = [package for package in platform.packages if package not in listed]
