@@ -9,7 +9,7 @@ from stratalog.bridges.page.activity import Row
 from stratalog.bridges.page.report import StatePage, report
 from stratalog.engine.admin.history import EventFilter, history
 from stratalog.engine.cluster.recorded import operation
-from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.opening import Ports
 
 if TYPE_CHECKING:
     from stratalog.bridges.page.served.server import PageServer
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 class StatePages:
     """An open cluster, as those see it who look at the page of its state."""
 
-    _context: Context
+    _ports: Ports
 
     @operation("report", leaves_event=False)
     def report(self) -> StatePage:
@@ -27,7 +27,8 @@ class StatePages:
 
             cluster.report().save("report.html")
         """
-        return report(self._context, self._history)
+        ports = self._ports
+        return report(ports.metadata, ports.storage, ports.execution, ports.memory, self._history)
 
     def serve_page(
         self,
@@ -63,7 +64,11 @@ class StatePages:
             tls_client_ca=tls_client_ca,
             every_s=every_s,
         )
-        return PageServer(self._context, options, self._history)
+        ports = self._ports
+        return PageServer(
+            ports.metadata, ports.storage, ports.execution, ports.memory, options=options, history=self._history
+        )
 
     def _history(self) -> Sequence[Row]:
-        return history(self._context, EventFilter(None, None, None), limit=10_000).rows
+        ports, every = self._ports, EventFilter(None, None, None)
+        return history(ports.metadata, ports.storage, ports.execution, ports.memory, every, limit=10_000).rows

@@ -22,7 +22,7 @@ from typing import Any
 
 import pytest
 
-from stratalog import Report
+from stratalog import Cluster, Report
 from stratalog.bridges.page.served import lookups
 from stratalog.bridges.page.served.access import Access, check_token
 from stratalog.bridges.page.served.answers import Answers, PageAnswer, PageRequest, Shown
@@ -35,7 +35,7 @@ from stratalog.jobs.http_server import HttpServer, host_and_port, is_loopback
 from stratalog.jobs.main import main
 from stratalog.partitions.errors import InvalidCallError, StoreTimeoutError, StratalogError
 from tests.bridges.test_serve import certificate
-from tests.contexts import context_of
+from tests.ports import ports_of
 from tests.unit.cluster_harness import LiveCluster
 
 TOKEN = "0123456789abcdef-token"
@@ -312,11 +312,16 @@ def live(tmp_path: Path) -> LiveCluster:
     return made
 
 
+def lookups_of(cluster: Cluster, timeout_s: float = lookups.TIMEOUT_S) -> Lookups:
+    ports = ports_of(cluster)
+    return Lookups(ports.metadata, ports.storage, ports.clock, ports.memory, timeout_s)
+
+
 def test_records_are_typed_escaped_and_twenty_at_most(live: LiveCluster) -> None:
     live.cluster.topics.create("typed", partitions=1, replication_factor=3, value="name STRING, n INT")
     rows = [{"name": EVIL if n == 0 else f"r{n}", "n": n} for n in range(50)]
     live.cluster.produce("typed", rows).raise_for_failures()
-    look = Lookups(context_of(live.cluster))
+    look = lookups_of(live.cluster)
     found = look.records({"topic": "typed", "partition": "0", "offset": "0"})
     assert (len(found["records"]), found["next"], found["high_watermark"]) == (lookups.RECORDS, 20, 50)
     assert (found["key_type"], found["value_type"]) == ("BINARY", "name STRING, n INT")
@@ -331,7 +336,7 @@ def test_records_are_typed_escaped_and_twenty_at_most(live: LiveCluster) -> None
 
 def test_records_are_found_by_time_in_both_tiers_and_cut_where_they_are_long(live: LiveCluster) -> None:
     live.append(["x" * 100_000], at_ms=5_000)
-    look = Lookups(context_of(live.cluster))
+    look = lookups_of(live.cluster)
     found = look.records({"topic": "t", "partition": "0", "time": "1970-01-01T00:00:00"})
     assert found["records"][0]["offset"] == 0
     later = look.records({"topic": "t", "partition": "0", "time": "1970-01-01T00:00:04"})
@@ -358,7 +363,7 @@ def test_records_are_found_by_time_in_both_tiers_and_cut_where_they_are_long(liv
 )
 def test_a_look_that_cannot_be_is_refused(live: LiveCluster, given: dict[str, str], said: str) -> None:
     with pytest.raises(StratalogError, match=said):
-        Lookups(context_of(live.cluster)).records(given)
+        lookups_of(live.cluster).records(given)
 
 
 def test_looks_at_once_are_bounded_and_one_that_hangs_ends(
@@ -366,7 +371,7 @@ def test_looks_at_once_are_bounded_and_one_that_hangs_ends(
 ) -> None:
     go = threading.Event()
     monkeypatch.setattr(lookups, "fetch", lambda *_, **__: go.wait(20))
-    look = Lookups(context_of(live.cluster), timeout_s=-0.9)
+    look = lookups_of(live.cluster, timeout_s=-0.9)
     asked = {"topic": "t", "partition": "0", "offset": "0"}
     for _ in range(lookups.MOST_AT_ONCE):
         with pytest.raises(StoreTimeoutError, match="try again"):
@@ -377,7 +382,7 @@ def test_looks_at_once_are_bounded_and_one_that_hangs_ends(
 
 
 def test_versions_of_a_remote_table_are_the_last_ones_first(live: LiveCluster) -> None:
-    look = Lookups(context_of(live.cluster))
+    look = lookups_of(live.cluster)
     found = look.table({"topic": "t"})["versions"]
     numbers = [one["version"] for one in found]
     assert numbers == sorted(numbers, reverse=True)

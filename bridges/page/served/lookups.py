@@ -13,14 +13,17 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
-from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.memory import Memory
 from stratalog.engine.driver.plain_values import as_it_is, plain, time_text
+from stratalog.engine.driver.storage import Storage
+from stratalog.engine.quorum.client import MetadataClient
 from stratalog.engine.reading.fetch import fetch
 from stratalog.engine.reading.list_offsets import offset_at, takes_remote
-from stratalog.engine.reading.look import look
+from stratalog.engine.reading.look import PartitionState, TakesRemote, look
 from stratalog.engine.reading.positions import FirstAt
 from stratalog.partitions import paths
 from stratalog.partitions.bounded import read_bounded
+from stratalog.partitions.clock import Clock
 from stratalog.partitions.declared import ddl
 from stratalog.partitions.errors import CorruptionError, InvalidCallError, StoreTimeoutError
 from stratalog.partitions.isolation import Isolation
@@ -53,8 +56,15 @@ class BusyError(Exception):
 class Lookups:
     """The looks of one server."""
 
-    def __init__(self, context: Context, timeout_s: float = TIMEOUT_S) -> None:
-        self._context = context
+    def __init__(
+        self,
+        metadata: MetadataClient,
+        storage: Storage,
+        clock: Clock,
+        memory: Memory,
+        timeout_s: float = TIMEOUT_S,
+    ) -> None:
+        self._metadata, self._storage, self._clock, self._memory = metadata, storage, clock, memory
         self._timeout_s = timeout_s
         self._free = threading.BoundedSemaphore(MOST_AT_ONCE)
 
@@ -70,25 +80,41 @@ class Lookups:
             raise InvalidCallError("offset and time do not go together: give one of them")
         offset = _number(given, "offset") if "offset" in given else None
         time = FirstAt(given["time"]) if "time" in given else None
-        if partition >= len(self._context.metadata.image().topic(topic).partitions):
+        if partition >= len(self._metadata.image().topic(topic).partitions):
             raise InvalidCallError(f"topic {topic!r} has no partition {partition}")
         return self._bounded(lambda: self._records(topic, partition, offset, time))
 
     def _records(self, topic: str, partition: int, offset: int | None, time: FirstAt | None) -> dict[str, Any]:
-        context = self._context
         if time is not None:
-            _, [state] = look(context, topic, [partition], lambda seen: takes_remote(seen, time))
+            _, [state] = look(
+                self._metadata,
+                self._storage,
+                self._memory,
+                topic,
+                [partition],
+                lambda seen: takes_remote(seen, time),
+            )
             found = offset_at(state, time, Isolation.READ_UNCOMMITTED)
             if isinstance(found, UnknownOffset):
                 raise InvalidCallError(found.reason)
             offset = found
         elif offset is None:
-            _, [state] = look(context, topic, [partition], lambda _: False)
+            state = self._look(topic, partition, lambda _: False)
             end = state.positions.high_watermark
             offset = max(state.positions.log_start, end - RECORDS)
-        fetched = fetch(context, topic, partition, offset, max_bytes=MOST_BYTES, timeout_s=self._timeout_s)
+        fetched = fetch(
+            self._metadata,
+            self._storage,
+            self._clock,
+            self._memory,
+            topic,
+            partition,
+            offset,
+            max_bytes=MOST_BYTES,
+            timeout_s=self._timeout_s,
+        )
         records = fetched.records.slice(0, RECORDS)
-        image = context.metadata.image().topic(topic)
+        image = self._metadata.image().topic(topic)
         cut = records.num_rows < fetched.records.num_rows
         return {
             "topic": printable(topic),
@@ -103,6 +129,10 @@ class Lookups:
             "records": [_record(records, row) for row in range(records.num_rows)],
         }
 
+    def _look(self, topic: str, partition: int, takes: TakesRemote) -> PartitionState:
+        _, [state] = look(self._metadata, self._storage, self._memory, topic, [partition], takes)
+        return state
+
     def table(self, given: Given) -> dict[str, Any]:
         """The last ``VERSIONS`` versions of the remote table of ``topic``, the latest first.
 
@@ -114,9 +144,8 @@ class Lookups:
         return self._bounded(lambda: self._table(topic))
 
     def _table(self, topic: str) -> dict[str, Any]:
-        context = self._context
-        image = context.metadata.image().topic(topic)
-        remote = context.remote_store("versions are those of a remote table")
+        image = self._metadata.image().topic(topic)
+        remote = self._storage.remote_store("versions are those of a remote table")
         folder = paths.join(paths.topic_folder(image.name, image.topic_id), paths.DELTA_LOG)
         entries = sorted(one.name for one in remote.list(folder) if _ENTRY.fullmatch(one.name.rpartition("/")[2]))
         if not entries:

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from types import TracebackType
 from typing import Any
 
@@ -19,9 +20,12 @@ from stratalog.bridges.page.served.access import Access, check_token
 from stratalog.bridges.page.served.answers import Answers, Shown
 from stratalog.bridges.page.served.lookups import Lookups
 from stratalog.bridges.page.served.samples import Samples, figures_of
-from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.execution import Execution
+from stratalog.engine.driver.memory import Memory
+from stratalog.engine.driver.storage import Storage
 from stratalog.engine.health.finding import HealthReport, unopened
 from stratalog.engine.health.health import examine
+from stratalog.engine.quorum.client import MetadataClient
 from stratalog.jobs.http_server import HttpServer, host_and_port, is_loopback, tls_context
 from stratalog.partitions.errors import InvalidCallError, StratalogError
 from stratalog.partitions.printable import printable
@@ -66,19 +70,30 @@ class PageOptions:
 class PageServer:
     """The page of a cluster, served until it is closed; use it in a ``with``."""
 
-    def __init__(self, context: Context, options: PageOptions, history: Callable[[], Sequence[Row]]) -> None:
+    def __init__(
+        self,
+        metadata: MetadataClient,
+        storage: Storage,
+        execution: Execution,
+        memory: Memory,
+        *,
+        options: PageOptions,
+        history: Callable[[], Sequence[Row]],
+    ) -> None:
         """Listens when this returns, and has not looked at the cluster yet. Raises: InvalidCallError for an
         address that cannot be used, or for files that are not certificates."""
         host, port = host_and_port(options.listen)
         tls = None
         if options.tls_cert is not None:
             tls = tls_context(options.tls_cert, options.tls_key, options.tls_client_ca)
-        self._context, self._history, self._every_s = context, history, options.every_s
+        self._examine = partial(examine, metadata, storage, execution, memory)
+        self._file, self._clock = storage.file, execution.clock
+        self._history, self._every_s = history, options.every_s
         self._samples = Samples()
         self._content: Mapping[str, Any] | None = None
         self._text = ""
         self._looks = 0
-        self._id = context.new_id()
+        self._id = storage.new_id()
         self._shown: Shown | None = None
         self._looking, self._lock = threading.RLock(), threading.Lock()
         self._closed = threading.Event()
@@ -90,7 +105,7 @@ class PageServer:
         shown_host = f"[{host}]" if ":" in host else host
         secure = options.tls_cert is not None
         access = Access(self._http.port, is_loopback(host), options.token, secure, shown_host)
-        answers.app = Answers(access, self._current, Lookups(context))
+        answers.app = Answers(access, self._current, Lookups(metadata, storage, execution.clock, memory))
         self.url = f"{'http' if tls is None else 'https'}://{shown_host}:{self._http.port}/"
         """Where it listens; the token is not part of it."""
         if self._every_s is not None:
@@ -109,12 +124,12 @@ class PageServer:
         """
         with self._looking:
             try:
-                examined = examine(self._context)
+                examined = self._examine()
             except StratalogError as error:
                 self._failed(error)
                 raise
             rows, unread = read_history(self._history)
-            found = content(examined, rows, unread, self._context.file.cluster_id)
+            found = content(examined, rows, unread, self._file.cluster_id)
             self._samples.add(found["now_ms"], figures_of(found))
             self._show(found, str(examined.report), None)
         return examined.report
@@ -123,9 +138,9 @@ class PageServer:
         found, text = self._content, self._text
         said = printable(f"{error.code}: {error}")
         if found is None:
-            health = unopened(self._context.file.path, error, self._context.clock.now_ms())
-            found, text = unopened_content(health, self._context.file.cluster_id), str(health)
-        self._show(found, text, {"at_ms": self._context.clock.now_ms(), "what": said})
+            health = unopened(self._file.path, error, self._clock.now_ms())
+            found, text = unopened_content(health, self._file.cluster_id), str(health)
+        self._show(found, text, {"at_ms": self._clock.now_ms(), "what": said})
 
     def _show(self, found: Mapping[str, Any], text: str, error: Mapping[str, Any] | None) -> None:
         with self._lock:
