@@ -86,14 +86,7 @@ class Lookups:
 
     def _records(self, topic: str, partition: int, offset: int | None, time: FirstAt | None) -> dict[str, Any]:
         if time is not None:
-            _, [state] = look(
-                self._metadata,
-                self._storage,
-                self._memory,
-                topic,
-                [partition],
-                lambda seen: takes_remote(seen, time),
-            )
+            state = self._look(topic, partition, lambda seen: takes_remote(seen, time))
             found = offset_at(state, time, Isolation.READ_UNCOMMITTED)
             if isinstance(found, UnknownOffset):
                 raise InvalidCallError(found.reason)
