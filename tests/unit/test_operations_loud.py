@@ -94,7 +94,7 @@ LOOKS: dict[str, tuple[str, tuple[Any, ...]]] = {
     "drill": (JOBS + "drilling.drill", ()),
     "reassignments": (LOOKS + "reassignments", ()),
     "discarded": (LOOKS + "histories.history", ()),
-    "history": (LOOKS + "history", ()),
+    "history": (JOBS + "history", ()),
     "snapshots": (LOOKS + "list_snapshots", ()),
     "metrics": (LOOKS + "metrics", ()),
     "compare": (MIRRORS + "comparing.compare", ("kafka:9092", "t")),
