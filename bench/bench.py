@@ -21,6 +21,7 @@ from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
 from bench.options import RECORD_BYTES, BenchOptions, size_text
 from stratalog import Cluster
+from stratalog.engine.records.append import Acks
 from stratalog.partitions.columns import constant
 from stratalog.partitions.errors import InvalidCallError
 from stratalog.partitions.identity import random_id
@@ -148,7 +149,7 @@ class BenchCluster:
         self,
         frame: DataFrame,
         value: Column | str = "value",
-        acks: str = "leader",
+        acks: Acks = "leader",
         producer: str | None = None,
         sequence: int | None = None,
     ) -> None:

@@ -17,14 +17,15 @@ from itertools import groupby
 
 from stratalog import Report
 from stratalog.engine.driver.report import Value
-from stratalog.jobs.arguments import add_dry_run, add_topics
+from stratalog.jobs.arguments import add_dry_run
+from stratalog.jobs.declared import add_declared
 from stratalog.jobs.run import Job, JobMain
 
 Row = Mapping[str, Value]
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    add_topics(parser)
+    add_declared(parser, "jobs.Jobs.describe")
     add_dry_run(parser, "no effect: this job only reads")
     parser.add_argument("--wide", action="store_true", help="one row per replica, with all that is known of it")
 

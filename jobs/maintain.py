@@ -24,7 +24,7 @@ import sys
 from collections.abc import Callable
 
 from stratalog import Report
-from stratalog.jobs.arguments import check_options, count, duration, number
+from stratalog.jobs.arguments import add_every, check_options, count, number
 from stratalog.jobs.declared import Special, add_declared, call
 from stratalog.jobs.metrics import add_otlp, exposition, otlp_push
 from stratalog.jobs.repeat import repeat
@@ -40,14 +40,7 @@ _STEPS: Special = {
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     add_declared(parser, "jobs.Jobs.maintain", leave_out=["due"], special=_STEPS)
-    often = parser.add_mutually_exclusive_group()
-    often.add_argument("--once", action="store_true", help="run once (the default)")
-    often.add_argument(
-        "--every",
-        metavar="TIME",
-        type=duration,
-        help="run again TIME after the end of each run (30s), until interrupted",
-    )
+    add_every(parser)
     parser.add_argument(
         "--metrics",
         metavar="[HOST:]PORT",

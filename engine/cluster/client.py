@@ -15,7 +15,7 @@ from stratalog.engine.reading.client import client_metadata
 from stratalog.engine.reading.fetch import MAX_BYTES, TIMEOUT_S, Fetched
 from stratalog.engine.reading.list_offsets import list_offsets, offset_for_leader_epoch
 from stratalog.engine.reading.plan_read import plan_read
-from stratalog.engine.reading.positions import Spec
+from stratalog.engine.reading.positions import Reset, Spec
 from stratalog.engine.reading.read_plan import ReadPlan
 from stratalog.engine.reading.tail import FETCH_MAX_BYTES, Start, Tail, TailOptions
 from stratalog.engine.replicas.offsets_for_epoch import EpochEndOffset
@@ -128,8 +128,18 @@ class Client(Producer):
         fail_on_data_loss: bool = True,
         isolation: Isolation | str = Isolation.READ_UNCOMMITTED,
     ) -> ReadPlan:
-        """The file ranges that ``read`` would scan, in either tier, in order; ``explain()`` is for people. A plan
-        that is read twice gives the same rows, whatever was appended, merged or tiered meanwhile.
+        """The file ranges that ``read`` would scan, in either tier, in order; ``explain()`` is a readable summary.
+        Each read of the plan gives the same rows, whatever was appended, merged or tiered since.
+
+        Args:
+            topic: a topic, or several (a,b) of the same declared types
+            start: an offset, offsets by partition (0:1000,3:20), a position (earliest-local ...),
+                first-at:TIME (``FirstAt``), or a time (bounds timestamps); default: the log start
+            end: as for start; default: the high watermark
+            partitions: only these (default: all)
+            pattern: the topics whose whole name matches
+            last: read the last N records of each partition
+            fail_on_data_loss: False: skip deleted records of the range, with a note
         """
         return self._planned(
             topic, start, end, partitions, pattern, last, client_rack, fail_on_data_loss, isolation
@@ -230,12 +240,16 @@ class Client(Producer):
     def offsets(
         self,
         topic: str,
-        spec: Spec | datetime | str,
+        spec: Spec | datetime | str = OffsetSpec.LATEST,
         isolation: Isolation | str = Isolation.READ_UNCOMMITTED,
     ) -> dict[int, Answer]:
-        """ListOffsets: a named position (``OffsetSpec.LATEST``, ``"latest"``), or the first record at or after a
-        time (a ``datetime`` with a zone, text, ``FirstAt``), of each partition. With
-        ``isolation="read_committed"`` LATEST is the last stable offset, and no record from there on is found.
+        """Find, in every partition, the offset of a named position, or of the first record at or after a time
+        (ListOffsets). With ``isolation="read_committed"`` the latest offset is the last stable one, and no record
+        from there on is found.
+
+        Args:
+            spec: a position, such as earliest, latest, max-timestamp or earliest-local, or an ISO time, UTC unless
+                it names a zone (default: latest)
         """
         return list_offsets(self._context, topic, spec, isolation)
 
@@ -317,7 +331,7 @@ class Client(Producer):
         client_rack: str | None = None,
         follow: bool = True,
         isolation: Isolation | str = Isolation.READ_UNCOMMITTED,
-        auto_offset_reset: str = "none",
+        auto_offset_reset: Reset = "none",
         max_bytes: int = MAX_BYTES,
         fetch_max_bytes: int = FETCH_MAX_BYTES,
         timeout_s: float = TIMEOUT_S,
@@ -327,13 +341,19 @@ class Client(Producer):
         metadata_max_age_s: float = 10.0,
     ) -> Tail:
         """The records of a topic as they are appended, as Arrow tables: ``for table in cluster.tail("trips"):
-        ...``. ``start`` is where a read may start, from now on when it is left out, for a time the first record at
-        or after it; or the ``positions`` of an earlier tail. ``last``: begin that many records before the end of
-        each partition. The rest is told at ``stratalog.engine.reading.tail.TailOptions``: ``follow=False`` to end
-        where the log ends now, ``isolation="read_committed"`` for committed records only,
-        ``auto_offset_reset="earliest"`` to go on where retention was faster, ``idle_timeout_s``, ...
+        ...``. ``start`` may also be the ``positions`` of an earlier tail. Commit ``tail.positions`` for a group,
+        and begin the next tail at ``Committed(group)``. ``stratalog.engine.reading.tail.TailOptions`` explains the
+        limits.
 
-        Commit ``tail.positions`` for a group, and begin the next one at ``Committed(group)``.
+        Args:
+            partitions: only these (default: all)
+            start: begin at an offset, offsets by partition (0:1000,3:20), a time, or a position (earliest-local
+                ...)
+            last: begin N records before the end of each partition
+            follow: continue with new records, until interrupted; otherwise end where the log ends now
+            auto_offset_reset: where to continue if retention has deleted the next record, and where a group begins
+                that has committed nothing: at the earliest or latest record, or none for an error (default)
+            idle_timeout_s: stop after TIME without a new record, such as 30s
 
         Raises: UnknownTopicOrPartitionError, InvalidCallError, OffsetOutOfRangeError, GroupIdNotFoundError; while
             it is iterated, what ``fetch`` raises.

@@ -161,9 +161,15 @@ class Jobs:
         drain: Sequence[int] | int = (),
         replication_factor: int | None = None,
     ) -> ReplicaPlan:
-        """Plan the brokers of the topics' partitions after a change, where they differ from now: add replicas on
-        brokers, remove them from others, move them from one to another, take all off (``drain``), or give each
-        partition ``replication_factor`` replicas. ``reassign`` carries it out.
+        """Plan a change of the brokers of the topics' partitions: the partitions that it changes, with their new
+        brokers. ``reassign`` carries it out.
+
+        Args:
+            add: add replicas on these brokers
+            remove: remove the replicas from these brokers
+            move: move the replicas of broker N to broker M
+            drain: move all replicas of these brokers to others, by rack
+            replication_factor: give each partition N replicas
 
         Raises: UnknownBrokerError, InvalidReplicaAssignmentError, InvalidReplicationFactorError.
         """
@@ -186,22 +192,27 @@ class Jobs:
         dry_run: bool = False,
         check: bool = True,
     ) -> Report:
-        """Move replicas: ``cluster.reassign({("trips", 0): [2, 3]})``, or what ``plan_replicas`` gives. The
-        newcomers are copied to before the old replicas go; see ``stratalog.engine.upkeep.replication.reassign``.
+        """Move replicas: ``cluster.reassign({("trips", 0): [2, 3]})``, or a plan of ``plan_replicas``. New
+        replicas are complete before the old ones are removed. See
+        ``stratalog.engine.upkeep.replication.reassign``.
+
+        Args:
+            force: remove even the last replica in sync, and lose the records that only it has
+            throttle_bytes_per_s: copy at most SIZE per second to a broker (50MiB)
         """
         return reassigning.reassign(
             self._context, plan, force=force, throttle_bytes_per_s=throttle_bytes_per_s, dry_run=dry_run
         )
 
     def reassignments(self, topics: TopicNames = None) -> Report:
-        """Reassignments in progress, as a table: what each newcomer still lacks."""
+        """List the reassignments in progress, and what each new replica still lacks."""
         return reassignments(self._context, names(topics))
 
     @operation("cancel_reassignments")
     def cancel_reassignments(
         self, topics: TopicNames = None, *, dry_run: bool = False, check: bool = True
     ) -> Report:
-        """Take reassignments in progress back."""
+        """Cancel the reassignments in progress, and revert them."""
         return reassigning.cancel(self._context, names(topics), dry_run=dry_run)
 
     @operation("replicate")
@@ -277,8 +288,10 @@ class Jobs:
 
     @operation("verify", leaves_event=False)
     def verify(self, topics: TopicNames = None, *, deep: bool = False) -> Report:
-        """Compare every replica and the remote with each other: names, sizes, contiguity and footers; with
-        ``deep`` every byte against its checksums.
+        """Compare all replicas and the remote tier with each other: names, sizes, contiguity and footers.
+
+        Args:
+            deep: read every byte, and check it against its checksums
         """
         named = names(topics)
         return remembered(self._context, VERIFY, named, lambda: verify.verify(self._context, named, deep=deep))
@@ -301,7 +314,7 @@ class Jobs:
         )
 
     def discarded(self, topics: TopicNames = None) -> Report:
-        """Files that replicas have discarded and still hold, as a table."""
+        """List the files that replicas have discarded but still hold."""
         return histories.history(self._context, names(topics))
 
     def history(
@@ -345,12 +358,17 @@ class Jobs:
         dry_run: bool = False,
         check: bool = True,
     ) -> Report:
-        """Export what replicas (of ``broker`` only, where it is given) hold of other histories, as Parquet files
-        in the folder or bucket ``to``. Or ``keep`` one side where a leader and its remote log hold other records
-        at the same offsets: with ``dry_run`` both sides are shown. To keep that of the brokers also lets a log
-        begin again of which nobody has a record any more.
+        """Export records that were truncated but that replicas still hold, as Parquet files; or keep one side of
+        partitions whose leader and remote log hold different records at the same offsets. To keep the side of the
+        brokers also begins a log again that has lost all its records.
 
-        Raises: InvalidCallError unless it is one of the two.
+        Args:
+            to: export to an existing folder, or to s3://bucket/prefix
+            keep: keep this side where the two differ
+            broker: only records that this broker holds
+            dry_run: list the files to export, or show both sides; write nothing
+
+        Raises: InvalidCallError unless exactly one of ``to`` and ``keep`` is given.
         """
         if (to is None) == (keep is None) or (keep is not None and broker is not None):
             raise InvalidCallError("recover takes either to, a place to export to, or keep, 'remote' or 'brokers'")
@@ -470,9 +488,11 @@ class Jobs:
     @operation("drill", leaves_event=False)
     def drill(self, *, deep: bool = False) -> Report:
         """Restore this cluster from its remote tier to a temporary folder beside it, compare the two, and remove
-        the copy: whether a restore would work, how long it takes, and what would be lost. Changes nothing,
-        neither here nor in the remote tier. ``deep``: reads all of the remote tier. See
-        ``stratalog.engine.upkeep.restoring.drill``.
+        the copy. The report says whether a restore would work, how long it takes, and what would be lost. Changes
+        nothing, neither here nor in the remote tier. See ``stratalog.engine.upkeep.restoring.drill``.
+
+        Args:
+            deep: read and check every byte of the remote tier
 
         Raises: InvalidCallError when the remote tier does not describe this cluster yet.
         """
