@@ -21,7 +21,6 @@ from stratalog.bridges.live.plan import plan_live
 from stratalog.bridges.live.source import LiveSource
 from stratalog.bridges.mirror.source import MirrorSource
 from stratalog.engine.driver.context import Context
-from stratalog.engine.driver.opening import open_driver
 from stratalog.engine.reading.range_plan import StreamRange
 from stratalog.engine.reading.stream_options import SourceOptions
 from stratalog.engine.reading.stream_source import StreamProgress
@@ -33,7 +32,7 @@ from stratalog.engine.spark.range_stream import (
     RangeStream,
     range_options,
 )
-from stratalog.engine.spark.stream_source import check_limits
+from stratalog.engine.spark.stream_source import check_limits, open_named
 from stratalog.engine.spark.versions import LIMITS, spark_version
 from stratalog.partitions.errors import InvalidCallError, UnknownTopicOrPartitionError
 
@@ -60,7 +59,7 @@ class LiveRangeStream(_Base):
     def _open(self) -> tuple[LiveSource, StreamProgress | None]:
         if self._opened is None:
             given = self._options
-            context = open_driver(given.cluster, given.credentials, given.cluster_key_file)
+            context = open_named(given)
             self._opened = LiveSource(context, given, *self._of_kafka), None
         found, progress = self._opened
         assert isinstance(found, LiveSource)
