@@ -81,10 +81,22 @@ class Client(Producer):
         spark = session(self._spark, "reading")
         from stratalog.engine.spark.read_frame import read_frame
 
-        plan = self._planned(
-            topic, start, end, partitions, pattern, last, client_rack, fail_on_data_loss, isolation
-        )
-        return read_frame(self._context, spark, plan)
+        if not isinstance(topic, ReadPlan):
+            topic = self.plan_read(
+                *(topic, start, end, partitions),
+                pattern=pattern,
+                last=last,
+                client_rack=client_rack,
+                fail_on_data_loss=fail_on_data_loss,
+                isolation=isolation,
+            )
+        elif (
+            any(one is not None for one in (start, end, partitions, pattern, last, client_rack))
+            or not fail_on_data_loss
+            or isolation != Isolation.READ_UNCOMMITTED
+        ):
+            raise InvalidCallError("a plan says all of a read: give nothing else with it")
+        return read_frame(self._context, spark, topic)
 
     def for_each_batch(
         self, topic: TopicNames, function: Callable[[DataFrame, int], None], **options: object
@@ -141,89 +153,37 @@ class Client(Producer):
             last: read the last N records of each partition
             fail_on_data_loss: False: skip deleted records of the range, with a note
         """
-        return self._planned(
-            topic, start, end, partitions, pattern, last, client_rack, fail_on_data_loss, isolation
-        )
+        topics = (topic,) if isinstance(topic, str) else tuple(topic or ())
+        query = ReadQuery(topics, pattern, start, end, partitions, last, client_rack, fail_on_data_loss, isolation)
+        return plan_read(self._context, query, self.client(client_rack))
 
-    def create_view(
-        self,
-        name: str,
-        topic: TopicOrPlan = None,
-        start: Bound = None,
-        end: Bound = None,
-        partitions: Sequence[int] | None = None,
-        *,
-        pattern: str | None = None,
-        last: int | None = None,
-        client_rack: str | None = None,
-        fail_on_data_loss: bool = True,
-        isolation: Isolation | str = Isolation.READ_UNCOMMITTED,
-    ) -> None:
-        """A temporary view of what ``read`` would give, for ``spark.sql``; one of that name is replaced."""
+    def create_view(self, name: str, topic: TopicOrPlan) -> None:
+        """A temporary view for ``spark.sql`` of what ``read`` gives now: of a topic, several, or a plan of
+        ``plan_read``. A view of that name is replaced.
+
+            cluster.create_view("last_trips", cluster.plan_read("trips", last=100))
+        """
         from stratalog.engine.spark.views import check_name, create_view
 
         check_name(name)  # before anything is read
-        plan = self._planned(
-            topic, start, end, partitions, pattern, last, client_rack, fail_on_data_loss, isolation
-        )
-        create_view(name, self.read(plan))
+        create_view(name, self.read(topic))
 
-    def create_range_function(
-        self,
-        name: str,
-        topic: TopicOrPlan = None,
-        start: Bound = None,
-        end: Bound = None,
-        partitions: Sequence[int] | None = None,
-        *,
-        pattern: str | None = None,
-        last: int | None = None,
-        client_rack: str | None = None,
-        fail_on_data_loss: bool = True,
-        isolation: Isolation | str = Isolation.READ_UNCOMMITTED,
-    ) -> None:
-        """A temporary table function of ranges of what ``read`` would give, pinned to the state now: after
-        ``cluster.create_range_function("stratalog_range", ["trips", "rides"])``,
+    def create_range_function(self, name: str, topic: TopicOrPlan) -> None:
+        """A temporary table function of ranges of what ``read`` gives now: of a topic, several, or a plan of
+        ``plan_read``. After ``cluster.create_range_function("stratalog_range", ["trips", "rides"])``,
         ``SELECT * FROM stratalog_range('trips', 0, 100, 200)`` are the offsets ``[100, 200)`` of partition 0. The
-        range reaches the Parquet scan as a filter; the list of files is that of the whole read. A call that names
-        what the read has not, or no range, fails.
+        range reaches the Parquet scan as a filter; the list of files is that of the whole read. A call for a
+        partition that the read does not have, or without a range, fails.
         """
         from stratalog.engine.spark.views import check_name, create_range_function
 
         check_name(name)  # before anything is read
         spark = session(self._spark, "reading")
-        plan = self._planned(
-            topic, start, end, partitions, pattern, last, client_rack, fail_on_data_loss, isolation
-        )
+        plan = topic if isinstance(topic, ReadPlan) else self.plan_read(topic)
         planned: dict[str, list[int]] = {}
         for one in plan.partitions:
             planned.setdefault(one.topic, []).append(one.partition)
         create_range_function(spark, name, self.read(plan), planned)
-
-    def _planned(
-        self,
-        topic: TopicOrPlan,
-        start: Bound,
-        end: Bound,
-        partitions: Sequence[int] | None,
-        pattern: str | None,
-        last: int | None,
-        client_rack: str | None,
-        fail_on_data_loss: bool,
-        isolation: Isolation | str,
-    ) -> ReadPlan:
-        if isinstance(topic, ReadPlan):
-            others = (start, end, partitions, pattern, last, client_rack)
-            if (
-                any(one is not None for one in others)
-                or not fail_on_data_loss
-                or isolation != Isolation.READ_UNCOMMITTED
-            ):
-                raise InvalidCallError("a plan says all of a read: give nothing else with it")
-            return topic
-        topics = (topic,) if isinstance(topic, str) else tuple(topic or ())
-        query = ReadQuery(topics, pattern, start, end, partitions, last, client_rack, fail_on_data_loss, isolation)
-        return plan_read(self._context, query, self.client(client_rack))
 
     def read_errors(self) -> AbstractContextManager[None]:
         """Turn Spark's error about a file of the log that it cannot read into ours: ``with cluster.read_errors():
