@@ -25,7 +25,7 @@ Row = Mapping[str, Value]
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    add_declared(parser, "jobs.Jobs.describe")
+    add_declared(parser, "looks.Looks.describe")
     add_dry_run(parser, "no effect: this job only reads")
     parser.add_argument("--wide", action="store_true", help="one row per replica, with all that is known of it")
 

@@ -40,7 +40,7 @@ class Client(Producer):
     def client(self, client_rack: str | None = None) -> ClientMetadata:
         """This driver as a replica selector sees it. Its rack is ``client_rack``, else that of Spark's conf
         (``spark.stratalog.client.rack``), else ``$STRATALOG_CLIENT_RACK``, else that of the cluster file."""
-        return client_metadata(self._context.file, self._spark, client_rack)
+        return client_metadata(self._ports.storage.file, self._spark, client_rack)
 
     def read(
         self,
@@ -96,7 +96,9 @@ class Client(Producer):
             or isolation != Isolation.READ_UNCOMMITTED
         ):
             raise InvalidCallError("a plan says all of a read: give nothing else with it")
-        return read_frame(self._context, spark, topic)
+        return read_frame(
+            self._ports.metadata, self._ports.storage, self._ports.clock, self._ports.memory, spark, topic
+        )
 
     def for_each_batch(
         self, topic: TopicNames, function: Callable[[DataFrame, int], None], **options: object
@@ -125,7 +127,7 @@ class Client(Producer):
         from stratalog.engine.spark.range_stream import for_each_batch
 
         given = {name: option_text(value) for name, value in options.items()}
-        return for_each_batch(self._context, spark, names(topic) or (), function, given)
+        return for_each_batch(self._ports, spark, names(topic) or (), function, given)
 
     def plan_read(
         self,
@@ -155,7 +157,11 @@ class Client(Producer):
         """
         topics = (topic,) if isinstance(topic, str) else tuple(topic or ())
         query = ReadQuery(topics, pattern, start, end, partitions, last, client_rack, fail_on_data_loss, isolation)
-        return plan_read(self._context, query, self.client(client_rack))
+        return plan_read(
+            *(self._ports.metadata, self._ports.storage, self._ports.clock, self._ports.memory),
+            query,
+            self.client(client_rack),
+        )
 
     def create_view(self, name: str, topic: TopicOrPlan) -> None:
         """A temporary view for ``spark.sql`` of what ``read`` gives now: of a topic, several, or a plan of
@@ -195,7 +201,7 @@ class Client(Producer):
         """
         from stratalog.engine.spark.read_errors import read_errors
 
-        return read_errors(self._context.all_stores)
+        return read_errors(self._ports.storage.all_stores)
 
     def offsets(
         self,
@@ -211,7 +217,7 @@ class Client(Producer):
             spec: a position, such as earliest, latest, max-timestamp or earliest-local, or an ISO time, UTC unless
                 it names a zone (default: latest)
         """
-        return list_offsets(self._context, topic, spec, isolation)
+        return list_offsets(self._ports.metadata, self._ports.storage, self._ports.memory, topic, spec, isolation)
 
     def read_snapshot(self, topic: str, partitions: Sequence[int] | None = None) -> DataFrame:
         """The latest snapshot of each partition of a topic with ``cleanup.policy=snapshot``, verified, as a Spark
@@ -222,7 +228,12 @@ class Client(Producer):
         spark = session(self._spark, "reading")
         from stratalog.engine.spark.read_frame import read_snapshot_frame
 
-        return read_snapshot_frame(self._context, spark, topic, partitions)
+        return read_snapshot_frame(
+            *(self._ports.metadata, self._ports.storage, self._ports.execution, self._ports.memory),
+            spark,
+            topic,
+            partitions,
+        )
 
     def fetch(
         self,
@@ -247,7 +258,7 @@ class Client(Producer):
             not; RemoteObjectMissingError and other CorruptionError kinds.
         """
         return fetch.fetch(
-            self._context,
+            *(self._ports.metadata, self._ports.storage, self._ports.clock, self._ports.memory),
             topic,
             partition,
             offset,
@@ -273,7 +284,7 @@ class Client(Producer):
         the offsets of a group, and finds out whether the log still has the records that it has read.
         """
         return fetch.fetch_many(
-            self._context,
+            *(self._ports.metadata, self._ports.storage, self._ports.clock, self._ports.memory),
             offsets,
             max_bytes=max_bytes,
             timeout_s=timeout_s,
@@ -331,7 +342,7 @@ class Client(Producer):
             metadata_max_age_s=metadata_max_age_s,
         )
         return Tail(
-            self._context,
+            *(self._ports.metadata, self._ports.storage, self._ports.clock, self._ports.memory),
             topic,
             partitions,
             start=start,
@@ -351,7 +362,11 @@ class Client(Producer):
             ``current_leader_epoch`` is given and another one; InvalidCallError.
         """
         return offset_for_leader_epoch(
-            self._context, topic, partition, leader_epoch, current_leader_epoch=current_leader_epoch
+            *(self._ports.metadata, self._ports.storage),
+            topic,
+            partition,
+            leader_epoch,
+            current_leader_epoch=current_leader_epoch,
         )
 
 

@@ -82,8 +82,8 @@ class BatchSink(RecordSink, DataSourceArrowWriter):
     def __init__(self, options: BatchSinkOptions, schema: StructType) -> None:
         """Reads the topic's metadata. Raises: InvalidRecordError for other columns; see ``sink_tasks.plan``."""
         super().__init__(options.sink, StructType([field for field in schema if field.name not in _OF_LOG]))
-        self._context.metadata.image().topic(options.sink.topic)
-        self._who = options.who or ProducerAppend(unnamed(self._context.new_id), 0, 0)
+        self._ports.metadata.image().topic(options.sink.topic)
+        self._who = options.who or ProducerAppend(unnamed(self._ports.storage.new_id), 0, 0)
         self._plan(self._who.producer_id)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskAppend | TaskRows:
@@ -134,7 +134,8 @@ class BatchReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         """The tasks of the read."""
         given = self._options
-        source = StreamSource(open_named(given), given)
+        ports = open_named(given)
+        source = StreamSource(ports.metadata, ports.storage, ports.clock, ports.memory, given)
         return [Slice(task) for task in source.plan(*source.bounds())]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

@@ -13,8 +13,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
-from stratalog.engine.driver.context import Context
-from stratalog.engine.driver.opening import open_driver
+from stratalog.engine.driver.opening import Ports, open_driver
 from stratalog.engine.reading.plan_read import check_same_types
 from stratalog.engine.reading.stream_offsets import StreamOffsets
 from stratalog.engine.reading.stream_options import SourceOptions
@@ -25,7 +24,7 @@ from stratalog.engine.spark.types import record_schema, spark_type
 from stratalog.engine.spark.versions import LIMITS, arrow_schema, check_version
 
 
-def open_named(options: SourceOptions) -> Context:
+def open_named(options: SourceOptions) -> Ports:
     """The cluster that the options of a stream name. Raises: as ``open_driver``."""
     return open_driver(options.cluster, options.credentials, options.cluster_key_file)
 
@@ -36,8 +35,8 @@ def source_schema(options: SourceOptions) -> StructType:
     Raises: UnknownTopicOrPartitionError; InvalidCallError for unknown columns, and for topics whose records do not
         fit in one frame.
     """
-    context = open_named(options)
-    topics = topics_of(context.metadata.image(), options.topics)
+    ports = open_named(options)
+    topics = topics_of(ports.metadata.image(), options.topics)
     check_same_types(topics)
     records = record_schema(spark_type(topics[0].key_schema), spark_type(topics[0].value_schema))
     if not options.include_headers:
@@ -85,10 +84,17 @@ class StreamReader(DataSourceStreamReader):
     def _open(self) -> tuple[StreamSource, StreamProgress | None]:
         if self._opened is None:
             given = self._options
-            context = open_named(given)
+            ports = open_named(given)
             group = given.group
-            progress = None if group is None else StreamProgress(context, group)
-            self._opened = StreamSource(context, self._options), progress
+            progress = (
+                None
+                if group is None
+                else StreamProgress(ports.metadata, ports.storage, ports.execution, ports.memory, group)
+            )
+            self._opened = (
+                StreamSource(ports.metadata, ports.storage, ports.clock, ports.memory, self._options),
+                progress,
+            )
         return self._opened
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name

@@ -17,6 +17,7 @@ from stratalog.engine.cluster.brokers import Brokers
 from stratalog.engine.cluster.client import Client
 from stratalog.engine.cluster.groups import Groups
 from stratalog.engine.cluster.jobs import Jobs
+from stratalog.engine.cluster.looks import Looks
 from stratalog.engine.cluster.producer import Producer
 from stratalog.engine.cluster.quorum import Quorum
 from stratalog.engine.cluster.topics import Topics
@@ -30,6 +31,7 @@ DOORS: dict[str, Any] = {
     "client.Client": Client,
     "groups.Groups": Groups,
     "jobs.Jobs": Jobs,
+    "looks.Looks": Looks,
     "producer.Producer": Producer,
     "quorum.Quorum": Quorum,
     "topics.Topics": Topics,
