@@ -21,10 +21,10 @@ from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
 from bench.options import RECORD_BYTES, BenchOptions, size_text
 from stratalog import Cluster
-from stratalog.engine.records.append import Acks
 from stratalog.partitions.columns import constant
 from stratalog.partitions.errors import InvalidCallError
 from stratalog.partitions.identity import random_id
+from stratalog.partitions.producers import Acks
 from stratalog.partitions.records import physical_schema
 
 SOURCE_FILES = 16

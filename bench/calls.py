@@ -25,8 +25,8 @@ from stratalog import Cluster, load_cluster_file
 from stratalog.engine.cluster.parts import with_parts
 from stratalog.engine.driver.opening import open_ports
 from stratalog.engine.driver.report import Report
-from stratalog.engine.records.append import Acks
 from stratalog.partitions.clock import Clock, SystemClock
+from stratalog.partitions.producers import Acks
 from stratalog.partitions.runner import SerialRunner
 from stratalog.partitions.store import Store, StoreOptions
 from stratalog.partitions.store.memory import MemoryStore

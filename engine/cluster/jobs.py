@@ -147,8 +147,7 @@ class Jobs:
         drain: Sequence[int] | int = (),
         replication_factor: int | None = None,
     ) -> ReplicaPlan:
-        """Plan a change of the brokers of the topics' partitions: the partitions that it changes, with their new
-        brokers. ``reassign`` carries it out.
+        """Plan a change of replicas: the partitions that it changes, with their new brokers, for ``reassign``.
 
         Args:
             add: add replicas on these brokers
@@ -178,9 +177,8 @@ class Jobs:
         dry_run: bool = False,
         check: bool = True,
     ) -> Report:
-        """Move replicas: ``cluster.reassign({("trips", 0): [2, 3]})``, or a plan of ``plan_replicas``. New
-        replicas are complete before the old ones are removed. See
-        ``stratalog.engine.upkeep.replication.reassign``.
+        """Move replicas by ``{("trips", 0): [2, 3]}``, or by a plan of ``plan_replicas``. New replicas are
+        complete before old ones are removed. See ``stratalog.engine.upkeep.replication.reassign``.
 
         Args:
             force: remove even the last replica in sync, and lose the records that only it has
@@ -330,8 +328,7 @@ class Jobs:
         check: bool = True,
     ) -> Report:
         """Export records that were truncated but that replicas still hold, as Parquet files; or keep one side of
-        partitions whose leader and remote log hold different records at the same offsets. To keep the side of the
-        brokers also begins a log again that has lost all its records.
+        partitions whose leader and remote log differ. ``keep="brokers"`` also begins a lost log again.
 
         Args:
             to: export to an existing folder, or to s3://bucket/prefix
@@ -438,9 +435,8 @@ class Jobs:
         dry_run: bool = False,
         check: bool = True,
     ) -> Report:
-        """Make snapshots where the policy wants them, copy them to the other replicas, let log starts grow, delete
-        those that the log start has passed. Without ``topics`` of all, the metadata log too, which can be named as
-        ``__cluster_metadata``.
+        """Make snapshots where the policy wants them, copy them to the other replicas, advance log starts, and
+        delete older snapshots. Default: all topics with snapshots, and the metadata log (``__cluster_metadata``).
 
         Args:
             by_hand: take a snapshot of all new records, whatever the policy (metadata.snapshot.*)
@@ -464,9 +460,8 @@ class Jobs:
 
     @operation("drill", leaves_event=False)
     def drill(self, *, deep: bool = False) -> Report:
-        """Restore this cluster from its remote tier to a temporary folder beside it, compare the two, and remove
-        the copy. The report says whether a restore would work, how long it takes, and what would be lost. Changes
-        nothing, neither here nor in the remote tier. See ``stratalog.engine.upkeep.restoring.drill``.
+        """Restore this cluster from its remote tier to a temporary folder beside it, compare, and remove the copy:
+        would it work, how long does it take, and what is lost? See ``stratalog.engine.upkeep.restoring.drill``.
 
         Args:
             deep: read and check every byte of the remote tier

@@ -9,10 +9,10 @@ from stratalog.engine.cluster.arguments import topic_first
 from stratalog.engine.cluster.recorded import operation
 from stratalog.engine.driver.opening import Ports
 from stratalog.engine.driver.report import Report
-from stratalog.engine.records.append import Acks, append_batches, who_appends
+from stratalog.engine.records.append import append_batches, who_appends
 from stratalog.engine.records.bad_record_lane import OnBadRecord, bad_record_policy
 from stratalog.partitions.errors import InvalidCallError
-from stratalog.partitions.producers import OnChangedReplay
+from stratalog.partitions.producers import Acks, OnChangedReplay
 from stratalog.partitions.unknown_fields import OnUnknownField, unknown_field_policy
 
 if TYPE_CHECKING:

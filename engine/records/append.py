@@ -34,7 +34,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Literal, get_args
+from typing import get_args
 
 import pyarrow as pa
 from msgspec.structs import replace
@@ -69,13 +69,10 @@ from stratalog.engine.state.internal_topics import check_not_internal
 from stratalog.partitions.clock import Clock
 from stratalog.partitions.errors import ChangedReplayError, InvalidCallError, PolicyViolationError
 from stratalog.partitions.growth import grew
-from stratalog.partitions.producers import OnChangedReplay, ProducerAppend
+from stratalog.partitions.producers import Acks, OnChangedReplay, ProducerAppend
 from stratalog.partitions.records import check_columns, schema_of, typed_nulls
 from stratalog.partitions.runner import values
 from stratalog.partitions.unknown_fields import OnUnknownField, arrow_to_json
-
-Acks = Literal["all", "leader"]
-"""The replicas that must have the records of an append before it is acknowledged."""
 
 _NONE = EarlierTries()
 
