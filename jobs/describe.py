@@ -18,7 +18,8 @@ from itertools import groupby
 
 from stratalog import Report
 from stratalog.engine.driver.report import Value
-from stratalog.jobs.arguments import add_dry_run, add_topics
+from stratalog.jobs.arguments import add_dry_run
+from stratalog.jobs.declared import add_declared
 from stratalog.jobs.run import Job, JobMain
 from stratalog.jobs.tables import add_sort
 
@@ -26,7 +27,7 @@ Row = Mapping[str, Value]
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    add_topics(parser)
+    add_declared(parser, "looks.Looks.describe")
     add_dry_run(parser, "no effect: this job only reads")
     parser.add_argument("--wide", action="store_true", help="one row per replica, with all that is known of it")
     parser.add_argument("--trouble", action="store_true", help="only partitions whose state is not ok")

@@ -28,7 +28,7 @@ from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Any
 
 from stratalog import Report
-from stratalog.jobs.arguments import check_options, count, duration, number
+from stratalog.jobs.arguments import add_every, check_options, count, number
 from stratalog.jobs.declared import Special, add_declared, call
 from stratalog.jobs.http_server import read_token
 from stratalog.jobs.metrics import add_otlp, exposition, otlp_push
@@ -55,14 +55,7 @@ _PAGE = {
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     add_declared(parser, "jobs.Jobs.maintain", leave_out=["due"], special=_STEPS)
-    often = parser.add_mutually_exclusive_group()
-    often.add_argument("--once", action="store_true", help="run once (the default)")
-    often.add_argument(
-        "--every",
-        metavar="TIME",
-        type=duration,
-        help="run again TIME after the end of each run (30s), until interrupted",
-    )
+    add_every(parser)
     parser.add_argument(
         "--metrics",
         metavar="[HOST:]PORT",
