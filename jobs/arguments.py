@@ -77,7 +77,7 @@ class _JobParser(argparse.ArgumentParser):
         super().error(message + hint)
 
     def _without_option(self, word: str) -> str:
-        """The hint for ``--topic t`` of a parser that takes the topic as a word of its own."""
+        """The hint for ``--topic t``, if the parser takes the topic as a positional argument."""
         positional = {action.dest.rstrip("s"): action for action in self._actions if not action.option_strings}
         action = positional.get(word.removeprefix("--").rstrip("s"))
         return "" if action is None else f"; give {action.metavar} without an option"
@@ -94,7 +94,7 @@ class _JobParser(argparse.ArgumentParser):
 
 def job_parser(name: str, description: str, runs: str = "threads") -> argparse.ArgumentParser:
     """A parser with the options of every job: ``--cluster``, ``--cluster-key-file``, ``--credentials``,
-    ``--json``. ``runs`` names where the work is done if spark-submit did not start the job: in ``threads``, in a
+    ``--json``. ``runs`` names where the work runs if spark-submit did not start the job: in ``threads``, in a
     Spark ``session``, or in the ``driver``.
     """
     parser = _JobParser(
@@ -195,7 +195,7 @@ def commands_of(parser: argparse.ArgumentParser) -> Callable[..., argparse.Argum
 
 
 def add_topics(parser: argparse.ArgumentParser, *, required: bool = False) -> None:
-    """``--topics a,b``; the first words of a job that cannot do without topics, ``a,b``."""
+    """``--topics a,b``; or the positional argument ``a,b`` of a job that requires topics."""
     if required:
         parser.add_argument("topics", metavar="TOPICS", type=names, help="one topic, or several: a,b")
         return

@@ -3,7 +3,7 @@
 The method's signature and the ``Args:`` of its docstring are the declaration: the parser, its help and the call
 follow from them. A parameter without a default is a word of the command line, each other one an option:
 ``if_exists`` is ``--if-exists``, and ``--no-`` turns off a switch that is on by default. The unit at the end of a
-name says how a value is written, and is no part of the option: ``budget_s`` is ``--budget 5m``,
+name selects the syntax of the value, and is not part of the option: ``budget_s`` is ``--budget 5m``,
 ``throttle_bytes_per_s`` is ``--throttle 20MB``.
 
 The source of the method is parsed, and its module not imported, so that ``--help`` and completion stay quick.
@@ -32,13 +32,13 @@ USUAL: Mapping[str, str] = {
     "transactional_id": "a transactional id",
     "dry_run": "print the plan, change nothing",
 }
-"""The texts of parameters that mean the same in all methods; ``Args:`` of a method goes before."""
+"""The texts of parameters with the same meaning in all methods; ``Args:`` of a method takes precedence."""
 
 _DOOR = Path(__file__).resolve().parents[1] / "engine" / "cluster"
 _HIDDEN = ("self", "check")
 
 Special = Mapping[str, Mapping[str, Any]]
-"""By parameter: what only the command line has, as arguments of ``add_argument``."""
+"""Arguments of ``add_argument`` that only the command line has, by parameter."""
 
 _NOTHING: Mapping[str, Any] = {}
 
@@ -91,7 +91,7 @@ def declared(method: str) -> Declared:
 
 
 def _texts(section: str) -> dict[str, str]:
-    """``name: text`` of each parameter; a text goes on in lines that are indented more."""
+    """``name: text`` of each parameter; a text continues on lines that are indented more."""
     found = re.findall(r"^    (\w+): (.*(?:\n     .*)*)", section, re.MULTILINE)
     return {parameter: " ".join(text.split()).replace("``", "") for parameter, text in found}
 
@@ -130,7 +130,7 @@ def option(one: Parameter) -> str:
 
 
 def _kind(one: Parameter) -> dict[str, Any]:
-    """How a parameter is written, by its annotation and its unit."""
+    """The syntax of a parameter, from its annotation and its unit."""
     kind = one.annotation.removesuffix(" | None")
     if kind == "bool":
         return {"action": "store_false" if one.default == "True" else "store_true"}
@@ -163,14 +163,14 @@ def _milliseconds(text: str) -> int:
 
 
 def call(method: Callable[..., Any], given: argparse.Namespace, **more: Any) -> Any:
-    """Call a method with the arguments that were given, by their names; its report has its failures."""
+    """Call a method with the given arguments, by name; its report has its failures."""
     taken = inspect.signature(method).parameters
     words = {name: value for name, value in vars(given).items() if name in taken and value is not None}
     return method(**{**words, **more}, **({"check": False} if "check" in taken else {}))
 
 
 Confirm = Callable[[argparse.Namespace], str | None]
-"""The step of a call that cannot be undone and has to be confirmed, if it has one."""
+"""The irreversible step of a call, which the user must confirm; None if there is none."""
 
 
 def operation_job(
@@ -201,8 +201,8 @@ def add_commands(
     asks: Collection[str] = (),
     leave_out: Collection[str] = (),
 ) -> Callable[..., argparse.ArgumentParser]:
-    """Add a command for each method of a ``group``, such as ``brokers``; those that it ``asks`` to confirm have
-    ``--yes``. Returns the function of ``commands_of``.
+    """Add a command for each method of a ``group``, such as ``brokers``; those in ``asks`` have ``--yes``. Returns
+    the function of ``commands_of``.
     """
     command = commands_of(parser)
     for one in commands:

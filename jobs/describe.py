@@ -2,7 +2,7 @@
 
   stratalog describe                   one row per partition; all of the cluster's own topics share one row
   stratalog describe --topics flights  only these topics, which may be the cluster's own
-  stratalog describe --wide            one row per replica, with all that is known of it (also with --json)
+  stratalog describe --wide            one row per replica, with all its figures (also with --json)
 end: the high watermark, up to which records can be read. lag: the number of records by which the slowest replica
 that answers is behind the leader. tiered: the offset up to which the remote tier holds the log.
 """
@@ -26,7 +26,7 @@ Row = Mapping[str, Value]
 def arguments(parser: argparse.ArgumentParser) -> None:
     add_topics(parser)
     add_dry_run(parser, "no effect: this job only reads")
-    parser.add_argument("--wide", action="store_true", help="one row per replica, with all that is known of it")
+    parser.add_argument("--wide", action="store_true", help="one row per replica, with all its figures")
 
 
 def describe(job: Job) -> Report:
@@ -66,7 +66,7 @@ def _partition(replicas: Sequence[Row]) -> Row:
 
 
 def _state(replicas: Sequence[Row], leader: Row | None) -> str:
-    """The trouble of a partition in a few words, or ``ok``."""
+    """The problem of a partition in a few words, or ``ok``."""
     away = [row for row in replicas if row["log_end"] is None]
     if leader is None:
         return "unavailable"

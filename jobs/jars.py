@@ -133,7 +133,7 @@ def class_path(folder: Path, pins: str = JARS, of: str = "") -> str:
 
 
 def _versions() -> Mapping[str, str]:
-    """The versions that the pins of ``conf`` leave open, taken from the installed pyspark."""
+    """The versions of the installed pyspark, for the pins of ``conf`` that leave the version open."""
     hadoop = Path(_shipped_jar("hadoop-client-api")).stem.rpartition("-")[2]
     from pyspark.version import __version__ as spark
 

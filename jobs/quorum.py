@@ -28,8 +28,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     )
     command(
         "sign",
-        "for a cluster without a key so far: sign the metadata its voters hold now "
-        "with the cluster key, and trust it",
+        "sign the present metadata of a cluster that had no key with the cluster key, and trust it",
     )
 
 

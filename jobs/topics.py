@@ -64,7 +64,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     more.add_argument(
         "--if-not-exists", action="store_true", help="succeed if the topic has as many partitions, or more"
     )
-    alter = command("alter", "grow declared types by nullable fields at the end of a struct")
+    alter = command("alter", "add nullable fields at the end of the structs of declared types")
     alter.add_argument("name", metavar="NAME")
     alter.add_argument("--key", metavar="TYPE", help="the whole new type of keys (default: unchanged)")
     alter.add_argument(
@@ -181,7 +181,7 @@ def _present(image: ClusterImage, topic: str | None) -> Mapping[str, str]:
     """The configs that are set on a topic, or on the cluster if ``topic`` is None."""
     if topic == METADATA_TOPIC:
         from stratalog.engine.state.internal_topics import (
-            METADATA_CONFIGS,  # here: ``--help`` does not need what this loads
+            METADATA_CONFIGS,  # imported here, because ``--help`` does not need it
         )
 
         return METADATA_CONFIGS

@@ -305,14 +305,14 @@ def test_a_wrong_call_of_the_job_changes_nothing(disks: LiveCluster, capsys: pyt
     garbage.write_text('{"partitions": [{"topic": "t"}]}')
     for argv, says in (
         ([], "one of the arguments TOPIC --offset-json-file is required"),
-        (["t"], "no records are named"),
+        (["t"], "no partitions were given"),
         (["t", "--before", "0=1"], "write offsets by partition as 0:1000,1:latest"),
-        (["t", "--before", "0:1,0:2"], "named twice"),
+        (["t", "--before", "0:1,0:2"], "given twice"),
         (["--before", "0:1", "--offset-json-file", str(garbage)], "do not go together"),
         (["--offset-json-file", str(disks.folder / "none.json")], "cannot be read"),
         (["--offset-json-file", str(garbage)], "is not in the format of"),
         (["--offset-json-file", offsets_file(disks, ("t", 0, 1), version=2)], "has version 2"),
-        (["--offset-json-file", offsets_file(disks, ("t", 0, 1), ("t", 0, 2))], "named twice"),
+        (["--offset-json-file", offsets_file(disks, ("t", 0, 1), ("t", 0, 2))], "given twice"),
         (["--offset-json-file", offsets_file(disks, ("t", 0, 1), ("kept", 0, 0))], "POLICY_VIOLATION"),
         (["--offset-json-file", offsets_file(disks, ("t", 0, 1), ("t", 1, 9))], "OFFSET_OUT_OF_RANGE"),
     ):
