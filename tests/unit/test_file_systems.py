@@ -62,8 +62,8 @@ def test_an_honest_file_system_keeps_the_rules_and_travels_by_its_name() -> None
     ("function", "says"),
     [
         ("overwriting", r'Overwriting\.pipe_file\(mode="create"\) overwrites'),
-        ("looking", r'Looking\.pipe_file\(mode="create"\) looks whether a name is taken, and then writes'),
-        ("deaf", r"Honest sent nothing to the endpoint_url"),
+        ("looking", r'Looking\.pipe_file\(mode="create"\) checks whether a name exists, and then writes'),
+        ("deaf", r"Honest sent nothing to the given endpoint_url"),
     ],
 )
 def test_a_file_system_that_does_not_create_exclusively_is_refused_by_its_name(function: str, says: str) -> None:
@@ -180,7 +180,7 @@ def test_s3fs_as_it_comes_repeats_its_own_request_and_is_refused(s3_endpoint: S3
 def test_a_door_of_fsspec_that_overwrites_without_a_word_is_refused(s3_endpoint: S3Endpoint) -> None:
     pytest.importorskip("obstore")
     with pytest.raises(
-        UnsupportedStoreError, match=r"FsspecStore\.pipe_file\(mode=\"create\"\) overwrites a name"
+        UnsupportedStoreError, match=r"FsspecStore\.pipe_file\(mode=\"create\"\) overwrites an existing name"
     ):
         _on(s3_endpoint, "obstore_door").check()
 
