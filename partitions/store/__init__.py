@@ -21,8 +21,9 @@ to it. ``open_store(uri, options)`` picks the implementation by scheme.
     resolving       the server, region and account from the environment or a profile
     reached         the server and credentials of a storage, for other clients
     credentials     credentials from the caller's provider, in each process
-    s3              buckets by botocore; ``s3_session`` (environment, credentials), ``s3_connection`` (errors), ``s3_bucket`` (by keys), ``s3_upload`` and ``s3_put`` (the bytes first, the name
-                    later; or both at once)
+    s3              buckets by botocore; ``s3_session`` (environment, credentials), ``s3_connection`` (errors),
+                    ``s3_bucket`` (by keys), ``s3_upload`` and ``s3_put`` (the bytes first, the name later; or both
+                    at once)
     s3_fsspec       the same requests by s3fs
     file_system     any file system of fsspec, by the common calls; ``file_system_calls`` (with a deadline;
                     a server that counts repeated creates)
