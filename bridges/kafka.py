@@ -1,5 +1,4 @@
-"""Topics of Kafka clusters in this one, and of this one for clients of Kafka, as the door has them:
-``cluster.mirror``, ``cluster.serve`` and their like."""
+"""The methods of ``Cluster`` for Kafka: ``mirror``, ``compare``, ``export``, ``serve`` and others."""
 
 from __future__ import annotations
 
@@ -36,9 +35,9 @@ if TYPE_CHECKING:
 
 
 class Kafka:
-    """An open cluster, as it takes part with Kafka. ``bootstrap`` are addresses of its brokers, ``configs`` more
-    of librdkafka's (``security.protocol``, ``sasl.*``, ``ssl.*``), and those of a schema registry
-    (``schema.registry.url``, ``schema.registry.basic.auth.user.info``). It takes ``confluent-kafka``
+    """The Kafka methods of an open cluster. ``bootstrap`` has the addresses of Kafka's brokers; ``configs`` has
+    configs of librdkafka (``security.protocol``, ``sasl.*``, ``ssl.*``) and of a schema registry
+    (``schema.registry.url``, ``schema.registry.basic.auth.user.info``). They need ``confluent-kafka``
     (``pip install 'stratalog[kafka]'``).
     """
 
@@ -64,12 +63,12 @@ class Kafka:
         dry_run: bool = False,
         check: bool = True,
     ) -> Report:
-        """Mirror topics of a Kafka cluster once: what they have got since the last run, at the same offsets, and
-        what their consumer groups have committed (``groups``). Topics that are not here are made, with
-        ``replication_factor``; of an ``archive`` records stay when the source's go. ``rename`` gives topics other
-        names here, by their names there; later runs know them. ``throttle_bytes_per_s`` bounds the copying;
-        no further piece is begun after ``budget_s``. Any number of mirrors may run. If there is much new data, the
-        executors of the cluster's session read and append.
+        """Mirror topics of a Kafka cluster once: copy the records since the last run to the same offsets, and the
+        committed offsets of consumer groups (``groups``). Missing topics are created, with ``replication_factor``;
+        an ``archive`` keeps records that the source deletes. ``rename`` maps names in Kafka to other names here;
+        later runs remember them. ``throttle_bytes_per_s`` limits the copying; after ``budget_s`` no further piece
+        begins. Any number of mirrors may run. If there is much new data, the executors of the cluster's session
+        read and append.
 
         Values stay bytes unless ``value_format`` is given: ``avro``, ``confluent-avro``, ``json`` or ``protobuf``.
         ``schema_file`` is then an Avro schema, a type as DDL (json), or a descriptor set (protobuf), in which
@@ -81,8 +80,8 @@ class Kafka:
             cluster.mirror(["trips"], "kafka-1:9092")
 
         Raises: EnvironmentUnusableError without confluent-kafka; InvalidCallError, also for a topic that is
-            mirrored under another name than ``rename`` says; UnknownTopicOrPartitionError; RetriableError where
-            the source does not answer.
+            mirrored under another name than ``rename`` says; UnknownTopicOrPartitionError; RetriableError if the
+            source does not answer.
         """
         there, registry = _divided(configs)
         options = MirrorOptions(
@@ -100,9 +99,8 @@ class Kafka:
 
     @operation("mirror end")
     def end_mirror(self, topics: TopicNames, *, dry_run: bool = False, check: bool = True) -> Report:
-        """From here on these topics are like any others: producers append to them, mirrors leave them alone.
-
-        Raises: UnknownTopicOrPartitionError; InvalidCallError for one that is no mirror.
+        """End the mirroring of topics: producers may append to them, and mirrors ignore them. Raises:
+        UnknownTopicOrPartitionError; InvalidCallError for a topic that is not a mirror.
         """
         return mirroring.end_mirror(self._context, names(topics) or (), dry_run=dry_run)
 
@@ -117,9 +115,9 @@ class Kafka:
         schema_file: str | None = None,
         message: str | None = None,
     ) -> Report:
-        """Compare every record of topics, in a Kafka cluster and here: offsets, timestamps, keys, values and
-        headers. The names of topics are those there. A partition that differs is a failure, which names offsets.
-        Of typed values, what was decoded, by ``value_format`` and ``schema_file`` as of ``mirror``. See
+        """Compare every record of topics in a Kafka cluster with those here: offsets, timestamps, keys, values and
+        headers. ``topics`` are names in Kafka. A partition that differs is a failure, which names offsets. For
+        typed values, decoded values are compared, by ``value_format`` and ``schema_file`` as in ``mirror``. See
         ``stratalog.bridges.mirror.compare``.
 
             cluster.compare(["trips"], "kafka-1:9092").raise_for_failures()
@@ -145,8 +143,8 @@ class Kafka:
         fail_on_data_loss: bool = True,
     ) -> DataFrame:
         """A mirrored topic and its source in Kafka as one DataFrame, with the columns of ``read``: records below
-        the end of the log here come from here, in either tier, and newer ones from Kafka, up to the last stable
-        offset. Each is there once, at its offset. All offsets are fixed now, also while a mirror runs.
+        the end of the mirrored log come from either tier here, newer ones from Kafka, up to the last stable
+        offset. The frame has each record once. All offsets are fixed by this call, even while a mirror runs.
 
         ``start`` and ``end`` are offsets, offsets by partition, or times, ``[start, end)``. ``topic`` is the name
         here. Values are decoded as ``mirror`` does. If Kafka had deleted records before they were mirrored, the
@@ -154,8 +152,8 @@ class Kafka:
 
             cluster.read_live("trips", "kafka-1:9092").groupBy("value").count()
 
-        Raises: as ``mirror``; InvalidCallError for a topic that is no mirror; SourceTruncatedError where an
-            unclean election at the source has replaced records that are here; OffsetOutOfRangeError.
+        Raises: as ``mirror``; InvalidCallError for a topic that is not a mirror; SourceTruncatedError if an
+        unclean election at the source has replaced mirrored records; OffsetOutOfRangeError.
         """
         spark = session(self._spark, "reading")
         from stratalog.bridges.live.frame import live_frame
@@ -179,10 +177,10 @@ class Kafka:
         message: str | None = None,
         **options: object,
     ) -> DataStreamWriter:
-        """A stream over a mirrored topic and its source in Kafka. It begins at any offset, or time of the history,
-        and goes over to Kafka by itself. ``function(frame, batch_id)`` gets each batch as ``read_live`` would read
-        it. The checkpoint is one set of offsets, so records that Kafka has deleted when the stream gets there are
-        read here, if they were mirrored. The other arguments are those of ``read_live``, and ``options`` those of
+        """A stream over a mirrored topic and its source in Kafka. It begins at any offset or time of the history,
+        and continues with Kafka's records automatically. ``function(frame, batch_id)`` gets each batch as a frame
+        of ``read_live``. The checkpoint is one set of offsets, so the stream reads records that Kafka has deleted
+        meanwhile from the mirror. The other arguments are those of ``read_live``, and ``options`` those of
         ``for_each_batch``, except ``group`` and ``maxBytesPerTrigger``.
 
             writer = cluster.for_each_live_batch("trips", "kafka-1:9092", upsert, startingOffsets="earliest")
@@ -220,12 +218,12 @@ class Kafka:
         dry_run: bool = False,
         check: bool = True,
     ) -> Report:
-        """Export topics to a Kafka cluster once: what they have got since the last run of this export, once each,
-        at the same offsets, and what consumer groups have committed here (``groups``). ``new_offsets``: behind
-        what topics there hold; ``offset_map`` is the address of a Delta table of which offsets are which.
-        ``start`` and ``end`` are a range, as of ``read``; that takes a ``name`` of the export.
-        ``throttle_bytes_per_s`` bounds the copying; ``pace``: the speed of records, where 1 is as far apart as
-        their timestamps are; no further piece is begun after ``budget_s``. See ``stratalog.bridges.export``.
+        """Export topics to a Kafka cluster once: the records since the last run of this export, each once, at the
+        same offsets, and the committed offsets of consumer groups (``groups``). ``new_offsets`` appends after
+        existing records; ``offset_map`` is the address of a Delta table that maps offsets. ``start`` and ``end``
+        are a range, as in ``read``, and need a ``name`` of the export. ``throttle_bytes_per_s`` limits the
+        copying; a ``pace`` of 1 spaces records by their timestamps; after ``budget_s`` no further piece begins.
+        See ``stratalog.bridges.export``.
 
             cluster.export(["trips"], "kafka-2:9092")
 
@@ -260,24 +258,23 @@ class Kafka:
         max_connections: int = 100,
         client_rack: str | None = None,
     ) -> KafkaEndpoint:
-        """Serve all topics to clients of Kafka, which read them from either tier by Kafka's protocol, and write no
-        records. It runs in a thread until it is closed:
+        """Serve all topics, read-only and from either tier, to Kafka clients. The server runs in a thread until it
+        is closed:
 
             with cluster.serve("127.0.0.1:0") as endpoint:
                 print("bootstrap.servers = {}:{}".format(*endpoint.address))
                 endpoint.wait()
 
-        Without ``tls_client_ca`` all who reach the address can read everything. It takes ``aiokafka``
+        Without ``tls_client_ca`` everyone who can reach the address can read everything. It needs ``aiokafka``
         (``pip install 'stratalog[serve]'``). See ``stratalog.bridges.serve.endpoint.ServeOptions``.
 
-        Raises: EnvironmentUnusableError without aiokafka; InvalidCallError, also for an address that is taken.
+        Raises: EnvironmentUnusableError without aiokafka; InvalidCallError, also for an address that is in use.
         """
         try:
             from stratalog.bridges.serve.endpoint import KafkaEndpoint, ServeOptions
         except ModuleNotFoundError as error:
             raise EnvironmentUnusableError(
-                f"clients of Kafka are served by {error.name}, which is not installed: "
-                "pip install 'stratalog[serve]'"
+                f"serving Kafka clients needs {error.name}, which is not installed: pip install 'stratalog[serve]'"
             ) from error
         options = ServeOptions(
             listen=listen,
@@ -293,7 +290,7 @@ class Kafka:
 
 
 def _divided(configs: Mapping[str, str] | None) -> tuple[dict[str, str], dict[str, str]]:
-    """Those of the brokers, and those of the schema registry."""
+    """The configs of the brokers, and those of the schema registry."""
     given = configs or {}
     of_registry = {name: value for name, value in given.items() if name.startswith(PREFIX)}
     return {name: value for name, value in given.items() if name not in of_registry}, of_registry

@@ -1,4 +1,4 @@
-"""The page as text: the content in its template, with style and script. All of it is in the one file."""
+"""The page as text: the content in its template, with style and script, in one file."""
 
 from __future__ import annotations
 
@@ -15,10 +15,9 @@ from stratalog.partitions.printable import printable
 
 
 def document(content: dict[str, Any], text: str) -> str:
-    """The page of that content. ``text`` is for browsers that run no script.
-
-    The policy of the page names style and script by their digests: no other runs, and nothing is loaded, sent or
-    framed. The content is data: characters that could end its element are escaped as JSON escapes them.
+    """The page for that content. ``text`` is for browsers without scripts. The page's policy names its style and
+    script by digests, so no other script runs, and nothing is loaded, sent or framed. The content is data:
+    characters that could end its element are escaped as in JSON.
     """
     style, script = _part("report.css"), _part("report.js")
     policy = (
@@ -36,7 +35,7 @@ def document(content: dict[str, Any], text: str) -> str:
 
 
 def _embedded(content: dict[str, Any]) -> str:
-    """JSON of which nothing is HTML: ASCII without ``<``, ``>`` and ``&``."""
+    """JSON without HTML: ASCII without ``<``, ``>`` and ``&``."""
     found = json.dumps(content, allow_nan=False, separators=(",", ":"))
     return found.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
 

@@ -346,9 +346,9 @@ class Jobs:
         check: bool = True,
     ) -> Report:
         """Export what replicas (of ``broker`` only, where it is given) hold of other histories, as Parquet files
-        in the folder or bucket ``to``. Or ``keep`` one side where a leader and its remote log hold other records
-        at the same offsets: with ``dry_run`` both sides are shown. To keep that of the brokers also lets a log
-        begin again of which nobody has a record any more.
+        in the folder or bucket ``to``. Or ``keep`` one of the two if a leader and its remote log have different
+        records at the same offsets: with ``dry_run`` both sides are shown. To keep that of the brokers also lets a
+        log begin again of which nobody has a record any more.
 
         Raises: InvalidCallError unless it is one of the two.
         """

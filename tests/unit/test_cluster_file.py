@@ -186,7 +186,7 @@ def test_whoever_would_import_from_storage_is_told_so_before_anything_is_importe
             load_cluster_file(file)
     with monkeypatch.context() as there:
         there.syspath_prepend(str(tmp_path / folder))
-        with pytest.raises(EnvironmentUnusableError, match="take storage off sys"):
+        with pytest.raises(EnvironmentUnusableError, match="remove the storage from sys"):
             load_cluster_file(file)
     monkeypatch.chdir(tmp_path)
     load_cluster_file(file)

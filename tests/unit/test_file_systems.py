@@ -266,5 +266,5 @@ class TestTables:
 
     def test_a_file_in_a_bucket_names_no_function(self) -> None:
         tables = StorageTables({}, names_providers=False)
-        with pytest.raises(InvalidCallError, match="names no function to import"):
+        with pytest.raises(InvalidCallError, match="must not name a function to import"):
             tables.options("s3://b/x", {"driver": "fsspec", "file_system": "ops.lake:open"})

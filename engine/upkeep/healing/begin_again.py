@@ -71,10 +71,10 @@ class LostLog:
     def note(self) -> str:
         """For the report: what is not in the row."""
         view = self.replicas.view
-        unseen = "".join(f"; broker {broker} is fenced, and was not looked at" for broker in self.unseen)
+        unseen = "".join(f"; broker {broker} is fenced, and was not checked" for broker in self.unseen)
         return (
-            f"{view}: no replica has a record of it, and it had some: at least up to offset {view.written_to}. "
-            f"Its log begins again at {begins_again_at(view)}: {unknown_behind(view)}{unseen}"
+            f"{view}: no replica has any of its records, which reached at least offset {view.written_to}. Its "
+            f"log begins again at {begins_again_at(view)}: {unknown_behind(view)}{unseen}"
         )
 
 
@@ -110,8 +110,8 @@ def _look(replicas: PartitionReplicas) -> LostLog | None:
     replicas = with_remote_asked(replicas)
     if replicas.remote is not None and replicas.remote.unknown:
         raise RemoteNotReadyError(
-            f"{view}: whether its remote log has the records that its replicas lack is not known, for it does not "
-            "answer; try again when it does"
+            f"{view}: the remote log does not answer, so it is unknown whether it has the records that the "
+            "replicas lack; try again when it answers"
         )
     if has_remote_records(replicas):
         return None
@@ -125,11 +125,11 @@ def _look(replicas: PartitionReplicas) -> LostLog | None:
         log = replicas.replica(broker).log(anew=True)
         if broker in view.isr and log.log_end >= view.written_to:
             raise CorruptionError(
-                f"{view}: broker {broker}, of the ISR, has the log; run replicate: then it leads"
+                f"{view}: broker {broker}, of the ISR, has the log; run replicate, which makes it the leader"
             )
         if log.chain:
             raise CorruptionError(
-                f"{view}: broker {broker} has records up to offset {log.log_end}; to go on from there, fence the "
-                f"other replicas and elect --unclean; else remove that replica, and run it again"
+                f"{view}: broker {broker} has records up to offset {log.log_end}; to continue from there, fence "
+                "the other replicas and elect --unclean; otherwise remove that replica, and run this again"
             )
     return LostLog(replicas, tuple(unseen))

@@ -65,7 +65,7 @@ def export(source: Store, file: DataFile, target: Store, what: Recovered) -> int
                 )
             writer.write_table(table.replace_schema_metadata(None))
         if writer is None:
-            raise CorruptionError(f"{source.uri_of(file.object.name)} holds none of the records that it should")
+            raise CorruptionError(f"{source.uri_of(file.object.name)} has none of its expected records")
         writer.add_key_value_metadata({RECOVERED_KEY: msgspec.json.encode(what)})
         writer.close()
         created = staged.commit()
@@ -78,7 +78,7 @@ def export(source: Store, file: DataFile, target: Store, what: Recovered) -> int
     there = described(target, what.path)
     if there is None or _content(there) != _content(what):
         raise InvalidCallError(
-            f"{target.uri_of(what.path)} is there already, and is something else: export to another folder"
+            f"{target.uri_of(what.path)} already exists with other content: export to another folder"
         )
     return None
 

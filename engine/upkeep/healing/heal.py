@@ -157,14 +157,14 @@ def _step_aside(
     for key in list(views):
         _, plan = plans[key]
         if plan.resigns:
-            run.notes.append(f"{views[key]}: its damaged leader left the ISR, broker {plan.leader} leads")
+            run.notes.append(f"{views[key]}: its damaged leader left the ISR, and broker {plan.leader} now leads")
         try:
             _check_forgotten(context.replicas(views[key]), plan.forgotten)
         except StratalogError as error:
-            run.notes.append(f"{views.pop(key)} was left alone: {error.code}: {error}")
+            run.notes.append(f"{views.pop(key)} was not changed: {error.code}: {error}")
             continue
         run.notes += [
-            f"{views[key]}: {offsets(*gone)} had no good copy; never committed, they are truncated"
+            f"{views[key]}: {offsets(*gone)} had no good copy; they were never committed, and are truncated"
             for gone in plan.forgotten
         ]
         damaged = {repair.broker_id for repair in plan.repairs}
@@ -172,7 +172,7 @@ def _step_aside(
             why = (
                 "left the ISR to be healed"
                 if broker in damaged
-                else "is not being added while its leader is healed"
+                else "is no longer being added, because its leader is healed"
             )
             run.notes.append(f"{views[key]}: broker {broker} {why}")
     return {key: context.replicas(view) for key, view in views.items()}
@@ -190,11 +190,11 @@ def _take(
         key = answer.key
         old = views.pop(key)
         if isinstance(answer, RefusedPartition):
-            run.notes.append(f"{old} was left alone: {answer.error}")
+            run.notes.append(f"{old} was not changed: {answer.error}")
         elif key[0] not in image.topics:
-            run.notes.append(f"{old} was left alone: the topic was deleted meanwhile")
+            run.notes.append(f"{old} was not changed: the topic was deleted meanwhile")
         elif (view := image.view(*key)).partition_epoch != answer.partition_epoch:
-            run.notes.append(f"{old} was left alone: somebody else changed it meanwhile")
+            run.notes.append(f"{old} was not changed: another driver changed it meanwhile")
         else:
             views[key] = view
 
@@ -207,7 +207,8 @@ def _check_forgotten(replicas: PartitionReplicas, forgotten: Sequence[tuple[int,
     """
     if any(replicas.leader.log().log_end > start for start, _ in forgotten):
         raise SourceChangedError(
-            f"{replicas.leader} has got records meanwhile that were to be truncated elsewhere; run it again"
+            f"{replicas.leader} has meanwhile got records that were about to be truncated on other replicas; run "
+            "this again"
         )
 
 

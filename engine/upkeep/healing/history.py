@@ -20,7 +20,7 @@ from stratalog.partitions.replica import Replica
 from stratalog.partitions.store import Store
 
 _MAY_COME_BACK = "not yet: it is above the high watermark"
-_NOT_CLOSED = "not yet: vacuum has not found it"
+_NOT_CLOSED = "not yet: no vacuum has listed it since"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -94,7 +94,7 @@ def keep_one(
     """
     side = next((one for one in SIDES if one == keep), None)
     if side is None:
-        raise InvalidCallError(f"keep is {keep!r}: it takes {' or '.join(SIDES)}")
+        raise InvalidCallError(f"keep is {keep!r}: give {' or '.join(SIDES)}")
     with context.run("recover", dry_run=dry_run) as run:
         parted = _find(context, topics, partitions, run)
         if not dry_run and parted:
@@ -180,13 +180,13 @@ def _keep_brokers(context: Context, parted: Sequence[Parted], run: OperationRun)
 
 def _begins_behind(each: Parted) -> LogGapError:
     return LogGapError(
-        f"{each}: the leader's log begins at {each.log.local_start}, behind the end of the remote log at "
-        f"{each.remote_end}: it cannot begin there; keep the brokers' records"
+        f"{each}: the leader's log begins at {each.log.local_start}, after the end of the remote log at "
+        f"{each.remote_end}, so it cannot continue from there; use --keep brokers"
     )
 
 
 def _lacks(each: Parted, end: int) -> LogGapError:
     return LogGapError(
         f"{each}: without the segments from {each.same} on the remote log ends at {end}, and the leader's begins "
-        f"at {each.log.local_start}: the offsets between would be nowhere; keep the remote log"
+        f"at {each.log.local_start}: the offsets in between would be lost; use --keep remote"
     )

@@ -80,8 +80,8 @@ def plan_heal(each: Audited) -> HealPlan | None:
         others = set(view.isr) - damaged - {leader_id}
         if in_place and others:
             raise CorruptionError(
-                f"{each.replicas}: its leader, broker {leader_id}, is damaged, and no other member of the "
-                f"ISR was found whole: brokers {sorted(others)} are to be looked at first"
+                f"{each.replicas}: its leader, broker {leader_id}, is damaged, and no other member of the ISR "
+                f"was found intact: check brokers {sorted(others)} first"
             )
     sources = _CopySources(each, each.looked, leader)
     forgotten: set[Offsets] = set()
@@ -143,16 +143,16 @@ def _fit_to_lead(each: Audited) -> list[int]:
 def _hole(each: Audited, holes: Iterable[Offsets], damaged: Iterable[int]) -> LogGapError:
     ranges = ", ".join(offsets(start, end) for start, end in sorted(set(holes)))
     return LogGapError(
-        f"{each.replicas}: {ranges}: no good copy is on any replica or in the remote tier; damaged are brokers "
-        f"{sorted(damaged)}; nothing was touched, call a human"
+        f"{each.replicas}: {ranges}: no replica and no remote object has a good copy; brokers {sorted(damaged)} "
+        "are damaged. Nothing was changed. Restore these records from a backup"
     )
 
 
 def _unneeded(each: Audited, holes: Iterable[Offsets], broker: int) -> LogGapError:
     ranges = ", ".join(offsets(start, end) for start, end in sorted(set(holes)))
     return LogGapError(
-        f"{each.replicas}: {ranges} on broker {broker}, outside the ISR: no good copy is left; run replicate once "
-        "its leader is whole: it truncates what was never committed"
+        f"{each.replicas}: {ranges} on broker {broker}, outside the ISR: no good copy exists; run replicate once "
+        "its leader is intact, which truncates uncommitted records"
     )
 
 
@@ -205,12 +205,13 @@ class _CopySources(GoodFiles):
         if not in_place:
             remedy = "reassign the replica to another broker, or away and back"
         elif broker in self._looks and self._looks[broker].end > damage.offset:
-            remedy = "nobody but it is in the ISR: let retention move the start on, the files behind it are whole"
+            remedy = (
+                "it is the only member of the ISR: wait until retention advances the start; the later files are "
+                "intact"
+            )
         else:
-            remedy = "nobody but it is in the ISR, and its log is empty: put the file back from a backup"
-        raise CorruptionError(
-            f"{what}, {damage.offset}, is damaged, and no file that ends there is left: {remedy}"
-        )
+            remedy = "it is the only member of the ISR, and its log is empty: restore the file from a backup"
+        raise CorruptionError(f"{what}, {damage.offset}, is damaged, and no file ends there: {remedy}")
 
     def _starts_at(self, broker: int) -> int | None:
         return self._looks[broker].local_start if broker in self._looks else None
@@ -238,7 +239,8 @@ class _CopySources(GoodFiles):
             return having[0]
         raise CorruptionError(
             f"{self._view.topic}-{self._view.partition}: the register of epoch {damage.epoch} on broker {broker} "
-            "is damaged or missing; it leads, and nobody else has joined that epoch: call a human"
+            "is damaged or missing; it leads, and no other replica has joined that epoch: restore the register "
+            "from a backup"
         )
 
     def _cover(

@@ -160,7 +160,7 @@ def _rebuild_from_table(context: Context, job: RebuildJob, topic: TopicImage) ->
     replicas, looked, remote = job.each.replicas, job.each.looked, job.each.remote
     (lost,) = job.plan.lost
     if remote is None or looked is None or looked.leader_log is None:
-        raise CorruptionError(f"{replicas}: its leader cannot be relied upon; heal it first, then again")
+        raise CorruptionError(f"{replicas}: its leader is damaged; heal it first, then run this again")
     producers: Mapping[str, ProducerEntry] = {}
     if lost == remote.segments[-1]:
         producers = replicas.leader.producers_at(looked.leader_log, lost.next_offset)
@@ -204,7 +204,9 @@ def _decided_run(source: Replica, piece: RebuiltObject) -> Run:
     transactions = transactions_of(_as_log(chain), source.footer)
     for link in piece.links:
         if transactions.fates.get(link.name) is Fate.OPEN:
-            raise CorruptionError(f"{source}: {link.name} is of a transaction whose end the replica does not have")
+            raise CorruptionError(
+                f"{source}: {link.name} belongs to a transaction whose end the replica does not have"
+            )
     return with_outcomes(Run(piece.links), transactions)
 
 

@@ -92,7 +92,7 @@ def plan_rebuilds(each: Audited) -> tuple[list[RebuildPlan], list[Lacking]]:
         if index < position or finding is None:
             continue
         if not segment.is_of(looked.lineage):
-            lacking.append(Lacking(finding, f"{segment.path} is of a history that was lost: tier lets it go"))
+            lacking.append(Lacking(finding, f"{segment.path} belongs to a lost history: tier removes it"))
             continue
         log_start = each.replicas.view.log_start_offset
         plan = sources.plan(remote.segments[index:], log_start)
@@ -115,7 +115,7 @@ def plan_rebuilds(each: Audited) -> tuple[list[RebuildPlan], list[Lacking]]:
             plans.append(RebuildPlan((), pieces))
         else:
             nobody = " ".join(offsets(*hole) for hole in sources.holes(start, end))
-            remedy = f"no replica has {nobody} any more: they are in what the remote tier was, or lost"
+            remedy = f"no replica has {nobody} any more: they are in an older copy of the remote tier, or lost"
             lacking.append(Lacking(finding, remedy))
     return plans, lacking
 

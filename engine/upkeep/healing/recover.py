@@ -196,7 +196,7 @@ def _target(context: Context, to: str) -> Store:
     for store in context.all_stores:
         if f"{target.uri}/".startswith(f"{store.uri}/") or f"{store.uri}/".startswith(f"{target.uri}/"):
             raise InvalidCallError(
-                f"{to} and {store.uri}, which is the cluster's, share storage: export elsewhere"
+                f"{to} and {store.uri}, a root of the cluster, share storage: export to another place"
             )
     return target
 

@@ -31,7 +31,7 @@ class Budget:
     def __post_init__(self) -> None:
         for what, given in (("s", self.seconds), ("bytes", self.bytes), ("requests", self.requests)):
             if given is not None and given <= 0:
-                raise InvalidCallError(f"a budget takes more than 0 {what}, not {given:g}")
+                raise InvalidCallError(f"a budget must be more than 0 {what}, not {given:g}")
 
 
 class Spending:

@@ -116,7 +116,7 @@ def maintain(
     """
     for name in (*only, *exclude):
         if name not in STEPS:
-            raise InvalidCallError(f"{name!r} is no step of maintain; the steps are {', '.join(STEPS)}")
+            raise InvalidCallError(f"{name!r} is not a step of maintain; the steps are {', '.join(STEPS)}")
     chosen = [name for name in STEPS if (not only or name in only) and name not in exclude]
     with context.run("maintain", dry_run=dry_run) as run:
         work = _Maintenance(context, make_snapshots, budget, run, now=frozenset() if due else frozenset(only))
@@ -318,7 +318,9 @@ class _Maintenance:
         """
         why = self._kept.keep(once=once)
         if why is not None:
-            self._run.notes.append(f"what was done is not remembered, and will be done again: {why}")
+            self._run.notes.append(
+                f"the state of this run could not be stored, so its work will be repeated: {why}"
+            )
 
     def _take_rewrites_back(self, opened: Collection[object]) -> Report:
         """Of the topics whose tables were not ``opened`` by the step itself, which does it."""

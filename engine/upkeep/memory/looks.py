@@ -24,7 +24,7 @@ def remember_look(
     kept = KeptTimes(context, image)
     kept.change(lambda times: times.after(looked, kept.keys))
     why = kept.keep()
-    return [] if why is None else [f"what was found is not remembered for health: {why}"]
+    return [] if why is None else [f"the result could not be stored for health: {why}"]
 
 
 def _sound(image: ClusterImage, found: Mapping[TopicIdPartition, Sequence[Failure]]) -> frozenset[str]:

@@ -67,7 +67,7 @@ def _remember(
         why = kept.keep()
     except StratalogError as error:
         why = str(error) if failed else None
-    return [] if why is None else [f"how it ended is not remembered for health: {why}"]
+    return [] if why is None else [f"the outcome could not be stored for health: {why}"]
 
 
 def _tried(image: ClusterImage, topics: Sequence[str] | None, some: Report | None) -> Collection[str] | None:

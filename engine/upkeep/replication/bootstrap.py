@@ -97,12 +97,12 @@ def _change(
         entry(context.file, broker)
     context.topics(context.metadata.image(), topics)
     if add and topics is None:
-        raise InvalidCallError("replicas of which topics shall be added? name them")
+        raise InvalidCallError("name the topics whose replicas to add")
     if instead_of is None:
         return ReplicaChange(add=tuple(brokers)) if add else None
     if add or len(brokers) != 1 or instead_of in brokers:
         raise InvalidCallError(
-            f"brokers {list(brokers)} instead of {instead_of}: one broker takes the place of one other"
+            f"brokers {list(brokers)} instead of {instead_of}: give exactly one broker that replaces one other"
         )
     return ReplicaChange(move={instead_of: brokers[0]})
 

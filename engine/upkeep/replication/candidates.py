@@ -90,7 +90,8 @@ class Candidates:
         else:
             why = "; ".join(f"broker {b} {why}" for b, why in self.unable if leader in (None, b))
         raise EligibleLeadersNotAvailableError(
-            f"{replicas} cannot get a leader: {why}; bring the storage of one of them back, and unfence it"
+            f"{replicas} cannot have a leader: {why}; bring the storage of one of these brokers back, and "
+            "unfence it"
         )
 
 

@@ -35,7 +35,7 @@ from stratalog.partitions.errors import (
 )
 
 _WAITS = (
-    "without its remote log nobody knows where a new leader may begin: bring back the remote tier, or a broker of "
+    "without the remote log, the start of a new leader is unknown: bring back the remote tier, or a broker of "
     "the ISR"
 )
 
@@ -142,9 +142,9 @@ def elect_uncleanly_where_allowed(context: Context, image: ClusterImage) -> tupl
             copies = [lost.broker_id for lost in partition.lost if _is_copied(image, lost)]
             if copies:
                 notes.append(
-                    f"{view}: no unclean election by itself: broker {copies[0]} was the last in its ISR, "
-                    "and has a root that was moved, or put back from a copy; bootstrap it with --trust-copy if it "
-                    "has everything, else elect --unclean"
+                    f"{view}: no automatic unclean election: broker {copies[0]} was the last member of the ISR, "
+                    "and its root was moved or restored from a copy; bootstrap it with --trust-copy if the copy "
+                    "is complete, otherwise elect --unclean"
                 )
             else:
                 views.append(view)
@@ -172,7 +172,7 @@ def _views(
 ) -> list[PartitionView]:
     """The partitions that are meant. Raises: as ``elect``."""
     if partitions is not None and topics is None:
-        raise InvalidCallError(f"partitions {list(partitions)} of which topic? name it")
+        raise InvalidCallError(f"name the topic of partitions {list(partitions)}")
     chosen = context.topics(image, topics)
     if partitions is not None:
         return [image.view(topic.topic_id, p) for topic in chosen for p in dict.fromkeys(partitions)]
@@ -200,7 +200,7 @@ def _that_take_files(context: Context, chosen: Sequence[_Chosen], run: Operation
         if one.leader in refusing:
             run.fail(
                 one.view,
-                PreferredLeaderNotAvailableError(f"broker {one.leader} takes no files: {refusing[one.leader]}"),
+                PreferredLeaderNotAvailableError(f"broker {one.leader} refuses writes: {refusing[one.leader]}"),
             )
     return [one for one in chosen if one.leader not in refusing]
 
@@ -268,7 +268,10 @@ def _commit(context: Context, chosen: Sequence[_Chosen], preferred: bool, run: O
 
 def _hint(one: _Chosen) -> str:
     if one.view.leader is None and one.candidate is None:
-        return "; it has no leader: bring back a broker of its ISR, or elect uncleanly and lose what only that had"
+        return (
+            "; it has no leader: bring back a broker of its ISR, or elect uncleanly and lose the records that "
+            "only that broker had"
+        )
     return ""
 
 
@@ -295,13 +298,13 @@ def _note(one: _Chosen, image: ClusterImage) -> str:
     members = sorted({*present.isr, *(lost.broker_id for lost in present.lost)})
     lost = [] if one.lost_at_least is None else [f"at least {one.lost_at_least} acknowledged records"]
     if members:
-        lost.append(f"whatever only broker {', '.join(map(str, members))} held, the last of the ISR")
-    of_it = "" if one.lost_at_least is not None else " (nobody else knows how many records)"
+        lost.append(f"all records that only broker {', '.join(map(str, members))} had, the last member of the ISR")
+    of_it = "" if one.lost_at_least is not None else " (their number is unknown)"
     begin = ""
     if one.candidate is not None and one.candidate.start_over is not None:
         begin = f"; its local log starts over at offset {one.candidate.start_over[0]}"
     return (
-        f"{one.view}: unclean election of broker {one.leader}: lost is "
-        f"{' and '.join(lost) or 'what no replica has'}{of_it}; where that storage comes back, history shows what "
-        f"was truncated, and recover exports it{begin}"
+        f"{one.view}: unclean election of broker {one.leader} loses "
+        f"{' and '.join(lost) or 'the records that no replica has'}{of_it}; if that storage comes back, verify "
+        f"--discarded lists the truncated records, and recover exports them{begin}"
     )

@@ -169,7 +169,8 @@ def check_stand(work: StandWork) -> tuple[CorruptionError, ...]:
             damaged.append(error)
     if start is None and damaged:
         raise CorruptSegmentError(
-            f"{damaged[0]}; nobody whole would stay: no replica is let go. Run heal, then again"
+            f"{damaged[0]}; no intact replica would remain, so no replica was removed. Run heal, then run this "
+            "again"
         )
     if start is None:
         start = while_it_changes(partial(_start_of_leader, work.replicas))
@@ -208,7 +209,7 @@ def _check_remote(work: StandWork, remote: RemoteRetention, start: int) -> None:
         if segment.next_offset > low and (work.from_remote or segment.base_offset < start):
             try:
                 if index >= len(remote.objects):
-                    raise RemoteObjectMissingError(f"{segment.path} is not there as the remote table lists it")
+                    raise RemoteObjectMissingError(f"{segment.path} does not match its entry in the remote table")
                 verify_remote(remote.store, segment, remote.objects[index])
             except CorruptionError as error:
-                raise type(error)(f"{error}; heal it before the replicas go that have its records") from error
+                raise type(error)(f"{error}; heal it before the replicas with its records are removed") from error

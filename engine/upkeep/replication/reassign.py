@@ -228,13 +228,13 @@ def _tell_unfinished(planned: dict[TopicIdPartition, _Planned], image: ClusterIm
                 Failure(
                     str(one),
                     IN_PROGRESS,
-                    f"broker {named(missing)} is not in the ISR yet; the next replicate run goes on, "
-                    "reassign --cancel takes the partition back",
+                    f"broker {named(missing)} is not in the ISR yet; the next replicate run continues, and "
+                    "reassign --cancel reverts the move",
                 )
             )
         elsewhere += now.leader is not None and not now.target and now.leader != now.replicas[0]
     if elsewhere:
-        run.notes.append(f"{elsewhere} partitions are led by another than their preferred replica: run elect")
+        run.notes.append(f"{elsewhere} partitions are not led by their preferred replica: run elect")
 
 
 def _row(key: TopicIdPartition, one: _Planned, image: ClusterImage, dry_run: bool) -> ReassignRow:

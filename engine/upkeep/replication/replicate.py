@@ -341,7 +341,7 @@ def _forget_stale(context: Context, states: Iterable[Progressed]) -> None:
     for state in states:
         if not is_current(image, state.replicas.view):
             state.failures.clear()
-            stale = f"{state.replicas}: somebody else changed the partition meanwhile; run it again"
+            stale = f"{state.replicas}: another driver changed the partition meanwhile; run this again"
             state.fail(state.replicas, InvalidUpdateVersionError(stale))
 
 
