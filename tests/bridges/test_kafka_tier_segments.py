@@ -271,7 +271,7 @@ def test_the_states_of_a_segment_follow_one_another_as_in_kafka() -> None:
         assert ID in states(*numbers).contradictory
     assert OTHER in folded([SegmentUpdate(ID, "t", 0, OTHER, FINISHED, None)]).unknown
     assert folded([SegmentUpdate(ID, "t", 3, OTHER, FINISHED, None)]).notes() == [
-        "the metadata topic has no restore point of these segments of t-3, so their offsets are unknown: " + OTHER
+        "the metadata topic has no description of these segments of t-3, so their offsets are unknown: " + OTHER
     ]
     gone = SegmentUpdate(ID, "t", 3, OTHER, SegmentState.DELETE_SEGMENT_FINISHED, None)
     assert folded([gone]).notes() == []

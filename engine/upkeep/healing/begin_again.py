@@ -1,9 +1,9 @@
-"""Let logs begin again of which no replica and no remote log has a record (``recover --keep brokers``, where the
-brokers have nothing). The partition gets a new leader epoch and new folders. Its log begins at the last offset
-that is known, so that none up to there is given a second time.
+"""Restarts logs without any record on replicas or in the remote log (``recover --keep brokers``, if the brokers
+have no records). The partition gets a new leader epoch and new folders. Its log begins at the last known offset,
+so that no offset below it is used twice.
 
-That no replica has the records has to be seen. A member of the ISR that has them leads after the next
-``replicate``; for one outside the ISR a person elects uncleanly.
+This requires proof that no replica has the records. A member of the ISR that has them leads after the next
+``replicate``; a replica outside the ISR needs an unclean election.
 """
 
 from __future__ import annotations
@@ -28,32 +28,32 @@ from stratalog.partitions.errors import CorruptionError, RemoteNotReadyError
 
 
 class KeptRow(PartitionRow, frozen=True, kw_only=True):
-    """A partition of which one history is kept, and the other given up."""
+    """A partition with one kept and one dropped history."""
 
     same_until: int
-    """Offset below which both are the same."""
+    """The offset below which both are the same."""
     brokers_end: int
     brokers_high_watermark: int
     remote_end: int | None
     keeps: str
     gives_up: int
-    """Offsets."""
+    """The number of dropped offsets."""
     outcome: str
 
 
 @dataclass(frozen=True, slots=True)
 class LostLog:
-    """A partition without any record that had some."""
+    """A partition that has lost all its records."""
 
     replicas: PartitionReplicas
     unseen: tuple[int, ...]
-    """Brokers with a replica that are fenced."""
+    """Fenced brokers with a replica."""
 
     def __str__(self) -> str:
         return str(self.replicas)
 
     def row(self, outcome: str) -> KeptRow:
-        """Its row in the report."""
+        """The row of the partition in the report."""
         view = self.replicas.view
         begin = begins_again_at(view)
         return KeptRow(
@@ -69,7 +69,7 @@ class LostLog:
         )
 
     def note(self) -> str:
-        """For the report: what is not in the row."""
+        """A note for the report."""
         view = self.replicas.view
         unseen = "".join(f"; broker {broker} is fenced, and was not checked" for broker in self.unseen)
         return (
@@ -81,7 +81,7 @@ class LostLog:
 def begin_again(
     context: Context, topics: Sequence[str] | None, partitions: Sequence[int] | None, run: OperationRun
 ) -> None:
-    """Do so with the lost ones of these partitions; a row and a note for each. A dry run only shows them."""
+    """Restart the lost logs among these partitions; one row and one note each. A dry run only shows them."""
     image = context.metadata.image()
     views = [view for _, some in chosen_views(context, image, topics, partitions) for view in some]
     suspicious = [context.replicas(view) for view in views if view.written_to and view.leader is not None]
@@ -99,10 +99,9 @@ def begin_again(
 
 
 def _look(replicas: PartitionReplicas) -> LostLog | None:
-    """None where the log is there, or the remote log has records, from the end of which ``replicate`` goes on.
-
-    Raises: CorruptionError where another replica has the log; RemoteNotReadyError; errors of looking at a replica
-        that is in service.
+    """The lost log of a partition; None if the log exists, or the remote log has records, from whose end
+    ``replicate`` continues. Raises: CorruptionError if another replica has the log; RemoteNotReadyError; errors of
+    listing a replica in service.
     """
     view = replicas.view
     if not is_lost(view, replicas.leader.log(anew=True)):

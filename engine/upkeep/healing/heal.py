@@ -1,18 +1,19 @@
-"""Heal: what a deep verify found damaged or missing is replaced by good copies, on brokers and in the remote tier.
+"""Heal: replaces files that a deep verify finds damaged or missing with good copies, on brokers and in the remote
+tier.
 
     1. probe the brokers, as every run does; verify every byte
-    2. plan (``plan``): what can be mended with what; a partition with a hole is left alone
-    3. two commits for all partitions: damaged leaders resign; damaged followers leave the ISR, and nobody is being
-       added to a leader that is mended in place. Where a new leader holds by then what was to be forgotten, the
-       partition is left alone
-    4. per damage: stage, look again, name, delete, look again (``files``), on the driver, which alone can
-       find out right before the change that the replica is still outside the ISR
-    5. replicate: mended replicas catch up and rejoin the ISR
-    6. replicas whose snapshot is damaged, or gone, get a whole copy of another one; nobody steps aside for that
-    7. objects of the remote tier are rebuilt from replicas that have their records, and committed (``rebuild``)
-    8. tables that others have rewritten list the segments again (``tables``)
-    9. verify every byte of these partitions again: damage that is left is a failure
-    10. remember what is left, and what is not any more, for ``health``
+    2. plan the repairs (``plan``); a partition with offsets without a good copy is not changed
+    3. make two commits for all partitions: damaged leaders resign; damaged followers leave the ISR, and no replica
+       is being added to a leader that is repaired in place. If a new leader meanwhile has records that were about
+       to be truncated, the partition is not changed
+    4. repair each damage: stage, check again, name, delete, check again (``files``), on the driver, because only
+       the driver can check right before the change that the replica is still outside the ISR
+    5. replicate: repaired replicas catch up and rejoin the ISR
+    6. copy an intact snapshot to replicas whose snapshot is damaged or missing; these stay in the ISR
+    7. rebuild objects of the remote tier from replicas that have their records, and commit them (``rebuild``)
+    8. revert rewrites of tables by other programs (``tables``)
+    9. verify every byte of these partitions again: remaining damage is a failure
+    10. store the remaining and the repaired damage, for ``health``
 
 Running it twice, at once or after a crash, is harmless.
 """
@@ -52,7 +53,7 @@ from stratalog.partitions.runner import Failed
 
 @dataclass(frozen=True, slots=True)
 class _Job:
-    """The repairs of one replica, one after the other."""
+    """The repairs of one replica, in order."""
 
     replicas: PartitionReplicas
     plan: HealPlan
@@ -69,9 +70,8 @@ def heal(
     only: Collection[TopicIdPartition] | None = None,
     dry_run: bool = False,
 ) -> Report:
-    """Verify the topics (all when None; of them the partitions in ``only``, where it is given) and mend them. One
-    row for every damage; damage that is left afterwards is a failure. ``dry_run`` reads everything and changes
-    nothing.
+    """Verify and repair the topics (None: all; only the partitions in ``only``, if given). The report has one row
+    per damage; remaining damage is a failure. ``dry_run`` reads everything and changes nothing.
 
     Raises: UnknownTopicOrPartitionError.
     """
@@ -141,7 +141,7 @@ def heal(
 def _step_aside(
     context: Context, plans: Mapping[TopicIdPartition, tuple[Audited, HealPlan]], run: OperationRun
 ) -> dict[TopicIdPartition, PartitionReplicas]:
-    """Step 3. The replicas_of under the views that follow; a partition that has changed meanwhile is left out."""
+    """Step 3. Returns the replicas under the new views, without partitions that have changed meanwhile."""
     views = {key: each.replicas.view for key, (each, _) in plans.items()}
     resigning = [key for key, (_, plan) in plans.items() if plan.resigns]
     if resigning:
@@ -184,7 +184,7 @@ def _take(
     answers: Sequence[PartitionAnswer],
     run: OperationRun,
 ) -> None:
-    """The views that a commit leads to."""
+    """The views after the commit."""
     image = context.metadata.image()
     for answer in answers:
         key = answer.key
@@ -200,10 +200,9 @@ def _take(
 
 
 def _check_forgotten(replicas: PartitionReplicas, forgotten: Sequence[tuple[int, int]]) -> None:
-    """The member that leads now lacked these offsets when it was looked at. Records that it has got since may have
-    been acknowledged before it was elected: commit, then read.
-
-    Raises: SourceChangedError when it holds some of them; errors of listing it.
+    """Check that the new leader still lacks these offsets. Records that it got meanwhile may have been
+    acknowledged before its election: commit, then read. Raises: SourceChangedError if it has some of them; errors
+    of listing it.
     """
     if any(replicas.leader.log().log_end > start for start, _ in forgotten):
         raise SourceChangedError(
@@ -221,8 +220,8 @@ def _mend(
     replicas_of: Mapping[TopicIdPartition, PartitionReplicas],
     run: OperationRun,
 ) -> None:
-    """Step 4, replicas side by side, those that lead and are mended in place before the others, which take their
-    registers from them. Failed repairs are noted; the last step finds the damage again.
+    """Step 4, replicas in parallel; leaders that are repaired in place come first, because the others copy their
+    registers. Failed repairs are noted; the last step finds the damage again.
     """
     jobs = [
         _Job(replicas_of[key], plan, tuple(repair for repair in plan.repairs if repair.broker_id == broker))
@@ -253,7 +252,7 @@ def _mend(
 
 
 def _check_aside(context: Context, job: _Job) -> None:
-    """Raises: InvalidUpdateVersionError unless the replica may be touched."""
+    """Raises: InvalidUpdateVersionError unless the replica may be changed."""
     check_aside(context, job.replicas.view, job.repairs[0].broker_id, in_place=job.plan.in_place)
 
 
