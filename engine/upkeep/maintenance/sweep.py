@@ -19,9 +19,9 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import TypeVar
 
-from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.report import Report
 from stratalog.engine.driver.run import OperationRun, PartitionRow
+from stratalog.engine.driver.storage import Storage
 from stratalog.engine.metadata.image import BrokerImage, ClusterImage, TopicImage
 from stratalog.partitions import paths
 from stratalog.partitions.identity import TopicIdPartition
@@ -58,12 +58,12 @@ _NO_FOLDER = _Folder(b"", 0, 0, 0)
 
 
 def sweep(
-    context: Context, image: ClusterImage, remote_ends: Mapping[TopicIdPartition, int | None]
+    storage: Storage, image: ClusterImage, remote_ends: Mapping[TopicIdPartition, int | None]
 ) -> dict[TopicIdPartition, Look]:
     """Every partition of ``image``; ``remote_ends`` has the last known ends of remote logs. Partitions on a root
     that cannot be listed are unknown.
     """
-    folders = walk(context, image, lambda _, objects: _folder(objects))
+    folders = walk(storage, image, lambda _, objects: _folder(objects))
     seen = {broker_id: _digest(repr(broker)) for broker_id, broker in image.brokers.items()}
     configs = repr(sorted(image.configs.items()))
     looks: dict[TopicIdPartition, Look] = {}
@@ -127,20 +127,20 @@ def log_ends(
 
 
 def walk(
-    context: Context, image: ClusterImage, fold: Callable[[str, Iterable[StoredObject]], T]
+    storage: Storage, image: ClusterImage, fold: Callable[[str, Iterable[StoredObject]], T]
 ) -> dict[int, dict[str, T]]:
     """One listing of each unfenced broker: the result of ``fold`` for each folder with files, by path. A broker
     that cannot be listed is left out.
     """
 
     def folders(broker: BrokerImage) -> dict[str, T]:
-        objects = context.stores[broker.broker_id].walk(where(broker))
+        objects = storage.stores[broker.broker_id].walk(where(broker))
         return {folder: fold(folder, inside) for folder, inside in groupby(objects, key=_replica_folder)}
 
     brokers = [
-        broker for broker in image.brokers.values() if not broker.fenced and broker.broker_id in context.stores
+        broker for broker in image.brokers.values() if not broker.fenced and broker.broker_id in storage.stores
     ]
-    outcomes = context.threads.run(folders, brokers)
+    outcomes = storage.threads.run(folders, brokers)
     return {one.item.broker_id: one.value for one in outcomes if isinstance(one, Done)}
 
 
